@@ -1,0 +1,25 @@
+"""Torch-TensorRT and ExecuTorch, made to compose: one ``.pte`` over both.
+
+Installing this distribution is enough: ``import torch`` activates the overlay
+(:mod:`torchtrt_executorch.overlay`). What is offered here by name is loaded on first use,
+because this package is imported whenever torch is.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchtrt_executorch.emulation import emulated_engines as emulated_engines
+
+__version__ = "0.1.0"
+__all__ = ["emulated_engines"]
+
+_HOMES = {"emulated_engines": "torchtrt_executorch.emulation"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,84 @@
+"""``torchtrt-executorch status``: the manifest against what is installed here."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from torchtrt_executorch.overlay import SWITCH
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import Patch, State, standing
+from torchtrt_executorch.overlay.upstream import installed_release
+
+DISTRIBUTIONS = (
+    "torch",
+    "torch-tensorrt",
+    "tensorrt-cu13-bindings",
+    "tensorrt-cu13-libs",
+    "executorch",
+)
+_COLOURS = {
+    State.IN_FORCE: "green",
+    State.STEPPED_ASIDE: "cyan",
+    State.NOT_APPLICABLE: "yellow",
+}
+
+
+def report() -> dict[str, Any]:
+    """Return what ``status --json`` prints.
+
+    Nothing of upstream is imported for it.
+
+    Returns:
+        ``active``: whether ``import torch`` activates the overlay here; ``installed``: release
+        per distribution, None where it isn't; ``patches``: the manifest, with ``state`` and
+        ``reason`` of each.
+    """
+    return {
+        "active": os.environ.get(SWITCH, "1") != "0",
+        "installed": {name: installed_release(name) for name in DISTRIBUTIONS},
+        "patches": [_row(patch) for patch in PATCHES],
+    }
+
+
+def _row(patch: Patch) -> dict[str, Any]:
+    found = standing(patch)
+    manifest = asdict(patch) | {"modules": patch.modules}
+    return manifest | {"state": found.state.value, "reason": found.reason}
+
+
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Print each patch: its pull request, its modules, and whether it is in force here."""
+    found = report()
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    console = Console()
+    for name, release in found["installed"].items():
+        console.print(f"{name}: {release or 'not installed'}", highlight=False)
+    if not found["active"]:
+        console.print(f"[red]The overlay is off: {SWITCH}=0[/red]")
+    table = Table(show_lines=True)
+    for heading in ("patch", "pull request", "modules", "state", "upstream / why ours"):
+        table.add_column(heading, overflow="fold")
+    for row in found["patches"]:
+        state = State(row["state"])
+        words = f"[{_COLOURS[state]}]{state.value}[/]"
+        if row["reason"]:
+            words += f"\n{row['reason']}"
+        table.add_row(
+            f"[bold]{row['name']}[/]\n{row['summary']}",
+            row["pull_request"],
+            "\n".join(row["modules"]),
+            words,
+            f"{row['upstream']}\n[dim]{row['stands']}[/]",
+        )
+    console.print(table)

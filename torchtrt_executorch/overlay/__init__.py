@@ -1,0 +1,82 @@
+"""The overlay: served and amended upstream modules, active from ``import torch`` on.
+
+:func:`activate` is the entry point in the group ``torch.backends`` that ``import torch`` calls.
+Everybody who imports torch pays for this file, so it does one thing: it puts a finder on
+``sys.meta_path`` that waits for the first upstream name. Only then is the overlay engaged
+(:mod:`torchtrt_executorch.overlay.engage`): manifest, anchors, wrapt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+UPSTREAM = ("torch_tensorrt", "executorch")
+SWITCH = "TORCHTRT_EXECUTORCH"
+
+
+class OverlayFinder:
+    """A meta-path finder that serves replaced modules, and engages on the first upstream name."""
+
+    def __init__(self) -> None:
+        self._overlay: Any = None
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of our module for ``fullname``, or None to leave it to upstream."""
+        if not fullname.startswith(UPSTREAM):
+            return None
+        if self._overlay is None:
+            self._overlay = _engage()
+        try:
+            return self._overlay.find_spec(fullname)
+        except (
+            Exception
+        ) as error:  # an import of upstream's must not fail because of us
+            _warn(f"could not serve {fullname}: {error!r}")
+            return None
+
+
+class _Inert:
+    """Stands in while the overlay is being engaged, and for good if that failed."""
+
+    @staticmethod
+    def find_spec(fullname: str) -> None:
+        return None
+
+
+def _engage() -> Any:
+    finder = next(f for f in sys.meta_path if isinstance(f, OverlayFinder))
+    finder._overlay = _Inert  # what engaging imports must not engage again
+    try:
+        from torchtrt_executorch.overlay.engage import Overlay
+
+        return Overlay()
+    except Exception as error:
+        _warn(f"could not be engaged, upstream is left as it is: {error!r}")
+        return _Inert
+
+
+def _warn(message: str) -> None:
+    import warnings
+
+    warnings.warn(
+        f"torchtrt-executorch: the overlay {message}", RuntimeWarning, stacklevel=3
+    )
+
+
+def activate() -> None:
+    """Put the overlay's finder on ``sys.meta_path``; called by ``import torch``, never raises."""
+    try:
+        if os.environ.get(SWITCH, "1") == "0":
+            return
+        if any(isinstance(finder, OverlayFinder) for finder in sys.meta_path):
+            return
+        finder = OverlayFinder()
+        sys.meta_path.insert(0, finder)
+        if any(name in sys.modules for name in UPSTREAM):
+            finder._overlay = (
+                _engage()
+            )  # upstream came first: catch what is in the making
+    except Exception as error:
+        _warn(f"could not be activated: {error!r}")

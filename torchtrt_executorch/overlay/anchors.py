@@ -1,0 +1,97 @@
+"""Anchors: what a patch relies on in upstream, checked in the source before anything runs.
+
+Reading the source rather than the module keeps a patch whole: all of its anchors, in all of its
+modules, are known to hold or not before the first of them is imported. It also sees through
+decorators that hide a function's signature.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Iterator
+
+from torchtrt_executorch.overlay.upstream import locate
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A definition that a patch needs to find upstream.
+
+    Attributes:
+        module: Upstream module, ``torch_tensorrt.dynamo._compiler``.
+        name: Function, class, ``Class.method`` or module-level name; empty for the module alone.
+        parameters: Parameters of the function, or annotated fields of the class, that must exist.
+    """
+
+    module: str
+    name: str = ""
+    parameters: tuple[str, ...] = ()
+
+    def missing(self) -> str | None:
+        """Return what isn't there, in words, or None if the anchor holds."""
+        path = locate(self.module)
+        if path is None:
+            return f"no module {self.module}"
+        if not self.name:
+            return None
+        scope = _scope(path)
+        *owners, name = self.name.split(".")
+        for owner in owners:
+            definition = scope.get(owner)
+            if not isinstance(definition, ast.ClassDef):
+                return f"no class {owner} in {self.module}"
+            scope = _names(definition.body)
+        if name not in scope:
+            return f"no {self.name} in {self.module}"
+        lacking = set(self.parameters) - set(_parameters(scope[name]))
+        if lacking:
+            return f"{self.module}.{self.name} has no {', '.join(sorted(lacking))}"
+        return None
+
+
+@lru_cache(maxsize=64)
+def _scope(path: Path) -> dict[str, ast.stmt]:
+    return _names(ast.parse(path.read_bytes()).body)
+
+
+def _names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    return {name: statement for name, statement in _bindings(body)}
+
+
+def _bindings(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    for statement in body:
+        if isinstance(statement, _Definition):
+            yield statement.name, statement
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for alias in statement.names:
+                yield (alias.asname or alias.name).split(".")[0], statement
+        elif isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, statement
+        elif isinstance(statement, ast.AnnAssign) and isinstance(
+            statement.target, ast.Name
+        ):
+            yield statement.target.id, statement
+        else:  # what stands under if, try and with is defined as well
+            for field in ("body", "handlers", "orelse", "finalbody"):
+                yield from _bindings(getattr(statement, field, []))
+
+
+def _parameters(definition: ast.stmt) -> list[str]:
+    if isinstance(definition, ast.ClassDef):
+        return [
+            name
+            for name, field in _bindings(definition.body)
+            if isinstance(field, ast.AnnAssign)
+        ]
+    if isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        arguments = definition.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        return [argument.arg for argument in every]
+    return []

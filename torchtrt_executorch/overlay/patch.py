@@ -1,0 +1,124 @@
+"""What a patch is, and whether it is in force with the releases installed here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Mapping
+
+from packaging.specifiers import SpecifierSet
+
+from torchtrt_executorch.overlay.anchors import Anchor
+from torchtrt_executorch.overlay.upstream import installed_release
+
+SKIP = "TORCHTRT_EXECUTORCH_SKIP"
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """One function of ours, ``by``, run on the upstream module ``module``.
+
+    Attributes:
+        module: Upstream module.
+        by: ``"package.module:function"``, taking the upstream module.
+    """
+
+    module: str
+    by: str
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One row of the manifest.
+
+    Attributes:
+        name: What warnings, ``status`` and ``TORCHTRT_EXECUTORCH_SKIP`` call it.
+        summary: What it does, in one line.
+        pull_request: Upstream pull request or issue, as ``owner/repository#number``.
+        releases: Per distribution, the releases that it applies to.
+        upstream: What upstream has by itself, and from which release on.
+        stands: Why ours still stands beside that.
+        replaces: Upstream modules that ours is served for.
+        prepares: Functions run before upstream's module starts to execute.
+        amends: Functions run on upstream's module right after it has executed.
+        anchors: What it relies on in upstream.
+        superseded: Per distribution, the releases for which it steps aside.
+    """
+
+    name: str
+    summary: str
+    pull_request: str
+    releases: Mapping[str, str]
+    upstream: str
+    stands: str
+    replaces: tuple[str, ...] = ()
+    prepares: tuple[Amendment, ...] = ()
+    amends: tuple[Amendment, ...] = ()
+    anchors: tuple[Anchor, ...] = ()
+    superseded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Every upstream module that the patch touches, in the order of the manifest."""
+        amended = (amendment.module for amendment in (*self.prepares, *self.amends))
+        return tuple(dict.fromkeys((*self.replaces, *amended)))
+
+
+class State(Enum):
+    """Where a patch stands with the releases installed here."""
+
+    IN_FORCE = "in force"
+    STEPPED_ASIDE = "stepped aside"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A patch's state and the reason for it.
+
+    Attributes:
+        state: In force or not.
+        reason: Why not; empty if in force.
+        surprising: Whether the user should be warned: the patch was meant for this
+            installation, and something about it is unknown.
+    """
+
+    state: State
+    reason: str = ""
+    surprising: bool = False
+
+
+def standing(patch: Patch) -> Standing:
+    """Check ``patch`` against the installed releases and its anchors, importing neither."""
+    if patch.name in os.environ.get(SKIP, "").replace(",", " ").split():
+        return Standing(State.NOT_APPLICABLE, f"turned off by {SKIP}")
+    installed = {name: installed_release(name) for name in patch.releases}
+    for name, release in installed.items():
+        if release is None:
+            return Standing(State.NOT_APPLICABLE, f"{name} is not installed")
+    for name, release in installed.items():
+        if name in patch.superseded and _matches(patch.superseded[name], release):
+            return Standing(
+                State.STEPPED_ASIDE, f"{name} {release} has it: {patch.upstream}"
+            )
+    for name, release in installed.items():
+        if not _matches(patch.releases[name], release):
+            known = patch.releases[name]
+            return Standing(
+                State.NOT_APPLICABLE,
+                f"{name} {release} is not a release it knows ({known})",
+                True,
+            )
+    missing = [lack for anchor in patch.anchors if (lack := anchor.missing())]
+    if missing:
+        return Standing(
+            State.NOT_APPLICABLE, f"missing anchor: {'; '.join(missing)}", True
+        )
+    return Standing(State.IN_FORCE)
+
+
+def _matches(specifier: str, release: str | None) -> bool:
+    return release is not None and SpecifierSet(specifier).contains(
+        release, prereleases=True
+    )

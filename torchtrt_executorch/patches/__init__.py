@@ -1,0 +1,1 @@
+"""The files under ``py/``, ``backends/`` and ``exir/``, by the upstream names they serve."""

@@ -1,0 +1,1 @@
+"""Patches to executorch, by upstream module name."""
