@@ -1,0 +1,133 @@
+"""The two settings that say that a program is compiled for ExecuTorch.
+
+``target_executorch`` keeps out of TensorRT what needs an output allocator there, and
+``executorch_allocator_routing`` says how that is decided. What they do is in
+:mod:`~torchtrt_executorch.patches.torch_tensorrt.dynamo._allocator_routing`; here is how they
+are spelled, checked, and carried from a public function to the settings that upstream builds.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any, Callable
+
+ROUTINGS = ("target", "node")
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {"target_executorch": False, "executorch_allocator_routing": "target"}
+)
+
+DOC = """
+target_executorch (bool): Compile for ExecuTorch, whose runtime has no output allocator to
+    give to a TensorRT engine: operators whose converters need one, such as ``nonzero`` and
+    indexing with a boolean mask, run in PyTorch. Can't be combined with
+    ``require_full_compilation``. Default is False. (pytorch/TensorRT#4355)
+executorch_allocator_routing (str): What leaves TensorRT under ``target_executorch``.
+    ``"target"``: all nodes of an operator that has at least one such converter.
+    ``"node"``: the nodes for which such a converter would be selected, so that
+    ``aten.index.Tensor`` with integer indices stays in TensorRT. Default is ``"target"``.
+"""
+
+_requested: ContextVar[Mapping[str, Any]] = ContextVar("_requested", default=DEFAULTS)
+
+
+def check(
+    target_executorch: object,
+    executorch_allocator_routing: object,
+    require_full_compilation: object = False,
+) -> None:
+    """Check the values of the settings, whoever gives them.
+
+    Raises:
+        TypeError: ``target_executorch`` is not a bool.
+        ValueError: ``executorch_allocator_routing`` is not one of :data:`ROUTINGS`, or
+            ``target_executorch`` and ``require_full_compilation`` are both set.
+    """
+    if not isinstance(target_executorch, bool):
+        raise TypeError(
+            f"target_executorch={target_executorch!r} is a {type(target_executorch).__name__}; "
+            "it takes True or False"
+        )
+    if executorch_allocator_routing not in ROUTINGS:
+        raise ValueError(
+            f"executorch_allocator_routing={executorch_allocator_routing!r} is not a routing; "
+            f"it takes {' or '.join(map(repr, ROUTINGS))}"
+        )
+    if target_executorch and require_full_compilation:
+        raise ValueError(
+            "target_executorch=True runs operators that need an output allocator in PyTorch, and "
+            "require_full_compilation=True forbids that: set only one of the two"
+        )
+
+
+def requested(setting: str) -> Any:
+    """Return the value that ``setting`` has by default, here and now.
+
+    Within :func:`request` it is the one that was asked for.
+    """
+    return _requested.get()[setting]
+
+
+@contextmanager
+def request(**settings: Any) -> Iterator[None]:
+    """Make ``settings`` the defaults of all compilation settings built within.
+
+    Upstream's entry points build their settings from a fixed list of parameters; this way the
+    two get there with no change to upstream's bodies.
+    """
+    token = _requested.set(settings)
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
+def forward(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    target_executorch: bool = False,
+    executorch_allocator_routing: str = "target",
+) -> Any:
+    """Check the settings before ``function`` starts, and give it those that differ from upstream.
+
+    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around functions that hand their
+    ``**kwargs`` to one that takes the settings.
+    """
+    call = inspect.signature(function).bind_partial(*args, **kwargs)
+    # torch.compile compiles what it can: upstream ignores require_full_compilation there.
+    partial = call.arguments.get("ir") == "torch_compile"
+    check(
+        target_executorch,
+        executorch_allocator_routing,
+        kwargs.get("require_full_compilation") and not partial,
+    )
+    given = {
+        "target_executorch": target_executorch,
+        "executorch_allocator_routing": executorch_allocator_routing,
+    }
+    changed = {name: value for name, value in given.items() if value != DEFAULTS[name]}
+    return function(*args, **kwargs, **changed)
+
+
+def refuse(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Refuse the settings where they can't be honoured: one engine has no PyTorch around it.
+
+    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`.
+
+    Raises:
+        ValueError: One of the settings was passed.
+    """
+    for setting in DEFAULTS:
+        if setting in kwargs:
+            raise ValueError(
+                f"{function.__name__} takes no {setting}: it makes a single TensorRT engine, in "
+                "which nothing can run in PyTorch. Use torch_tensorrt.dynamo.compile"
+            )
+    return function(*args, **kwargs)

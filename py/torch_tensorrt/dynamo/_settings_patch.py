@@ -1,0 +1,63 @@
+"""Adds ``target_executorch`` and its routing to ``CompilationSettings``.
+
+Upstream: ``torch_tensorrt.dynamo._settings``, pytorch/TensorRT#4355.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from torchtrt_executorch.patches.torch_tensorrt.dynamo._executorch_target import (
+    DEFAULTS,
+    DOC,
+    check,
+    requested,
+)
+
+
+def apply(module: ModuleType) -> None:
+    """Put a subclass in the place of ``CompilationSettings``, under its name."""
+    setattr(module, "CompilationSettings", _extended(module.CompilationSettings))
+
+
+def _extended(upstream: Any) -> type:
+    @dataclass
+    class CompilationSettings(upstream):  # type: ignore[misc]
+        target_executorch: bool = field(
+            default_factory=partial(requested, "target_executorch")
+        )
+        executorch_allocator_routing: str = field(
+            default_factory=partial(requested, "executorch_allocator_routing")
+        )
+
+        def __post_init__(self) -> None:
+            if hasattr(upstream, "__post_init__"):  # since 2.14
+                upstream.__post_init__(self)
+            check(self.target_executorch, self.executorch_allocator_routing)
+
+        # Every engine carries its pickled settings. At their defaults the fields are left out,
+        # so that programs compiled without them stay the same to the byte.
+        def __getstate__(self) -> dict[str, Any]:
+            state: dict[str, Any] = upstream.__getstate__(self)
+            for name, default in DEFAULTS.items():
+                if state[name] == default:
+                    del state[name]
+            if self.target_executorch:
+                # A set of str is pickled in an order that changes from process to process.
+                state["torch_executed_ops"] = tuple(sorted(state["torch_executed_ops"]))
+            return state
+
+        def __setstate__(self, state: dict[str, Any]) -> None:
+            missing = {k: v for k, v in DEFAULTS.items() if k not in state}
+            upstream.__setstate__(self, {**state, **missing})
+            if self.target_executorch:
+                self.torch_executed_ops = set(self.torch_executed_ops)
+
+    CompilationSettings.__module__ = upstream.__module__
+    CompilationSettings.__qualname__ = upstream.__qualname__
+    CompilationSettings.__doc__ = f"{inspect.getdoc(upstream)}\n\n{DOC.strip()}\n"
+    return CompilationSettings

@@ -1,0 +1,36 @@
+"""Under ``target_executorch`` no node has a converter that needs an output allocator.
+
+The partitioners, the count of supported operators, the interpreter and a refit all ask the
+registry for a node's converter, so this one place decides for all of them.
+
+Upstream: ``torch_tensorrt.dynamo.conversion._ConverterRegistry``, pytorch/TensorRT#4355.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+
+def apply(module: ModuleType) -> None:
+    """Let ``ConverterRegistry[node]`` raise KeyError where an allocator would be needed."""
+    registry = module.ConverterRegistry
+    select = registry.__getitem__
+
+    @functools.wraps(select)
+    def __getitem__(self: Any, node: Any) -> Any:
+        selected = select(self, node)
+        settings = self.compilation_settings
+        if (
+            settings is not None
+            and settings.target_executorch
+            and selected[2]["requires_output_allocator"]
+        ):
+            raise KeyError(
+                f"target_executorch=True, and the converter selected for {node} needs an output "
+                "allocator"
+            )
+        return selected
+
+    registry.__getitem__ = __getitem__
