@@ -1,0 +1,84 @@
+"""Hosts without a GPU, without TensorRT, or without either: ``import torch_tensorrt`` works.
+
+Each of the two can be missing by itself, and what is there is used as it is:
+
+==============  ===========================================  ==================================
+missing         what upstream gets                           module
+==============  ===========================================  ==================================
+CUDA device     answers for the described GPU; the CPU       ``described_gpu``, ``cuda_queries``
+TensorRT        the real bindings, over link stubs           ``link_stubs``
+either          its own Python-only mode; one clear error    ``python_only``, ``building``
+                from whatever would build an engine
+==============  ===========================================  ==================================
+
+Three kinds of seam are needed, by when upstream asks.
+
+1. :func:`prepare`, before ``tensorrt`` or ``torch_tensorrt`` is looked for. It only declares
+   the scopes of 2, and can't fail.
+2. Scopes (:mod:`~torchtrt_executorch.host.import_scopes`), while one upstream module executes:
+   for what is asked in the module's own body. What is wrong with the host is raised from
+   there: a missing compiler (:class:`~torchtrt_executorch.host.link_stubs.LinkStubError`), a
+   malformed ``TORCHTRT_GPU`` (``ValueError``).
+3. Amendments, right after a module has executed, for what its functions ask later:
+
+   - every module of ``cuda_queries.MODULES`` that the release has: ``cuda_queries:apply``
+   - ``torch_tensorrt.dynamo.utils``: ``cuda_queries:apply_to_utils``
+   - every module of ``building.ENTRY_POINTS``: ``building:apply``
+
+Importing this package imports neither torch nor wrapt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from types import ModuleType
+
+
+def prepare(upstream_name: str = "torch_tensorrt") -> None:
+    """Make the host ready for ``tensorrt`` and ``torch_tensorrt``, whichever comes first.
+
+    To be called before either is looked for, or, when it is ``torch_tensorrt`` that imports
+    torch, before it imports anything else. Further calls change nothing.
+
+    Args:
+        upstream_name: the module that is about to be imported; all are treated alike.
+    """
+    _install_scopes()
+
+
+@functools.cache
+def _install_scopes() -> None:
+    from torchtrt_executorch.host import building, cuda_queries, python_only
+    from torchtrt_executorch.host.import_scopes import ScopedImports
+
+    ScopedImports(
+        {
+            "tensorrt": _complete_host,
+            "tensorrt_bindings": building.bindings_without_libraries,
+            "torch_tensorrt": _complete_host,
+            # Reached first when torch_tensorrt was executing before torch was imported.
+            "torch_tensorrt._TensorRTProxyModule": _complete_host,
+            "torch_tensorrt._features": python_only.runtime_libraries_hidden,
+            "torch_tensorrt.runtime._utils": cuda_queries.device_properties_name,
+            "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops": (
+                python_only.engine_class_skipped
+            ),
+        }
+    ).install()
+
+
+@contextlib.contextmanager
+def _complete_host(module: ModuleType) -> Iterator[None]:
+    """Scope of whatever imports the TensorRT bindings: what it needs is there, or an error."""
+    from torchtrt_executorch.host import link_stubs, present
+    from torchtrt_executorch.host.described_gpu import described_gpu
+
+    if not present.cuda_device():
+        described_gpu()
+    if not present.tensorrt_libraries():
+        version = present.bindings_version()
+        assert version is not None  # without bindings, no library is missing
+        link_stubs.load(version)
+    yield

@@ -1,0 +1,99 @@
+"""One clear error where an engine would be built, or run, and TensorRT isn't all there.
+
+Upstream's entry points are checked before they do any work: what they need can't appear
+while they trace and lower. Where TensorRT's libraries are missing, its classes themselves
+raise the same error, whoever instantiates them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, NoReturn
+
+from torchtrt_executorch.emulation import SWITCH, emulation_enabled
+from torchtrt_executorch.host import present
+
+#: Upstream functions that build engines unless ``dryrun`` is set, by module.
+ENTRY_POINTS = {
+    "torch_tensorrt._compile": ("compile", "convert_method_to_trt_engine"),
+    "torch_tensorrt.dynamo._compiler": (
+        "compile",
+        "compile_module",
+        "convert_exported_program_to_serialized_trt_engine",
+    ),
+}
+
+#: Classes of the bindings that hold an object made by a TensorRT library.
+BINDINGS_CLASSES = (
+    "Builder",
+    "OnnxParser",
+    "OnnxParserRefitter",
+    "Refitter",
+    "Runtime",
+)
+
+
+class TensorRTUnavailableError(Exception):
+    """This host can't build or run TensorRT engines.
+
+    Not a ``RuntimeError``: upstream's ``torch.compile`` backend takes one as a failed build of
+    one engine, and goes on in PyTorch.
+    """
+
+    def __init__(self) -> None:
+        missing = []
+        if not present.cuda_device():
+            missing.append("CUDA device")
+        if not present.tensorrt_libraries():
+            soname = present.library_soname("nvinfer", str(present.bindings_version()))
+            missing.append(f"TensorRT libraries ({soname})")
+        super().__init__(
+            f"This host can't build or run TensorRT engines: it has no {' and no '.join(missing)}. "
+            f"Three ways on: compile with dryrun=True, which stops short of building engines; "
+            f"compile within `with torchtrt_executorch.emulated_engines():`, or with "
+            f"{SWITCH}=1 set, for engines that PyTorch executes; or use a machine with TensorRT."
+        )
+
+
+def apply(module: ModuleType) -> None:
+    """Amend a module of :data:`ENTRY_POINTS`: its functions check first, where they must fail."""
+    if present.can_build_engines():
+        return
+    for name in ENTRY_POINTS[module.__name__]:
+        setattr(module, name, _checked(getattr(module, name)))
+
+
+@contextlib.contextmanager
+def bindings_without_libraries(bindings: ModuleType) -> Iterator[None]:
+    """Scope of ``tensorrt_bindings``: its classes raise the error, if it runs on link stubs.
+
+    By itself pybind11 reports the null pointer that a stub returned.
+    """
+    yield
+    if not present.tensorrt_libraries():
+        for name in BINDINGS_CLASSES:
+            if hasattr(bindings, name):
+                setattr(getattr(bindings, name), "__init__", _unavailable)
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        # Either a keyword or a field of the settings, where these are made already.
+        settings = signature.bind_partial(*args, **kwargs).arguments.get("settings")
+        dryrun = kwargs.get("dryrun") if settings is None else settings.dryrun
+        if not dryrun and not emulation_enabled():
+            raise TensorRTUnavailableError
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _unavailable(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise TensorRTUnavailableError

@@ -1,0 +1,128 @@
+"""Answers upstream's CUDA queries for the described GPU, where there is no CUDA device.
+
+Torch-TensorRT asks PyTorch for the current device, its capability and its memory while it is
+imported and while it compiles. Only its own modules get an answer: in each of them the name
+``torch`` becomes a proxy whose ``cuda`` answers, and ``torch.cuda`` itself stays as it is.
+
+Nothing can be moved to a device that isn't there, so the one function through which upstream
+decides where models and inputs go answers the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+import wrapt
+
+from torchtrt_executorch.host import present
+from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpu
+
+#: Upstream modules that query CUDA short of running an engine; a release may lack some.
+MODULES = (
+    "torch_tensorrt._Device",
+    "torch_tensorrt._utils",
+    "torch_tensorrt.dynamo._compiler",
+    "torch_tensorrt.dynamo._defaults",
+    "torch_tensorrt.dynamo.runtime._TRTEngine",
+    "torch_tensorrt.dynamo.runtime._serialized_engine_layout",
+)
+
+
+class _DescribedCuda(wrapt.ObjectProxy):  # type: ignore[misc]
+    """``torch.cuda`` that answers queries for a described GPU.
+
+    Every device index is such a GPU: a program may place engines on several. ``is_available``
+    keeps saying that none is there.
+    """
+
+    def __init__(self, gpu: DescribedGpu) -> None:
+        super().__init__(torch.cuda)
+        self._self_gpu = gpu
+
+    def current_device(self) -> int:
+        return 0
+
+    def get_device_capability(self, device: Any = None) -> tuple[int, int]:
+        return self._self_gpu.capability
+
+    def get_device_properties(self, device: Any = None) -> DescribedGpu:
+        return self._self_gpu
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        total = self._self_gpu.total_memory
+        return total, total
+
+    def default_stream(self, device: Any = None) -> torch.Stream:
+        return torch.Stream(device="cpu")
+
+
+class _DescribedTorch(wrapt.ObjectProxy):  # type: ignore[misc]
+    """``torch`` with :class:`_DescribedCuda`, and ``torch.device(0)`` as on a CUDA host."""
+
+    def __init__(self, gpu: DescribedGpu) -> None:
+        super().__init__(torch)
+        self._self_cuda = _DescribedCuda(gpu)
+        self._self_device = wrapt.FunctionWrapper(torch.device, _cuda_by_index)
+
+    @property
+    def cuda(self) -> _DescribedCuda:
+        return self._self_cuda
+
+    @property
+    def device(self) -> wrapt.FunctionWrapper:
+        # A wrapper rather than a function: upstream also uses the name in isinstance().
+        return self._self_device
+
+
+def _cuda_by_index(
+    device: type[torch.device], _instance: None, args: Any, kwargs: Any
+) -> torch.device:
+    match args:
+        case (int(index),):
+            return device("cuda", index)
+    return device(*args, **kwargs)
+
+
+@functools.cache
+def _described_torch() -> _DescribedTorch:
+    return _DescribedTorch(described_gpu())
+
+
+def apply(module: ModuleType) -> None:
+    """Amend one of :data:`MODULES`: its CUDA queries answer for the described GPU."""
+    if not present.cuda_device():
+        setattr(module, "torch", _described_torch())
+
+
+def apply_to_utils(module: ModuleType) -> None:
+    """Amend ``torch_tensorrt.dynamo.utils``: models and inputs stay on the CPU."""
+    if present.cuda_device():
+        return
+
+    @functools.wraps(module.to_torch_device)
+    def to_torch_device(device: Any) -> torch.device:
+        return torch.device("cpu")
+
+    setattr(module, "to_torch_device", to_torch_device)
+
+
+@contextlib.contextmanager
+def device_properties_name(utils: ModuleType) -> Iterator[None]:
+    """Scope of ``torch_tensorrt.runtime._utils``, which names ``_CudaDeviceProperties``.
+
+    A CPU build of PyTorch has no such class, and the annotations are evaluated as functions
+    are defined. The name is gone again afterwards: others test for it.
+    """
+    if hasattr(torch._C, "_CudaDeviceProperties"):
+        yield
+        return
+    setattr(torch._C, "_CudaDeviceProperties", DescribedGpu)
+    try:
+        yield
+    finally:
+        delattr(torch._C, "_CudaDeviceProperties")

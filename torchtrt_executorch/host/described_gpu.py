@@ -1,0 +1,77 @@
+"""The GPU that a host without one compiles for.
+
+``TORCHTRT_GPU=sm_87:16GiB`` describes it: compute capability and memory. It is only in force
+where PyTorch can't use a CUDA device; a real GPU is never masked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+
+VARIABLE = "TORCHTRT_GPU"
+DEFAULT = "sm_90:80GiB"
+
+_PATTERN = re.compile(r"sm_(?P<major>[1-9]\d?)(?P<minor>\d)[af]?:(?P<size>\d+)(?P<unit>[GM]iB)")
+_UNIT_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20}
+
+
+@dataclasses.dataclass(frozen=True)
+class DescribedGpu:
+    """A GPU by description.
+
+    The attributes are those of ``torch.cuda.get_device_properties`` that upstream reads.
+
+    Attributes:
+        major: first part of the compute capability, 8 for ``sm_87``.
+        minor: second part of the compute capability, 7 for ``sm_87``.
+        total_memory: in bytes.
+    """
+
+    major: int
+    minor: int
+    total_memory: int
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability, as ``torch.cuda.get_device_capability`` returns it."""
+        return self.major, self.minor
+
+    @property
+    def name(self) -> str:
+        """Name that tells in an engine's record that no device was there."""
+        return f"described sm_{self.major}{self.minor}"
+
+    @classmethod
+    def parse(cls, text: str) -> DescribedGpu:
+        """Read a description such as ``sm_90:80GiB``.
+
+        Raises:
+            ValueError: with ``text``, what is wrong with it, and the form.
+        """
+        match = _PATTERN.fullmatch(text)
+        if match is None:
+            raise _malformed(text, "is not a description of a GPU")
+        total_memory = int(match["size"]) * _UNIT_BYTES[match["unit"]]
+        if total_memory == 0:
+            raise _malformed(text, "describes a GPU without memory")
+        return cls(int(match["major"]), int(match["minor"]), total_memory)
+
+
+def _malformed(text: str, what: str) -> ValueError:
+    return ValueError(
+        f"{VARIABLE}={text!r} {what}. Write the compute capability and the memory, in GiB or "
+        f"MiB, as in {VARIABLE}={DEFAULT} or {VARIABLE}=sm_87:16GiB."
+    )
+
+
+@functools.cache
+def described_gpu() -> DescribedGpu:
+    """The GPU of ``$TORCHTRT_GPU``, read once; ``sm_90:80GiB`` without it.
+
+    Raises:
+        ValueError: the variable is not a description.
+    """
+    return DescribedGpu.parse(os.environ.get(VARIABLE) or DEFAULT)
