@@ -48,8 +48,7 @@ def wrapped(
         given = {p.name: kwargs.pop(p.name) for p in added if p.name in kwargs}
         return around(function, args, kwargs, **given)
 
-    setattr(wrapper, "__wrapped__", function)
-    setattr(wrapper, "__signature__", signature)
+    vars(wrapper).update(__wrapped__=function, __signature__=signature)
     if doc and model.__doc__:
         wrapper.__doc__ = (
             f"{inspect.cleandoc(model.__doc__)}\n\n{inspect.cleandoc(doc)}\n"

@@ -21,7 +21,7 @@ from torchtrt_executorch.patches.torch_tensorrt.dynamo._executorch_target import
 
 def apply(module: ModuleType) -> None:
     """Put a subclass in the place of ``CompilationSettings``, under its name."""
-    setattr(module, "CompilationSettings", _extended(module.CompilationSettings))
+    vars(module).update(CompilationSettings=_extended(module.CompilationSettings))
 
 
 def _extended(upstream: Any) -> type:
@@ -53,9 +53,9 @@ def _extended(upstream: Any) -> type:
 
         def __setstate__(self, state: dict[str, Any]) -> None:
             missing = {k: v for k, v in DEFAULTS.items() if k not in state}
+            if state.get("target_executorch"):
+                state["torch_executed_ops"] = set(state["torch_executed_ops"])
             upstream.__setstate__(self, {**state, **missing})
-            if self.target_executorch:
-                self.torch_executed_ops = set(self.torch_executed_ops)
 
     CompilationSettings.__module__ = upstream.__module__
     CompilationSettings.__qualname__ = upstream.__qualname__
