@@ -21,19 +21,19 @@ def installed_release(distribution: str) -> str | None:
 def locate(name: str) -> Path | None:
     """Return the source file of the upstream module ``name``, or None if there is none.
 
-    Unlike :func:`importlib.util.find_spec` it imports no parent package, and no finder but the
-    file system's is asked: what the overlay serves is never the answer.
+    Unlike :func:`importlib.util.find_spec` it imports no parent package, and asks no finder but
+    the file system's: what the overlay serves is never the answer.
     """
-    head, *rest = name.split(".")
-    spec = PathFinder.find_spec(head)
-    for part in rest:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        head = f"{head}.{part}"
-        spec = PathFinder.find_spec(head, list(spec.submodule_search_locations))
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+    top, *below = name.split(".")
+    spec = PathFinder.find_spec(top)
+    if spec is None or spec.submodule_search_locations is None:
         return None
-    return Path(spec.origin)
+    for folder in spec.submodule_search_locations:
+        stem = Path(folder, *below)
+        for candidate in (stem / "__init__.py", stem.with_suffix(".py")):
+            if candidate.is_file():
+                return candidate
+    return None
 
 
 def load_upstream(name: str) -> ModuleType:
