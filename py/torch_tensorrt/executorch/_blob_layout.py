@@ -1,0 +1,48 @@
+"""Which layout an engine blob has: that of the installed torch-tensorrt, whose runtime reads it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import lru_cache
+
+from packaging.version import Version
+
+from torchtrt_executorch.overlay.upstream import installed_release
+
+
+class Layout(Enum):
+    """A blob layout, with the first torch-tensorrt release that reads it."""
+
+    RECORD = (2, 12)
+    TR01 = (2, 13)
+    TR02 = (2, 14)
+
+    @property
+    def release(self) -> str:
+        """The first torch-tensorrt release that reads it, ``"2.13"``."""
+        return ".".join(map(str, self.value))
+
+    @staticmethod
+    def of_release(release: str) -> Layout:
+        """Return the layout that torch-tensorrt ``release`` reads.
+
+        Raises:
+            ValueError: The release is older than the first one with an ExecuTorch backend.
+        """
+        readable = [each for each in Layout if each.value <= Version(release).release]
+        if not readable:
+            raise ValueError(f"torch-tensorrt {release} reads no engine blobs")
+        return readable[-1]
+
+    @staticmethod
+    @lru_cache(maxsize=1)
+    def installed() -> Layout:
+        """Return the layout of the installed torch-tensorrt.
+
+        Raises:
+            ValueError: None is installed, or too old a one; name the layout instead.
+        """
+        release = installed_release("torch-tensorrt")
+        if release is None:
+            raise ValueError("torch-tensorrt is not installed: name the blob's layout")
+        return Layout.of_release(release)

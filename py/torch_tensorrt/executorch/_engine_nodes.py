@@ -1,0 +1,166 @@
+"""Engine nodes in an exported program, and the engine records that they carry.
+
+An engine reaches ExecuTorch in one of two calls (pytorch/TensorRT#4329):
+
+- ``tensorrt::execute_engine(inputs, engine)``: the engine is an object, behind a ``get_attr`` or
+  lifted into the program's constants.
+- ``tensorrt::no_op_placeholder_for_execute_engine(inputs, *record)``: the record is spelled out in
+  strings. Its engine is base64 text on 2.12 and a uint8 tensor of shape (bytes,) from 2.13 on,
+  behind a ``get_attr`` or lifted into a buffer.
+"""
+
+from __future__ import annotations
+
+import binascii
+from operator import attrgetter
+from typing import Any, Iterable
+
+import torch
+from torch._library.fake_class_registry import FakeScriptObject
+from torch._subclasses.fake_tensor import is_fake
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import Slot
+
+EXECUTE = "tensorrt::execute_engine"
+PLACEHOLDER = "tensorrt::no_op_placeholder_for_execute_engine"
+
+
+def schema_name(target: Any) -> str:
+    """Return the operator's qualified name, in ATen and in edge dialect; empty if it has none."""
+    schema = getattr(target, "_schema", None)
+    return "" if schema is None else str(schema.name)
+
+
+def engine_nodes(nodes: Iterable[Node]) -> list[Node]:
+    """Return those of ``nodes`` that run a TensorRT engine, in order."""
+    return [
+        node
+        for node in nodes
+        if node.op == "call_function"
+        and schema_name(node.target) in (EXECUTE, PLACEHOLDER)
+    ]
+
+
+def payload_of(node: Node) -> Any:
+    """Return the argument of an engine node that stands for the engine."""
+    is_placeholder = schema_name(node.target) == PLACEHOLDER
+    return node.args[1 + Slot.ENGINE if is_placeholder else 1]
+
+
+def engine_record(
+    program: ExportedProgram, node: Node, *, metadata_only: bool = False
+) -> list[Any]:
+    """Return the record of an engine node of ``program``.
+
+    Args:
+        program: What the node is part of; holds the engine, or its tensor.
+        node: An engine node.
+        metadata_only: Don't have the engine serialized. Its slot can hold anything then.
+
+    Raises:
+        RuntimeError: The engine is not in the program.
+    """
+    if schema_name(node.target) == EXECUTE:
+        return _record_of(_held(program, node), metadata_only)
+    record = list(node.args[1:])
+    if isinstance(record[Slot.ENGINE], Node) and not metadata_only:
+        record[Slot.ENGINE] = _held(program, node)
+    return record
+
+
+def engine_bytes(payload: Any) -> bytes | bytearray | memoryview:
+    """Return the bytes of a serialized engine, without a copy wherever that can be.
+
+    Args:
+        payload: A tensor of any shape and dtype, a buffer, or base64 text. Text is decoded and
+            a tensor on a GPU is fetched; of anything else a view is returned.
+
+    Raises:
+        RuntimeError: There are no bytes: a fake tensor, an empty engine, or text that isn't
+            base64.
+    """
+    if isinstance(payload, torch.Tensor):
+        if is_fake(payload) or payload.is_meta:
+            raise RuntimeError("the engine is a fake tensor, without its bytes")
+        flat = payload.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        payload = memoryview(flat.numpy())  # type: ignore[arg-type]
+    elif isinstance(payload, str):
+        payload = _decode(payload)
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
+        raise RuntimeError(
+            f"the engine is {type(payload).__name__}, not a tensor, bytes or text"
+        )
+    if not memoryview(payload).nbytes:
+        raise RuntimeError("the engine is empty")
+    return payload
+
+
+def _decode(text: str) -> bytes:
+    # base64.b64decode would make a copy of the text first.
+    try:
+        decoded = binascii.a2b_base64(text)
+    except ValueError as error:
+        raise RuntimeError(f"the engine is not base64 text: {error}") from None
+    if 4 * len(decoded) != 3 * len(text) - 4 * text.count("=", -2):
+        raise RuntimeError(
+            "the engine is not base64 text: it has other characters in it"
+        )
+    return decoded
+
+
+def _held(program: ExportedProgram, node: Node) -> Any:
+    """Return what the program holds for the engine argument of ``node``."""
+    source = payload_of(node)
+    if not isinstance(source, Node) or source.op not in ("get_attr", "placeholder"):
+        raise RuntimeError(
+            f"{node.name}: its engine is {source!r}, neither an attribute nor a constant of the "
+            "program"
+        )
+    try:
+        if source.op == "get_attr":
+            held = attrgetter(str(source.target))(program.graph_module)
+        else:
+            held = _lifted(program, source)
+    except (AttributeError, KeyError):
+        raise RuntimeError(
+            f"{node.name}: its engine {source.name} is not in the program, which has "
+            f"{', '.join(sorted({*program.state_dict, *program.constants})) or 'no constants'}"
+        ) from None
+    return held.real_obj if isinstance(held, FakeScriptObject) else held
+
+
+def _lifted(program: ExportedProgram, source: Node) -> Any:
+    """Return the constant or buffer behind a placeholder.
+
+    The signature knows under which name it is held; programs of the legacy exporter have it
+    under the placeholder's.
+    """
+    specs = program.graph_signature.input_specs
+    names = [spec.target for spec in specs if spec.arg.name == source.name]
+    for name in (*names, source.name, source.target):
+        for table in (program.state_dict, program.constants):
+            if name in table:
+                return table[name]
+    raise KeyError(source.name)
+
+
+def _record_of(engine: Any, metadata_only: bool) -> list[Any]:
+    """Return an engine object's record, its engine as bytes or a tensor if it offers that.
+
+    The C++ object's state has the engine in base64, as text of 4/3 of its size; from 2.14 on
+    it can be had beside that.
+    """
+    record = getattr(engine, "serialized_info", None)  # the Python runtime's engine
+    if record is not None:
+        return list(record)
+    if hasattr(engine, "serialize_metadata_only"):
+        record = list(engine.serialize_metadata_only())
+        if metadata_only:
+            return record
+        if hasattr(engine, "serialized_engine_tensor"):
+            record[Slot.ENGINE] = engine.serialized_engine_tensor()
+            return record
+    state = engine.__getstate__()
+    return list(state[0] if isinstance(state, tuple) else state)

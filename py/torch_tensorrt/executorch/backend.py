@@ -1,0 +1,189 @@
+"""``TensorRTBackend``: turns a partition with one TensorRT engine into the delegate's blob.
+
+The runtime binds by position: argument ``i`` of the delegate goes to the ``i``-th name in the
+blob, inputs first. So the names are brought into the order of the delegate's arguments, node by
+node, and the outputs have to be in binding order (pytorch/TensorRT#4329).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Iterable, Sequence, final
+
+from executorch.exir.backend.backend_details import (
+    BackendDetails,
+    CompileSpec,
+    PreprocessResult,
+)
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
+    engine_bytes,
+    engine_nodes,
+    engine_record,
+)
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import (
+    DELIMITER,
+    Slot,
+    device_index,
+    names,
+    text,
+)
+from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+    Layout,
+    TensorRTBlobMetadata,
+    serialize_engine,
+    serialize_engine_info,
+)
+
+__all__ = ["TensorRTBackend"]
+
+
+@final
+class TensorRTBackend(BackendDetails):
+    """Serializes a partition's engine for ExecuTorch's TensorRT runtime."""
+
+    @staticmethod
+    def preprocess(
+        edge_program: ExportedProgram, compile_specs: list[CompileSpec]
+    ) -> PreprocessResult:
+        """Return the engine blob of a partition, in the layout of the installed torch-tensorrt.
+
+        The engine's bytes are copied once, into the blob; base64 text is decoded before.
+
+        Args:
+            edge_program: One engine node and its ``getitem``s, the engine in its constants.
+            compile_specs: Handed to the runtime beside the blob; not looked at.
+
+        Raises:
+            RuntimeError: There isn't exactly one engine, its bytes aren't to be had, or it
+                needs an output allocator.
+            ValueError: Its bindings don't fit the partition's inputs and outputs, or its
+                record can't be written.
+        """
+        node = _get_single_engine_node(edge_program)
+        record = engine_record(edge_program, node)
+        _validate_engine_info(record, node.name)
+        record[Slot.INPUT_NAMES] = DELIMITER.join(
+            _names_in_argument_order(
+                edge_program, node, names(record, Slot.INPUT_NAMES)
+            )
+        )
+        _check_outputs(edge_program, node, names(record, Slot.OUTPUT_NAMES))
+        metadata = TensorRTBlobMetadata.from_record(record)
+        try:
+            record[Slot.ENGINE] = engine = engine_bytes(record[Slot.ENGINE])
+        except RuntimeError as error:
+            raise RuntimeError(f"{node.name}: {error}") from error
+        if Layout.installed() is Layout.RECORD:
+            return PreprocessResult(processed_bytes=serialize_engine_info(record))
+        return PreprocessResult(processed_bytes=serialize_engine(engine, metadata))
+
+
+def _names_in_argument_order(
+    program: ExportedProgram, node: Node, input_names: Sequence[str]
+) -> list[str]:
+    """Return the input names in the order of the delegate's arguments.
+
+    The engine node lists its inputs in binding order; lowering may have put the placeholders
+    that they are into another.
+    """
+    inputs = list(node.args[0])  # type: ignore[arg-type]
+    if len(inputs) != len(input_names):
+        raise ValueError(
+            f"{node.name}: the engine has {len(input_names)} input bindings "
+            f"({', '.join(input_names)}), but {len(inputs)} inputs"
+        )
+    name_of: dict[str, str] = {}
+    for value, name in zip(inputs, input_names, strict=True):
+        if value.name in name_of:
+            raise ValueError(
+                f"{node.name}: {value.name} is bound to {name_of[value.name]} and to {name}, but "
+                "the delegate is handed it once; clone it for one of them"
+            )
+        name_of[value.name] = name
+    arguments = [
+        name for name in program.graph_signature.user_inputs if name in name_of
+    ]
+    if len(arguments) != len(inputs):
+        held = ", ".join(name for name in name_of if name not in arguments)
+        raise ValueError(
+            f"{node.name}: its inputs {held} are not among the delegate's arguments; constants and "
+            "buffers that an engine reads have to stay outside of its partition"
+        )
+    return [name_of[argument] for argument in arguments]
+
+
+def _check_outputs(
+    program: ExportedProgram, node: Node, output_names: Sequence[str]
+) -> None:
+    """Raise ValueError unless the partition returns each output binding once, in order."""
+    returned = list(program.graph_module.graph.output_node().args[0])  # type: ignore[arg-type]
+    if returned == [node] and len(output_names) == 1:
+        return
+    indices = [
+        value.args[1]
+        for value in returned
+        if isinstance(value, Node)
+        and value.target is operator.getitem
+        and value.args[0] is node
+    ]
+    if len(indices) < len(returned) or indices != list(range(len(output_names))):
+        raise ValueError(
+            f"{node.name}: the engine has the output bindings {', '.join(output_names)}, but the "
+            f"partition returns {', '.join(map(str, returned))}, outputs {indices} of it; the "
+            "runtime needs every one, once and in order"
+        )
+
+
+def _get_single_engine_node(edge_program: ExportedProgram) -> Node:
+    found = engine_nodes(edge_program.graph_module.graph.nodes)
+    if len(found) != 1:
+        raise RuntimeError(
+            f"a TensorRT partition has exactly one engine, this one has {len(found)}: "
+            f"{', '.join(node.name for node in found)}"
+        )
+    return found[0]
+
+
+def _validate_engine_info(engine_info: Sequence[Any], node_name: str = "") -> None:
+    where = f"{node_name or 'engine'} ({text(engine_info, Slot.NAME) or 'unnamed'})"
+    if len(engine_info) <= Slot.ENGINE:
+        raise RuntimeError(
+            f"{where}: an engine record of {len(engine_info)} slots has no engine"
+        )
+    if text(engine_info, Slot.OUTPUT_ALLOCATOR) == "1":
+        raise RuntimeError(
+            f"{where}: the engine needs an output allocator, which ExecuTorch does not have. "
+            "Compile with target_executorch=True, which leaves the operators whose output "
+            "shapes depend on data to other backends."
+        )
+
+
+# What other modules of upstream's import from here.
+
+
+def _get_engine_nodes_in(nodes: Iterable[Node]) -> list[Node]:
+    return engine_nodes(nodes)
+
+
+def _get_engine_nodes_from_edge_program(edge_program: ExportedProgram) -> list[Node]:
+    return engine_nodes(edge_program.graph_module.graph.nodes)
+
+
+def _get_engine_info_for_node(
+    edge_program: ExportedProgram, node: Node, *, metadata_only: bool = False
+) -> list[Any]:
+    return engine_record(edge_program, node, metadata_only=metadata_only)
+
+
+def _get_engine_info_from_edge_program(edge_program: ExportedProgram) -> list[Any]:
+    return engine_record(edge_program, _get_single_engine_node(edge_program))
+
+
+def _parse_device_id(value: Any) -> int:
+    try:
+        return device_index(["", "", value])
+    except ValueError:
+        return 0
