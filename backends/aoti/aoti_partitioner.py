@@ -1,0 +1,200 @@
+"""Partitioner for AOTInductor-driven backends that composes after any other partitioner.
+
+Served as ``executorch.backends.aoti.aoti_partitioner`` (pytorch/executorch#20077), where
+``CudaPartitioner`` and ``MetalPartitioner`` find it.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Callable, Iterator, Mapping
+
+import torch
+from executorch.exir._warnings import experimental
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+)
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.graph_module import get_control_flow_submodules
+from torch._library.fake_class_registry import FakeScriptObject
+from torch.export import ExportedProgram
+from torch.export.graph_signature import CustomObjArgument
+from torch.fx import GraphModule, Node
+
+from torchtrt_executorch.patches.executorch.backends.aoti._constant_owners import (
+    constant_owners,
+)
+from torchtrt_executorch.patches.executorch.backends.aoti._convex_partitions import (
+    convex_partitions,
+)
+
+_TAG = "delegation_tag"
+
+
+@experimental("AOTInductor-driven backends are experimental, and so is this API.")
+class AotiPartitioner(Partitioner):
+    """Delegates to an AOTInductor-driven backend whatever no earlier partitioner has lowered.
+
+    The partitions are convex, as few as convex partitions can be, and found in time linear in the
+    size of the graph. Alone it makes one partition. What stays outside: delegates of others and
+    what unpacks them; control-flow operators with such a delegate in a branch, whose branches are
+    partitioned instead; operators on custom objects, which no delegate can be handed.
+
+    Args:
+        backend_name: Name of the backend's class, ``"CudaBackend"``.
+        compile_spec: Compile specs that every partition is lowered with.
+    """
+
+    def __init__(self, backend_name: str, compile_spec: list[CompileSpec]) -> None:
+        super().__init__()
+        self.delegation_spec = DelegationSpec(backend_name, compile_spec)
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag the nodes of each partition, from ``aoti_0`` in the order in which they run.
+
+        Only the metadata of nodes changes, and none of it if an error is raised. A second run
+        writes the same tags again.
+
+        Args:
+            exported_program: Program to partition, edge or ATen dialect.
+
+        Returns:
+            The same program, and the delegation spec of each tag.
+
+        Raises:
+            ValueError: A node has the tag of another partitioner, a value that leaves a partition
+                has no ``val``, or two partitions share a branch module.
+        """
+        tags: dict[Node, str] = {}
+        names: list[str] = []
+        for graph_module, claimed in _graphs(exported_program.graph_module):
+            own = len(names)
+            for nodes in convex_partitions(graph_module.graph, claimed):
+                names.append(f"aoti_{len(names)}")
+                tags.update(dict.fromkeys(nodes, names[-1]))
+            if graph_module is exported_program.graph_module and names[own:]:
+                tags.update(constant_owners(exported_program, tags, heir=names[own]))
+            tags.update(_branch_owners(graph_module, tags))
+            _check(graph_module, tags)
+        for graph_module, _ in _graphs(exported_program.graph_module):
+            for node in graph_module.graph.nodes:
+                node.meta.pop(_TAG, None)
+                if node in tags:
+                    node.meta[_TAG] = tags[node]
+        return PartitionResult(
+            exported_program, dict.fromkeys(names, self.delegation_spec)
+        )
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
+        """Keep every operator of the program whole: AOTInductor decomposes them by itself.
+
+        Returns:
+            The operators in the order of the graph, and no filter.
+        """
+        targets = dict.fromkeys(
+            node.target
+            for node in ep.graph.nodes
+            if isinstance(node.target, torch._ops.OpOverload)
+        )
+        return list(targets), None
+
+
+def _graphs(graph_module: GraphModule) -> Iterator[tuple[GraphModule, set[Node]]]:
+    """Yield each graph that is to be partitioned, outermost first, and what is claimed in it."""
+    claimed: set[Node] = set()
+    for node in graph_module.graph.nodes:
+        if _is_claimable(node, claimed):
+            claimed.add(node)
+    yield graph_module, claimed
+    for _, branch, control_flow in get_control_flow_submodules(graph_module):
+        if control_flow not in claimed:
+            yield from _graphs(branch)
+
+
+def _is_claimable(node: Node, claimed: set[Node]) -> bool:
+    if node.op != "call_function" or node.target is executorch_call_delegate:
+        return False
+    if node.target is operator.getitem:  # goes with what it unpacks
+        return node.args[0] in claimed
+    return not any(
+        _is_custom_object(producer) or _holds_delegate(producer)
+        for producer in node.all_input_nodes
+    )
+
+
+def _is_custom_object(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), (CustomObjArgument, FakeScriptObject))
+
+
+def _holds_delegate(node: Node) -> bool:
+    module = _branch_module(node)
+    return module is not None and any(
+        inner.target is executorch_call_delegate
+        for graph_module in module.modules()
+        if isinstance(graph_module, GraphModule)
+        for inner in graph_module.graph.nodes
+    )
+
+
+def _branch_module(node: Node) -> torch.nn.Module | None:
+    if node.op != "get_attr":
+        return None
+    attribute = operator.attrgetter(str(node.target))(node.graph.owning_module)
+    return attribute if isinstance(attribute, torch.nn.Module) else None
+
+
+def _branch_owners(
+    graph_module: GraphModule, tags: Mapping[Node, str]
+) -> dict[Node, str]:
+    """Return the partition that each branch module goes with: that of the operator reading it."""
+    owners: dict[Node, str] = {}
+    for node in graph_module.graph.nodes:
+        if _branch_module(node) is None:
+            continue
+        partitions = {tags.get(user) for user in node.users}
+        if len(partitions) > 1:
+            raise ValueError(
+                f"branch module {node.target} (node {node}) is read by operators of different "
+                f"partitions, {', '.join(map(str, node.users))}, and can move into one alone: "
+                "give each operator a branch module of its own"
+            )
+        owner = partitions.pop() if partitions else None
+        if owner is not None:
+            owners[node] = owner
+    return owners
+
+
+def _check(graph_module: GraphModule, tags: Mapping[Node, str]) -> None:
+    """Raise ValueError for what lowering would get wrong, or fail on without naming the node."""
+    for node in graph_module.graph.nodes:
+        found, tag = node.meta.get(_TAG), tags.get(node)
+        if found not in (None, tag) and not _is_delegate_output(node):
+            raise ValueError(
+                f"node {node} has the delegation tag {found!r} of another partitioner, whose "
+                "partitions have not been lowered: lower them first, with one to_backend for "
+                "each partitioner, or partition a program without tags"
+            )
+        if (
+            node.op == "call_function"
+            and tag is not None
+            and "val" not in node.meta
+            and any(tags.get(user) != tag for user in node.users)
+        ):
+            raise ValueError(
+                f"node {node} ({node.target}) leaves partition {tag} without meta['val']: the "
+                "pass that made the node has to set it to the node's fake value"
+            )
+
+
+def _is_delegate_output(node: Node) -> bool:
+    """Tell whether ``node`` unpacks a delegate: lowering leaves tags on these inside branches."""
+    return (
+        node.target is operator.getitem
+        and isinstance(source := node.args[0], Node)
+        and source.target is executorch_call_delegate
+    )
