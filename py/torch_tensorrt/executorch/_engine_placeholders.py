@@ -1,0 +1,159 @@
+"""Engine calls that ExecuTorch's passes can trace: the engine as a tensor, not as an object.
+
+ExecuTorch dispatches every node of a program through operator schemas, which an engine object
+does not pass. ``tensorrt::no_op_placeholder_for_execute_engine`` takes the engine's record
+instead, spelled out. The engine's bytes become a lifted constant, uint8 of shape (bytes,), so
+that they never appear in generated source (pytorch/TensorRT#4329).
+"""
+
+from __future__ import annotations
+
+import base64
+import warnings
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph, Node
+
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
+    EXECUTE,
+    engine_bytes,
+    engine_nodes,
+    engine_record,
+    payload_of,
+    schema_name,
+)
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import (
+    Slot,
+    text,
+)
+
+
+def with_engine_placeholders(program: ExportedProgram) -> ExportedProgram:
+    """Return ``program`` with its engine calls as placeholder calls.
+
+    ``program`` is left as it is, and shares parameters, buffers, constants and fake tensors with
+    the result. A program without engine objects is returned itself. An engine that several calls
+    share stays one constant.
+
+    Raises:
+        RuntimeError: An engine is not in the program, or needs an output allocator, which
+            ExecuTorch does not have.
+    """
+    if not any(_is_object_call(node) for node in engine_nodes(program.graph.nodes)):
+        return program
+    graph, copies = _copy(program.graph)
+    rewrite = _Rewrite(program, graph)
+    for node in engine_nodes(program.graph.nodes):
+        if _is_object_call(node):
+            rewrite.call(node, copies[node])
+    return rewrite.finish()
+
+
+def _is_object_call(node: Node) -> bool:
+    return schema_name(node.target) == EXECUTE
+
+
+def _copy(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
+    copy = Graph()
+    copies: dict[Node, Node] = {}
+    for node in graph.nodes:
+        copies[node] = copy.node_copy(node, copies.__getitem__)
+    return copy, copies
+
+
+class _Rewrite:
+    """A copy of a program's graph in the making, with its signature and constants."""
+
+    def __init__(self, program: ExportedProgram, graph: Graph) -> None:
+        self._program = program
+        self._graph = graph
+        self._specs = list(program.graph_signature.input_specs)
+        self._constants = dict(program.constants)
+        self._engines: dict[Node, Any] = {}
+        values = [node.meta.get("val") for node in graph.nodes]
+        self._mode = detect_fake_mode(values) or FakeTensorMode()
+
+    def call(self, original: Node, node: Node) -> None:
+        """Turn ``node``, the copy of the engine call ``original``, into a placeholder call."""
+        record = engine_record(self._program, original)
+        if text(record, Slot.OUTPUT_ALLOCATOR) == "1":
+            raise RuntimeError(
+                f"{node.name}: its engine {text(record, Slot.NAME)} needs an output allocator, "
+                "which ExecuTorch does not have; compile with target_executorch=True"
+            )
+        held = payload_of(node)
+        if held not in self._engines:
+            self._engines[held] = self._engine(held, record[Slot.ENGINE])
+        record[Slot.ENGINE] = self._engines[held]
+        operator = torch.ops.tensorrt.no_op_placeholder_for_execute_engine.default
+        slots = [
+            value if slot == Slot.ENGINE else text(record, Slot(slot))
+            for slot, value in enumerate(record)
+        ]
+        node.target = operator
+        node.args = (node.args[0], *slots)
+
+    def _engine(self, held: Node, payload: Any) -> Node | str:
+        """Return what the placeholder call takes for the engine behind ``held``."""
+        data = engine_bytes(payload)
+        operator = torch.ops.tensorrt.no_op_placeholder_for_execute_engine.default
+        argument = operator._schema.arguments[1 + Slot.ENGINE]
+        if str(argument.type) == "str":  # torch-tensorrt 2.12
+            return base64.b64encode(data).decode()
+        with warnings.catch_warnings():  # the bytes are read-only, and nobody writes
+            warnings.filterwarnings("ignore", message=".*not writable")
+            tensor = torch.frombuffer(data, dtype=torch.uint8)
+        return self._lift(held, tensor)
+
+    def _lift(self, held: Node, tensor: torch.Tensor) -> Node:
+        """Add ``tensor`` to the constants, its placeholder ahead of ``held``."""
+        taken = self._constants.keys() | self._program.state_dict.keys()
+        index = 0
+        while (name := f"_trt_engine_{index}") in taken:
+            index += 1
+        first = next(iter(self._graph.nodes))
+        before = held if held.op == "placeholder" else first
+        with self._graph.inserting_before(before):
+            node = self._graph.placeholder(name)
+        node.meta["val"] = self._mode.from_tensor(tensor, static_shapes=True)
+        spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), name)
+        placeholders = self._graph.find_nodes(op="placeholder")
+        self._specs.insert(placeholders.index(node), spec)
+        self._constants[name] = tensor
+        return node
+
+    def finish(self) -> ExportedProgram:
+        """Return the program, without the engine objects that no call is left for."""
+        for held in self._engines:
+            if held.users:
+                continue
+            if held.op == "placeholder":
+                spec = next(s for s in self._specs if s.arg.name == held.name)
+                self._specs.remove(spec)
+                for name in (spec.target, held.name, held.target):
+                    self._constants.pop(name, None)
+            self._graph.erase_node(held)
+        self._graph.lint()
+        program = self._program
+        outputs = list(program.graph_signature.output_specs)
+        return ExportedProgram(
+            root=program.graph_module,
+            graph=self._graph,
+            graph_signature=ExportGraphSignature(self._specs, outputs),
+            state_dict=program.state_dict,
+            range_constraints=program.range_constraints,
+            module_call_graph=program.module_call_graph,
+            example_inputs=program.example_inputs,
+            constants=self._constants,
+            verifiers=program.verifiers,
+        )
