@@ -58,12 +58,13 @@ def _install_scopes() -> None:
             "tensorrt": _complete_host,
             "tensorrt_bindings": building.bindings_without_libraries,
             "torch_tensorrt": _complete_host,
-            # Reached first when torch_tensorrt was executing before torch was imported.
-            "torch_tensorrt._TensorRTProxyModule": _complete_host,
+            # What torch_tensorrt imports next when it is what imported torch: its own scope
+            # is too late then, and around its import of tensorrt it replaces our errors.
+            "torch_tensorrt._version": _complete_host,
             "torch_tensorrt._features": python_only.runtime_libraries_hidden,
             "torch_tensorrt.runtime._utils": cuda_queries.device_properties_name,
             "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops": (
-                python_only.engine_class_skipped
+                python_only.runtime_registrations_skipped
             ),
         }
     ).install()

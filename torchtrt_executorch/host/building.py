@@ -77,7 +77,7 @@ def bindings_without_libraries(bindings: ModuleType) -> Iterator[None]:
     if not present.tensorrt_libraries():
         for name in BINDINGS_CLASSES:
             if hasattr(bindings, name):
-                setattr(getattr(bindings, name), "__init__", _unavailable)
+                getattr(bindings, name).__init__ = _unavailable
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -80,8 +80,8 @@ class _DescribedTorch(wrapt.ObjectProxy):  # type: ignore[misc]
 
 
 def _cuda_by_index(
-    device: type[torch.device], _instance: None, args: Any, kwargs: Any
-) -> torch.device:
+    device: Any, _instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     match args:
         case (int(index),):
             return device("cuda", index)
@@ -96,7 +96,7 @@ def _described_torch() -> _DescribedTorch:
 def apply(module: ModuleType) -> None:
     """Amend one of :data:`MODULES`: its CUDA queries answer for the described GPU."""
     if not present.cuda_device():
-        setattr(module, "torch", _described_torch())
+        module.torch = _described_torch()  # type: ignore[attr-defined]
 
 
 def apply_to_utils(module: ModuleType) -> None:
@@ -108,7 +108,7 @@ def apply_to_utils(module: ModuleType) -> None:
     def to_torch_device(device: Any) -> torch.device:
         return torch.device("cpu")
 
-    setattr(module, "to_torch_device", to_torch_device)
+    module.to_torch_device = to_torch_device  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -121,8 +121,8 @@ def device_properties_name(utils: ModuleType) -> Iterator[None]:
     if hasattr(torch._C, "_CudaDeviceProperties"):
         yield
         return
-    setattr(torch._C, "_CudaDeviceProperties", DescribedGpu)
+    torch._C._CudaDeviceProperties = DescribedGpu  # type: ignore
     try:
         yield
     finally:
-        delattr(torch._C, "_CudaDeviceProperties")
+        del torch._C._CudaDeviceProperties

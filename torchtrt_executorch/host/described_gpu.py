@@ -14,7 +14,10 @@ import re
 VARIABLE = "TORCHTRT_GPU"
 DEFAULT = "sm_90:80GiB"
 
-_PATTERN = re.compile(r"sm_(?P<major>[1-9]\d?)(?P<minor>\d)[af]?:(?P<size>\d+)(?P<unit>[GM]iB)")
+_PATTERN = re.compile(
+    r"sm_(?P<major>[1-9]\d?)(?P<minor>\d)[af]?:(?P<size>\d+)(?P<unit>[GM]iB)",
+    re.ASCII,
+)
 _UNIT_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20}
 
 

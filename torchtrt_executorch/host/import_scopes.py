@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import wrapt
 
@@ -71,6 +71,6 @@ class ScopedImports(MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _ScopedLoader(spec.loader, scope)
+                    spec.loader = cast(Loader, _ScopedLoader(spec.loader, scope))
                 return spec
         return None

@@ -123,7 +123,9 @@ def load(version: str) -> None:
                 f"The link stub {path} does not load: {error}. Remove the directory "
                 f"{directory} and try again."
             ) from error
-    logger.info("TensorRT is not installed: its bindings use link stubs of %s", directory)
+    logger.info(
+        "TensorRT is not installed: its bindings use link stubs of %s", directory
+    )
 
 
 def _compiler() -> list[str]:

@@ -12,7 +12,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +21,6 @@ import torch
 from torchtrt_executorch.host import present
 
 _RUNTIME_LIBRARY = re.compile(r"(lib)?torchtrt(_\w+)?\.(so|dll)")
-_ENGINE_CLASS = "tensorrt::Engine"
 
 
 @contextlib.contextmanager
@@ -40,35 +39,38 @@ def runtime_libraries_hidden(features: ModuleType) -> Iterator[None]:
 
     @functools.wraps(isfile)
     def isfile_but_runtime(path: Any) -> bool:
-        if isinstance(path, str) and os.path.dirname(path) == hidden:
-            if _RUNTIME_LIBRARY.fullmatch(os.path.basename(path)):
-                return False
+        directory, name = os.path.split(path) if isinstance(path, str) else ("", "")
+        if directory == hidden and _RUNTIME_LIBRARY.fullmatch(name):
+            return False
         return isfile(path)
 
     with _replaced(os.path, "isfile", isfile_but_runtime):
         yield
-    setattr(sys.modules["torch_tensorrt"], "_register_with_torch", _register_nothing)
+    package: Any = sys.modules["torch_tensorrt"]
+    package._register_with_torch = _register_nothing
 
 
 @contextlib.contextmanager
-def engine_class_skipped(register_meta_ops: ModuleType) -> Iterator[None]:
-    """Scope of ``register_meta_ops``: no fake class for the C++ runtime's ``tensorrt::Engine``.
+def runtime_registrations_skipped(register_meta_ops: ModuleType) -> Iterator[None]:
+    """Scope of ``register_meta_ops``: nothing is registered for what the C++ runtime defines.
 
-    PyTorch refuses a fake class for a ``torch::class_`` that isn't there, and with it would
-    go the rest of that module, which an export needs.
+    That is a fake class for ``tensorrt::Engine`` and, where no operator written in Python has
+    its name, a fake kernel for ``tensorrt::execute_engine``. PyTorch refuses both for what
+    isn't there, and with them would go the rest of the module, which an export needs.
     """
     if present.can_build_engines():
         yield
         return
-    register = torch._library.register_fake_class
-
-    @functools.wraps(register)
-    def register_but_engine(name: str, *args: Any) -> Any:
-        if name == _ENGINE_CLASS:
-            return args[0] if args else _unchanged
-        return register(name, *args)
-
-    with _replaced(torch._library, "register_fake_class", register_but_engine):
+    absent = {"tensorrt::Engine"}
+    if not hasattr(torch.ops.tensorrt, "execute_engine"):
+        absent.add("tensorrt::execute_engine")
+    with contextlib.ExitStack() as scope:
+        for owner, name in (
+            (torch._library, "register_fake_class"),
+            (torch.library, "register_fake"),
+        ):
+            skipping = _skipping(getattr(owner, name), absent)
+            scope.enter_context(_replaced(owner, name, skipping))
         yield
 
 
@@ -76,8 +78,20 @@ def _register_nothing() -> None:
     """Stand in for the function that loads the C++ runtime."""
 
 
-def _unchanged(cls: type) -> type:
-    return cls
+def _skipping(register: Callable[..., Any], absent: set[str]) -> Callable[..., Any]:
+    """``register``, a decorator that takes a name first, without effect for ``absent`` names."""
+
+    @functools.wraps(register)
+    def skipping(name: Any, *args: Any, **kwargs: Any) -> Any:
+        if name in absent:
+            return _unchanged
+        return register(name, *args, **kwargs)
+
+    return skipping
+
+
+def _unchanged(decorated: Any) -> Any:
+    return decorated
 
 
 @contextlib.contextmanager

@@ -1,0 +1,77 @@
+"""TORCHTRT_GPU: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtrt_executorch.host.described_gpu import (
+    DEFAULT,
+    VARIABLE,
+    DescribedGpu,
+    described_gpu,
+)
+
+
+@pytest.fixture(autouse=True)
+def read_again() -> Iterator[None]:
+    described_gpu.cache_clear()
+    yield
+    described_gpu.cache_clear()
+
+
+@given(
+    major=st.integers(1, 99), minor=st.integers(0, 9), memory=st.integers(1, 1 << 20)
+)
+def test_reads_what_is_described(major: int, minor: int, memory: int) -> None:
+    gpu = DescribedGpu.parse(f"sm_{major}{minor}:{memory}MiB")
+    assert gpu.capability == (gpu.major, gpu.minor) == (major, minor)
+    assert gpu.total_memory == memory * 1024**2
+
+
+def test_a_gib_is_1024_mib() -> None:
+    assert DescribedGpu.parse("sm_87:16GiB") == DescribedGpu.parse("sm_87:16384MiB")
+
+
+def test_an_architecture_specific_target_has_the_capability_of_its_family() -> None:
+    assert DescribedGpu.parse("sm_90a:80GiB") == DescribedGpu.parse("sm_90:80GiB")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sm_87",
+        "sm_87:",
+        "sm_87:16",
+        "sm_87:16GB",
+        "sm_87:16 GiB",
+        "sm_87:-1GiB",
+        "sm_87:0GiB",
+        "sm_8:16GiB",
+        "sm_07:16GiB",
+        "8.7:16GiB",
+        "H100",
+        " sm_87:16GiB",
+        "sm_87:16GiB\n",
+        "sm_87:١GiB",
+    ],
+)
+def test_an_error_names_the_variable_the_value_and_the_form(text: str) -> None:
+    with pytest.raises(ValueError) as error:
+        DescribedGpu.parse(text)
+    assert f"{VARIABLE}={text!r}" in str(error.value)
+    assert f"{VARIABLE}={DEFAULT}" in str(error.value)
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_a_description_there_is_a_default(environment, value) -> None:
+    environment(VARIABLE, value)
+    assert described_gpu() == DescribedGpu.parse(DEFAULT)
+
+
+def test_the_environment_describes(environment) -> None:
+    environment(VARIABLE, "sm_87:16GiB")
+    assert described_gpu() == DescribedGpu(8, 7, 16 * 1024**3)
