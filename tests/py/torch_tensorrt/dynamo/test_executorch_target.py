@@ -1,0 +1,202 @@
+"""Every public function that takes ``target_executorch``, and the one that must not."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch_tensorrt
+from torch_tensorrt import _features
+from torch_tensorrt.dynamo import _compiler
+from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
+
+from torchtrt_executorch import emulated_engines
+
+from .conftest import placed
+
+ON = {"target_executorch": True}
+SETTINGS = ("target_executorch", "executorch_allocator_routing")
+NONZERO = "aten.nonzero.default"
+
+TAKING = [
+    torch_tensorrt.compile,
+    torch_tensorrt.cross_compile_for_windows,
+    torch_tensorrt.dynamo.compile,
+    torch_tensorrt.dynamo.cross_compile_for_windows,
+    torch_tensorrt.MutableTorchTensorRTModule.__init__,
+]
+REFUSING = [
+    torch_tensorrt.convert_method_to_trt_engine,
+    torch_tensorrt.dynamo.convert_exported_program_to_serialized_trt_engine,
+]
+
+
+class Model(torch.nn.Module):
+    """Counts how often it is traced or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if not torch.compiler.is_dynamo_compiling():
+            self.calls += 1
+        return torch.nonzero(torch.relu(x)), torch.sigmoid(x) + 1
+
+
+def x() -> torch.Tensor:
+    return torch.linspace(-1, 1, 20).reshape(4, 5)
+
+
+def program() -> torch.export.ExportedProgram:
+    return torch.export.export(Model(), (x(),))
+
+
+@pytest.mark.parametrize(
+    "function", TAKING, ids=lambda f: f"{f.__module__}.{f.__qualname__}"
+)
+def test_signature_docstring_and_pickle(function: Any) -> None:
+    parameters = inspect.signature(function).parameters
+    assert [parameters[name].default for name in SETTINGS] == [False, "target"]
+    assert {parameters[name].kind for name in SETTINGS} == {
+        inspect.Parameter.KEYWORD_ONLY
+    }
+    assert "target_executorch (bool)" in (inspect.getdoc(function) or "")
+    assert pickle.loads(pickle.dumps(function)) is function
+
+
+@pytest.mark.parametrize("function", [*REFUSING, _compiler.compile_module])
+def test_others_look_as_before(function: Any) -> None:
+    assert not set(SETTINGS) & set(inspect.signature(function).parameters)
+    assert pickle.loads(pickle.dumps(function)) is function
+
+
+def test_dynamo_compile() -> None:
+    compiled = torch_tensorrt.dynamo.compile(
+        program(), arg_inputs=[x()], dryrun=True, min_block_size=1, **ON
+    )
+    assert placed(compiled)[1] == [NONZERO]
+
+
+def test_compile_of_an_exported_program() -> None:
+    compiled = torch_tensorrt.compile(
+        program(), ir="dynamo", arg_inputs=[x()], dryrun=True, min_block_size=1, **ON
+    )
+    assert placed(compiled)[1] == [NONZERO]
+
+
+def test_cross_compile_for_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = _features.ENABLED_FEATURES._replace(windows_cross_compile=True)
+    monkeypatch.setattr(_features, "ENABLED_FEATURES", features)
+    compiled = torch_tensorrt.dynamo.cross_compile_for_windows(
+        program(), arg_inputs=[x()], dryrun=True, min_block_size=1, **ON
+    )
+    assert placed(compiled)[1] == [NONZERO]
+
+
+@pytest.mark.parametrize("routing", ["target", "node"])
+def test_torch_compile(routing: str) -> None:
+    torch._dynamo.reset()
+    options = {"executorch_allocator_routing": routing, "min_block_size": 1, **ON}
+    model = Model().eval()
+    with (
+        emulated_engines(),
+        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+    ):
+        compiled = torch.compile(
+            model, backend="torch_tensorrt", dynamic=False, options=options
+        )
+        torch.testing.assert_close(compiled(x()), model(x()))
+    settings = DYNAMO_CONVERTERS.compilation_settings
+    assert settings.target_executorch
+    assert settings.executorch_allocator_routing == routing
+
+
+def test_mutable_module() -> None:
+    model = Model().eval()
+    with emulated_engines():
+        mutable = torch_tensorrt.MutableTorchTensorRTModule(
+            model, min_block_size=1, **ON
+        )
+        torch.testing.assert_close(mutable(x()), Model()(x()))
+    assert placed(mutable.gm)[1] == [NONZERO]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "named"),
+    [
+        (
+            {"target_executorch": "yes"},
+            TypeError,
+            ["target_executorch", "True or False"],
+        ),
+        ({"target_executorch": 1}, TypeError, ["target_executorch", "True or False"]),
+        (
+            {"executorch_allocator_routing": "nodes"},
+            ValueError,
+            ["executorch_allocator_routing", "'target' or 'node'"],
+        ),
+        (
+            {"target_executorch": True, "require_full_compilation": True},
+            ValueError,
+            ["target_executorch", "require_full_compilation"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("entry", ["torch_tensorrt", "dynamo", "cross", "mutable"])
+def test_errors_come_before_any_work(
+    entry: str, given: dict[str, Any], error: type[Exception], named: list[str]
+) -> None:
+    model = Model().eval()
+    with pytest.raises(error) as raised:
+        if entry == "torch_tensorrt":
+            torch_tensorrt.compile(model, ir="dynamo", arg_inputs=[x()], **given)
+        elif entry == "dynamo":
+            torch_tensorrt.dynamo.compile(program(), arg_inputs=[x()], **given)
+        elif entry == "cross":
+            torch_tensorrt.cross_compile_for_windows(
+                model, "nowhere.pt2", arg_inputs=[x()], **given
+            )
+        else:
+            torch_tensorrt.MutableTorchTensorRTModule(model, **given)
+    assert all(name in str(raised.value) for name in named)
+    assert model.calls == 0
+
+
+def test_wrong_option_of_torch_compile() -> None:
+    torch._dynamo.reset()
+    options = {"target_executorch": "yes"}
+    compiled = torch.compile(Model().eval(), backend="torch_tensorrt", options=options)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as raised:
+        compiled(x())
+    assert isinstance(raised.value.inner_exception, TypeError)
+    assert "target_executorch" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{name: value} for name, value in zip(SETTINGS, (True, "node"), strict=True)],
+)
+def test_one_engine_takes_neither(setting: dict[str, Any]) -> None:
+    model = Model().eval()
+    (name,) = setting
+    with pytest.raises(ValueError, match=name):
+        torch_tensorrt.dynamo.convert_exported_program_to_serialized_trt_engine(
+            program(), arg_inputs=[x()], **setting
+        )
+    with pytest.raises(ValueError, match=name):
+        torch_tensorrt.convert_method_to_trt_engine(
+            model, ir="dynamo", arg_inputs=[x()], **setting
+        )
+    assert model.calls == 0
+
+
+def test_request_ends_with_the_call() -> None:
+    torch_tensorrt.dynamo.compile(program(), arg_inputs=[x()], dryrun=True, **ON)
+    assert not torch_tensorrt.dynamo.CompilationSettings().target_executorch
+    with pytest.raises(AssertionError):
+        torch_tensorrt.dynamo.compile(program(), dryrun=True, **ON)  # no inputs
+    assert not torch_tensorrt.dynamo.CompilationSettings().target_executorch
