@@ -1,0 +1,38 @@
+"""Run a ``.pte`` in a PyTorch process: :func:`load` it, call it, and see what it copied."""
+
+from torchtrt_executorch.runtime.delegates import (
+    Backend,
+    Delegate,
+    DelegateContext,
+    register_backend,
+)
+from torchtrt_executorch.runtime.errors import (
+    DeviceError,
+    InputError,
+    InstructionError,
+    ProgramError,
+)
+from torchtrt_executorch.runtime.kernels import register_kernel
+from torchtrt_executorch.runtime.method import Method, ValueInfo, on_device
+from torchtrt_executorch.runtime.program import Program, load
+from torchtrt_executorch.runtime.stats import Staging, Stats, Traffic
+
+__all__ = [
+    "Backend",
+    "Delegate",
+    "DelegateContext",
+    "DeviceError",
+    "InputError",
+    "InstructionError",
+    "Method",
+    "Program",
+    "ProgramError",
+    "Staging",
+    "Stats",
+    "Traffic",
+    "ValueInfo",
+    "load",
+    "on_device",
+    "register_backend",
+    "register_kernel",
+]

@@ -1,0 +1,108 @@
+"""The CUDA delegate: a library that AOTInductor built, run by PyTorch's own AOTInductor runner."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any, Sequence, Union
+
+import torch
+
+from torchtrt_executorch.runtime.delegates import DelegateContext
+from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
+from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.values import Value
+
+
+class CudaDelegate:
+    """One AOTInductor library and its weights, on the GPU of ``target_device`` (``cuda:0``).
+
+    Takes tensors on that GPU alone: copies are the program's to make. Loading it executes native
+    code from the file.
+    """
+
+    def __init__(self, context: DelegateContext) -> None:
+        self._name = context.name
+        self._device = context.target_device("cuda:0")
+        self._num_inputs = context.num_inputs
+        library, weights = _blobs(context)
+        self._model: Union[Any, AbsentPayload]
+        if context.placement.stands_in:
+            self._model = AbsentPayload(context, "a CUDA device")
+        else:
+            self._model = _load(context.name, library, weights, self._device)
+
+    def execute(self, args: Sequence[Value]) -> None:
+        """Run on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's GPU."""
+        for value in args:
+            if value.layout is not None and value.device != self._device:
+                raise DeviceError(
+                    f"{value.name} lives on {value.device}, and {self._name} takes tensors on "
+                    f"{self._device} alone: a copy (et_copy::_h2d_copy) is missing, or the tensor "
+                    "is mislabelled"
+                )
+        outputs = args[self._num_inputs :]
+        if isinstance(self._model, AbsentPayload):
+            self._model.run(outputs)
+            return
+        with torch.cuda.device(self._device):
+            results = self._model.run([v.tensor for v in args[: self._num_inputs]])
+        if len(results) != len(outputs):
+            raise ProgramError(
+                f"{self._name} returned {len(results)} tensors, and the program wants "
+                f"{len(outputs)}"
+            )
+        for output, result in zip(outputs, results):
+            output.write(result)
+
+
+def _blobs(context: DelegateContext) -> tuple[memoryview, memoryview]:
+    """The library and the weights: keys in the payload, or after the method's name (1.3)."""
+    try:
+        keys = str(context.payload, "utf-8").split("\n")
+        method = context.compile_specs.get("method_name", b"forward").decode()
+    except UnicodeDecodeError as error:
+        raise ProgramError(
+            f"{context.name}: the payload names no data: {error}"
+        ) from None
+    if keys == [""]:
+        keys = [f"{method}_so_blob", f"{method}_weights_blob"]
+    if len(keys) != 2:
+        raise ProgramError(
+            f"{context.name}: the payload names {len(keys)} blobs; a library and weights are due"
+        )
+    return context.data(keys[0]), context.data(keys[1])
+
+
+def _load(
+    name: str, library: memoryview, weights: memoryview, device: torch.device
+) -> Any:
+    _export_torch_symbols()
+    with tempfile.TemporaryDirectory(prefix="torchtrt-executorch-") as folder:
+        # The loader maps the library for good; its file may go once it is loaded.
+        so, blob = Path(folder, "model.wrapper.so"), Path(folder, "weights.blob")
+        so.write_bytes(library)
+        blob.write_bytes(weights)
+        try:
+            with torch.cuda.device(device):
+                model = torch._C._aoti.AOTIModelContainerRunnerCuda(
+                    str(so), 1, str(device), folder
+                )
+                # Without its weights the library reads memory that was never allocated.
+                if len(weights):
+                    model.update_constant_buffer_from_blob(str(blob))
+        except RuntimeError as error:
+            raise ProgramError(
+                f"{name}: the library can't be loaded: {error}"
+            ) from error
+    return model
+
+
+@functools.lru_cache(maxsize=1)
+def _export_torch_symbols() -> None:
+    """Let the library, which isn't linked against torch, find ``aoti_torch_*``."""
+    folder = Path(torch.__file__).parent / "lib"
+    for library in ("libtorch_cpu.so", "libtorch_cuda.so"):
+        ctypes.CDLL(str(folder / library), mode=ctypes.RTLD_GLOBAL)

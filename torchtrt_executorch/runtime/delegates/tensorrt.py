@@ -1,0 +1,252 @@
+"""The TensorRT delegate, and its device-handling contract (pytorch/TensorRT#4328).
+
+The contract stands at :meth:`TensorRTDelegate.execute`: where a tensor lives decides, not its
+ahead-of-time label, so host inputs are served; the delegate stages by itself, with no device-copy
+operators; and the device baked into the engine decides which GPU runs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Callable, Protocol, Sequence, Union
+
+import torch
+
+from torchtrt_executorch.emulation import payload as emulated
+from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+    TensorRTBlobMetadata,
+    deserialize_engine,
+)
+from torchtrt_executorch.runtime.delegates import DelegateContext
+from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
+from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.values import Value, nbytes
+
+logger = logging.getLogger("torchtrt_executorch.runtime")
+
+#: Given an output's index and shape, the memory that the engine is to fill.
+Allocate = Callable[[int, Sequence[int]], torch.Tensor]
+
+
+class Engine(Protocol):
+    """Something that runs an engine on dense tensors of its own device."""
+
+    def run(self, inputs: Sequence[torch.Tensor], allocate: Allocate) -> None: ...
+
+
+class TensorRTDelegate:
+    """One TensorRT engine, real or emulated.
+
+    Raises ``ProgramError`` for a blob that isn't one, whose bindings aren't the program's, or that
+    this process can't run.
+    """
+
+    def __init__(self, context: DelegateContext) -> None:
+        self._name = context.name
+        self._recorder = context.recorder
+        try:
+            engine, metadata = deserialize_engine(context.payload)
+        except ValueError as error:
+            raise ProgramError(f"{self._name}: {error}") from error
+        self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
+        self._outputs = [b.name for b in metadata.io_bindings if not b.is_input]
+        if len(context.args) != len(metadata.io_bindings):
+            raise ProgramError(
+                f"{self._name}: the engine has {len(metadata.io_bindings)} bindings, but the "
+                f"program gives it {len(context.args)} values"
+            )
+        self._device = torch.device("cuda", metadata.device_id)
+        self._memory = context.placement.memory(self._device)
+        self._engine = _load(context, engine, metadata, self._device)
+
+    def execute(self, args: Sequence[Value]) -> None:
+        """Run on ``args``: the inputs' values, then the outputs', in the order of the bindings.
+
+        A tensor on the engine's GPU is bound as it is; one in host memory is staged, counted, and
+        logged once. Raises ``DeviceError`` for one on another GPU.
+        """
+        inputs, outputs = args[: len(self._inputs)], args[len(self._inputs) :]
+        for value in args:
+            self._check(value)
+        if isinstance(self._engine, AbsentPayload):
+            self._count(inputs, outputs)
+            self._engine.run(outputs)
+            return
+        bound = [value.tensor.to(self._memory).contiguous() for value in inputs]
+        staged: list[tuple[Value, torch.Tensor]] = []
+
+        def allocate(index: int, shape: Sequence[int]) -> torch.Tensor:
+            value = outputs[index]
+            tensor = value.resize(shape)
+            if tensor.device == self._memory and tensor.is_contiguous():
+                return tensor
+            scratch = torch.empty(tuple(shape), dtype=tensor.dtype, device=self._memory)
+            staged.append((value, scratch))
+            return scratch
+
+        self._engine.run(bound, allocate)
+        for value, scratch in staged:
+            value.tensor.copy_(scratch)
+        self._count(inputs, outputs)
+
+    def _check(self, value: Value) -> None:
+        if value.layout is None:
+            raise ProgramError(f"{self._name} is handed {value.name}, not a tensor")
+        if value.device.type != "cpu" and value.device != self._device:
+            raise DeviceError(
+                f"{value.name} lives on {value.device}, but the engine of {self._name} runs on "
+                f"{self._device}: the device is baked into the engine, and moving a tensor from "
+                "one GPU to another is the program's to do"
+            )
+
+    def _count(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
+        """Count what was staged, and say so the first time that this engine does it."""
+        into = _on_host(self._inputs, inputs)
+        out = _on_host(self._outputs, outputs)
+        if not into and not out:
+            return
+        first = self._recorder.staged(
+            self._name, list(into.values()), list(out.values())
+        )
+        if first:
+            logger.info(
+                "TensorRT engine %s on %s stages host I/O on every call: %s. To bind without a "
+                "copy, export with enable_non_cpu_memory_planning=True and, for the method's own "
+                "inputs and outputs, skip_h2d_for_method_inputs=True and "
+                "skip_d2h_for_method_outputs=True, and pass tensors on %s. "
+                "Said once per engine; stats() keeps counting.",
+                self._name,
+                self._device,
+                "; ".join(
+                    f"{role} {', '.join(f'{n} ({size} bytes)' for n, size in names.items())}"
+                    for role, names in (("inputs", into), ("outputs", out))
+                    if names
+                ),
+                self._device,
+            )
+
+
+def _on_host(names: Sequence[str], values: Sequence[Value]) -> dict[str, int]:
+    return {
+        name: nbytes(value.tensor)
+        for name, value in zip(names, values)
+        if value.device.type == "cpu"
+    }
+
+
+def _load(
+    context: DelegateContext,
+    engine: memoryview,
+    metadata: TensorRTBlobMetadata,
+    device: torch.device,
+) -> Union[Engine, AbsentPayload]:
+    if emulated.is_emulated(engine):
+        if not context.emulate:
+            raise ProgramError(
+                f"{context.name} is an emulated engine: a PyTorch program, which a file should "
+                "only bring if you trust its author. Allow it with load(..., "
+                "emulated_engines=True), inside of emulated_engines(), or TORCHTRT_EMULATE=1"
+            )
+        return EmulatedEngine(context.name, engine)
+    if context.placement.stands_in:
+        return AbsentPayload(context, "a CUDA device and TensorRT")
+    return TensorRTEngine(context.name, engine, metadata, device)
+
+
+class EmulatedEngine:
+    """An emulated engine: the partition's own program, run by PyTorch."""
+
+    def __init__(self, name: str, engine: memoryview) -> None:
+        try:
+            self._program = emulated.load(engine)
+        except ValueError as error:
+            raise ProgramError(f"{name}: {error}") from error
+
+    def run(self, inputs: Sequence[torch.Tensor], allocate: Allocate) -> None:
+        for index, result in enumerate(self._program(inputs)):
+            allocate(index, result.shape).copy_(result)
+
+
+class TensorRTEngine:
+    """A real engine, on torch's current stream.
+
+    Uses TensorRT's documented Python API: shapes are set per call, outputs are torch's memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: memoryview,
+        metadata: TensorRTBlobMetadata,
+        device: torch.device,
+    ) -> None:
+        try:
+            import tensorrt as trt
+        except ImportError as error:
+            raise ProgramError(f"{name} needs TensorRT: {error}") from error
+        self._trt: Any = trt
+        self._name = name
+        self._device = device
+        self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
+        self._outputs = [b.name for b in metadata.io_bindings if not b.is_input]
+        self._aliases = {
+            output: self._inputs.index(source)
+            for output, (source, _) in metadata.aliased_io.items()
+        }
+        with torch.cuda.device(device):
+            # The runtime has to outlive the engine.
+            self._runtime = trt.Runtime(trt.Logger(trt.Logger.WARNING))
+            self._engine = self._runtime.deserialize_cuda_engine(engine)
+            if self._engine is None:
+                raise ProgramError(
+                    f"{name}: TensorRT {trt.__version__} can't load the engine; it was built for "
+                    "another GPU or version, or is damaged (TensorRT's log says which)"
+                )
+            self._context = self._engine.create_execution_context()
+        names = {
+            self._engine.get_tensor_name(index)
+            for index in range(self._engine.num_io_tensors)
+        }
+        if names != {*self._inputs, *self._outputs}:
+            raise ProgramError(
+                f"{name}: the engine's bindings are {sorted(names)}, and the program's "
+                f"{sorted({*self._inputs, *self._outputs})}"
+            )
+
+    def run(self, inputs: Sequence[torch.Tensor], allocate: Allocate) -> None:
+        held = [self._bind_input(n, t) for n, t in zip(self._inputs, inputs)]
+        for index, name in enumerate(self._outputs):
+            shape = tuple(self._context.get_tensor_shape(name))
+            if any(size < 0 for size in shape):
+                raise ProgramError(
+                    f"{self._name}: the shape of {name} depends on the data, which needs an "
+                    "output allocator: compile with target_executorch=True"
+                )
+            output = allocate(index, shape)
+            target = held[self._aliases[name]] if name in self._aliases else output
+            self._bind(name, target)
+            held.append(output)
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.current_stream()
+            if not self._context.execute_async_v3(stream.cuda_stream):
+                raise ProgramError(f"{self._name}: TensorRT failed to run the engine")
+            for name, source in self._aliases.items():
+                held[len(inputs) + self._outputs.index(name)].copy_(held[source])
+
+    def _bind_input(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if self._engine.is_shape_inference_io(name):
+            # The values of shape tensors are read on the host, before the engine runs.
+            tensor = tensor.cpu()
+        self._context.set_input_shape(name, tuple(tensor.shape))
+        self._bind(name, tensor)
+        return tensor
+
+    def _bind(self, name: str, tensor: torch.Tensor) -> None:
+        # An empty tensor has no address, and TensorRT takes none that is null.
+        address = tensor.data_ptr() or self._placeholder().data_ptr()
+        self._context.set_tensor_address(name, address)
+
+    def _placeholder(self) -> torch.Tensor:
+        if not hasattr(self, "_one_byte"):
+            self._one_byte = torch.empty(1, dtype=torch.uint8, device=self._device)
+        return self._one_byte

@@ -1,0 +1,216 @@
+"""Read ``.pte`` and ``.ptd`` files: a verified FlatBuffer, and the segments that follow it.
+
+Segments stay views into the file, which is mapped copy-on-write: weights of many gigabytes are not
+read before they are used, and nothing that a program does reaches the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Mapping, Sequence, Union
+
+from executorch.exir import schema
+from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
+
+from torchtrt_executorch.runtime import ptd_schema, pte_schema
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.flatbuffer import decode
+
+Source = Union[str, "PathLike[str]", bytes, bytearray, memoryview]
+
+#: Where a header sits: behind the root offset and the file identifier.
+_HEADER_OFFSET = 8
+#: magic, length, program size, segment base offset; then, if long enough, the segments' size
+_PTE_HEADER = struct.Struct("<4sIQQ")
+#: magic, length, flatbuffer offset and size, segment base offset, segments' size
+_PTD_HEADER = struct.Struct("<4sIQQQQ")
+
+
+@dataclass(frozen=True)
+class NamedData:
+    """One named blob. ``layout`` is set for tensors of a ``.ptd``."""
+
+    data: memoryview
+    layout: Any = None
+
+
+@dataclass(frozen=True)
+class ProgramFile:
+    """A decoded ``.pte``, with its segments and all named data, ``.ptd`` files included."""
+
+    program: schema.Program
+    segments: Sequence[memoryview]
+    named_data: Mapping[str, NamedData]
+
+    def segment(self, index: int, what: str) -> memoryview:
+        if not 0 <= index < len(self.segments):
+            raise ProgramError(
+                f"{what} is in segment {index}, but the file has {len(self.segments)} segments"
+            )
+        return self.segments[index]
+
+    def constant(self, index: int) -> memoryview:
+        """The bytes of constant buffer ``index``, up to where the next one starts or later."""
+        if self.program.constant_buffer:
+            buffers = self.program.constant_buffer
+            if not index < len(buffers):
+                raise ProgramError(
+                    f"constant buffer {index} of {len(buffers)} does not exist"
+                )
+            return memoryview(buffers[index].storage)
+        return self._subsegment(self.program.constant_segment, index, "constant")
+
+    def initial_state(self, segment: int, index: int) -> memoryview:
+        """The initial bytes of mutable buffer ``index`` of mutable data segment ``segment``."""
+        segments = self.program.mutable_data_segments or []
+        if not segment < len(segments):
+            raise ProgramError(
+                f"a mutable buffer starts from data segment {segment} of {len(segments)}"
+            )
+        return self._subsegment(segments[segment], index, "mutable buffer")
+
+    def delegate_blob(self, delegate: schema.BackendDelegate) -> memoryview:
+        reference = delegate.processed
+        if reference is None:
+            raise ProgramError(f"delegate {delegate.id!r} has no payload")
+        if reference.location is schema.DataLocation.SEGMENT:
+            return self.segment(
+                reference.index, f"the payload of delegate {delegate.id!r}"
+            )
+        inline = self.program.backend_delegate_data
+        if not reference.index < len(inline):
+            raise ProgramError(
+                f"the payload of delegate {delegate.id!r} is inline blob {reference.index} "
+                f"of {len(inline)}, which does not exist"
+            )
+        return memoryview(inline[reference.index].data)
+
+    def _subsegment(
+        self, subsegment: schema.SubsegmentOffsets | None, index: int, what: str
+    ) -> memoryview:
+        if subsegment is None or not index < len(subsegment.offsets):
+            raise ProgramError(f"{what} {index} has no data in the file")
+        data = self.segment(subsegment.segment_index, f"{what} {index}")
+        start = subsegment.offsets[index]
+        if start > len(data):
+            raise ProgramError(
+                f"{what} {index} starts at byte {start} of a segment of {len(data)} bytes"
+            )
+        return data[start:]
+
+
+def read_program(source: Source, data_files: Sequence[Source] = ()) -> ProgramFile:
+    """Read a ``.pte`` and the ``.ptd`` files that hold its external data.
+
+    Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` when one of them is damaged,
+    and ``OSError`` when one can't be read.
+    """
+    data = _map(source)
+    flatbuffer, base, size = _split_pte(data)
+    program = decode(
+        pte_schema.PROGRAM, schema.Program, pte_schema.IDENTIFIER, flatbuffer
+    )
+    segments = _segments(data, base, size, program.segments)
+    named: dict[str, NamedData] = {}
+    for entry in program.named_data or []:
+        _add(named, entry, segments, None)
+    for file in data_files:
+        for key, value in read_data(file).items():
+            if named.setdefault(key, value) is not value:
+                raise ProgramError(f"named data {key!r} is given twice")
+    return ProgramFile(program, segments, named)
+
+
+def read_data(source: Source) -> dict[str, NamedData]:
+    """Read a ``.ptd``: named blobs, and tensors with their layout."""
+    data = _map(source)
+    magic, length, offset, size, base, total = _unpack(_PTD_HEADER, data)
+    if magic != b"FH01" or length < _PTD_HEADER.size:
+        raise ProgramError("not a .ptd file: its header is missing or damaged")
+    if offset + size > len(data):
+        raise ProgramError("the .ptd file is truncated")
+    # Offsets inside of the FlatBuffer count from the start of the file, over the header.
+    file = decode(
+        ptd_schema.FLAT_TENSOR, FlatTensor, ptd_schema.IDENTIFIER, data[: offset + size]
+    )
+    if file.version != 0:
+        raise ProgramError(
+            f"a .ptd file of version {file.version}; this reads version 0"
+        )
+    segments = _segments(data, base, total, file.segments)
+    named: dict[str, NamedData] = {}
+    for entry in file.named_data:
+        _add(named, entry, segments, entry.tensor_layout)
+    return named
+
+
+def _map(source: Source) -> memoryview:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        # A copy: a program may write to what it holds, and must not reach the caller's bytes.
+        return memoryview(bytearray(source))
+    with Path(source).open("rb") as file:
+        try:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        except ValueError:
+            raise ProgramError(f"{source}: the file is empty") from None
+
+
+def _unpack(header: struct.Struct, data: memoryview) -> tuple[Any, ...]:
+    if len(data) < _HEADER_OFFSET + header.size:
+        raise ProgramError(
+            f"the file has {len(data)} bytes, too few for its header: it is truncated"
+        )
+    return header.unpack_from(data, _HEADER_OFFSET)
+
+
+def _split_pte(data: memoryview) -> tuple[memoryview, int, int]:
+    """The FlatBuffer, the segments' first byte (0: no segments) and the segments' total size."""
+    magic, length, size, base = _unpack(_PTE_HEADER, data)
+    if magic != b"eh00":
+        return data, 0, 0
+    if not _HEADER_OFFSET + _PTE_HEADER.size <= size <= len(data) or base > len(data):
+        raise ProgramError(
+            f"the header claims a program of {size} bytes and segments from byte {base}, but the "
+            f"file has {len(data)} bytes: it is truncated or damaged"
+        )
+    total = len(data) - base
+    end = _HEADER_OFFSET + _PTE_HEADER.size
+    if length >= _PTE_HEADER.size + 8 and len(data) >= end + 8:
+        total = int.from_bytes(data[end : end + 8], "little")
+    return data[:size], base, total
+
+
+def _segments(
+    data: memoryview, base: int, size: int, segments: Sequence[Any]
+) -> list[memoryview]:
+    if segments and base == 0:
+        raise ProgramError(
+            "the file declares data segments, but its header names no place for them"
+        )
+    found = []
+    for index, segment in enumerate(segments):
+        end = segment.offset + segment.size
+        if end > size or base + end > len(data):
+            raise ProgramError(
+                f"segment {index} ends at byte {base + end}, but the segments end at byte "
+                f"{min(base + size, len(data))}: the file is truncated or damaged"
+            )
+        found.append(data[base + segment.offset : base + end])
+    return found
+
+
+def _add(
+    named: dict[str, NamedData], entry: Any, segments: Sequence[memoryview], layout: Any
+) -> None:
+    if entry.key is None or not entry.segment_index < len(segments):
+        raise ProgramError(
+            f"named data {entry.key!r} is in segment {entry.segment_index}, but the file has "
+            f"{len(segments)} segments"
+        )
+    if entry.key in named:
+        raise ProgramError(f"named data {entry.key!r} is in the file twice")
+    named[entry.key] = NamedData(segments[entry.segment_index], layout)

@@ -1,0 +1,127 @@
+"""The layout of a tensor value: dtype, bounds, memory order, and where it lives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from executorch.exir import schema
+from executorch.exir.tensor import get_scalar_type
+
+from torchtrt_executorch.runtime.errors import ProgramError
+
+CPU = torch.device("cpu")
+
+
+def device_of(device_type: schema.DeviceType, index: int) -> torch.device:
+    """ExecuTorch's device as torch's: ``cpu``, or ``cuda`` with its index."""
+    if device_type is schema.DeviceType.CPU:
+        return CPU
+    if index < 0:
+        raise ProgramError(f"{device_type.name.lower()}:{index} is no device")
+    return torch.device(device_type.name.lower(), index)
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """What the program says about one tensor.
+
+    ``sizes`` is the shape of a static tensor and the largest shape of a bounded one; an unbounded
+    one can take any shape of that rank. ``device`` is where the tensor lives when the program runs.
+    """
+
+    name: str
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    dim_order: tuple[int, ...]
+    dynamism: schema.TensorShapeDynamism
+    device: torch.device = CPU
+
+    @property
+    def static(self) -> bool:
+        return self.dynamism is schema.TensorShapeDynamism.STATIC
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor, at its largest if it is bounded."""
+        return math.prod(self.sizes) * self.dtype.itemsize
+
+    def strides(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Strides of a tensor of shape ``sizes``, laid out without gaps in ``dim_order``."""
+        strides = [0] * len(sizes)
+        step = 1
+        for dim in reversed(self.dim_order):
+            strides[dim] = step
+            step *= max(sizes[dim], 1)
+        return tuple(strides)
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise ``ProgramError`` unless the tensor may take ``shape``."""
+        if self.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND:
+            fits = len(shape) == len(self.sizes)
+        elif self.static:
+            fits = shape == self.sizes
+        else:
+            fits = len(shape) == len(self.sizes) and all(
+                size <= bound for size, bound in zip(shape, self.sizes)
+            )
+        if not fits:
+            limit = "" if self.static else " at most"
+            raise ProgramError(
+                f"{self.name} has shape {list(shape)} where the program allows"
+                f"{limit} {list(self.sizes)}"
+            )
+
+    def resize(self, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+        """Give ``tensor`` a shape that it may take, in its own memory and memory order."""
+        self.check_shape(shape)
+        if tuple(tensor.shape) != shape:
+            # On the arena's view this stays inside of the planned bytes: the bounds are checked.
+            tensor.resize_(shape)
+            strides = self.strides(shape)
+            if tensor.stride() != strides:
+                tensor.as_strided_(shape, strides)
+
+    def settle(self, tensor: torch.Tensor) -> None:
+        """Check what a kernel left in ``tensor``, and restore the memory order it has to have.
+
+        A kernel of torch's that resizes its output may lay it out as it likes; later instructions
+        and delegates go by the program's order.
+        """
+        shape = tuple(tensor.shape)
+        self.check_shape(shape)
+        if tensor.dtype != self.dtype:
+            raise ProgramError(
+                f"{self.name} became {tensor.dtype} where the program says {self.dtype}"
+            )
+        strides = self.strides(shape)
+        if any(
+            size > 1 and have != want
+            for size, have, want in zip(shape, tensor.stride(), strides)
+        ):
+            values = tensor.clone()
+            tensor.as_strided_(shape, strides)
+            tensor.copy_(values)
+
+
+def read_layout(tensor: schema.Tensor, name: str, device: torch.device) -> TensorLayout:
+    """Check a serialized tensor's metadata. Raises ``ProgramError`` naming what is wrong."""
+    try:
+        dtype = get_scalar_type(tensor.scalar_type)
+    except KeyError:
+        raise ProgramError(
+            f"{name}: dtype {tensor.scalar_type.name} has no torch dtype"
+        ) from None
+    sizes, dim_order = tuple(tensor.sizes), tuple(tensor.dim_order)
+    if any(size < 0 for size in sizes) or math.prod(sizes) * dtype.itemsize >= 2**62:
+        raise ProgramError(f"{name}: {list(sizes)} is no shape")
+    if sorted(dim_order) != list(range(len(sizes))):
+        raise ProgramError(
+            f"{name}: {list(dim_order)} is no order of {len(sizes)} dimensions"
+        )
+    if tensor.storage_offset != 0:
+        raise ProgramError(
+            f"{name}: storage offset {tensor.storage_offset}; ExecuTorch supports 0 alone"
+        )
+    return TensorLayout(name, dtype, sizes, dim_order, tensor.shape_dynamism, device)

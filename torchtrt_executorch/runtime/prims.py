@@ -1,0 +1,171 @@
+"""ExecuTorch's own operators: arithmetic on numbers, tensor metadata, device and layout copies."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any, Callable, Sequence
+
+from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.kernels import Kernel
+from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.stats import Recorder
+from torchtrt_executorch.runtime.values import Value, nbytes
+
+Body = Callable[[Sequence[Value]], None]
+
+
+@dataclass(frozen=True)
+class Prim:
+    """A kernel on values, for what torch has no out-variant of."""
+
+    name: str
+    arity: int
+    body: Body
+    metadata_only: bool = False
+
+    def check(self, args: Sequence[Value]) -> None:
+        if len(args) != self.arity:
+            raise ProgramError(
+                f"{self.name} takes {self.arity} values, but is given {len(args)}"
+            )
+
+    def run(self, args: Sequence[Value]) -> None:
+        self.body(args)
+
+
+def _number(function: Callable[..., Any]) -> Body:
+    def body(args: Sequence[Value]) -> None:
+        *operands, result = args
+        result.data = function(*(value.number() for value in operands))
+
+    return body
+
+
+_NUMBERS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "add": (2, operator.add),
+    "sub": (2, operator.sub),
+    "mul": (2, operator.mul),
+    "floordiv": (2, operator.floordiv),
+    "truediv": (2, operator.truediv),
+    "mod": (2, operator.mod),
+    "neg": (1, operator.neg),
+    "eq": (2, operator.eq),
+    "gt": (2, operator.gt),
+    "lt": (2, operator.lt),
+    "ge": (2, operator.ge),
+    "le": (2, operator.le),
+    "ceil": (1, math.ceil),
+    "round": (1, round),
+    "trunc": (1, math.trunc),
+    "sym_float": (1, float),
+    "sym_int": (1, int),
+    "sym_max": (2, max),
+    "sym_min": (2, min),
+    "sym_not": (1, operator.not_),
+    "sym_ite": (3, lambda condition, yes, no: yes if condition else no),
+}
+
+
+def _size(args: Sequence[Value]) -> None:
+    args[-1].data = args[0].tensor.size(args[1].number())
+
+
+def _stride(args: Sequence[Value]) -> None:
+    args[-1].data = args[0].tensor.stride(args[1].number())
+
+
+def _numel(args: Sequence[Value]) -> None:
+    args[-1].data = args[0].tensor.numel()
+
+
+def _scalar(args: Sequence[Value]) -> None:
+    args[-1].data = args[0].tensor.item()
+
+
+def _view(args: Sequence[Value]) -> None:
+    """``et_view(self, size, out)``: ``out`` becomes ``self``'s memory with another shape."""
+    source, size, out = args
+    if out.layout is None:
+        raise ProgramError(f"{out.name} is not a tensor")
+    view = source.tensor.view(size.get())
+    out.layout.check_shape(tuple(view.shape))
+    out.data, out.device, out.label = view, source.device, source.label
+
+
+def _copy_index(args: Sequence[Value]) -> None:
+    """``et_copy_index(to, from, index)``: append ``from`` to a result that grows row by row."""
+    to, source, index = args
+    row = index.number()
+    if not isinstance(row, int) or row < 0:
+        raise ProgramError(f"{row} is no row to copy to")
+    to.resize((row + 1, *source.tensor.shape))[row].copy_(source.tensor)
+
+
+def _copy(args: Sequence[Value]) -> None:
+    """``op(self, ..., out)``, a copy of ``self`` in the memory order and dtype of ``out``."""
+    source, out = args[0].tensor, args[-2]
+    out.resize(source.shape).copy_(source)
+
+
+def _empty(args: Sequence[Value]) -> None:
+    args[-2].resize(args[0].get())
+
+
+@dataclass(frozen=True)
+class DeviceCopy:
+    """``et_copy::_h2d_copy`` and ``_d2h_copy``: the only kernels that cross to a device."""
+
+    name: str
+    placement: Placement
+    recorder: Recorder
+    metadata_only: bool = False
+
+    def check(self, args: Sequence[Value]) -> None:
+        if len(args) != 3:
+            raise ProgramError(f"{self.name} takes 3 values, but is given {len(args)}")
+
+    def run(self, args: Sequence[Value]) -> None:
+        source, out = args[0], args[1]
+        to_device = "_h2d_" in self.name
+        host, device = (source, out) if to_device else (out, source)
+        if self.placement.simulate and (
+            host.device.type != "cpu" or device.device.type == "cpu"
+        ):
+            raise DeviceError(
+                f"{self.name} copies {'to' if to_device else 'from'} a device, but is given "
+                f"{source.name} on {source.device} and {out.name} on {out.device}"
+            )
+        out.resize(source.tensor.shape).copy_(source.tensor)
+        self.recorder.copied(source.device, out.device, nbytes(source.tensor))
+
+
+_PRIMS: dict[str, tuple[int, Body, bool]] = {
+    **{
+        f"executorch_prim::{name}.Scalar": (arity + 1, _number(function), True)
+        for name, (arity, function) in _NUMBERS.items()
+    },
+    "aten::sym_size.int": (3, _size, True),
+    "aten::sym_stride.int": (3, _stride, True),
+    "aten::sym_numel": (2, _numel, True),
+    "aten::_local_scalar_dense": (2, _scalar, False),
+    "executorch_prim::et_view.default": (3, _view, True),
+    "executorch_prim::et_copy_index.tensor": (3, _copy_index, False),
+    "dim_order_ops::_to_dim_order_copy.out": (5, _copy, False),
+    "dim_order_ops::_clone_dim_order.out": (5, _copy, False),
+    "dim_order_ops::_empty_dim_order.out": (4, _empty, False),
+}
+
+
+def prims(placement: Placement, recorder: Recorder) -> Callable[[str], Kernel | None]:
+    """Look up ExecuTorch's own operators by name."""
+
+    def find(name: str) -> Kernel | None:
+        if name in ("et_copy::_h2d_copy.out", "et_copy::_d2h_copy.out"):
+            return DeviceCopy(name, placement, recorder)
+        if name in _PRIMS:
+            return Prim(name, *_PRIMS[name])
+        return None
+
+    return find

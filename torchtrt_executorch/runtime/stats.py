@@ -1,0 +1,110 @@
+"""What a program did: calls, copies by direction, and host I/O staged by engine."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Mapping
+
+import torch
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """``copies`` copies of ``nbytes`` bytes in all."""
+
+    copies: int = 0
+    nbytes: int = 0
+
+    def plus(self, nbytes: int) -> Traffic:
+        return Traffic(self.copies + 1, self.nbytes + nbytes)
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Host-resident I/O that one engine staged: copies in and out, over ``calls`` calls."""
+
+    calls: int = 0
+    inputs: Traffic = Traffic()
+    outputs: Traffic = Traffic()
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A snapshot of a program's counters, since it was loaded.
+
+    ``copies`` has the directions ``host_to_device``, ``device_to_host`` and
+    ``device_to_device``: device-copy operators, and method inputs that live elsewhere than the
+    program wants them. What delegates stage for themselves is in ``staged``, by engine.
+    ``not_run`` names the delegates whose payload a simulation could not run here, so that results
+    that depend on them mean nothing.
+    """
+
+    calls: Mapping[str, int]
+    kernels: Mapping[str, int]
+    delegates: Mapping[str, int]
+    copies: Mapping[str, Traffic]
+    staged: Mapping[str, Staging]
+    not_run: frozenset[str] = frozenset()
+
+
+class Recorder:
+    """Thread-safe counters behind :class:`Stats`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: Counter[str] = Counter()
+        self._kernels: Counter[str] = Counter()
+        self._delegates: Counter[str] = Counter()
+        self._copies: dict[str, Traffic] = {}
+        self._staged: dict[str, Staging] = {}
+        self._not_run: set[str] = set()
+
+    def called(
+        self, method: str, kernels: Mapping[str, int], delegates: Mapping[str, int]
+    ) -> None:
+        with self._lock:
+            self._calls[method] += 1
+            self._kernels.update(kernels)
+            self._delegates.update(delegates)
+
+    def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
+        """Count a copy; one that stays on a host is nobody's traffic."""
+        sides = ("host" if d.type == "cpu" else "device" for d in (source, target))
+        direction = "_to_".join(sides)
+        if direction != "host_to_host":
+            with self._lock:
+                before = self._copies.get(direction, Traffic())
+                self._copies[direction] = before.plus(nbytes)
+
+    def staged(self, engine: str, inputs: list[int], outputs: list[int]) -> bool:
+        """Count one call's staged tensors, by size in bytes; true the first time."""
+        with self._lock:
+            before = self._staged.get(engine)
+            old = before or Staging()
+            self._staged[engine] = Staging(
+                old.calls + 1,
+                Traffic(
+                    old.inputs.copies + len(inputs), old.inputs.nbytes + sum(inputs)
+                ),
+                Traffic(
+                    old.outputs.copies + len(outputs), old.outputs.nbytes + sum(outputs)
+                ),
+            )
+            return before is None
+
+    def stood_in(self, delegate: str) -> None:
+        with self._lock:
+            self._not_run.add(delegate)
+
+    def snapshot(self) -> Stats:
+        with self._lock:
+            return Stats(
+                dict(self._calls),
+                dict(self._kernels),
+                dict(self._delegates),
+                dict(self._copies),
+                dict(self._staged),
+                frozenset(self._not_run),
+            )
