@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from typing import Collection
 
 from torch.fx import Graph, Node
-from torch.types import py_sym_types
+
+from torchtrt_executorch.patches.executorch.backends.aoti._sizes import is_size
 
 
 def convex_partitions(graph: Graph, claimed: Collection[Node]) -> list[list[Node]]:
@@ -30,7 +30,7 @@ def convex_partitions(graph: Graph, claimed: Collection[Node]) -> list[list[Node
         Partitions in the order in which they run, nodes in the order of the graph.
     """
     entries = _count_entries(graph, claimed)
-    _move_sizes_to_readers(graph, claimed, entries)
+    _move_to_readers(graph, claimed, entries)
     partitions: defaultdict[int, list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if node in claimed:
@@ -39,6 +39,7 @@ def convex_partitions(graph: Graph, claimed: Collection[Node]) -> list[list[Node
 
 
 def _count_entries(graph: Graph, claimed: Collection[Node]) -> dict[Node, int]:
+    """Return how often the path to each node that enters ``claimed`` most often enters it."""
     entries: dict[Node, int] = {}
     for node in graph.nodes:
         inside = node in claimed
@@ -52,21 +53,21 @@ def _count_entries(graph: Graph, claimed: Collection[Node]) -> dict[Node, int]:
     return entries
 
 
-def _move_sizes_to_readers(
+def _move_to_readers(
     graph: Graph, claimed: Collection[Node], entries: dict[Node, int]
 ) -> None:
-    """Let symbolic sizes be computed in the first partition that reads them.
+    """Move what needn't cross between partitions into the first partition that reads it.
 
-    AOTInductor delegates trade tensors alone, so the tensor is to cross and not its size. Entries
-    still never decrease along a path, and no partition is emptied: whichever value a path leaves
-    a partition with has a reader that isn't claimed.
+    That is constants made on the spot, which have no path to them at all, and sizes: AOTInductor
+    delegates trade tensors alone, so the tensor is to cross and not its size. Only values that
+    claimed nodes alone read move, and only forward: entries still never decrease along a path,
+    and no partition is emptied, since what a path leaves it through has an unclaimed reader.
     """
     for node in reversed(graph.nodes):
         if (
             node in claimed
+            and (is_size(node) or not node.all_input_nodes)
             and node.users
-            and node.target is not operator.getitem  # stays with what it unpacks
-            and isinstance(node.meta.get("val"), py_sym_types)
             and all(user in claimed for user in node.users)
         ):
             entries[node] = min(entries[user] for user in node.users)

@@ -30,6 +30,10 @@ from torchtrt_executorch.patches.executorch.backends.aoti._constant_owners impor
 from torchtrt_executorch.patches.executorch.backends.aoti._convex_partitions import (
     convex_partitions,
 )
+from torchtrt_executorch.patches.executorch.backends.aoti._sizes import (
+    is_size,
+    leave_sizes_to_host,
+)
 
 _TAG = "delegation_tag"
 
@@ -91,15 +95,20 @@ class AotiPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Keep every operator of the program whole: AOTInductor decomposes them by itself.
+        """Keep the operators of the program whole: AOTInductor decomposes them by itself.
+
+        What may stay with the host isn't among them, as what is listed has to be delegated.
 
         Returns:
             The operators in the order of the graph, and no filter.
         """
+        _, claimed = next(_graphs(ep.graph_module))
         targets = dict.fromkeys(
             node.target
             for node in ep.graph.nodes
-            if isinstance(node.target, torch._ops.OpOverload)
+            if node in claimed
+            and isinstance(node.target, torch._ops.OpOverload)
+            and not is_size(node)
         )
         return list(targets), None
 
@@ -110,6 +119,7 @@ def _graphs(graph_module: GraphModule) -> Iterator[tuple[GraphModule, set[Node]]
     for node in graph_module.graph.nodes:
         if _is_claimable(node, claimed):
             claimed.add(node)
+    leave_sizes_to_host(graph_module.graph, claimed)
     yield graph_module, claimed
     for _, branch, control_flow in get_control_flow_submodules(graph_module):
         if control_flow not in claimed:
