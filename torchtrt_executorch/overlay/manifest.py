@@ -10,6 +10,7 @@ _EXECUTORCH = {"executorch": ">=1.3,<1.6"}
 _BOTH = _TORCH_TENSORRT | _EXECUTORCH
 
 _HOST = "torchtrt_executorch.host"
+_PATCHES = "torchtrt_executorch.patches.torch_tensorrt"
 _EMULATION = "torchtrt_executorch.emulation.amendments"
 
 PATCHES: tuple[Patch, ...] = (
@@ -97,6 +98,157 @@ PATCHES: tuple[Patch, ...] = (
                 "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
                 "no_op_placeholder_for_execute_engine",
                 ("inputs", "serialized_engine"),
+            ),
+        ),
+    ),
+    Patch(
+        name="target-executorch",
+        summary="Operators that need an output allocator run in PyTorch, by operator or by node",
+        pull_request="pytorch/TensorRT#4355",
+        releases=_TORCH_TENSORRT,
+        upstream="by node from 2.13 on, as fallback_data_dependent_ops, without the check of the engines",
+        stands="2.14 has neither the setting, nor routing by operator, nor an error for engines that need one after all",
+        amends=tuple(
+            Amendment(f"torch_tensorrt.{name}", f"{_PATCHES}.{name}_patch:apply")
+            for name in (
+                "dynamo._settings",
+                "dynamo.conversion._ConverterRegistry",
+                "dynamo._compiler",
+                "dynamo.runtime._MutableTorchTensorRTModule",
+                "_compile",
+            )
+        ),
+        anchors=(
+            Anchor(
+                "torch_tensorrt.dynamo._settings",
+                "CompilationSettings",
+                ("torch_executed_ops", "require_full_compilation"),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo._settings", "CompilationSettings.__getstate__"
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo._settings",
+                "CompilationSettings.__setstate__",
+                ("state",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
+                "ConverterSupport",
+                ("requires_output_allocator",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
+                "ConverterRegistry.__getitem__",
+                ("node",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
+                "ConverterRegistry.set_compilation_settings",
+                ("compilation_settings",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
+                "ConverterRegistry.qualified_name_or_str",
+                ("target",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
+                "DYNAMO_CONVERTERS",
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._conversion",
+                "convert_module",
+                ("module", "settings", "name"),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo._compiler",
+                "compile",
+                ("require_full_compilation",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo._compiler",
+                "cross_compile_for_windows",
+                ("require_full_compilation",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo._compiler", "compile_module", ("gm", "settings")
+            ),
+            Anchor("torch_tensorrt.dynamo._compiler", "convert_module"),
+            Anchor(
+                "torch_tensorrt.dynamo._compiler",
+                "convert_exported_program_to_serialized_trt_engine",
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.runtime._MutableTorchTensorRTModule",
+                "MutableTorchTensorRTModule.__init__",
+                ("pytorch_model",),
+            ),
+            Anchor("torch_tensorrt._compile", "compile", ("ir",)),
+            Anchor("torch_tensorrt._compile", "cross_compile_for_windows"),
+            Anchor("torch_tensorrt._compile", "convert_method_to_trt_engine"),
+        ),
+    ),
+    Patch(
+        name="tensorrt-partitioner",
+        summary="A device label per engine, engine bytes copied once, a blob parser that trusts nobody",
+        pull_request="pytorch/TensorRT#4329",
+        releases=_BOTH,
+        upstream="one label per program from 2.13, per partition from 2.14",
+        stands="2.14 still copies engines byte by byte, and binds inputs by position",
+        replaces=(
+            "torch_tensorrt.executorch.serialization",
+            "torch_tensorrt.executorch.backend",
+            "torch_tensorrt.executorch.partitioner",
+        ),
+    ),
+    Patch(
+        name="executorch-export",
+        summary="torch_tensorrt.executorch.export and save, also from a Python-only build",
+        pull_request="pytorch/TensorRT#4574",
+        releases=_BOTH,
+        upstream="export from 2.14 on, where the C++ runtime is loaded",
+        stands="2.14 refuses without the C++ runtime, and drives only its own export",
+        replaces=("torch_tensorrt.executorch._export",),
+        amends=(
+            Amendment(
+                "torch_tensorrt._compile", f"{_PATCHES}._compile_patch:apply_to_save"
+            ),
+            Amendment(
+                "torch_tensorrt.executorch", f"{_PATCHES}._executorch_patch:apply"
+            ),
+            Amendment(
+                "executorch.exir.program._program",
+                "torchtrt_executorch.patches.executorch.exir.program._program_patch:apply",
+            ),
+        ),
+        anchors=(
+            Anchor(
+                "torch_tensorrt._compile",
+                "save",
+                ("module", "file_path", "output_format"),
+            ),
+            Anchor("torch_tensorrt.executorch", "get_edge_compile_config"),
+            Anchor(
+                "torch_tensorrt.dynamo._exporter",
+                "export",
+                ("gm", "use_legacy_exporter"),
+            ),
+            Anchor("executorch.exir.program._program", "to_edge", ("programs",)),
+            Anchor(
+                "executorch.exir.program._program",
+                "to_edge_transform_and_lower",
+                ("programs", "partitioner"),
+            ),
+            Anchor(
+                "executorch.exir.program._program",
+                "ExecutorchProgramManager.save",
+                ("path",),
+            ),
+            Anchor(
+                "executorch.exir.program._program",
+                "ExecutorchProgramManager.write_tensor_data_to_file",
+                ("outdir",),
             ),
         ),
     ),

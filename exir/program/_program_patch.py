@@ -1,0 +1,90 @@
+"""Amends ``executorch.exir.program._program``: engines on the way in, data files on the way out.
+
+Who drives ExecuTorch without :func:`torch_tensorrt.executorch.export` gets the same: programs
+that hold TensorRT engines go through ``to_edge`` and ``to_edge_transform_and_lower``
+(pytorch/TensorRT#4329), and ``save`` leaves no external weights behind (pytorch/TensorRT#4404).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import Any, Callable
+
+from torch._guards import detect_fake_mode
+from torch.export import ExportedProgram
+
+from torchtrt_executorch.files import check_writable, staged
+from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
+
+
+def apply(module: ModuleType) -> None:
+    """Wrap the two ways into ExecuTorch, and the manager's ``save``."""
+    manager = module.ExecutorchProgramManager
+    vars(module).update(
+        to_edge=wrapped(module.to_edge, _lower, like=undecorated(module.to_edge)),
+        to_edge_transform_and_lower=wrapped(
+            module.to_edge_transform_and_lower,
+            _lower,
+            like=undecorated(module.to_edge_transform_and_lower),
+        ),
+    )
+    manager.save = wrapped(manager.save, _save)
+
+
+def _lower(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if "programs" in kwargs:
+        kwargs["programs"] = _traceable(kwargs["programs"])
+    elif args:
+        args = (_traceable(args[0]), *args[1:])
+    return function(*args, **kwargs)
+
+
+def _traceable(programs: Any) -> Any:
+    """Return the program, or each of a dict's, in a form that ExecuTorch's passes can trace."""
+    if isinstance(programs, dict):
+        return {name: _traceable(program) for name, program in programs.items()}
+    if not isinstance(programs, ExportedProgram):
+        return programs  # upstream's to complain about
+    _forget_unclaimed_symbols(programs)
+    if "torch_tensorrt" not in sys.modules:
+        return programs  # nobody can have compiled an engine
+    import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401
+
+    from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_placeholders import (
+        with_engine_placeholders,
+    )
+
+    return with_engine_placeholders(programs)
+
+
+def _forget_unclaimed_symbols(program: ExportedProgram) -> None:
+    """Let a program with data-dependent shapes be lowered a second time.
+
+    Each of ExecuTorch's passes traces such an operator anew and makes new symbols, which it
+    leaves pending in the program's shape environment. The next trace takes them for its own
+    and fails (1.3.1 to 1.5.1).
+    """
+    mode = detect_fake_mode([node.meta.get("val") for node in program.graph.nodes])
+    if mode is not None and mode.shape_env is not None:
+        mode.shape_env.pending_fresh_unbacked_symbols.clear()
+
+
+def _save(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    def save(manager: Any, path: str | os.PathLike[str]) -> None:
+        target = check_writable(path)
+        if target.suffix != ".pte":
+            raise ValueError(
+                f"can't save to {target}: an ExecuTorch program's file ends in .pte"
+            )
+        with staged(target) as folder:
+            with open(folder / target.name, "wb") as file:
+                manager.write_to_file(file)
+            manager.write_tensor_data_to_file(folder)
+
+    save(*args, **kwargs)

@@ -1,0 +1,117 @@
+"""From a compiled module to the ``ExportedProgram`` that ExecuTorch lowers."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any, Mapping, Sequence
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+from torch_tensorrt._Input import Input
+from torch_tensorrt.dynamo import _exporter
+from torch_tensorrt.dynamo._defaults import default_device
+from torch_tensorrt.dynamo._tracer import get_dynamic_shapes
+from torch_tensorrt.dynamo.utils import get_torch_tensor, to_torch_device
+
+
+def exported(
+    module: GraphModule,
+    arg_inputs: Sequence[Any] | None,
+    kwarg_inputs: Mapping[str, Any] | None,
+    dynamic_shapes: Any | None,
+    retrace: bool,
+) -> ExportedProgram:
+    """Return a compiled module as a program, its engines called by ``execute_engine``.
+
+    Args:
+        module: As ``torch_tensorrt.compile(..., ir="dynamo")`` returns it.
+        arg_inputs: Tensors or ``Input``, nested in tuples, lists and dicts; or one alone.
+        kwarg_inputs: Likewise, by keyword.
+        dynamic_shapes: As ``torch.export`` takes them. If None, those that the module was
+            compiled for, or with ``retrace`` those of the ``Input``s.
+        retrace: Trace it on the inputs, rather than keep its graph.
+
+    Raises:
+        ValueError: ``retrace`` without inputs; or dynamic ``Input``s beside tensors, without
+            ``dynamic_shapes``.
+    """
+    if isinstance(arg_inputs, (torch.Tensor, Input)):
+        arg_inputs = (arg_inputs,)
+    given = (tuple(arg_inputs or ()), dict(kwarg_inputs or {}))
+    if retrace and not any(given):
+        raise ValueError("retrace=True needs arg_inputs or kwarg_inputs to trace with")
+    if retrace and dynamic_shapes is None:
+        dynamic_shapes = _shapes_of_inputs(module, *given)
+    device = to_torch_device(default_device())
+    args, kwargs = pytree.tree_map(lambda leaf: _tensor(leaf, device), given)
+    return _exporter.export(
+        module,
+        arg_inputs=args,
+        kwarg_inputs=kwargs,
+        dynamic_shapes=dynamic_shapes,
+        use_legacy_exporter=not retrace,
+    )
+
+
+def declared_mutations(
+    program: ExportedProgram, source: ExportedProgram | GraphModule
+) -> ExportedProgram:
+    """Return ``program`` with the buffers that it writes back declared as mutated.
+
+    From torch-tensorrt 2.14 on, engines can write into caches that they alias, and compiled
+    modules name buffers to copy back; upstream has a pass that declares both. It changes the
+    output node in place, so it is given a graph of its own.
+    """
+    declare = getattr(_exporter, "_declare_aliased_kv_mutations_on_ep", None)
+    if declare is None:
+        return program
+    holder = source.graph_module if isinstance(source, ExportedProgram) else source
+    names = list(holder.meta.get("_copyback_mutation_buffers") or ())
+    return declare(_with_graph_of_its_own(program), copyback_buffers=names)
+
+
+def _with_graph_of_its_own(program: ExportedProgram) -> ExportedProgram:
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in program.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    return program._update(
+        torch.fx.GraphModule(program.graph_module, graph), program.graph_signature
+    )
+
+
+def _shapes_of_inputs(
+    module: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any] | None:
+    leaves = pytree.tree_leaves((args, kwargs))
+    dynamic = [leaf for leaf in leaves if _is_dynamic(leaf)]
+    if not dynamic:
+        return None
+    if not all(isinstance(leaf, Input) for leaf in leaves):
+        raise ValueError(
+            f"{len(dynamic)} of the inputs are dynamic torch_tensorrt.Inputs and others are "
+            "tensors: pass dynamic_shapes, to say which sizes belong together"
+        )
+    bound = signature(module.forward).bind(*args, **kwargs).arguments
+    dims = _named_dims(args, kwargs)
+    return pytree.tree_map(lambda leaf: get_dynamic_shapes(leaf, *dims), dict(bound))
+
+
+def _named_dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the dims that inputs share by name, where the release knows of those."""
+    from torch_tensorrt.dynamo import _tracer
+
+    build = getattr(_tracer, "build_dim_registry", None)
+    return () if build is None else (build(args, kwargs),)
+
+
+def _is_dynamic(leaf: Any) -> bool:
+    return isinstance(leaf, Input) and leaf.shape_mode == Input._ShapeMode.DYNAMIC
+
+
+def _tensor(leaf: Any, device: torch.device) -> Any:
+    if isinstance(leaf, Input):
+        return get_torch_tensor(leaf, device)
+    return leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf

@@ -1,0 +1,44 @@
+"""Weight streaming: a budget per engine, handed to the runtime in a compile spec."""
+
+from __future__ import annotations
+
+from typing import Mapping, Sequence
+
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from packaging.version import Version
+from torch_tensorrt.executorch.partitioner import (
+    WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY,
+    normalize_weight_streaming_budget_per_engine,
+)
+
+from torchtrt_executorch.overlay.upstream import installed_release
+
+_SINCE = "2.14"
+
+
+def weight_streaming_specs(
+    budget: int | None, compile_specs: Mapping[str, Sequence[CompileSpec]]
+) -> list[CompileSpec]:
+    """Return the compile specs that say ``budget``, in bytes per engine; none for None.
+
+    Raises:
+        TypeError: The budget is not an int.
+        ValueError: It is out of range, or spelled in ``compile_specs`` as well, or the installed
+            torch-tensorrt has a runtime that doesn't read it.
+    """
+    for name, specs in compile_specs.items():
+        if any(spec.key == WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY for spec in specs):
+            raise ValueError(
+                f"compile_specs for {name} has {WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY}: pass "
+                "weight_streaming_budget_per_engine instead, which is checked"
+            )
+    value = normalize_weight_streaming_budget_per_engine(budget)
+    if value is None:
+        return []
+    release = installed_release("torch-tensorrt")
+    if release is None or Version(release) < Version(_SINCE):
+        raise ValueError(
+            f"weight_streaming_budget_per_engine needs torch-tensorrt {_SINCE}: the runtime of "
+            f"{release} doesn't read it"
+        )
+    return [CompileSpec(WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY, value)]

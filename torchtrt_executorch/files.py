@@ -1,0 +1,48 @@
+"""Output files: written whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Iterator
+
+
+def check_writable(path: str | os.PathLike[str]) -> Path:
+    """Return ``path``, if a file can be put there; to be asked before any long work.
+
+    Raises:
+        IsADirectoryError: It is a folder.
+        FileNotFoundError: Its folder doesn't exist.
+        PermissionError: Its folder can't be written to.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"can't write {target}: it is a folder")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"can't write {target}: there is no folder {target.parent}"
+        )
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise PermissionError(
+            f"can't write {target}: no permission to write in {target.parent}"
+        )
+    return target
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``target``; what is written there moves to its place at the end.
+
+    The file named as ``target`` moves last, so that it never stands without those beside it. If
+    the body raises, nothing moves.
+    """
+    with tempfile.TemporaryDirectory(
+        dir=target.parent, prefix=f".{target.name}."
+    ) as folder:
+        yield Path(folder)
+        for file in sorted(
+            Path(folder).iterdir(), key=lambda file: file.name == target.name
+        ):
+            os.replace(file, target.parent / file.name)
