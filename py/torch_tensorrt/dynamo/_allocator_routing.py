@@ -120,12 +120,10 @@ def compile_routed(
     """
     call = inspect.signature(compile_module).bind(*args, **kwargs)
     settings = call.arguments.get("settings")
-    if settings is None:
+    if settings is None or settings.target_executorch is False:
         return compile_module(*args, **kwargs)
-    routed = replace(settings)
+    routed = call.arguments["settings"] = replace(settings)
     _route_output_allocator_ops(routed)
-    if not routed.target_executorch:
-        return compile_module(*args, **kwargs)
     if routed.executorch_allocator_routing == "node":
         DYNAMO_CONVERTERS.set_compilation_settings(routed)
         logger.info(
@@ -133,7 +131,6 @@ def compile_routed(
             "them needs an output allocator: %s",
             _described(output_allocator_nodes(call.arguments["gm"])),
         )
-    call.arguments["settings"] = routed
     return compile_module(*call.args, **call.kwargs)
 
 

@@ -13,11 +13,10 @@ from torch_tensorrt import _features
 from torch_tensorrt.dynamo import _compiler
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
 
-from torchtrt_executorch import emulated_engines
-
 from .conftest import placed
 
 ON = {"target_executorch": True}
+DRY = {"dryrun": True, "min_block_size": 1}
 SETTINGS = ("target_executorch", "executorch_allocator_routing")
 NONZERO = "aten.nonzero.default"
 
@@ -75,15 +74,13 @@ def test_others_look_as_before(function: Any) -> None:
 
 
 def test_dynamo_compile() -> None:
-    compiled = torch_tensorrt.dynamo.compile(
-        program(), arg_inputs=[x()], dryrun=True, min_block_size=1, **ON
-    )
+    compiled = torch_tensorrt.dynamo.compile(program(), arg_inputs=[x()], **DRY, **ON)
     assert placed(compiled)[1] == [NONZERO]
 
 
 def test_compile_of_an_exported_program() -> None:
     compiled = torch_tensorrt.compile(
-        program(), ir="dynamo", arg_inputs=[x()], dryrun=True, min_block_size=1, **ON
+        program(), ir="dynamo", arg_inputs=[x()], **DRY, **ON
     )
     assert placed(compiled)[1] == [NONZERO]
 
@@ -92,36 +89,41 @@ def test_cross_compile_for_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     features = _features.ENABLED_FEATURES._replace(windows_cross_compile=True)
     monkeypatch.setattr(_features, "ENABLED_FEATURES", features)
     compiled = torch_tensorrt.dynamo.cross_compile_for_windows(
-        program(), arg_inputs=[x()], dryrun=True, min_block_size=1, **ON
+        program(), arg_inputs=[x()], **DRY, **ON
     )
     assert placed(compiled)[1] == [NONZERO]
 
 
 @pytest.mark.parametrize("routing", ["target", "node"])
-def test_torch_compile(routing: str) -> None:
+@pytest.mark.parametrize("entry", ["torch.compile", "torch_tensorrt.compile"])
+def test_torch_compile(entry: str, routing: str) -> None:
     torch._dynamo.reset()
-    options = {"executorch_allocator_routing": routing, "min_block_size": 1, **ON}
+    options = {"executorch_allocator_routing": routing, **DRY, **ON}
     model = Model().eval()
-    with (
-        emulated_engines(),
-        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
-    ):
-        compiled = torch.compile(
-            model, backend="torch_tensorrt", dynamic=False, options=options
-        )
+    if entry == "torch.compile":
+        compiled = torch.compile(model, backend="torch_tensorrt", options=options)
+    else:
+        compiled = torch_tensorrt.compile(model, ir="torch_compile", **options)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         torch.testing.assert_close(compiled(x()), model(x()))
     settings = DYNAMO_CONVERTERS.compilation_settings
     assert settings.target_executorch
     assert settings.executorch_allocator_routing == routing
 
 
+def test_torch_compile_may_fall_back_whole() -> None:
+    """Upstream ignores require_full_compilation there, and says so: no conflict."""
+    torch._dynamo.reset()
+    options = {"require_full_compilation": True, **DRY, **ON}
+    model = Model().eval()
+    compiled = torch_tensorrt.compile(model, ir="torch_compile", **options)
+    torch.testing.assert_close(compiled(x()), model(x()))
+
+
 def test_mutable_module() -> None:
     model = Model().eval()
-    with emulated_engines():
-        mutable = torch_tensorrt.MutableTorchTensorRTModule(
-            model, min_block_size=1, **ON
-        )
-        torch.testing.assert_close(mutable(x()), Model()(x()))
+    mutable = torch_tensorrt.MutableTorchTensorRTModule(model, **DRY, **ON)
+    torch.testing.assert_close(mutable(x()), Model()(x()))
     assert placed(mutable.gm)[1] == [NONZERO]
 
 
@@ -195,8 +197,8 @@ def test_one_engine_takes_neither(setting: dict[str, Any]) -> None:
 
 
 def test_request_ends_with_the_call() -> None:
-    torch_tensorrt.dynamo.compile(program(), arg_inputs=[x()], dryrun=True, **ON)
+    torch_tensorrt.dynamo.compile(program(), arg_inputs=[x()], **DRY, **ON)
     assert not torch_tensorrt.dynamo.CompilationSettings().target_executorch
     with pytest.raises(AssertionError):
-        torch_tensorrt.dynamo.compile(program(), dryrun=True, **ON)  # no inputs
+        torch_tensorrt.dynamo.compile(program(), **DRY, **ON)  # no inputs
     assert not torch_tensorrt.dynamo.CompilationSettings().target_executorch
