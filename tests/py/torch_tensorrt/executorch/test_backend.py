@@ -1,0 +1,441 @@
+"""From a partition to its blob: every form of engine, bindings by node, and no byte too many."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import itertools
+import subprocess
+import sys
+import tracemalloc
+from typing import Any, Callable, Iterator
+
+import pytest
+import torch
+from torch.export import ExportedProgram
+from torch_tensorrt._compile import (
+    _replace_execute_engine_for_executorch as upstreams_placeholders,
+)
+from torch_tensorrt.dynamo import _exporter as exporter
+from torch_tensorrt.executorch import TensorRTBackend
+from torch_tensorrt.executorch.backend import (
+    _get_engine_info_for_node,
+    _get_engine_info_from_edge_program,
+    _get_engine_nodes_in,
+    _parse_device_id,
+)
+
+from torchtrt_executorch.overlay.upstream import load_upstream
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
+    engine_bytes,
+)
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_placeholders import (
+    with_engine_placeholders,
+)
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import Slot
+from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+    Layout,
+    TensorRTBlobMetadata,
+    TensorRTIOBinding,
+    deserialize_engine,
+)
+
+Export = Callable[..., ExportedProgram]
+
+
+def blob_of(program: ExportedProgram) -> bytes:
+    return TensorRTBackend.preprocess(program, []).processed_bytes
+
+
+def bindings_of(program: ExportedProgram) -> tuple[list[str], list[str]]:
+    _, metadata = deserialize_engine(blob_of(program))
+    return tuple(  # type: ignore[return-value]
+        [each.name for each in metadata.io_bindings if each.is_input is is_input]
+        for is_input in (True, False)
+    )
+
+
+@pytest.fixture
+def upstream() -> Iterator[Any]:
+    name = "torch_tensorrt.executorch.backend"
+    yield load_upstream(name)
+    # ExecuTorch looks backends up among the subclasses that are alive.
+    del sys.modules[f"_upstream.{name}"]
+    gc.collect()
+
+
+# The blob
+
+
+def test_the_blob_says_what_the_record_says(
+    placeholder_program: Export, affine_record: list[Any]
+) -> None:
+    engine, metadata = deserialize_engine(blob_of(placeholder_program()))
+    assert engine == affine_record[Slot.ENGINE]
+    assert metadata == TensorRTBlobMetadata(
+        io_bindings=[
+            TensorRTIOBinding("x"),
+            TensorRTIOBinding("y"),
+            TensorRTIOBinding("z"),
+            TensorRTIOBinding("output0", is_input=False),
+            TensorRTIOBinding("output1", is_input=False),
+        ],
+        serialized_metadata=affine_record[Slot.METADATA],
+        target_platform=affine_record[Slot.TARGET_PLATFORM],
+    )
+
+
+@pytest.mark.parametrize("device", ["0%9%0%0%GPU", "1%9%0%0%GPU", "7", ""])
+def test_the_blob_is_upstreams_byte_for_byte(
+    upstream: Any, placeholder_program: Export, device: str
+) -> None:
+    program = placeholder_program(
+        {Slot.DEVICE: device, Slot.HARDWARE_COMPATIBLE: str(len(device) % 2)}
+    )
+    theirs = upstream.TensorRTBackend.preprocess(program, [])
+    assert blob_of(program) == theirs.processed_bytes
+
+
+# Bindings
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+def test_input_names_follow_the_arguments(
+    placeholder_program: Export, order: tuple[int, ...]
+) -> None:
+    inputs, outputs = bindings_of(placeholder_program(order=order))
+    # Binding i of the engine is argument order[i], so argument i is binding order.index(i).
+    assert inputs == ["xyz"[order.index(i)] for i in range(3)]
+    assert outputs == ["output0", "output1"]
+
+
+def test_an_input_bound_twice_is_refused(placeholder_program: Export) -> None:
+    with pytest.raises(ValueError, match="bound to x and to z.*clone"):
+        blob_of(placeholder_program(order=(0, 1, 0)))
+
+
+@pytest.mark.parametrize("names", ["x%y", "x%y%z%w", ""])
+def test_names_have_to_be_as_many_as_inputs(
+    placeholder_program: Export, names: str
+) -> None:
+    with pytest.raises(ValueError, match="input bindings.*but 3 inputs"):
+        blob_of(placeholder_program({Slot.INPUT_NAMES: names}))
+
+
+@pytest.mark.parametrize("returned", [(1, 0), (0,), (1,), (0, 0), (0, 1, 1)])
+def test_outputs_have_to_be_in_binding_order(
+    placeholder_program: Export, returned: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match="output bindings output0, output1, but"):
+        blob_of(placeholder_program(returned=returned))
+
+
+def test_an_output_has_to_come_from_the_engine(placeholder_program: Export) -> None:
+    program = placeholder_program()
+    graph = program.graph_module.graph
+    output = graph.output_node()
+    first = output.args[0][0]
+    with graph.inserting_before(output):
+        doubled = graph.call_function(torch.ops.aten.mul.Tensor, (first, 2))
+    output.args = ((doubled, output.args[0][1]),)
+    with pytest.raises(ValueError, match="partition returns mul"):
+        blob_of(program)
+
+
+def test_a_constant_among_the_inputs_is_refused(
+    placeholder_program: Export,
+) -> None:
+    program = placeholder_program()
+    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    engine = node.args[1 + Slot.ENGINE]
+    node.args = ([engine, *node.args[0][1:]], *node.args[1:])
+    with pytest.raises(ValueError, match="b_engine are not among the delegate's"):
+        blob_of(program)
+
+
+# Refusals
+
+
+def test_an_output_allocator_is_refused(placeholder_program: Export) -> None:
+    program = placeholder_program({Slot.OUTPUT_ALLOCATOR: "1"})
+    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    with pytest.raises(RuntimeError, match="target_executorch=True") as refusal:
+        blob_of(program)
+    assert node.name in str(refusal.value)
+
+
+def test_a_partition_without_an_engine_is_refused() -> None:
+    program = torch.export.export(torch.nn.ReLU(), (torch.zeros(1),))
+    with pytest.raises(RuntimeError, match="exactly one engine, this one has 0"):
+        blob_of(program)
+
+
+def test_an_engine_that_is_not_in_the_program_is_refused(
+    placeholder_program: Export,
+) -> None:
+    program = placeholder_program()
+    program.state_dict.clear()
+    with pytest.raises(RuntimeError, match="engine b_engine is not in the program"):
+        blob_of(program)
+
+
+def test_an_engine_that_is_an_input_is_refused(placeholder_program: Export) -> None:
+    program = placeholder_program()
+    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    arguments = list(node.args)
+    arguments[1 + Slot.ENGINE] = arguments[0][0]
+    node.args = tuple(arguments)
+    with pytest.raises(RuntimeError, match="is not in the program"):
+        blob_of(program)
+
+
+@pytest.mark.parametrize(
+    "engine, complaint",
+    [
+        (torch.zeros(0, dtype=torch.uint8), "is empty"),
+        (torch.zeros(4, dtype=torch.uint8, device="meta"), "fake tensor"),
+    ],
+)
+def test_an_engine_without_bytes_is_refused(
+    placeholder_program: Export, engine: torch.Tensor, complaint: str
+) -> None:
+    program = placeholder_program()
+    program.state_dict["engine"] = engine
+    with pytest.raises(RuntimeError, match=f"no_op_placeholder.*{complaint}"):
+        blob_of(program)
+
+
+# The record, in every form
+
+
+class CppEngine:
+    """What the C++ runtime's engine object, which can't be had here, offers per release."""
+
+    def __init__(self, record: list[Any], release: str) -> None:
+        engine = record[Slot.ENGINE]
+        text = [*record]
+        text[Slot.ENGINE] = base64.b64encode(engine).decode()
+        self._state = text if release == "2.12" else (text, "tensorrt.Engine")
+        if release == "2.14":
+            bare = [*record]
+            bare[Slot.ENGINE] = ""
+            tensor = torch.frombuffer(bytearray(engine), dtype=torch.uint8)
+            self.serialize_metadata_only = lambda: bare
+            self.serialized_engine_tensor = lambda: tensor
+
+    def __getstate__(self) -> Any:
+        return self._state
+
+
+def lifted(module: torch.fx.GraphModule, inputs: Any) -> ExportedProgram:
+    return torch.export.export(module, inputs)
+
+
+def lifted_by_the_legacy_exporter(
+    module: torch.fx.GraphModule, inputs: Any
+) -> ExportedProgram:
+    return exporter.export(module, arg_inputs=inputs, use_legacy_exporter=True)
+
+
+def as_attribute(module: torch.fx.GraphModule, inputs: Any) -> ExportedProgram:
+    program = lifted(module, inputs)
+    program.graph_module.held = torch.nn.Module()
+    (program.graph_module.held.engine,) = program.constants.values()
+    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    with program.graph.inserting_before(node):
+        attribute = program.graph.get_attr("held.engine")
+    node.args = (node.args[0], attribute)
+    return program
+
+
+def as_placeholder(module: torch.fx.GraphModule, inputs: Any) -> ExportedProgram:
+    return with_engine_placeholders(lifted(module, inputs))
+
+
+def as_upstreams_placeholder(
+    module: torch.fx.GraphModule, inputs: Any
+) -> ExportedProgram:
+    program = lifted_by_the_legacy_exporter(module, inputs)
+    return upstreams_placeholders(program)
+
+
+OBJECTS = [lifted, lifted_by_the_legacy_exporter, as_attribute]
+
+
+@pytest.mark.parametrize("form", [*OBJECTS, as_placeholder, as_upstreams_placeholder])
+def test_the_record_of_every_form(
+    affine: torch.fx.GraphModule,
+    affine_inputs: Any,
+    affine_record: list[Any],
+    form: Callable,
+) -> None:
+    program = form(affine, affine_inputs)
+    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    record = _get_engine_info_from_edge_program(program)
+    assert bytes(engine_bytes(record[Slot.ENGINE])) == affine_record[Slot.ENGINE]
+    for found in (record, _get_engine_info_for_node(program, node, metadata_only=True)):
+        del found[Slot.ENGINE]
+        assert found == [v for i, v in enumerate(affine_record) if i != Slot.ENGINE]
+
+
+@pytest.mark.parametrize("form", OBJECTS)
+@pytest.mark.parametrize("release", ["2.12", "2.13", "2.14"])
+def test_the_record_of_an_object_of_the_cpp_runtime(
+    affine: torch.fx.GraphModule,
+    affine_inputs: Any,
+    affine_record: list[Any],
+    form: Callable,
+    release: str,
+) -> None:
+    program = form(affine, affine_inputs)
+    engine = CppEngine(affine_record, release)
+    if form is as_attribute:
+        program.graph_module.held.engine = engine
+    else:
+        program.constants.update(dict.fromkeys(program.constants, engine))
+    record = _get_engine_info_from_edge_program(program)
+    assert bytes(engine_bytes(record[Slot.ENGINE])) == affine_record[Slot.ENGINE]
+    assert record[Slot.DEVICE] == affine_record[Slot.DEVICE]
+
+
+def test_metadata_is_read_without_serializing_the_engine(
+    affine: torch.fx.GraphModule, affine_inputs: Any, affine_record: list[Any]
+) -> None:
+    program = lifted(affine, affine_inputs)
+    engine = CppEngine(affine_record, "2.14")
+    engine.serialized_engine_tensor = lambda: pytest.fail("serialized")
+    program.constants.update(dict.fromkeys(program.constants, engine))
+    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    record = _get_engine_info_for_node(program, node, metadata_only=True)
+    assert record[Slot.DEVICE] == affine_record[Slot.DEVICE]
+
+
+def test_an_engine_object_that_is_missing_is_refused(
+    affine: torch.fx.GraphModule, affine_inputs: Any
+) -> None:
+    program = lifted(affine, affine_inputs)
+    program.constants.clear()
+    with pytest.raises(RuntimeError, match="is not in the program"):
+        _get_engine_info_from_edge_program(program)
+
+
+@pytest.mark.parametrize(
+    "value, index",
+    [
+        ("1%9%0%0%GPU", 1),
+        ("127", 127),
+        ("128", 0),
+        ("", 0),
+        (None, 0),
+        ("-1%9", 0),
+        ("١%9", 0),
+        ("gpu", 0),
+        (b"2%9", 2),
+    ],
+)
+def test_the_device_index(value: Any, index: int) -> None:
+    assert _parse_device_id(value) == index
+
+
+# Bytes
+
+BYTES = bytes(range(256)) * 4
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        torch.frombuffer(bytearray(BYTES), dtype=torch.uint8),
+        torch.frombuffer(bytearray(BYTES), dtype=torch.int8).reshape(32, 32),
+        torch.frombuffer(bytearray(BYTES), dtype=torch.bfloat16),
+        torch.frombuffer(bytearray(b"xx" + BYTES + b"xx"), dtype=torch.uint8)[2:-2],
+        torch.frombuffer(bytearray(BYTES), dtype=torch.uint8).repeat_interleave(2)[::2],
+        torch.nn.Buffer(torch.frombuffer(bytearray(BYTES), dtype=torch.uint8)),
+        BYTES,
+        bytearray(BYTES),
+        memoryview(BYTES),
+        base64.b64encode(BYTES).decode(),
+    ],
+    ids=lambda payload: type(payload).__name__,
+)
+def test_engine_bytes_of_every_form(payload: Any) -> None:
+    assert bytes(engine_bytes(payload)) == BYTES
+
+
+def test_engine_bytes_of_a_scalar() -> None:
+    assert bytes(engine_bytes(torch.tensor(7, dtype=torch.uint8))) == b"\7"
+
+
+@pytest.mark.parametrize(
+    "payload, complaint",
+    [
+        ("", "is empty"),
+        ("a", "not base64"),
+        ("QUJ", "not base64"),
+        ("QUJ\nD", "not base64"),
+        ("QU=J", "not base64"),
+        ("QUJé", "not base64"),
+        (None, "NoneType"),
+        (3, "int"),
+    ],
+)
+def test_what_is_no_engine_is_refused(payload: Any, complaint: str) -> None:
+    with pytest.raises(RuntimeError, match=complaint):
+        engine_bytes(payload)
+
+
+def test_a_tensor_is_looked_at_not_copied() -> None:
+    tensor = torch.zeros(1 << 20, dtype=torch.uint8)
+    view = memoryview(engine_bytes(tensor))
+    tensor[5] = 9
+    assert view[5] == 9
+
+
+def test_preprocess_copies_the_engine_once(placeholder_program: Export) -> None:
+    program = placeholder_program()
+    size = 32 << 20
+    program.state_dict["engine"] = torch.zeros(size, dtype=torch.uint8)
+    tracemalloc.start()
+    try:
+        blob = blob_of(program)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(blob) > size
+    assert peak < 1.05 * size
+
+
+PEAK = """
+import resource, sys
+import numpy, torch
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import engine_bytes
+from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+    Layout, TensorRTBlobMetadata, serialize_engine, serialize_engine_info)
+import base64
+size, form, layout = int(sys.argv[1]), sys.argv[2], Layout[sys.argv[3]]
+payload = torch.full((size,), 7, dtype=torch.uint8)
+if form == "text":
+    payload = base64.b64encode(memoryview(payload.numpy())).decode()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+before = resident()
+open("/proc/self/clear_refs", "w").write("5")
+engine = engine_bytes(payload)
+if layout is Layout.RECORD:
+    blob = serialize_engine_info([None, None, None, engine])
+else:
+    blob = serialize_engine(engine, TensorRTBlobMetadata(), layout=layout)
+peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if "VmHWM" in line)
+assert len(blob) >= size
+print((peak - before) / size)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("layout", [Layout.RECORD, Layout.TR01])
+@pytest.mark.parametrize("form, bound", [("tensor", 1.1), ("text", 2.2)])
+def test_peak_memory_of_a_large_engine(form: str, bound: float, layout: Layout) -> None:
+    arguments = [sys.executable, "-c", PEAK, str(1 << 30), form, layout.name]
+    peak = float(subprocess.check_output(arguments))
+    assert 1 <= peak < bound
