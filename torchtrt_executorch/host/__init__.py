@@ -61,6 +61,7 @@ def _install_scopes() -> None:
             # What torch_tensorrt imports next when it is what imported torch: its own scope
             # is too late then, and around its import of tensorrt it replaces our errors.
             "torch_tensorrt._version": _complete_host,
+            "torch_tensorrt._utils": cuda_queries.nccl_plugin_unsupported,
             "torch_tensorrt._features": python_only.runtime_libraries_hidden,
             "torch_tensorrt.runtime._utils": cuda_queries.device_properties_name,
             "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops": (

@@ -126,3 +126,15 @@ def device_properties_name(utils: ModuleType) -> Iterator[None]:
         yield
     finally:
         del torch._C._CudaDeviceProperties
+
+
+@contextlib.contextmanager
+def nccl_plugin_unsupported(utils: ModuleType) -> Iterator[None]:
+    """Scope of ``torch_tensorrt._utils``: a host without a GPU has no use for the NCCL plugin.
+
+    Upstream comes to the same answer, over an error that asks for PyTorch to be reinstalled
+    with CUDA.
+    """
+    yield
+    if not present.cuda_device():
+        utils.is_platform_supported_for_trtllm = lambda: False  # type: ignore[attr-defined]

@@ -6,13 +6,13 @@ holds without a GPU is tested everywhere, the rest where the host has it.
 
 from __future__ import annotations
 
-import importlib.metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from torchtrt_executorch.host import present
+from torchtrt_executorch.host import link_stubs, present
 
 pytestmark = pytest.mark.skipif(
     present.bindings_version() is None, reason="no TensorRT bindings are installed"
@@ -110,6 +110,12 @@ def test_bindings_and_registries_are_the_real_ones(facts) -> None:
 
 def test_what_an_export_needs_is_registered(facts) -> None:
     assert facts["placeholder"]
+
+
+def test_importing_it_does_not_ask_for_another_pytorch(host) -> None:
+    result = host.run("import torch_tensorrt", CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 0
+    assert "reinstall" not in result.stderr
 
 
 def test_a_dry_run_partitions(facts) -> None:
@@ -228,6 +234,43 @@ print(json.dumps(subprocess.run([sys.executable, "-c", code], text=True, capture
 """).strip() == str(False)
 
 
+@without_libraries
+def test_libraries_without_a_gpu(host, tmp_path: Path) -> None:
+    """Libraries that the loader finds are used, and only the GPU is missing.
+
+    The stubs of another host serve as those libraries: the loader can't tell either.
+    """
+    cache, compiler = tmp_path / "unused", "/no/such/compiler"
+    host.run("import torch, torch_tensorrt")  # builds them
+    version = present.bindings_version()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(host.cache))
+        libraries = link_stubs.cache_directory(str(version))
+    kind, message, runtime_class_is_ours = host.facts(
+        MODEL + """
+import tensorrt, torch_tensorrt
+from torchtrt_executorch.host import building
+assert not torch_tensorrt.ENABLED_FEATURES.torch_tensorrt_runtime
+try:
+    torch_tensorrt.compile(Model(), ir="dynamo", arg_inputs=[torch.randn(2, 3)])
+except Exception as error:
+    print(json.dumps([
+        type(error).__name__,
+        str(error),
+        tensorrt.Builder.__init__ is building._unavailable,
+    ]))
+""",
+        CUDA_VISIBLE_DEVICES="",
+        LD_LIBRARY_PATH=str(libraries),
+        XDG_CACHE_HOME=str(cache),
+        CC=compiler,
+    )
+    assert kind == "TensorRTUnavailableError"
+    assert "no CUDA device" in message and "libnvinfer" not in message
+    assert not runtime_class_is_ours
+    assert not cache.exists()
+
+
 @with_gpu
 @pytest.mark.gpu
 def test_a_real_gpu_is_never_masked(host) -> None:
@@ -260,16 +303,3 @@ except Exception as error:
 """)
     assert kind == "TensorRTUnavailableError"
     assert "libnvinfer" in message and "no CUDA device" not in message
-
-
-def test_the_installed_release_is_one_that_is_looked_at(host) -> None:
-    """Every module of the tables exists in it; a new name upstream shows up here."""
-    del host
-    root = importlib.metadata.distribution("torch-tensorrt")
-    files = {str(path) for path in root.files or ()}
-    from torchtrt_executorch.host import building, cuda_queries
-
-    for name in (*cuda_queries.MODULES, *building.ENTRY_POINTS):
-        path = name.replace(".", "/")
-        known = {f"{path}.py", f"{path}/__init__.py"}
-        assert known & files or name.endswith("_TRTEngine"), name

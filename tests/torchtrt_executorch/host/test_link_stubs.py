@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -102,30 +101,3 @@ def test_a_relative_cache_home_is_ignored(environment, tmp_path: Path) -> None:
     environment("HOME", str(tmp_path / "home"))
     directory = link_stubs.cache_directory("11.0.0.0")
     assert directory.is_relative_to(tmp_path / "home" / ".cache")
-
-
-def test_real_libraries_are_found_by_the_loader_and_used(fresh_host, tmp_path) -> None:
-    """Libraries in LD_LIBRARY_PATH are as real to the loader as any."""
-    version = present.bindings_version()
-    if version is None:
-        pytest.skip("no TensorRT bindings are installed")
-    libraries = link_stubs.build(version)
-    maps = fresh_host.facts(
-        """
-import tensorrt
-from torchtrt_executorch.host import present
-assert present.tensorrt_libraries()
-print(json.dumps(open("/proc/self/maps").read()))
-""",
-        LD_LIBRARY_PATH=str(libraries),
-        XDG_CACHE_HOME=str(tmp_path / "unused"),
-        CC="/no/such/compiler",
-    )
-    assert str(libraries) in maps
-    assert not (tmp_path / "unused").exists()
-
-
-def test_the_machine_code_runs_here() -> None:
-    directory = link_stubs.build("98.0.0.0")
-    parser = ctypes.CDLL(str(directory / "libnvonnxparser.so.98"))
-    assert parser.getNvOnnxParserVersion() == 0
