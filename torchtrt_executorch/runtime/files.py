@@ -187,14 +187,11 @@ def _split_pte(data: memoryview) -> tuple[memoryview, int, int]:
 def _segments(
     data: memoryview, base: int, size: int, segments: Sequence[Any]
 ) -> list[memoryview]:
-    if segments and base == 0:
-        raise ProgramError(
-            "the file declares data segments, but its header names no place for them"
-        )
     found = []
     for index, segment in enumerate(segments):
         end = segment.offset + segment.size
-        if end > size or base + end > len(data):
+        # Without a header there is no place for segments, and only empty ones are declared.
+        if segment.size and (end > size or base + end > len(data)):
             raise ProgramError(
                 f"segment {index} ends at byte {base + end}, but the segments end at byte "
                 f"{min(base + size, len(data))}: the file is truncated or damaged"

@@ -107,9 +107,10 @@ class TorchKernel:
         for index in self._outs:
             for output in args[index].tensors():
                 self._make_room(output, args)
+        split = self._positional
         result = self._op(
-            *values[: self._positional],
-            **dict(zip(self._names[self._positional :], values[self._positional :])),
+            *values[:split],
+            **dict(zip(self._names[split:], values[split:], strict=True)),
         )
         for output in outputs:
             assert output.layout is not None

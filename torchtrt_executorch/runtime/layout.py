@@ -64,7 +64,7 @@ class TensorLayout:
             fits = shape == self.sizes
         else:
             fits = len(shape) == len(self.sizes) and all(
-                size <= bound for size, bound in zip(shape, self.sizes)
+                size <= bound for size, bound in zip(shape, self.sizes, strict=True)
             )
         if not fits:
             limit = "" if self.static else " at most"
@@ -98,7 +98,7 @@ class TensorLayout:
         strides = self.strides(shape)
         if any(
             size > 1 and have != want
-            for size, have, want in zip(shape, tensor.stride(), strides)
+            for size, have, want in zip(shape, tensor.stride(), strides, strict=True)
         ):
             values = tensor.clone()
             tensor.as_strided_(shape, strides)

@@ -119,7 +119,9 @@ class Method:
         with self._lock, torch.no_grad():
             for value in self._fresh:
                 value.renew(self._placement)
-            for index, (value, given) in enumerate(zip(self._inputs, leaves)):
+            for index, (value, given) in enumerate(
+                zip(self._inputs, leaves, strict=True)
+            ):
                 self._set_input(value, given, f"input {index} of {self.name}")
             self._run()
             return tuple(self._result(value) for value in self._outputs)

@@ -122,7 +122,7 @@ class ValueTable:
         self._devices = ArenaDevices(self.plan)
         serialized = [evalue.val for evalue in self.plan.values]
         self.values = [Value(f"value {index}") for index in range(len(serialized))]
-        for value, val in zip(self.values, serialized):
+        for value, val in zip(self.values, serialized, strict=True):
             self._fill(value, val)
 
     def at(self, index: int, what: str) -> Value:

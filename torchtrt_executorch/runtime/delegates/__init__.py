@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Callable, Mapping, Protocol, Sequence, Union
+from typing import Callable, Mapping, Protocol, Sequence
 
 import torch
 
@@ -84,7 +84,7 @@ _OTHER = f"{_HERE}.executorch:ExecuTorchDelegate"
 _registered: dict[str, Backend] = {}
 
 
-def register_backend(backend_id: str, backend: Union[Backend, None]) -> None:
+def register_backend(backend_id: str, backend: Backend | None) -> None:
     """Load delegates of ``backend_id`` with ``backend``; ``None`` takes a registration back."""
     if backend is None:
         _registered.pop(backend_id, None)

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import tempfile
 from pathlib import Path
-from typing import Any, Sequence, Union
+from typing import Any, Sequence
 
 import torch
 
@@ -28,7 +28,7 @@ class CudaDelegate:
         self._device = context.target_device("cuda:0")
         self._num_inputs = context.num_inputs
         library, weights = _blobs(context)
-        self._model: Union[Any, AbsentPayload]
+        self._model: Any | AbsentPayload
         if context.placement.stands_in:
             self._model = AbsentPayload(context, "a CUDA device")
         else:
@@ -54,7 +54,7 @@ class CudaDelegate:
                 f"{self._name} returned {len(results)} tensors, and the program wants "
                 f"{len(outputs)}"
             )
-        for output, result in zip(outputs, results):
+        for output, result in zip(outputs, results, strict=True):
             output.write(result)
 
 
@@ -87,7 +87,7 @@ def _load(
         blob.write_bytes(weights)
         try:
             with torch.cuda.device(device):
-                model = torch._C._aoti.AOTIModelContainerRunnerCuda(
+                model: Any = torch._C._aoti.AOTIModelContainerRunnerCuda(
                     str(so), 1, str(device), folder
                 )
                 # Without its weights the library reads memory that was never allocated.

@@ -53,7 +53,7 @@ class ExecuTorchDelegate:
         results = self._method.execute(
             [value.get() for value in args[: self._num_inputs]]
         )
-        for output, result in zip(args[self._num_inputs :], results):
+        for output, result in zip(args[self._num_inputs :], results, strict=True):
             output.write(result)
 
 

@@ -8,7 +8,7 @@ operators; and the device baked into the engine decides which GPU runs it.
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Protocol, Sequence, Union
+from typing import Any, Callable, Protocol, Sequence
 
 import torch
 
@@ -129,7 +129,7 @@ class TensorRTDelegate:
 def _on_host(names: Sequence[str], values: Sequence[Value]) -> dict[str, int]:
     return {
         name: nbytes(value.tensor)
-        for name, value in zip(names, values)
+        for name, value in zip(names, values, strict=True)
         if value.device.type == "cpu"
     }
 
@@ -139,7 +139,7 @@ def _load(
     engine: memoryview,
     metadata: TensorRTBlobMetadata,
     device: torch.device,
-) -> Union[Engine, AbsentPayload]:
+) -> Engine | AbsentPayload:
     if emulated.is_emulated(engine):
         if not context.emulate:
             raise ProgramError(
@@ -214,7 +214,9 @@ class TensorRTEngine:
             )
 
     def run(self, inputs: Sequence[torch.Tensor], allocate: Allocate) -> None:
-        held = [self._bind_input(n, t) for n, t in zip(self._inputs, inputs)]
+        held = [
+            self._bind_input(n, t) for n, t in zip(self._inputs, inputs, strict=True)
+        ]
         for index, name in enumerate(self._outputs):
             shape = tuple(self._context.get_tensor_shape(name))
             if any(size < 0 for size in shape):
