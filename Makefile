@@ -1,0 +1,49 @@
+# Everything sets itself up: `make demo` and `make test` work in a fresh clone.
+#   LANE=2.12, 2.13 (default) or 2.14: the upstream releases, constraints/LANE.txt
+#   PYTHON=python3.10 ... python3.13: the interpreter that the environment is made with
+
+LANE ?= 2.13
+PYTHON ?= python3
+VENV ?= $(if $(filter 2.13,$(LANE)),.venv,.venv-$(LANE))
+RUN = $(VENV)/bin
+SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
+
+.DEFAULT_GOAL := help
+.PHONY: help environment demo test test-all lint format bench fuzz clean
+
+help:
+	@echo "make demo      the detector, from a photograph to a .pte that runs"
+	@echo "make test      the tests, on LANE=$(LANE)"
+	@echo "make test-all  the slow sweeps as well"
+	@echo "make lint      black, isort, ruff, mypy"
+	@echo "make format    let black and isort write"
+	@echo "make bench     tables of ours beside upstream's"
+	@echo "make clean     remove the environments and what builds left"
+
+environment:
+	@$(PYTHON) tools/environment.py --lane $(LANE) --venv $(VENV)
+
+demo: environment
+	@$(RUN)/python examples/detector.py
+
+test: environment
+	@$(RUN)/python -m pytest
+
+test-all: environment
+	@$(RUN)/python -m pytest -m "slow or not slow"
+
+lint: environment
+	@$(RUN)/black --check --quiet $(SOURCES) || { echo "black: run make format"; exit 1; }
+	@$(RUN)/isort --check --quiet $(SOURCES) || { echo "isort: run make format"; exit 1; }
+	@$(RUN)/ruff check --quiet $(SOURCES)
+	@$(RUN)/mypy
+
+format: environment
+	@$(RUN)/isort --quiet $(SOURCES)
+	@$(RUN)/black --quiet $(SOURCES)
+
+bench: environment
+	@$(RUN)/python -m benchmarks
+
+clean:
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Ours beside upstream's, in one process; see ``python -m benchmarks``."""
