@@ -1,0 +1,146 @@
+"""Programs with device delegates, and what the pass made of them."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
+from executorch.exir.passes.spec_prop_pass import SpecPropPass
+from executorch.exir.schema import DeviceType, Program, Tensor
+from executorch.exir.tensor import TensorSpec
+from torch.export import ExportedProgram, export
+
+ROOT = Path(__file__).parents[3]
+
+
+def _load_benchmark() -> ModuleType:
+    """The benchmark's partitioner, scenarios and counters, which the tests share."""
+    name = "benchmarks.propagate_device_pass"
+    if name not in sys.modules:
+        path = ROOT / "benchmarks" / "propagate_device_pass.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+bench = _load_benchmark()
+ADD = (bench.EDGE.add.Tensor,)
+
+
+def lower(
+    model: torch.nn.Module,
+    inputs: tuple[Any, ...],
+    devices: Sequence[str | None] = ("cuda:0",),
+    targets: Sequence[Any] = ADD,
+    **export_options: Any,
+) -> EdgeProgramManager:
+    """Lowers a model whose target operators, additions by default, are delegates of their own."""
+    return to_edge_transform_and_lower(
+        export(model, inputs, **export_options),
+        partitioner=[bench.EachAlone(targets, devices, own_constants=False)],
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    )
+
+
+def place(
+    program: ExportedProgram, pass_class: type = PropagateDevicePass, **options: bool
+) -> torch.fx.GraphModule:
+    """Runs the pass on a copy of a program as `to_executorch` does, device planning on."""
+    options = {"enable_non_cpu_memory_planning": True, **options}
+    specs = SpecPropPass()
+    module = specs(copy.deepcopy(program.graph_module)).graph_module
+    specs.update_placeholder_tensor_specs(program, module)
+    result = pass_class(**options)(module).graph_module
+    result.graph.lint()
+    return result
+
+
+def run(program: ExportedProgram, module: torch.fx.GraphModule, *inputs: Any) -> Any:
+    """Runs a graph of the program in Python: buffer mutations first, then outputs, as a tuple."""
+    signature = program.graph_signature
+    lifted = {**program.state_dict, **program.constants}
+    names = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    caller = iter(inputs)
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    args = [
+        lifted[names[n.target]].clone() if n.target in names else next(caller)
+        for n in placeholders
+    ]
+    return module(*args)
+
+
+def device(spec: TensorSpec) -> str:
+    if spec.device == DeviceType.CPU:
+        assert spec.device_index == 0
+        return "cpu"
+    return f"{spec.device.name.lower()}:{spec.device_index}"
+
+
+def device_of(node: torch.fx.Node) -> str:
+    """The label of a node with one tensor."""
+    return device(node.meta["spec"])
+
+
+def find(module: torch.fx.GraphModule, name: str) -> list[torch.fx.Node]:
+    """The nodes that call an operator, by a part of its name; delegates are "delegate"."""
+    return [
+        node
+        for node in module.graph.nodes
+        if node.op == "call_function"
+        and (
+            name in str(node.target)
+            or (name == "delegate" and node.target is executorch_call_delegate)
+        )
+    ]
+
+
+def copies(module: torch.fx.GraphModule) -> tuple[int, int]:
+    """The numbers of copies to a device and to the host."""
+    return len(find(module, "h2d_copy")), len(find(module, "d2h_copy"))
+
+
+def placed_labels(program: Program, method: int = 0) -> list[tuple[str, str]]:
+    """For each planned tensor of an emitted method: its own label and its buffer's."""
+    plan = program.execution_plan[method]
+    buffers = {
+        each.buffer_idx: f"{each.device_type.name.lower()}:{each.device_index}"
+        for each in plan.non_const_buffer_device or []
+    }
+    labels = []
+    for value in plan.values:
+        tensor = value.val
+        if isinstance(tensor, Tensor) and tensor.allocation_info is not None:
+            info = tensor.extra_tensor_info
+            own = (
+                "cpu"
+                if info is None or info.device_type == DeviceType.CPU
+                else f"{info.device_type.name.lower()}:{info.device_index}"
+            )
+            labels.append((own, buffers.get(tensor.allocation_info.memory_id, "cpu")))
+    return labels
+
+
+@pytest.fixture(scope="session")
+def kit() -> ModuleType:
+    """This module, for test files that are not in a package."""
+    return sys.modules[__name__]
