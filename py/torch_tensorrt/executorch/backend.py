@@ -129,12 +129,16 @@ def _check_outputs(
         and value.target is operator.getitem
         and value.args[0] is node
     ]
-    if len(indices) < len(returned) or indices != list(range(len(output_names))):
-        raise ValueError(
-            f"{node.name}: the engine has the output bindings {', '.join(output_names)}, but the "
-            f"partition returns {', '.join(map(str, returned))}, outputs {indices} of it; the "
-            "runtime needs every one, once and in order"
-        )
+    if len(indices) == len(returned) and indices == [*range(len(output_names))]:
+        return
+    unused = [name for i, name in enumerate(output_names) if i not in indices]
+    raise ValueError(
+        f"{node.name}: the runtime fills every output of an engine, in order: "
+        f"{', '.join(output_names)}. The partition returns {', '.join(map(str, returned))}, outputs "
+        f"{indices} of the engine."
+        + f" Compile the model without {', '.join(unused)}, which nothing uses."
+        * bool(unused)
+    )
 
 
 def _get_single_engine_node(edge_program: ExportedProgram) -> Node:

@@ -126,8 +126,13 @@ def test_names_have_to_be_as_many_as_inputs(
 def test_outputs_have_to_be_in_binding_order(
     placeholder_program: Export, returned: tuple[int, ...]
 ) -> None:
-    with pytest.raises(ValueError, match="output bindings output0, output1, but"):
+    with pytest.raises(ValueError, match="in order: output0, output1"):
         blob_of(placeholder_program(returned=returned))
+
+
+def test_an_unused_output_is_named(placeholder_program: Export) -> None:
+    with pytest.raises(ValueError, match="Compile the model without output0,"):
+        blob_of(placeholder_program(returned=(1,)))
 
 
 def test_an_output_has_to_come_from_the_engine(placeholder_program: Export) -> None:
@@ -138,7 +143,9 @@ def test_an_output_has_to_come_from_the_engine(placeholder_program: Export) -> N
     with graph.inserting_before(output):
         doubled = graph.call_function(torch.ops.aten.mul.Tensor, (first, 2))
     output.args = ((doubled, output.args[0][1]),)
-    with pytest.raises(ValueError, match="partition returns mul"):
+    with pytest.raises(
+        ValueError, match="partition returns mul, getitem_1, outputs \\[1\\]"
+    ):
         blob_of(program)
 
 
