@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-UPSTREAM = ("torch_tensorrt", "executorch")
+UPSTREAM = ("torch_tensorrt", "tensorrt", "executorch")
 SWITCH = "TORCHTRT_EXECUTORCH"
 
 

@@ -21,7 +21,10 @@ PATCHES: tuple[Patch, ...] = (
         releases=_TORCH_TENSORRT,
         upstream="queries CUDA and loads TensorRT while it is imported",
         stands="2.14 still needs both to be imported",
-        prepares=(Amendment("torch_tensorrt", f"{_HOST}:prepare"),),
+        prepares=(
+            Amendment("tensorrt", f"{_HOST}:prepare"),
+            Amendment("torch_tensorrt", f"{_HOST}:prepare"),
+        ),
         amends=(
             Amendment("torch_tensorrt._Device", f"{_HOST}.cuda_queries:apply"),
             Amendment("torch_tensorrt._utils", f"{_HOST}.cuda_queries:apply"),
