@@ -1,0 +1,263 @@
+"""CUDA delegates behind other partitioners' on a real GPU, each checked against eager.
+
+A model whose routed operator, a look-up by computed indices, splits it into several partitions is
+lowered with the real ``CudaBackend``: alone, after XNNPACK, and after TensorRT (emulated engines
+where TensorRT is absent). Each CUDA delegate's library is loaded with its weights, run on what
+reaches it in the program, and compared with the same operators in eager mode on the same GPU.
+
+``python tests/gpu/test_cuda_delegates.py`` prints the comparison as a table.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+import pytest
+import torch
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.backend.partitioner import Partitioner
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import export
+from torch.export.passes import move_to_device_pass
+from torch.nn.functional import gelu
+
+DEVICE = "cuda:0"
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available(),
+        reason="the CUDA backend compiles and runs on a CUDA device, and there is none",
+    ),
+]
+
+
+class Routed(torch.nn.Module):
+    """Float tensors (batch, width) to the same shape, through two look-ups by computed rows."""
+
+    def __init__(self, width: int = 64, rows: int = 128) -> None:
+        super().__init__()
+        self.first_row = torch.nn.Linear(width, rows)
+        self.second_row = torch.nn.Linear(width, rows)
+        self.head = torch.nn.Linear(width, width)
+        self.first = torch.nn.Parameter(torch.randn(rows, width))
+        self.second = torch.nn.Parameter(torch.randn(rows, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + gelu(self.first[self.first_row(x).argmax(-1)])
+        x = x + gelu(self.second[self.second_row(torch.relu(x)).argmax(-1)])
+        return self.head(torch.relu(x))
+
+
+Lower = Callable[[torch.nn.Module, tuple[Any, ...], Partitioner], EdgeProgramManager]
+
+
+def lower_alone(
+    module: torch.nn.Module, inputs: tuple[Any, ...], cuda: Partitioner
+) -> EdgeProgramManager:
+    return to_edge_transform_and_lower(export(module, inputs), partitioner=[cuda])
+
+
+def lower_after_xnnpack(
+    module: torch.nn.Module, inputs: tuple[Any, ...], cuda: Partitioner
+) -> EdgeProgramManager:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackPartitioner,
+    )
+
+    program = export(module, inputs)
+    return to_edge_transform_and_lower(
+        program, partitioner=[XnnpackPartitioner(), cuda]
+    )
+
+
+def lower_after_tensorrt(
+    module: torch.nn.Module, inputs: tuple[Any, ...], cuda: Partitioner
+) -> EdgeProgramManager:
+    torch_tensorrt = pytest.importorskip("torch_tensorrt")
+    from torchtrt_executorch import emulated_engines
+
+    with emulated_engines():
+        compiled = torch_tensorrt.compile(
+            module,
+            ir="dynamo",
+            arg_inputs=inputs,
+            target_executorch=True,
+            min_block_size=1,
+            torch_executed_ops={torch.ops.aten.gelu.default},
+        )
+        return torch_tensorrt.executorch.export(
+            compiled, arg_inputs=inputs, partitioners=[cuda]
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program. ``partitions`` is the number of CUDA delegates that it must have."""
+
+    name: str
+    lower: Lower
+    dtype: torch.dtype
+    partitions: int
+
+
+CASES = (
+    Case("alone", lower_alone, torch.float32, 1),
+    Case("alone", lower_alone, torch.float16, 1),
+    Case("after XNNPACK", lower_after_xnnpack, torch.float32, 2),
+    Case("after TensorRT", lower_after_tensorrt, torch.float32, 2),
+    Case("after TensorRT", lower_after_tensorrt, torch.float16, 2),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One CUDA delegate's library against eager. Sizes in bytes, errors absolute."""
+
+    operators: int
+    library: int
+    weights: int
+    error: float
+    largest: float
+
+
+class CompareLibraries(torch.fx.Interpreter):
+    """Runs an edge program, CUDA delegates from their libraries, and compares these with eager."""
+
+    def __init__(self, graph_module: torch.fx.GraphModule) -> None:
+        super().__init__(graph_module)
+        self.comparisons: list[Comparison] = []
+
+    def call_function(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if target is not executorch_call_delegate:
+            return super().call_function(target, args, kwargs)
+        delegate, *inputs = args
+        if delegate.backend_id != "CudaBackend":
+            return delegate.original_module.module()(*inputs)
+        inputs = [value.to(DEVICE) for value in inputs]
+        program = move_to_device_pass(copy.deepcopy(delegate.original_module), DEVICE)
+        expected = list(program.module()(*inputs))
+        library, weights = blobs(delegate)
+        outputs = run_library(library, weights, inputs)
+        torch.testing.assert_close(outputs, expected)
+        differences = [
+            (output.double() - reference.double()).abs().max().item()
+            for output, reference in zip(outputs, expected, strict=True)
+        ]
+        self.comparisons.append(
+            Comparison(
+                operators=sum(n.op == "call_function" for n in program.graph.nodes),
+                library=len(library),
+                weights=len(weights),
+                error=max(differences),
+                largest=max(reference.abs().max().item() for reference in expected),
+            )
+        )
+        return [output.cpu() for output in outputs]
+
+
+def blobs(delegate: LoweredBackendModule) -> tuple[bytes, bytes]:
+    """Return the library and the weights that the delegate's payload names, one key per line."""
+    store = delegate.named_data_store_output
+    entries = dict(store.pte_data)
+    for external in store.external_data.values():
+        entries.update(external)
+    library, weights = (
+        store.buffers[entries[key].buffer_index]
+        for key in delegate.processed_bytes.decode().split("\n")
+    )
+    return library, weights
+
+
+def run_library(
+    library: bytes, weights: bytes, inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Run an AOTInductor library on tensors on the GPU. It isn't linked against torch."""
+    lib = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"
+    ctypes.CDLL(str(lib), mode=ctypes.RTLD_GLOBAL)
+    with tempfile.TemporaryDirectory() as folder:
+        so, blob = Path(folder, "model.wrapper.so"), Path(folder, "weights.blob")
+        so.write_bytes(library)
+        blob.write_bytes(weights)
+        runner = torch._C._aoti.AOTIModelContainerRunnerCuda(str(so), 1, DEVICE, folder)
+        if weights:  # without them it reads memory that nobody allocated
+            runner.update_constant_buffer_from_blob(str(blob))
+        return runner.run(list(inputs))
+
+
+def compare(case: Case) -> list[Comparison]:
+    """Lower ``case``, compare its CUDA delegates and the whole program with eager, emit it.
+
+    Raises:
+        AssertionError: Something differs by more than the dtype's tolerance.
+    """
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+
+    torch.manual_seed(0)
+    module = Routed().to(case.dtype).eval()
+    inputs = (torch.randn(8, 64, dtype=case.dtype),)
+    cuda = CudaPartitioner([CudaBackend.generate_method_name_compile_spec("forward")])
+    with torch.no_grad():
+        expected = module(*inputs)
+        edge = case.lower(module, inputs, cuda)
+        program = edge.exported_program()
+        constants = {**program.state_dict, **program.constants}
+        held = [
+            constants[spec.target]
+            for spec in program.graph_signature.input_specs
+            if spec.target is not None
+        ]
+        interpreter = CompareLibraries(program.graph_module)
+        (output,) = interpreter.run(*held, *inputs)
+    torch.testing.assert_close(output, expected)
+    assert edge.to_executorch().buffer[4:8] == b"ET12"
+    return interpreter.comparisons
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.dtype}")
+def test_each_library_reproduces_eager(case: Case) -> None:
+    assert len(compare(case)) == case.partitions
+
+
+def main() -> None:
+    """Print the comparison of every case."""
+    from executorch.version import __version__
+    from rich.console import Console
+    from rich.table import Table
+
+    if not torch.cuda.is_available():
+        raise SystemExit("no CUDA device: the CUDA backend compiles and runs on one")
+    gpu = torch.cuda.get_device_name(DEVICE)
+    table = Table(
+        title=f"CUDA delegates against eager on {gpu}, torch {torch.__version__}, "
+        f"executorch {__version__}"
+    )
+    headings = ("program", "dtype", "delegate", "operators", "library KiB")
+    for heading in (*headings, "weights KiB", "largest value", "largest error"):
+        table.add_column(heading, justify="right")
+    for case in CASES:
+        for index, result in enumerate(compare(case)):
+            table.add_row(
+                case.name,
+                str(case.dtype).removeprefix("torch."),
+                f"{index + 1} of {case.partitions}",
+                str(result.operators),
+                f"{result.library / 1024:.0f}",
+                f"{result.weights / 1024:.0f}",
+                f"{result.largest:.3g}",
+                f"{result.error:.2g}",
+            )
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
