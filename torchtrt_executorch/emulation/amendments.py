@@ -17,6 +17,9 @@ import torch
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.emulation.build import program_of
 from torchtrt_executorch.emulation.payload import dump, is_emulated, load
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
+    engine_bytes,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +86,8 @@ def _interpret(
         "symbolic_shape_expressions": conversion.extract_symbolic_shape_expressions(
             partition
         ),
-        "aliased_io": {},
+        "weight_name_map": None,  # 2.12
+        "aliased_io": {},  # 2.14
     }
     result = conversion.SerializedInterpreterResult
     return result(**{name: fields[name] for name in result._fields})
@@ -135,11 +139,10 @@ def apply_to_placeholder(module: ModuleType) -> None:
 
     @functools.wraps(upstream)
     def execute(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        inputs, engine = args[0], args[engine_index]
-        payload = memoryview(engine.cpu().contiguous().numpy())
+        payload = engine_bytes(args[engine_index])
         if not is_emulated(payload):
             return upstream(*args, **kwargs)
-        return load(payload)(inputs)
+        return load(payload)(args[0])
 
     for device in ("cpu", "cuda"):
         module.no_op_placeholder_for_execute_engine.register_kernel(device)(execute)

@@ -31,6 +31,7 @@ class EmulatedCudaEngine:
 
     streamable_weights_size = 0
     device_memory_size_v2 = 0
+    num_optimization_profiles = 1
 
     def __init__(self, payload: Buffer) -> None:
         self._program: EmulatedProgram = load(payload)
@@ -70,6 +71,14 @@ class EmulatedCudaEngine:
     def is_shape_inference_io(self, name: str) -> bool:
         """Return whether the binding holds a size rather than data."""
         return not isinstance(self._bindings[name], torch.Tensor)
+
+    def get_aliased_input_tensor(self, name: str) -> str | None:
+        """Return None: no output of an emulated engine shares memory with an input."""
+        return None
+
+    def create_execution_context(self, *args: Any) -> EmulatedCudaEngine:
+        """Return the engine itself, which raises for whatever a context is asked."""
+        return self
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

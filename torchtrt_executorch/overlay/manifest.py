@@ -105,6 +105,67 @@ PATCHES: tuple[Patch, ...] = (
         ),
     ),
     Patch(
+        name="emulated-engines-2.12",
+        summary="The same for 2.12's Python runtime, which then can be exported as well",
+        pull_request="pytorch/TensorRT#4574",
+        releases={"torch-tensorrt": ">=2.12,<2.13"},
+        upstream="an engine class for the Python runtime from 2.13 on",
+        stands="2.12 gets no more releases",
+        amends=(
+            Amendment(
+                "torch_tensorrt.dynamo.conversion._conversion",
+                f"{_EMULATION}:apply_to_conversion",
+            ),
+            Amendment(
+                "torch_tensorrt.dynamo.runtime._TorchTensorRTModule",
+                f"{_EMULATION}_2_12:apply_to_layout",
+            ),
+            Amendment(
+                "torch_tensorrt.dynamo.runtime._PythonTorchTensorRTModule",
+                f"{_HOST}.cuda_queries:apply",
+            ),
+            Amendment(
+                "torch_tensorrt.dynamo.runtime._PythonTorchTensorRTModule",
+                f"{_EMULATION}_2_12:apply_to_python_module",
+            ),
+            Amendment(
+                "torch_tensorrt.dynamo._exporter",
+                f"{_EMULATION}_2_12:apply_to_exporter",
+            ),
+            Amendment(
+                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
+                f"{_EMULATION}:apply_to_placeholder",
+            ),
+        ),
+        anchors=(
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._conversion",
+                "interpret_module_to_result",
+                ("module", "inputs", "settings"),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.runtime._TorchTensorRTModule",
+                "TorchTensorRTModule.decode_metadata",
+                ("encoded_metadata",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.runtime._PythonTorchTensorRTModule",
+                "PythonTorchTensorRTModule.forward",
+            ),
+            Anchor("torch_tensorrt.dynamo.runtime._PythonTorchTensorRTModule", "trt"),
+            Anchor(
+                "torch_tensorrt.dynamo._exporter",
+                "inline_trt_modules",
+                ("gm", "cross_compile_module"),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
+                "no_op_placeholder_for_execute_engine",
+                ("inputs", "serialized_engine"),
+            ),
+        ),
+    ),
+    Patch(
         name="target-executorch",
         summary="Operators that need an output allocator run in PyTorch, by operator or by node",
         pull_request="pytorch/TensorRT#4355",

@@ -1,0 +1,115 @@
+"""Where torch_tensorrt 2.12 meets emulated engines.
+
+2.12's Python runtime is a module of its own, ``PythonTorchTensorRTModule``, that can't be
+exported: without the C++ runtime there is no engine record and no ``tensorrt::execute_engine``.
+Here it gets a record, and exporting writes it into placeholder calls, as upstream does when it
+compiles for another platform.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import pickle
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torchtrt_executorch.emulation.payload import is_emulated
+
+#: Names of the record's slots in ``_TorchTensorRTModule``, in order; ``core/runtime/runtime.h``.
+SLOTS = (
+    "ABI_TARGET_IDX",
+    "NAME_IDX",
+    "DEVICE_IDX",
+    "ENGINE_IDX",
+    "INPUT_BINDING_NAMES_IDX",
+    "OUTPUT_BINDING_NAMES_IDX",
+    "HW_COMPATIBLE_IDX",
+    "SERIALIZED_METADATA_IDX",
+    "TARGET_PLATFORM_IDX",
+    "REQUIRES_OUTPUT_ALLOCATOR_IDX",
+    "RESOURCE_ALLOCATION_STRATEGY_IDX",
+    "REQUIRES_NATIVE_MULTIDEVICE_IDX",
+)
+ABI_VERSION = "8"
+DELIMITER = "%"
+
+
+def apply_to_layout(module: ModuleType) -> None:
+    """Amend ``_TorchTensorRTModule``: the record's layout, which it asks the C++ runtime for."""
+    if module.ENABLED_FEATURES.torch_tensorrt_runtime:
+        return
+    vars(module).update(
+        {name: index for index, name in enumerate(SLOTS)}, SERIALIZATION_LEN=len(SLOTS)
+    )
+    module.TorchTensorRTModule.decode_metadata = staticmethod(_decode_metadata)
+
+
+def apply_to_python_module(module: ModuleType) -> None:
+    """Amend ``_PythonTorchTensorRTModule``: run what is emulated, and have an engine record."""
+    from torchtrt_executorch.emulation.engine import EmulatingTensorRT
+
+    kind = module.PythonTorchTensorRTModule
+    forward = kind.forward
+
+    @functools.wraps(forward)
+    def forward_either(self: Any, *inputs: Any) -> Any:
+        if not is_emulated(self.serialized_engine):
+            return forward(self, *inputs)
+        outputs = self.engine.run([torch.as_tensor(value) for value in inputs])
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    kind.forward = forward_either
+    kind._pack_engine_info = _record
+    module.trt = EmulatingTensorRT(module.trt)
+
+
+def apply_to_exporter(module: ModuleType) -> None:
+    """Amend ``_exporter``: without the C++ runtime, engines are written as placeholder calls."""
+    inline = module.inline_trt_modules
+
+    @functools.wraps(inline)
+    def inline_trt_modules(
+        gm: torch.fx.GraphModule, cross_compile_module: bool | None = False
+    ) -> torch.fx.GraphModule:
+        engines = (
+            child for name, child in gm.named_children() if "_run_on_acc" in name
+        )
+        python_only = any(hasattr(engine, "input_names") for engine in engines)
+        return inline(gm, cross_compile_module or python_only)
+
+    module.inline_trt_modules = inline_trt_modules
+
+
+def _record(module: Any) -> list[str | bytes]:
+    """Return the engine record of a ``PythonTorchTensorRTModule``."""
+    device = module.target_device_properties
+    kind = 0  # tensorrt.DeviceType.GPU
+    fields = (module.target_device_id, device.major, device.minor, kind, device.name)
+    metadata = {
+        "settings": module.settings,
+        "weight_name_map": module.weight_name_map,
+        "inout_symexprs": module.symbolic_shape_expressions,
+        "output_tensors_are_unowned": module.output_tensors_are_unowned,
+    }
+    return [
+        ABI_VERSION,
+        f"{module.name or 'tensorrt'}_engine",
+        DELIMITER.join(map(str, fields)),
+        module.serialized_engine,
+        DELIMITER.join(module.input_names),
+        DELIMITER.join(module.output_names),
+        str(int(module.settings.hardware_compatible)),
+        base64.b64encode(pickle.dumps(metadata)).decode(),
+        str(module.target_platform),
+        str(int(module.requires_output_allocator)),
+        str(int(module.settings.dynamically_allocate_resources)),
+        str(int(module._has_nccl_ops)),
+    ]
+
+
+def _decode_metadata(encoded_metadata: str) -> Any:
+    """Return the record's metadata; it was pickled by the process that compiled the engine."""
+    return pickle.loads(base64.b64decode(encoded_metadata))
