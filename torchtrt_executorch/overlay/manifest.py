@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import Anchor
-from torchtrt_executorch.overlay.patch import Amendment, Patch
-
-_TORCH_TENSORRT = {"torch-tensorrt": ">=2.12,<2.15"}
-_EXECUTORCH = {"executorch": ">=1.3,<1.6"}
-_BOTH = _TORCH_TENSORRT | _EXECUTORCH
+from torchtrt_executorch.overlay.patch import (
+    EXECUTORCH,
+    TESTED,
+    TORCH_TENSORRT,
+    Amendment,
+    Patch,
+)
 
 _HOST = "torchtrt_executorch.host"
 _PATCHES = "torchtrt_executorch.patches.torch_tensorrt"
@@ -18,7 +20,7 @@ PATCHES: tuple[Patch, ...] = (
         name="host",
         summary="import torch_tensorrt without a GPU, without TensorRT, or without both",
         pull_request="pytorch/TensorRT#4504",
-        releases=_TORCH_TENSORRT,
+        releases=TORCH_TENSORRT,
         upstream="queries CUDA and loads TensorRT while it is imported",
         stands="2.14 still needs both to be imported",
         prepares=(
@@ -169,7 +171,7 @@ PATCHES: tuple[Patch, ...] = (
         name="target-executorch",
         summary="Operators that need an output allocator run in PyTorch, by operator or by node",
         pull_request="pytorch/TensorRT#4355",
-        releases=_TORCH_TENSORRT,
+        releases=TORCH_TENSORRT,
         upstream="by node from 2.13 on, as fallback_data_dependent_ops, without the check of the engines",
         stands="2.14 has neither the setting, nor routing by operator, nor an error for engines that need one after all",
         amends=tuple(
@@ -257,7 +259,7 @@ PATCHES: tuple[Patch, ...] = (
         name="tensorrt-partitioner",
         summary="A device label per engine, engine bytes copied once, a blob parser that trusts nobody",
         pull_request="pytorch/TensorRT#4329",
-        releases=_BOTH,
+        releases=TESTED,
         upstream="one label per program from 2.13, per partition from 2.14",
         stands="2.14 still copies engines byte by byte, and binds inputs by position",
         replaces=(
@@ -270,7 +272,7 @@ PATCHES: tuple[Patch, ...] = (
         name="executorch-export",
         summary="torch_tensorrt.executorch.export and save, also from a Python-only build",
         pull_request="pytorch/TensorRT#4574",
-        releases=_BOTH,
+        releases=TESTED,
         upstream="export from 2.14 on, where the C++ runtime is loaded",
         stands="2.14 refuses without the C++ runtime, and drives only its own export",
         replaces=("torch_tensorrt.executorch._export",),
@@ -320,7 +322,7 @@ PATCHES: tuple[Patch, ...] = (
         name="propagate-device-pass",
         summary="Device labels and device copies, each value across at most once",
         pull_request="pytorch/executorch#18078",
-        releases=_EXECUTORCH,
+        releases=EXECUTORCH,
         upstream="labels from 1.3, copies from 1.4, one per delegate that reads the value",
         stands="1.5.1 still copies a shared value once for every delegate",
         replaces=("executorch.exir.passes.propagate_device_pass",),
@@ -329,7 +331,7 @@ PATCHES: tuple[Patch, ...] = (
         name="aoti-partitioner",
         summary="Composes after any partitioner, fewest partitions, linear time",
         pull_request="pytorch/executorch#20077",
-        releases=_EXECUTORCH,
+        releases=EXECUTORCH,
         upstream="skips foreign delegates from 1.4 on, in quadratic time",
         stands="1.5.1 still proposes partitions in quadratic time",
         replaces=("executorch.backends.aoti.aoti_partitioner",),

@@ -14,6 +14,12 @@ from torchtrt_executorch.overlay.upstream import installed_release
 
 SKIP = "TORCHTRT_EXECUTORCH_SKIP"
 
+#: Per distribution, the releases that this project is tested with. A patch that is for some of
+#: them only is left out of the others silently; a release beyond them is worth a warning.
+TORCH_TENSORRT = {"torch-tensorrt": ">=2.12,<2.15"}
+EXECUTORCH = {"executorch": ">=1.3,<1.6"}
+TESTED: Mapping[str, str] = TORCH_TENSORRT | EXECUTORCH
+
 
 @dataclass(frozen=True)
 class Amendment:
@@ -108,12 +114,14 @@ def standing(patch: Patch) -> Standing:
             return Standing(
                 State.NOT_APPLICABLE,
                 f"{name} {release} is not a release it knows ({known})",
-                True,
+                surprising=not _matches(TESTED[name], release),
             )
     missing = [lack for anchor in patch.anchors if (lack := anchor.missing())]
     if missing:
         return Standing(
-            State.NOT_APPLICABLE, f"missing anchor: {'; '.join(missing)}", True
+            State.NOT_APPLICABLE,
+            f"missing anchor: {'; '.join(missing)}",
+            surprising=True,
         )
     return Standing(State.IN_FORCE)
 
