@@ -133,11 +133,10 @@ def _check_outputs(
         return
     unused = [name for i, name in enumerate(output_names) if i not in indices]
     raise ValueError(
-        f"{node.name}: the runtime fills every output of an engine, in order: "
-        f"{', '.join(output_names)}. The partition returns {', '.join(map(str, returned))}, outputs "
-        f"{indices} of the engine."
-        + f" Compile the model without {', '.join(unused)}, which nothing uses."
-        * bool(unused)
+        f"{node.name}: the runtime fills every output of the engine, {', '.join(output_names)}, in "
+        f"order. The partition returns {', '.join(map(str, returned))}, of which outputs {indices} "
+        "are the engine's. Compile the model without outputs that nothing uses"
+        + (f": {', '.join(unused)}" if unused else "")
     )
 
 
