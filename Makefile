@@ -36,7 +36,7 @@ lint: environment
 	@$(RUN)/black --check --quiet $(SOURCES) || { echo "black: run make format"; exit 1; }
 	@$(RUN)/isort --check --quiet $(SOURCES) || { echo "isort: run make format"; exit 1; }
 	@$(RUN)/ruff check --quiet $(SOURCES)
-	@$(RUN)/mypy
+	@$(RUN)/python tools/typecheck.py
 
 format: environment
 	@$(RUN)/isort --quiet $(SOURCES)

@@ -41,7 +41,7 @@ def apply(module: ModuleType) -> None:
 
 def apply_to_save(module: ModuleType) -> None:
     """Wrap ``save``, and let ``torch_tensorrt.executorch`` be reached without an import."""
-    module.save = wrapped(module.save, _save)
+    vars(module).update(save=wrapped(module.save, _save))
     vars(sys.modules["torch_tensorrt"]).setdefault("__getattr__", _subpackage)
 
 

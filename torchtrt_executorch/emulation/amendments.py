@@ -42,7 +42,7 @@ def apply_to_conversion(module: ModuleType) -> None:
         )
         return _interpret(module, partition, settings)
 
-    module.interpret_module_to_result = interpret_module_to_result
+    vars(module).update(interpret_module_to_result=interpret_module_to_result)
 
 
 def _interpret(
@@ -107,7 +107,7 @@ def apply_to_engine(module: ModuleType) -> None:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     module.TRTEngine.execute = execute_either
-    module.trt = EmulatingTensorRT(module.trt)
+    vars(module).update(trt=EmulatingTensorRT(module.trt))
 
 
 def apply_to_module(module: ModuleType) -> None:

@@ -63,7 +63,7 @@ def apply_to_python_module(module: ModuleType) -> None:
 
     kind.forward = forward_either
     kind._pack_engine_info = _record
-    module.trt = EmulatingTensorRT(module.trt)
+    vars(module).update(trt=EmulatingTensorRT(module.trt))
 
 
 def apply_to_exporter(module: ModuleType) -> None:
@@ -80,7 +80,7 @@ def apply_to_exporter(module: ModuleType) -> None:
         python_only = any(hasattr(engine, "input_names") for engine in engines)
         return inline(gm, cross_compile_module or python_only)
 
-    module.inline_trt_modules = inline_trt_modules
+    vars(module).update(inline_trt_modules=inline_trt_modules)
 
 
 def _record(module: Any) -> list[str | bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Sequence
+from typing import Any, Sequence, cast
 
 import torch
 from torch._guards import detect_fake_mode
@@ -49,7 +49,7 @@ def program_of(
         state_dict={},
         range_constraints=_ranges(graph),
         module_call_graph=[_call_entry(signature)],
-        constants=constants,
+        constants={**constants},
     )
     return move_to_device_pass(program, "cpu")
 
@@ -116,9 +116,9 @@ def _signature(graph: Graph, constants: list[str]) -> ExportGraphSignature:
         for node, name in zip(lifted, constants, strict=True)
     ]
     inputs += [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in given]
+    returned = cast("tuple[Node, ...]", graph.output_node().args[0])
     outputs = [
-        OutputSpec(OutputKind.USER_OUTPUT, _argument(node), None)
-        for node in graph.output_node().args[0]
+        OutputSpec(OutputKind.USER_OUTPUT, _argument(node), None) for node in returned
     ]
     return ExportGraphSignature(inputs, outputs)
 
@@ -128,9 +128,9 @@ def _argument(node: Node) -> ArgumentSpec:
     return TensorArgument(node.name) if tensor else SymIntArgument(node.name)
 
 
-def _ranges(graph: Graph) -> dict:
+def _ranges(graph: Graph) -> dict[Any, Any]:
     """Return the range of every symbol in the graph's shapes, as its shape environment has it."""
-    ranges = {}
+    ranges: dict[Any, Any] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
         sizes = value.shape if isinstance(value, torch.Tensor) else [value]

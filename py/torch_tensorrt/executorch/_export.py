@@ -117,11 +117,11 @@ def export(
 
     programs = {}
     for name, held in methods.items():
-        program = held
-        if isinstance(held, GraphModule):
-            program = exported(
-                held, arguments, kwarg_inputs, dynamic_shapes, bool(retrace)
-            )
+        program = (
+            exported(held, arguments, kwarg_inputs, dynamic_shapes, bool(retrace))
+            if isinstance(held, GraphModule)
+            else held
+        )
         programs[name] = with_engine_placeholders(declared_mutations(program, held))
     if not allow_no_engine:
         _check_engines(programs)
