@@ -63,6 +63,7 @@ def apply_to_python_module(module: ModuleType) -> None:
 
     kind.forward = forward_either
     kind._pack_engine_info = _record
+    kind.runtime_cache = None  # upstream's __del__ asks copies for it, which have none
     vars(module).update(trt=EmulatingTensorRT(module.trt))
 
 
