@@ -12,6 +12,7 @@ from typing import Any, Callable, Protocol, Sequence
 
 import torch
 
+from torchtrt_executorch.runtime.arguments import converter
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.values import Value
 
@@ -80,6 +81,7 @@ class TorchKernel:
         self._op = op
         arguments = op._schema.arguments
         self._names = [argument.name for argument in arguments]
+        self._converters = [converter(argument) for argument in arguments]
         self._positional = sum(not argument.kwarg_only for argument in arguments)
         self._writes = [
             index
@@ -103,7 +105,10 @@ class TorchKernel:
 
     def run(self, args: Sequence[Value]) -> None:
         outputs = [v for index in self._writes for v in args[index].tensors()]
-        values = [value.get() for value in args[:-1]]
+        values = [
+            convert(value.get())
+            for convert, value in zip(self._converters, args[:-1], strict=True)
+        ]
         for index in self._outs:
             for output in args[index].tensors():
                 self._make_room(output, args)

@@ -26,6 +26,8 @@ class Program:
         self._lock = threading.Lock()
         self._methods: dict[str, Method] = {}
         self._plans: dict[str, schema.ExecutionPlan] = {}
+        if not file.program.execution_plan:
+            raise ProgramError("the program has no methods")
         for plan in file.program.execution_plan:
             if plan.name is None or plan.name in self._plans:
                 raise ProgramError(

@@ -6,7 +6,7 @@ Between them they cover every instruction and value kind that ExecuTorch's expor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Callable, Sequence
 
 import torch
@@ -258,7 +258,7 @@ CASES: tuple[Case, ...] = (
 )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def build(case: Case) -> bytes:
     """The ``.pte`` of a case, built once."""
     program = export(
@@ -270,3 +270,8 @@ def build(case: Case) -> bytes:
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
     )
     return bytes(edge.to_executorch(case.config()).buffer)
+
+
+def named(name: str) -> Case:
+    """The case called ``name``."""
+    return next(case for case in CASES if case.name == name)

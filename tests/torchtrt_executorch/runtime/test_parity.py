@@ -32,7 +32,7 @@ def test_agrees_with_executorch_and_with_eager(case: programs.Case) -> None:
 
 def _same(results: Any, expected: Any) -> None:
     assert len(results) == len(expected)
-    for result, reference in zip(results, expected):
+    for result, reference in zip(results, expected, strict=True):
         if isinstance(reference, torch.Tensor):
             torch.testing.assert_close(result, reference, rtol=1e-4, atol=1e-5)
         else:

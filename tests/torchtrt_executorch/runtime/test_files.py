@@ -1,0 +1,207 @@
+"""Reading ``.pte`` and ``.ptd`` files: like ExecuTorch's reader, and never beyond the file."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import flatbuffers
+import pytest
+import torch
+from executorch.exir import ExecutorchBackendConfig, schema, to_edge
+from executorch.exir._serialize._program import deserialize_pte_binary
+from torch.export import export
+
+from torchtrt_executorch.runtime import InputError, ProgramError, load
+from torchtrt_executorch.runtime.files import read_data, read_program
+
+from . import programs
+
+READ = ("mlp", "cond", "scan", "index_put", "constant_output", "xnnpack_between")
+BROKEN = ("mlp", "cond", "map", "cache", "split_cat", "dynamic_cat")
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dicts, with nothing and empty the same."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            type(value).__name__: {
+                field.name: _plain(getattr(value, field.name))
+                for field in fields(value)
+            }
+        }
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value) or None
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value] or None
+    return int(value) if isinstance(value, enum.Enum) else (value or None)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_reads_what_executorch_reads(name: str) -> None:
+    pte = programs.build(programs.named(name))
+    ours = read_program(pte)
+    theirs = deserialize_pte_binary(pte)
+    inline = theirs.program.backend_delegate_data
+    for our_plan, their_plan in zip(
+        ours.program.execution_plan, theirs.program.execution_plan, strict=True
+    ):
+        for our_delegate, their_delegate in zip(
+            our_plan.delegates, their_plan.delegates, strict=True
+        ):
+            blob = ours.delegate_blob(our_delegate)
+            assert bytes(blob) == inline[their_delegate.processed.index].data
+            our_delegate.processed = their_delegate.processed
+        assert _plain(our_plan) == _plain(their_plan)
+    for index, buffer in enumerate(theirs.program.constant_buffer):
+        if index:
+            assert bytes(ours.constant(index)).startswith(bytes(buffer.storage))
+    named = theirs.named_data
+    assert {key: bytes(entry.data) for key, entry in ours.named_data.items()} == (
+        {key: named.buffers[e.buffer_index] for key, e in named.pte_data.items()}
+        if named
+        else {}
+    )
+
+
+def _external(model: torch.nn.Module, x: torch.Tensor) -> tuple[bytes, bytes]:
+    edge = to_edge(export(model, (x,)))
+    program = edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+    ((_, ptd),) = program._tensor_data.items()
+    return bytes(program.buffer), bytes(ptd)
+
+
+def test_external_weights(tmp_path: Path) -> None:
+    model, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    pte, ptd = _external(model, x)
+    (tmp_path / "model.pte").write_bytes(pte)
+    (tmp_path / "model.ptd").write_bytes(ptd)
+    program = load(tmp_path / "model.pte", [tmp_path / "model.ptd"])
+    torch.testing.assert_close(program.run(x)[0], model(x))
+
+
+def test_missing_external_weights_are_named() -> None:
+    pte, ptd = _external(torch.nn.Linear(4, 3), torch.randn(2, 4))
+    with pytest.raises(ProgramError, match=r"\(weight\).*data_files"):
+        load(pte).method()
+    _, other = _external(torch.nn.Linear(4, 5), torch.randn(2, 4))
+    with pytest.raises(ProgramError, match="don't belong together"):
+        load(pte, [other]).method()
+    with pytest.raises(ProgramError, match="given twice"):
+        load(pte, [ptd, ptd])
+
+
+def test_data_files_are_bounded() -> None:
+    _, ptd = _external(torch.nn.Linear(4, 3), torch.randn(2, 4))
+    assert {entry.layout.sizes[0] for entry in read_data(ptd).values()} == {3}
+    for end in range(0, len(ptd), 7):
+        _fails_or_reads(lambda end=end: read_data(ptd[:end]))
+    for position in range(0, min(len(ptd), 600)):
+        damaged = bytearray(ptd)
+        damaged[position] ^= 0xFF
+        _fails_or_reads(lambda damaged=damaged: read_data(damaged))
+
+
+def _fails_or_reads(read: Any) -> None:
+    try:
+        read()
+    except ProgramError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\0" * 64, b"not a program" * 10])
+def test_files_that_are_no_programs(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ProgramError):
+        load(content)
+    path = tmp_path / "model.pte"
+    path.write_bytes(content)
+    with pytest.raises(ProgramError):
+        load(path)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_truncated_programs(name: str) -> None:
+    case = programs.named(name)
+    pte = programs.build(case)
+    for end in range(0, len(pte), max(1, len(pte) // 60)):
+        _runs_or_says_why(pte[:end], case)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_bit_flips(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtrt_executorch.runtime.method.MAX_INSTRUCTIONS", 2000)
+    case = programs.named(name)
+    pte = programs.build(case)
+    segments = pte[8:12] == b"eh00"
+    flatbuffer = int.from_bytes(pte[16:24], "little") if segments else len(pte)
+    chance = random.Random(seed)
+    refused = 0
+    for _ in range(2000 if seed else 150):
+        damaged = bytearray(pte)
+        damaged[chance.randrange(flatbuffer)] ^= 1 << chance.randrange(8)
+        refused += not _runs_or_says_why(damaged, case)
+    assert refused
+
+
+def _runs_or_says_why(pte: bytes | bytearray, case: programs.Case) -> bool:
+    try:
+        program = load(pte)
+        program.method(program.method_names[0])(*case.calls()[0])
+    except (ProgramError, InputError) as error:
+        assert str(error)
+        return False
+    return True
+
+
+def test_a_small_file_can_not_unfold_into_a_large_one() -> None:
+    """Ten thousand methods that are one table, with ten thousand values that are one table."""
+    builder = flatbuffers.Builder()
+
+    def repeated(table: int) -> int:
+        builder.StartVector(4, 10_000, 4)
+        for _ in range(10_000):
+            builder.PrependUOffsetTRelative(table)
+        return builder.EndVector()
+
+    def table(slots: int, **offsets: int) -> int:
+        builder.StartObject(slots)
+        for slot, offset in offsets.items():
+            builder.PrependUOffsetTRelativeSlot(int(slot[1:]), offset, 0)
+        return builder.EndObject()
+
+    null = table(0)
+    builder.StartObject(2)
+    builder.PrependUint8Slot(0, 1, 0)
+    builder.PrependUOffsetTRelativeSlot(1, null, 0)
+    value = builder.EndObject()
+    plan = table(10, _2=repeated(value))
+    program = table(8, _1=repeated(plan))
+    builder.Finish(program, file_identifier=b"ET12")
+    with pytest.raises(ProgramError, match="over and over"):
+        load(bytes(builder.Output()))
+
+
+def test_the_file_is_not_written_to(tmp_path: Path) -> None:
+    case = programs.named("counter")
+    pte = programs.build(case)
+    path = tmp_path / "counter.pte"
+    path.write_bytes(pte)
+    program = load(path)
+    for inputs in case.calls():
+        program.run(*inputs)
+    assert path.read_bytes() == pte
+
+
+def test_schema_fields_are_executorch_s() -> None:
+    """A field that a later executorch appends is noticed here."""
+    from torchtrt_executorch.runtime.pte_schema import PROGRAM
+
+    for table, slots in PROGRAM.items():
+        names = {field.name for field in fields(table)}
+        if table is schema.Double:
+            names = {"double_val"}
+        assert set(slots) == names, table.__name__

@@ -1,0 +1,368 @@
+"""Methods: description, state, ownership, threads, registries, and errors that say what to do."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable
+
+import pytest
+import torch
+from executorch.exir import ExecutorchBackendConfig, schema, to_edge
+from executorch.exir._serialize._program import (
+    deserialize_pte_binary,
+    serialize_pte_binary,
+)
+from torch import nn
+from torch.export import Dim, export
+
+from torchtrt_executorch.runtime import (
+    InputError,
+    InstructionError,
+    Program,
+    ProgramError,
+    load,
+    register_backend,
+    register_kernel,
+)
+
+from . import programs
+
+
+def edited(pte: bytes, edit: Callable[[schema.Program], None]) -> bytes:
+    """``pte`` with its program changed, as a broken exporter would have written it."""
+    file = deserialize_pte_binary(pte)
+    edit(file.program)
+    return bytes(serialize_pte_binary(file, extract_delegate_segments=True))
+
+
+def instructions(program: schema.Program, kind: type) -> list[Any]:
+    (chain,) = program.execution_plan[0].chains
+    return [i.instr_args for i in chain.instructions if isinstance(i.instr_args, kind)]
+
+
+def _program(name: str) -> Program:
+    return load(programs.build(programs.named(name)))
+
+
+def test_describes_inputs_and_outputs() -> None:
+    method = _program("dynamic_mlp").method("forward")
+    (given,), (returned,) = method.inputs, method.outputs
+    assert (given.shape, given.dtype, given.dynamic) == ((8, 8), torch.float32, True)
+    assert given.device == torch.device("cpu")
+    assert (returned.name, returned.kind, returned.shape) == (
+        "output 0",
+        "tensor",
+        (8, 4),
+    )
+    kinds = [value.kind for value in _program("constant_output").method().outputs]
+    assert kinds == ["tensor", "tensor", "int", "NoneType"]
+
+
+def test_several_methods_keep_their_own_state() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return x + self.count
+
+        def twice(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    two, x = Two(), torch.ones(2)
+    exported = {"forward": export(two, (x,))}
+    two.forward = two.twice  # type: ignore[method-assign]
+    exported["twice"] = export(two, (x,))
+    edge = to_edge(exported, constant_methods={"size": 7, "names": ["a", 2.5]})
+    program = load(edge.to_executorch().buffer)
+    assert set(program.method_names) == {"forward", "twice", "size", "names"}
+    assert program.method("size")() == (7,)
+    assert program.method("names")() == ("a", 2.5)
+    assert [program.run(x)[0][0].item() for _ in range(3)] == [2, 3, 4]
+    assert program.method("twice")(x)[0].tolist() == [2, 2]
+    assert program.method("forward") is program.method("forward")
+    assert program.stats().calls == {"forward": 3, "twice": 1, "size": 1, "names": 1}
+    with pytest.raises(KeyError, match="no method 'other'; the program has forward"):
+        program.method("other")
+
+
+def test_initial_state_of_a_mutable_buffer() -> None:
+    from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+
+    class Starts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.tensor([40.0, 50.0]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(x)
+            return self.count.clone()
+
+    x = torch.tensor([1.0, 2.0])
+    config = ExecutorchBackendConfig(passes=[InitializedMutableBufferPass(["count"])])
+    program = load(to_edge(export(Starts(), (x,))).to_executorch(config).buffer)
+    assert program.run(x)[0].tolist() == [41, 52]
+    assert program.run(x)[0].tolist() == [42, 54]
+
+
+def test_results_are_the_caller_s_and_inputs_stay_untouched() -> None:
+    for name in ("counter", "unplanned_io", "constant_output"):
+        case = programs.named(name)
+        method = _program(name).method("forward")
+        first, second = case.calls()[:2]
+        kept = [x.clone() for x in first]
+        result = [r for r in method(*first) if isinstance(r, torch.Tensor)]
+        copies = [r.clone() for r in result]
+        method(*second)
+        for ours, copy in zip(result, copies, strict=True):
+            assert torch.equal(ours, copy)
+            ours.fill_(-7)
+        for given, copy in zip(first, kept, strict=True):
+            assert torch.equal(given, copy)
+
+
+def test_threads_take_turns() -> None:
+    method = _program("counter").method("forward")
+    seen: list[float] = []
+
+    def call() -> None:
+        for _ in range(20):
+            seen.append(method(torch.ones(3))[0][0].item())
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == list(range(1, 81))
+
+
+def test_inputs_in_another_memory_order_are_laid_out() -> None:
+    method = _program("unplanned_io").method("forward")
+    x = torch.randn(8, 4)
+    assert torch.equal(method(x.t())[0], method(x.t().contiguous())[0])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((), "takes 1 inputs and is given 0"),
+        ((torch.ones(3, 8, dtype=torch.float64),), "float64; it has to be torch.float32"),
+        ((torch.ones(3, 9),), r"shape \[3, 9\] where the program allows at most \[8, 8\]"),
+        ((torch.ones(9, 8),), "at most"),
+        ((torch.ones(8),), "at most"),
+        ((3,), "is a int, not a tensor"),
+    ],
+)  # fmt: skip
+def test_wrong_inputs(inputs: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        _program("dynamic_mlp").run(*inputs)
+
+
+def test_numbers_are_part_of_the_program() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor, factor: int) -> torch.Tensor:
+            return x * factor
+
+    program = load(to_edge(export(Scaled(), (torch.ones(2), 3))).to_executorch().buffer)
+    assert program.run(torch.ones(2), 3)[0].tolist() == [3, 3]
+    with pytest.raises(InputError, match="exported for 3"):
+        program.run(torch.ones(2), 4)
+
+
+def test_kernels_are_found_by_name_or_registered() -> None:
+    def rename(program: schema.Program) -> None:
+        for operator in program.execution_plan[0].operators:
+            if operator.name == "aten::mul":
+                operator.name = "mine::multiply"
+
+    pte = edited(programs.build(programs.named("counter")), rename)
+    with pytest.raises(
+        ProgramError, match=r"instruction \d+: no kernel for .*mine::mul"
+    ):
+        load(pte).method()
+    register_kernel("mine::multiply.out", lambda x, y, out: torch.mul(x, y, out=out))
+    try:
+        assert load(pte).run(torch.ones(3))[0].tolist() == [1, 1, 1]
+    finally:
+        register_kernel("mine::multiply.out", None)
+
+
+@pytest.mark.parametrize(
+    ("operator", "message"),
+    [
+        (("aten::from_file", "out"), "opens files"),
+        (("aten::add", "Tensor"), "does not write its result to an argument"),
+        (("aten::add", "nothing"), "no kernel for"),
+        (("__class__::x", ""), "no kernel for"),
+        (("_dir::x", ""), "no kernel for"),
+        (("load_library::x", ""), "no kernel for"),
+        (("aten::__init__", ""), "no kernel for"),
+        (("tensorrt::execute_engine", ""), "no kernel for|does not write"),
+    ],
+)  # fmt: skip
+def test_a_program_can_not_name_what_is_no_kernel(
+    operator: tuple[str, str], message: str
+) -> None:
+    def rename(program: schema.Program) -> None:
+        found = program.execution_plan[0].operators[-1]
+        found.name, found.overload = operator
+
+    with pytest.raises(ProgramError, match=message):
+        load(edited(programs.build(programs.named("mlp")), rename)).method()
+
+
+def test_enumerations_are_checked_before_torch_sees_them() -> None:
+    """torch takes a tensor, or any number, for a dtype, and crashes."""
+
+    def use_as_dtype(value: int) -> Callable[[schema.Program], None]:
+        def edit(program: schema.Program) -> None:
+            plan = program.execution_plan[0]
+            for call in instructions(program, schema.KernelCall):
+                if plan.operators[call.op_index].name == "aten::cumsum":
+                    call.args[2] = value
+
+        return edit
+
+    pte = programs.build(programs.named("cache"))
+    with pytest.raises(
+        InstructionError, match=r"aten::cumsum.out.*argument dtype.*Tensor"
+    ):
+        load(edited(pte, use_as_dtype(0))).run(*programs.named("cache").calls()[0])
+
+
+def test_a_loop_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtrt_executorch.runtime.method.MAX_INSTRUCTIONS", 500)
+
+    def never_done(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        plan.values.append(schema.EValue(schema.Bool(False)))
+        jump = schema.JumpFalseCall(len(plan.values) - 1, destination_instruction=0)
+        plan.chains[0].instructions.insert(0, schema.Instruction(jump))
+
+    case = programs.named("mlp")
+    pte = edited(programs.build(case), never_done)
+    with pytest.raises(InstructionError, match=r"stopped after 500 .*jump if false"):
+        load(pte).run(*case.calls()[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (schema.KernelCall, "op_index", 99),
+        (schema.KernelCall, "op_index", -1),
+        (schema.KernelCall, "args", [0, 10_000]),
+        (schema.KernelCall, "args", [-3]),
+        (schema.KernelCall, "args", []),
+        (schema.JumpFalseCall, "destination_instruction", 1000),
+        (schema.JumpFalseCall, "destination_instruction", -1),
+        (schema.JumpFalseCall, "cond_value_index", 1000),
+        (schema.MoveCall, "move_to", -1),
+        (schema.MoveCall, "move_from", 5000),
+    ],
+)
+def test_indices_are_checked_before_anything_runs(
+    kind: type, field: str, value: Any
+) -> None:
+    def edit(program: schema.Program) -> None:
+        setattr(instructions(program, kind)[0], field, value)
+
+    with pytest.raises(ProgramError, match=r"forward: instruction \d+: "):
+        load(edited(programs.build(programs.named("cond")), edit)).method()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda t: setattr(t, "sizes", [2**30, 2**30, 2**30]), "is no shape"),
+        (lambda t: setattr(t, "sizes", [-1]), "is no shape"),
+        (lambda t: setattr(t, "sizes", [4096]), "no order|arena"),
+        (lambda t: setattr(t, "dim_order", [7] * len(t.sizes)), "no order"),
+        (lambda t: setattr(t, "storage_offset", 3), "storage offset"),
+        (lambda t: setattr(t.allocation_info, "memory_id", 9), "arena 9"),
+        (lambda t: setattr(t.allocation_info, "memory_offset_high", 9), "arena"),
+        (lambda t: setattr(t.allocation_info, "memory_offset_low", 2), "unaligned"),
+    ],
+)  # fmt: skip
+def test_tensors_stay_in_their_arena(edit: Callable[[Any], None], message: str) -> None:
+    def change(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        edit(plan.values[plan.inputs[0]].val)
+
+    with pytest.raises(ProgramError, match=message):
+        load(edited(programs.build(programs.named("mlp")), change)).method()
+
+
+def test_kernel_failures_name_the_instruction() -> None:
+    """An index beyond the table, which torch refuses."""
+    with pytest.raises(
+        InstructionError, match=r"forward: instruction \d+ \(aten::embed"
+    ):
+        _program("transformer").run(torch.full((1, 4), 99))
+
+
+def test_an_unknown_backend_says_how_to_add_it() -> None:
+    def rename(program: schema.Program) -> None:
+        for delegate in program.execution_plan[0].delegates:
+            delegate.id = "NoSuchBackend"
+
+    pte = edited(programs.build(programs.named("xnnpack_mlp")), rename)
+    with pytest.raises(ProgramError, match="NoSuchBackend.*register_backend"):
+        load(pte).method()
+
+
+def test_a_registered_backend_runs() -> None:
+    class Halves:
+        def execute(self, args: Any) -> None:
+            args[-1].write(torch.full((3, 4), 0.5))
+
+    contexts: list[Any] = []
+
+    def backend(context: Any) -> Halves:
+        contexts.append(context)
+        return Halves()
+
+    register_backend("XnnpackBackend", backend)
+    try:
+        result = load(programs.build(programs.named("xnnpack_mlp"))).run(
+            torch.ones(3, 8)
+        )
+    finally:
+        register_backend("XnnpackBackend", None)
+    assert result[0].unique().tolist() == [0.5]
+    (context,) = contexts
+    assert (context.backend_id, context.num_inputs) == ("XnnpackBackend", 1)
+    assert context.name == "forward/0 (XnnpackBackend)"
+
+
+def test_statistics_count_by_name() -> None:
+    program = _program("map")
+    program.run(*programs.named("map").calls()[0])
+    stats = program.stats()
+    assert stats.calls == {"forward": 1}
+    assert stats.kernels["executorch_prim::et_copy_index.tensor"] == 4
+    assert stats.delegates == {} and stats.copies == {} and stats.staged == {}
+
+
+def test_a_dynamic_output_may_not_outgrow_its_plan() -> None:
+    """A bound that is lowered after export: the kernel's result no longer fits."""
+
+    class Doubles(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x, x])
+
+    x = torch.ones(4, 2)
+    exported = export(Doubles(), (x,), dynamic_shapes=({0: Dim("n", min=2, max=8)},))
+
+    def lower(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        plan.values[plan.outputs[0]].val.sizes[0] = 6
+
+    program = load(edited(to_edge(exported).to_executorch().buffer, lower))
+    assert program.run(torch.ones(3, 2))[0].shape == (6, 2)
+    with pytest.raises(
+        InstructionError, match=r"aten::cat.out.*\[8, 2\].*at most \[6, 2\]"
+    ):
+        program.run(x)
