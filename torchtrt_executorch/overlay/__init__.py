@@ -33,7 +33,7 @@ class OverlayFinder:
         except (
             Exception
         ) as error:  # an import of upstream's must not fail because of us
-            _warn(f"could not serve {fullname}: {error!r}")
+            warn(f"the overlay could not serve {fullname}: {error!r}")
             return None
 
 
@@ -53,16 +53,19 @@ def _engage() -> Any:
 
         return Overlay()
     except Exception as error:
-        _warn(f"could not be engaged, upstream is left as it is: {error!r}")
+        warn(f"the overlay could not be engaged, upstream is left as it is: {error!r}")
         return _Inert
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
+    """Warn; where warnings are errors only print it, for it is no reason to fail an import."""
     import warnings
 
-    warnings.warn(
-        f"torchtrt-executorch: the overlay {message}", RuntimeWarning, stacklevel=3
-    )
+    text = f"torchtrt-executorch: {message}"
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        print(f"RuntimeWarning: {text}", file=sys.stderr)
 
 
 def activate() -> None:
@@ -79,4 +82,4 @@ def activate() -> None:
                 _engage()
             )  # upstream came first: catch what is in the making
     except Exception as error:
-        _warn(f"could not be activated: {error!r}")
+        warn(f"the overlay could not be activated: {error!r}")

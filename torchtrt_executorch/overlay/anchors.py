@@ -39,7 +39,10 @@ class Anchor:
             return f"no module {self.module}"
         if not self.name:
             return None
-        scope = _scope(path)
+        try:
+            scope = _scope(path)
+        except (OSError, SyntaxError, ValueError) as error:
+            return f"{self.module} can't be read: {error}"
         *owners, name = self.name.split(".")
         for owner in owners:
             definition = scope.get(owner)
@@ -72,14 +75,15 @@ def _bindings(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
                 yield (alias.asname or alias.name).split(".")[0], statement
         elif isinstance(statement, ast.Assign):
             for target in statement.targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, statement
+                for part in ast.walk(target):
+                    if isinstance(part, ast.Name):
+                        yield part.id, statement
         elif isinstance(statement, ast.AnnAssign) and isinstance(
             statement.target, ast.Name
         ):
             yield statement.target.id, statement
-        else:  # what stands under if, try and with is defined as well
-            for field in ("body", "handlers", "orelse", "finalbody"):
+        else:  # what stands under if, try, with and match is defined as well
+            for field in ("body", "handlers", "cases", "orelse", "finalbody"):
                 yield from _bindings(getattr(statement, field, []))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import warnings
 from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -18,6 +17,7 @@ from typing import Any, Callable
 
 import wrapt
 
+from torchtrt_executorch.overlay import warn
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import (
     Amendment,
@@ -26,6 +26,7 @@ from torchtrt_executorch.overlay.patch import (
     State,
     standing,
 )
+from torchtrt_executorch.overlay.snapshot import Snapshot
 
 _OURS = "torchtrt_executorch.patches."
 
@@ -50,7 +51,9 @@ class Overlay:
     def _take(self, patch: Patch) -> None:
         found = self.standings[patch.name] = standing(patch)
         if found.surprising:
-            _warn(patch, f"is left out, {found.reason}; upstream is as it was")
+            warn(
+                f"the patch {patch.name} is left out, {found.reason}; upstream is as it was"
+            )
         if found.state is not State.IN_FORCE:
             return
         self._served.update(patch.replaces)
@@ -75,10 +78,9 @@ class Overlay:
     def _amend(self, patch: Patch, amendment: Amendment, module: ModuleType) -> None:
         if patch.name in self._failed:
             return
-        before = dict(vars(module))
+        snapshot = Snapshot(module)
         if not self._run(patch, amendment.by, module):
-            vars(module).clear()
-            vars(module).update(before)
+            snapshot.restore()
 
     def _run(self, patch: Patch, function: str, argument: Any) -> bool:
         try:
@@ -86,9 +88,9 @@ class Overlay:
             return True
         except Exception as error:
             self._failed.add(patch.name)
-            _warn(
-                patch,
-                f"could not be applied by {function}: {error!r}; upstream is as it was",
+            warn(
+                f"the patch {patch.name} could not be applied by {function}: {error!r}; "
+                f"{argument if isinstance(argument, str) else argument.__name__} is as it was"
             )
             return False
 
@@ -145,8 +147,3 @@ def _when_complete(module: ModuleType, hook: Callable[[ModuleType], None]) -> No
             return getattr(self, name)
 
     module.__class__ = Incomplete
-
-
-def _warn(patch: Patch, message: str) -> None:
-    text = f"torchtrt-executorch: the patch {patch.name} {message}"
-    warnings.warn(text, RuntimeWarning, stacklevel=2)

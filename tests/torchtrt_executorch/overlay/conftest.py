@@ -1,0 +1,98 @@
+"""Processes of their own, in which other packages may stand ahead of the installed ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Process:
+    """What a Python process printed as JSON, and the warnings of ours."""
+
+    def __init__(self, code: str, ahead: tuple[Path, ...], environment: dict[str, str]):
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("TORCHTRT_") and name != "PYTHONPATH"
+        }
+        settings = {
+            "PYTHONPATH": os.pathsep.join(map(str, ahead)),
+            "OMP_NUM_THREADS": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**inherited, **settings, **environment},
+            cwd=sys.prefix,  # nothing in the current folder stands in for what is installed
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        self.stderr = done.stderr
+        self.facts: Any = json.loads(done.stdout.splitlines()[-1])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the overlay warned of, one text per warning."""
+        marker = "RuntimeWarning: torchtrt-executorch: "
+        return [
+            line.split(marker, 1)[1]
+            for line in self.stderr.splitlines()
+            if marker in line
+        ]
+
+
+Run = Callable[..., Process]
+
+
+@pytest.fixture(scope="session")
+def run() -> Run:
+    """Run code that ends by printing JSON; ``ahead`` are folders ahead on ``sys.path``."""
+
+    def run(code: str, *ahead: Path, **environment: str) -> Process:
+        return Process(code, ahead, environment)
+
+    return run
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Callable[..., Path]:
+    """Make a package that differs from the installed one in one file, which has to exist.
+
+    Returns the folder to put ahead on the path. All other files are links.
+    """
+
+    def variant(package: str, file: str, change: Callable[[str], str]) -> Path:
+        spec = PathFinder.find_spec(package)
+        if spec is None:  # an editable install
+            spec = sys.modules[package].__spec__
+        assert spec is not None and spec.submodule_search_locations
+        original = Path(next(iter(spec.submodule_search_locations)))
+        folder = tmp_path / f"ahead_{package}"
+        _link(original, folder / package, Path(file))
+        text = (original / file).read_text()
+        changed = change(text)
+        assert changed != text
+        (folder / package / file).write_text(changed)
+        return folder
+
+    return variant
+
+
+def _link(original: Path, copy: Path, file: Path) -> None:
+    copy.mkdir(parents=True)
+    for entry in original.iterdir():
+        if entry.name == "__pycache__" or entry.name == str(file):
+            continue
+        if entry.name == file.parts[0]:
+            _link(entry, copy / entry.name, Path(*file.parts[1:]))
+        else:
+            (copy / entry.name).symlink_to(entry)

@@ -1,0 +1,112 @@
+"""A patch that is turned off, unknown to a release, or has lost an anchor: upstream, untouched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+AOTI = "executorch.backends.aoti.aoti_partitioner"
+DEVICES = "executorch.exir.passes.propagate_device_pass"
+PROGRAM = "executorch.exir.program._program"
+
+# Where each module is from, and what of torchtrt_executorch amends the functions of _program.
+EXECUTORCH = f"""
+import importlib, json, torch
+program = importlib.import_module("{PROGRAM}")
+files = [importlib.import_module(name).__file__ for name in ("{AOTI}", "{DEVICES}")]
+functions = [program.to_edge, program.ExecutorchProgramManager.save]
+files += [function.__code__.co_filename for function in functions]
+print(json.dumps(files))
+"""
+
+
+def upstreams(files: list[str]) -> list[bool]:
+    """Whether each file is one of ExecuTorch's own."""
+    return ["executorch" in Path(file).parts for file in files]
+
+
+def release(folder: Path, distribution: str, version: str) -> Path:
+    """Claim that another release of ``distribution`` is installed, in ``folder``."""
+    info = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    )
+    return folder
+
+
+def test_skip(run) -> None:
+    """Skipped by name, without a warning; others are in force."""
+    process = run(
+        "import importlib.util, json, torch\n"
+        "import executorch.backends\n"
+        "from torchtrt_executorch.overlay.manifest import PATCHES\n"
+        "from torchtrt_executorch.overlay.patch import standing\n"
+        f"file = importlib.util.find_spec('{AOTI}').origin\n"
+        "reasons = {patch.name: standing(patch).reason for patch in PATCHES}\n"
+        "print(json.dumps([file, reasons]))",
+        TORCHTRT_EXECUTORCH_SKIP="aoti-partitioner, host",
+    )
+    file, reasons = process.facts
+    assert upstreams([file]) == [True]
+    assert {name for name, reason in reasons.items() if "SKIP" in reason} == {
+        "aoti-partitioner",
+        "host",
+    }
+    assert process.warnings == []
+
+
+def test_unknown_release(run, tmp_path: Path) -> None:
+    ahead = release(tmp_path, "executorch", "9.9")
+    process = run(EXECUTORCH, ahead)
+    assert upstreams(process.facts) == [True] * 4
+    assert sorted(text.split()[2] for text in process.warnings) == [
+        "aoti-partitioner",
+        "executorch-export",
+        "propagate-device-pass",
+        "tensorrt-partitioner",
+    ]
+    assert all(
+        "executorch 9.9 is not a release it knows" in w for w in process.warnings
+    )
+
+
+def test_missing_anchor(run, variant) -> None:
+    """One anchor is lost; nothing of its patch is applied, in none of its modules."""
+    ahead = variant(
+        "torch_tensorrt",
+        "dynamo/runtime/_MutableTorchTensorRTModule.py",
+        lambda text: text.replace("pytorch_model", "renamed_model"),
+    )
+    process = run(
+        "import json, inspect, torch_tensorrt as tt\n"
+        "from torch_tensorrt.dynamo import _compiler\n"
+        "names = [*inspect.signature(tt.compile).parameters, *vars(tt.dynamo.CompilationSettings()),"
+        " *vars(_compiler), *inspect.signature(tt.MutableTorchTensorRTModule).parameters]\n"
+        "others = [tt.save.__code__.co_filename]\n"
+        "print(json.dumps([tt.__file__, names, others]))",
+        ahead,
+    )
+    file, names, others = process.facts
+    assert Path(file).is_relative_to(ahead)
+    assert not {"target_executorch", "_output_allocator_ops"} & set(names)
+    assert upstreams(others) == [False]  # other patches are in force
+    (warning,) = process.warnings
+    assert warning.startswith("the patch target-executorch is left out")
+    assert "MutableTorchTensorRTModule.__init__ has no pytorch_model" in warning
+
+
+def test_failing_amendment_is_taken_back(run) -> None:
+    """The patch replaced a class's method before it failed; that is undone as well."""
+
+    process = run(
+        "import torchtrt_executorch.patches.executorch.exir.program._program_patch as patch\n"
+        "upstream = patch.apply\n"
+        "def apply(module):\n"
+        "    upstream(module)\n"
+        "    raise OSError('broken')\n"
+        "patch.apply = apply\n" + EXECUTORCH,
+    )
+    assert upstreams(process.facts) == [False, False, True, True]
+    (warning,) = process.warnings
+    assert warning.startswith("the patch executorch-export could not be applied")
+    assert "OSError('broken')" in warning
