@@ -50,7 +50,10 @@ def constant_owners(
             value = written[spec.target]
             owner = _owner_of_state(constant, value, tags, returned[value.name])
         else:
-            owner = _owner_of_constant(constant, tags) if constant.users else heir
+            lifted = spec.kind == InputKind.CONSTANT_TENSOR
+            owner = (
+                _owner_of_constant(constant, tags, lifted) if constant.users else heir
+            )
         if owner is not None:
             owners[constant] = owner
     return owners
@@ -67,11 +70,19 @@ def _owner_of_state(
     return owners.pop()
 
 
-def _owner_of_constant(constant: Node, tags: Mapping[Node, str]) -> str | None:
-    """Return the partition that reads ``constant``, the first one if it can be copied."""
+def _owner_of_constant(
+    constant: Node, tags: Mapping[Node, str], lifted: bool
+) -> str | None:
+    """Return the partition that reads ``constant``, the first one if all can have copies.
+
+    Lowering copies a shared constant once for each reader. It doesn't look for it inside lists,
+    and a program that holds a lifted constant twice can't be run.
+    """
     owners = [tags.get(user) for user in constant.users]
-    copyable = not constant.meta.get("no_copy") and all(
-        _reads_directly(user, constant) for user in constant.users
+    copyable = (
+        not constant.meta.get("no_copy")
+        and all(_reads_directly(user, constant) for user in constant.users)
+        and not (lifted and len(set(owners)) < len(owners))
     )
     if len(set(owners)) > 1 and not copyable:
         return None
@@ -79,7 +90,6 @@ def _owner_of_constant(constant: Node, tags: Mapping[Node, str]) -> str | None:
 
 
 def _reads_directly(user: Node, constant: Node) -> bool:
-    """Tell whether lowering can hand ``user`` a copy: it doesn't look into lists for that."""
     arguments = (*user.args, *user.kwargs.values())
     nested = [argument for argument in arguments if not isinstance(argument, Node)]
     return constant not in pytree.tree_leaves(nested)

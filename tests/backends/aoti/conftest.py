@@ -89,12 +89,12 @@ class Lowered:
         }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def second() -> AotiPartitioner:
     return AotiPartitioner("AotiTestBackend", [])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def foreign() -> type[ForeignPartitioner]:
     return ForeignPartitioner
 

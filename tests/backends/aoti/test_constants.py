@@ -4,116 +4,121 @@ from __future__ import annotations
 
 import pytest
 import torch
+from executorch.exir import to_edge_transform_and_lower
 from torch.export import export
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
-
-
-class Holder(torch.nn.Module):
-    """A module with one constant ``w`` of the given kind, and a forward function."""
-
-    def __init__(self, kind, forward):
-        super().__init__()
-        w = torch.linspace(1, 2, 4)
-        if kind == "parameter":
-            self.w = torch.nn.Parameter(w)
-        elif kind == "lifted":
-            self.w = w
-        else:
-            self.register_buffer("w", w, persistent=kind == "buffer")
-        self._forward = forward
-
-    def forward(self, x):
-        return self._forward(self.w, x)
-
-
 KINDS = ("parameter", "buffer", "non-persistent buffer", "lifted")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_constant_of_one_partition_moves_into_it(lower, foreign, kind):
-    model = Holder(kind, lambda w, x: torch.sin(x + w) * w.sum() + w)
-    lowered = lower(model, (X,), foreign("sin"))
-    assert len(lowered.delegates()) == 2
-    assert not lowered.program.state_dict and not lowered.program.constants
+class Model(torch.nn.Module):
+    """A module with four constants, one of each kind, handed to ``forward`` one by one."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.w0 = torch.nn.Parameter(torch.linspace(1, 2, 4))
+        self.register_buffer("w1", torch.linspace(2, 3, 4))
+        self.register_buffer("w2", torch.linspace(3, 4, 4), persistent=False)
+        self.w3 = torch.linspace(4, 5, 4)
+        self.function = function
+
+    def forward(self, x):
+        return [self.function(w, x) for w in (self.w0, self.w1, self.w2, self.w3)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_constant_of_two_partitions_is_copied(lower, foreign, kind):
-    model = Holder(kind, lambda w, x: torch.sin(torch.sin(x + w) * w) - w)
-    lowered = lower(model, (X,), foreign("sin"))
-    owned = [
-        len(delegate.original_module.state_dict)
-        + len(delegate.original_module.constants)
-        for delegate in lowered.delegates()
-    ]
-    assert owned == [1, 1, 1]
-    assert not lowered.program.graph_signature.inputs_to_parameters
+def held(program):
+    """Which of the four constants are inputs of ``program``."""
+    targets = (spec.target for spec in program.graph_signature.input_specs)
+    return sorted({target for target in targets if target and target.startswith("w")})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_constant_that_a_foreign_delegate_reads_as_well(lower, foreign, kind):
-    model = Holder(kind, lambda w, x: torch.mul(w, x) + torch.atan2(w, x) - w)
-    lowered = lower(model, (X,), foreign("mul"))
-    assert len(lowered.delegates()) == 1
-    (delegate,) = lowered.delegates()
-    program = delegate.original_module
-    assert len(program.state_dict) + len(program.constants) == 1
+def owned(lowered):
+    return [held(delegate.original_module) for delegate in lowered.delegates()]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_constant_of_a_foreign_delegate_alone_stays(lower, foreign, kind):
-    model = Holder(kind, lambda w, x: torch.mul(w, x) + x)
-    lowered = lower(model, (X,), foreign("mul"))
-    (delegate,) = lowered.delegates()
-    program = delegate.original_module
-    assert not program.state_dict and not program.constants
+ALL = ["w0", "w1", "w2", "w3"]
 
 
-@pytest.mark.parametrize("kind", KINDS[:3])
-def test_constant_that_nothing_reads_moves(lower, foreign, kind):
-    model = Holder(kind, lambda w, x: torch.sin(x) + 1)
-    lowered = lower(model, (X,), foreign("sin"))
-    assert not lowered.program.state_dict and not lowered.program.constants
-
-
-@pytest.mark.parametrize("kind", KINDS[:3])
-def test_constant_that_nothing_reads_stays_without_partitions(lower, foreign, kind):
-    lowered = lower(Holder(kind, lambda w, x: torch.sin(x)), (X,), foreign("sin"))
-    assert not lowered.delegates()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_constant_that_the_program_returns_stays(lower, foreign, kind):
-    model = Holder(kind, lambda w, x: (w, torch.sin(x + w) * 2))
-    lowered = lower(model, (X,), foreign("sin"))
-    assert len(lowered.delegates()) == 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_shared_constant_inside_a_list_stays(lower, foreign, kind):
-    """Lowering gives copies to readers that take the constant itself, not in a list."""
-
-    def forward(w, x):
-        y = torch.sin(x.sum(0) + w)
-        return torch.cat([y, w]) * torch.cat([w, w])
-
-    lowered = lower(Holder(kind, forward), (X,), foreign("sin"))
-    assert len(lowered.delegates()) == 2
-    assert sum(
-        len(delegate.original_module.state_dict)
-        + len(delegate.original_module.constants)
-        for delegate in lowered.delegates()
-    ) == 0
-
-
-def test_shared_constant_marked_no_copy_stays(second, foreign):
-    program = export(
-        Holder("parameter", lambda w, x: torch.sin(x + w) * w), (X,)
+def test_constants_of_one_partition_move_into_it(lower, foreign):
+    lowered = lower(
+        Model(lambda w, x: torch.sin(x) * w.sum() + w), (X,), foreign("sin")
     )
-    graph = program.graph
-    (sin,) = [node for node in graph.nodes if "sin" in str(node.target)]
-    sin.meta["val"] = sin.meta["val"]
-    weight = next(node for node in graph.nodes if node.op == "placeholder")
-    result = second.partition(program)
-    assert weight.meta["delegation_tag"] in result.partition_tags
+    assert owned(lowered) == [ALL]
+    assert not held(lowered.program)
+
+
+def test_shared_constants_are_copied(lower, foreign):
+    model = Model(lambda w, x: torch.sin(torch.sin(x + w) * w) - w)
+    lowered = lower(model, (X,), foreign("sin"))
+    assert owned(lowered) == [ALL, ALL, ALL]
+    assert not held(lowered.program)
+
+
+def test_constants_that_a_foreign_delegate_reads_as_well_are_copied(lower, foreign):
+    lowered = lower(Model(lambda w, x: torch.mul(w, x) + w), (X,), foreign("mul"))
+    assert owned(lowered) == [ALL]
+    assert held(lowered.program) == ALL
+
+
+def test_constants_of_a_foreign_delegate_alone_stay(lower, foreign):
+    lowered = lower(Model(lambda w, x: torch.mul(w, x) + x), (X,), foreign("mul"))
+    assert owned(lowered) == [[]]
+    assert held(lowered.program) == ALL
+
+
+def test_constants_that_nothing_reads_move(lower, foreign):
+    model = Model(lambda w, x: torch.sin(x) + 1)
+    exported = held(export(model, (X,)))  # export itself drops some of them
+    lowered = lower(model, (X,), foreign("sin"))
+    assert exported and owned(lowered) == [exported]
+    assert not held(lowered.program)
+
+
+def test_constants_that_nothing_reads_stay_without_a_partition(lower, foreign):
+    model = Model(lambda w, x: torch.sin(x))
+    lowered = lower(model, (X,), foreign("sin"))
+    assert owned(lowered) == []
+    assert held(lowered.program) == held(export(model, (X,)))
+
+
+def test_constants_that_the_program_returns_stay(lower):
+    class Returning(Model):
+        def forward(self, x):
+            return self.w0, self.w1, self.w2, self.w3, super().forward(x)
+
+    lowered = lower(Returning(lambda w, x: x + w), (X,))
+    assert owned(lowered) == [[]]
+    assert held(lowered.program) == ALL
+
+
+def test_shared_constants_inside_lists_stay(lower, foreign):
+    """Lowering gives copies to readers of the constant itself, not of a list that holds it."""
+    model = Model(lambda w, x: torch.cat([torch.sin(x.sum(0) + w), w]))
+    lowered = lower(model, (X,), foreign("sin"))
+    assert owned(lowered) == [[], []]
+    assert held(lowered.program) == ALL
+
+
+def test_shared_lifted_constant_read_twice_in_a_partition_stays(lower, foreign):
+    """Two copies in one delegate are one parameter or buffer, but never one lifted constant."""
+    model = Model(lambda w, x: torch.sin(x + w) * w.sum() + w)
+    lowered = lower(model, (X,), foreign("sin"))
+    assert owned(lowered) == [ALL[:3], ALL[:3]]
+    assert held(lowered.program) == ["w3"]
+
+
+@pytest.mark.parametrize("no_copy", [False, True])
+def test_shared_constants_marked_no_copy_stay(second, foreign, no_copy):
+    program = export(Model(lambda w, x: torch.sin(x + w) * w), (X,))
+    edge = to_edge_transform_and_lower(program, partitioner=[foreign("sin")])
+    program = edge.exported_program()
+    constants = [
+        node
+        for node in program.graph.find_nodes(op="placeholder")
+        if len(node.users) == 2
+    ]
+    for node in constants:
+        node.meta["no_copy"] = no_copy
+    second.partition(program)
+    tagged = ["delegation_tag" in node.meta for node in constants]
+    assert tagged == [not no_copy] * 4

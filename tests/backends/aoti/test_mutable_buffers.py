@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.export import export
 from torch.export.graph_signature import OutputKind
 
 X = torch.linspace(-1, 1, 4)
