@@ -194,20 +194,24 @@ class _Walk:
                     # In-place operators run on the host: what is elsewhere is stale now.
                     self.home[value] = HOST
                     self.places[value] = {HOST: self.places[value][HOST]}
+        if self.moves:
+            moved |= self._erase_unread_views()
         if moved:
-            self._tidy()
+            self._update_output()
+            self.module.recompile()
         return self._write_labels() or moved
 
     # Who lives and reads where.
 
-    def _side(self, reader: Node) -> Device | None:
-        """The device on which a node reads its arguments; None: wherever they live."""
+    def _side(self, reader: Node, reads_view: bool = False) -> Device | None:
+        """The device on which a node reads an argument; None: wherever that lives."""
         if _is_delegate(reader):
             device = _target_device(self.module, reader)
             return HOST if self.is_branch else device
         if reader is self.output:
-            stays = self.options.skip_d2h_for_method_outputs or not self.moves
-            return None if stays else HOST
+            # The caller may rebind an output's memory, which a view doesn't own.
+            stays = self.options.skip_d2h_for_method_outputs and not reads_view
+            return None if stays or not self.moves else HOST
         anywhere = _is_getitem(reader) or _operator_name(reader) in _READ_ANYWHERE
         return None if anywhere else HOST
 
@@ -215,11 +219,12 @@ class _Walk:
         """Those that read a value, directly or through views, each with its side."""
         pending = [value]
         while pending:
-            for user in pending.pop().users:
+            node = pending.pop()
+            for user in node.users:
                 if self._is_view(user, self.home[value]):
                     pending.append(user)
                 else:
-                    yield user, self._side(user)
+                    yield user, self._side(user, reads_view=node is not value)
 
     def _settle(self, node: Node) -> None:
         """Decides where a node's result lives."""
@@ -294,15 +299,21 @@ class _Walk:
         if _operator_name(node) not in _IDENTITIES:
             size = _view_size(node)
         self.views[node] = (root, size)
-        self.home[node] = self.home[root]
-        is_device_view = node.target is memory.view
-        # A view operator is what the host runs; on a device it is parked until the host reads it.
-        here = is_device_view or self.home[root] == HOST or not self.moves
-        self.places[node] = {self.home[root]: node} if here else {}
-        if not is_device_view:
+        home = self.home[node] = self.home[root]
+        self.places[node] = {}
+        if node.target is memory.view or home == HOST or not self.moves:
+            self.places[node][home] = node
+        elif any(
+            self._side(user, reads_view=True) not in (home, None)
+            for user in node.users
+            if not self._is_view(user)
+        ):
+            # The operator becomes the host's version right here, so that what it reads can go.
+            self._at(node, HOST, node)
+        if node.target is not memory.view:
             spec = _tensor_spec(node)
             assert spec is not None
-            self.labels[spec] = HOST if self.moves else self.home[root]
+            self.labels[spec] = HOST if self.moves else home
 
     def _view_at(self, view: Node, side: Device, reader: Node) -> Node:
         """Takes a view again, right before its first reader on that side."""
@@ -310,7 +321,8 @@ class _Walk:
         if side == HOST and view.target is not memory.view:
             base = view.all_input_nodes[0]
             view.replace_input_with(base, self._at(base, side, reader))
-            reader.prepend(view)
+            if reader is not view:
+                reader.prepend(view)
             return view
         target = self._at(root, side, reader)
         if size is None:
@@ -327,17 +339,14 @@ class _Walk:
 
     def _read(self, reader: Node) -> bool:
         """Points a node's arguments at its own side; returns whether any was elsewhere."""
-        side = self._side(reader)
         moved = False
 
         def place(value: Node) -> Node:
             nonlocal moved
             if value not in self.places:
                 return value
-            here = side or self.home[value]
-            if reader is self.output and value in self.views:
-                here = HOST  # the caller may rebind an output's memory, which a view doesn't own
-            placed = self._at(value, here, reader)
+            here = self._side(reader, reads_view=value in self.views)
+            placed = self._at(value, here or self.home[value], reader)
             moved |= placed is not value
             return placed
 
@@ -385,16 +394,21 @@ class _Walk:
         node.meta["spec"] = spec
         return node
 
-    def _tidy(self) -> None:
+    def _erase_unread_views(self) -> bool:
+        """Erases views that were taken again on another side, or never read."""
+        unread = False
         for view in reversed(self.views):
             if not view.users:
                 self.module.graph.erase_node(view)
-        # The planner takes the method's outputs from here.
+                unread = True
+        return unread
+
+    def _update_output(self) -> None:
+        """Gives the planner the method's outputs, which it takes from the output's own spec."""
         self.output.meta["spec"] = pytree.tree_map(
             lambda arg: arg.meta.get("spec") if isinstance(arg, Node) else None,
             self.output.args[0],
         )
-        self.module.recompile()
 
     def _write_labels(self) -> bool:
         changed = False
