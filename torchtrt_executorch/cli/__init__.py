@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from torchtrt_executorch.cli.inspect import inspect
 from torchtrt_executorch.cli.status import status
 
 app = typer.Typer(
@@ -12,6 +13,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(status)
+app.command()(inspect)
 
 
 @app.callback()

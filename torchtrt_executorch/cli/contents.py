@@ -1,0 +1,118 @@
+"""What is in a ``.pte``: methods, delegates, engines, kernels. Nothing of it is executed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Iterator
+
+from executorch.exir import schema
+from rich.table import Table
+
+from torchtrt_executorch.emulation.payload import is_emulated
+from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+    deserialize_engine,
+)
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.files import ProgramFile
+
+TENSORRT = "TensorRTBackend"
+
+
+@dataclass(frozen=True)
+class DelegateRow:
+    """One delegate of a method.
+
+    Attributes:
+        backend: The id of its backend.
+        device: Its ``target_device``, empty if it has none.
+        nbytes: Size of its payload.
+        notes: For a TensorRT engine its bindings, and whether it is emulated.
+    """
+
+    backend: str
+    device: str
+    nbytes: int
+    notes: str = ""
+
+
+def delegates(file: ProgramFile, plan: schema.ExecutionPlan) -> list[DelegateRow]:
+    """Return the delegates of a method, in the file's order.
+
+    Raises:
+        ProgramError: A payload is not in the file.
+    """
+    rows = []
+    for delegate in plan.delegates:
+        blob = file.delegate_blob(delegate)
+        specs = {spec.key: bytes(spec.value) for spec in delegate.compile_specs}
+        device = specs.get("target_device", b"").decode(errors="replace")
+        notes = _engine_notes(blob) if delegate.id == TENSORRT else ""
+        rows.append(DelegateRow(str(delegate.id), device, len(blob), notes))
+    return rows
+
+
+def kernels(plan: schema.ExecutionPlan) -> Counter[str]:
+    """Return how many instructions of a method call each operator.
+
+    Raises:
+        ProgramError: An instruction calls an operator that isn't there.
+    """
+    calls: Counter[str] = Counter()
+    for chain in plan.chains:
+        for instruction in chain.instructions:
+            arguments = instruction.instr_args
+            if isinstance(arguments, schema.KernelCall):
+                calls[_operator(plan, arguments.op_index)] += 1
+    return calls
+
+
+def _operator(plan: schema.ExecutionPlan, index: int) -> str:
+    if not 0 <= index < len(plan.operators):
+        raise ProgramError(f"{plan.name}: there is no operator {index}")
+    operator = plan.operators[index]
+    return (
+        f"{operator.name}.{operator.overload}"
+        if operator.overload
+        else str(operator.name)
+    )
+
+
+def _engine_notes(blob: memoryview) -> str:
+    try:
+        engine, metadata = deserialize_engine(blob)
+    except ValueError as error:
+        return f"damaged: {error}"
+    names = {True: [], False: []}  # type: dict[bool, list[str]]
+    for binding in metadata.io_bindings:
+        names[binding.is_input].append(binding.name)
+    notes = f"{', '.join(names[True])} -> {', '.join(names[False])}, on cuda:{metadata.device_id}"
+    return f"EMULATED, {notes}" if is_emulated(engine) else notes
+
+
+def tables(file: ProgramFile) -> Iterator[Table]:
+    """Yield a table per method, and one of named data if there is any.
+
+    Raises:
+        ProgramError: The program refers to what is not in the file.
+    """
+    for plan in file.program.execution_plan:
+        inputs, outputs = len(plan.inputs), len(plan.outputs)
+        table = Table(title=f"{plan.name}: {inputs} inputs, {outputs} outputs")
+        for heading, justify in (
+            ("delegate", "left"),
+            ("device", "left"),
+            ("bytes", "right"),
+        ):
+            table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+        table.add_column("engine", overflow="fold")
+        for row in delegates(file, plan):
+            table.add_row(row.backend, row.device, f"{row.nbytes:,}", row.notes)
+        for name, count in kernels(plan).most_common():
+            table.add_row(f"kernel {name}", "cpu", "", f"called {count} times")
+        yield table
+    if file.named_data:
+        table = Table("named data", "bytes")
+        for key, entry in file.named_data.items():
+            table.add_row(key, f"{len(entry.data):,}")
+        yield table
