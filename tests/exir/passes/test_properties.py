@@ -4,12 +4,9 @@ import copy
 import operator
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
 
 import torch
-from executorch.exir import EdgeCompileConfig, memory, to_edge
-from executorch.exir.backend.backend_api import to_backend
-from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir import memory
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.memory_planning import update_all_tensors_lifetime
@@ -17,7 +14,6 @@ from executorch.exir.passes.normalize_view_copy_base_pass import (
     NormalizeViewCopyBasePass,
 )
 from executorch.exir.passes.propagate_device_pass import (
-    TARGET_DEVICE_COMPILE_SPEC_KEY,
     PropagateDevicePass,
 )
 from executorch.exir.passes.replace_view_copy_with_view_pass import (
@@ -27,7 +23,6 @@ from executorch.exir.passes.spec_prop_pass import SpecPropPass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import export
 
 from torchtrt_executorch.overlay.upstream import load_upstream
 
@@ -35,23 +30,6 @@ EDGE = exir_ops.edge.aten
 SHAPES = ((4, 4), (2, 8))
 BYTES = 4 * 4 * 4
 INPUTS = 3
-
-
-class SumAndDifference(torch.nn.Module):
-    def forward(self, a, b):
-        return a + b, a - b
-
-
-@cache
-def lowered_module(device, shape):
-    """A real lowered module: two tensors in, two out."""
-    inputs = (torch.zeros(shape), torch.zeros(shape))
-    program = to_edge(
-        export(SumAndDifference(), inputs),
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    ).exported_program()
-    specs = [CompileSpec(TARGET_DEVICE_COMPILE_SPEC_KEY, device.encode())]
-    return to_backend("NamedDeviceBackend", program, specs)
 
 
 class Value:
@@ -139,7 +117,7 @@ def fewest_copies(values, steps, outputs, skip_inputs, skip_outputs):
     return to_device, to_host
 
 
-def build(values, steps, outputs):
+def build(kit, values, steps, outputs):
     """Builds the plan's graph, with specs."""
     owner, graph, nodes = torch.nn.Module(), torch.fx.Graph(), {}
     operators = {
@@ -165,7 +143,7 @@ def build(values, steps, outputs):
             emit(graph.call_function(operators[step.kind], args + extra), result)
             continue
         name = f"lowered_{step.kind.replace(':', '_')}_{step.operands[0].shape[0]}"
-        setattr(owner, name, lowered_module(step.kind, step.operands[0].shape))
+        setattr(owner, name, kit.lowered_module(step.kind, step.operands[0].shape))
         call = graph.call_function(
             executorch_call_delegate, (graph.get_attr(name), *args)
         )
@@ -227,7 +205,7 @@ def peaks(kit, module):
 @given(plan=plans(), skip_inputs=st.booleans(), skip_outputs=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_placement_of_random_graphs(kit, plan, skip_inputs, skip_outputs):
-    module = build(*plan)
+    module = build(kit, *plan)
     options = {
         "skip_h2d_for_method_inputs": skip_inputs,
         "skip_d2h_for_method_outputs": skip_outputs,
@@ -249,7 +227,7 @@ def test_placement_of_random_graphs(kit, plan, skip_inputs, skip_outputs):
 @given(plan=plans())
 @settings(max_examples=60, deadline=None)
 def test_memory_of_random_graphs_beside_upstreams(kit, plan):
-    module = build(*plan)
+    module = build(kit, *plan)
     upstream = load_upstream(kit.bench.PASS_MODULE).PropagateDevicePass(
         enable_non_cpu_memory_planning=True
     )
@@ -277,7 +255,7 @@ def test_memory_of_random_graphs_beside_upstreams(kit, plan):
 @settings(max_examples=30, deadline=None)
 def test_labels_of_random_graphs_without_device_planning(kit, plan):
     values, steps, outputs = plan
-    module = build(*plan)
+    module = build(kit, *plan)
     code = str(module.graph)
     placed = PropagateDevicePass()(module).graph_module
     assert str(placed.graph) == code
