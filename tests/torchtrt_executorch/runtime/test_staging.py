@@ -166,7 +166,9 @@ def test_where_a_tensor_lives_decides_and_not_its_label(lines: list[str]) -> Non
 
 def test_a_tensor_of_another_gpu_is_reported() -> None:
     program = _load(build(Model, RESIDENT)[1], simulate_devices=True)
-    with pytest.raises(DeviceError, match=r"instruction 0 \(forward/0 .*cuda:1.*cuda:0"):
+    with pytest.raises(
+        DeviceError, match=r"instruction 0 \(forward/0 .*cuda:1.*cuda:0"
+    ):
         program.run(on_device(torch.randn(3, 4), "cuda:1"))
 
 
@@ -252,7 +254,9 @@ def _as_a_real_engine(program: schema.Program) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a host without CUDA")
 def test_a_real_engine_without_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
     pte = edited(build(Model, COPIED)[1], _as_a_real_engine)
-    with pytest.raises(ProgramError, match="needs a CUDA device and TensorRT.*simulate"):
+    with pytest.raises(
+        ProgramError, match="needs a CUDA device and TensorRT.*simulate"
+    ):
         _load(pte).method()
     program = _load(pte, simulate_devices=True)
     assert not program.run(torch.randn(3, 4))[0].any()

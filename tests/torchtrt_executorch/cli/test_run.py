@@ -1,0 +1,70 @@
+"""``torchtrt-executorch run``, as a user calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from executorch.exir import to_edge
+from torch import nn
+from torch.export import export
+from typer.testing import CliRunner
+
+from torchtrt_executorch.cli.run import run
+
+app = typer.Typer()
+app.command()(run)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), torch.randn(2, 4)
+    program = to_edge(export(model, (x,))).to_executorch()
+    (tmp_path / "model.pte").write_bytes(program.buffer)
+    torch.save((x,), tmp_path / "inputs.pt")
+    torch.save(model(x).detach(), tmp_path / "eager.pt")
+    torch.save(model(x).detach() + 1, tmp_path / "other.pt")
+    torch.save((torch.ones(3, 3),), tmp_path / "wrong.pt")
+    torch.save(nn.Linear(2, 2), tmp_path / "pickled.pt")
+    (tmp_path / "damaged.pte").write_bytes(program.buffer[:500])
+    return tmp_path
+
+
+def _call(folder: Path, program: str, inputs: str, *more: str) -> tuple[int, str]:
+    arguments = [str(folder / program), "--inputs", str(folder / inputs), *more]
+    # Rich wraps to the terminal's width, which a pipe doesn't have.
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    return result.exit_code, result.output
+
+
+def test_runs_and_prints_statistics(folder: Path) -> None:
+    code, output = _call(folder, "model.pte", "inputs.pt", "--simulate-devices")
+    assert code == 0
+    assert "aten::addmm.out" in output and "[2, 3]" in output
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs", "compare", "code", "said"),
+    [
+        ("model.pte", "inputs.pt", "eager.pt", 0, "1 outputs agree"),
+        ("model.pte", "inputs.pt", "other.pt", 1, "output 0: Tensor-likes are not close"),
+        ("model.pte", "inputs.pt", "wrong.pt", 1, "output 0"),
+        ("model.pte", "wrong.pt", "eager.pt", 2, "InputError: input 0 of forward"),
+        ("damaged.pte", "inputs.pt", "eager.pt", 2, "ProgramError: "),
+        ("model.pte", "pickled.pt", "eager.pt", 2, "save a tuple of tensors"),
+        ("missing.pte", "inputs.pt", "eager.pt", 2, "does not exist"),
+    ],
+)  # fmt: skip
+def test_compares(
+    folder: Path, program: str, inputs: str, compare: str, code: int, said: str
+) -> None:
+    found, output = _call(folder, program, inputs, "--compare", str(folder / compare))
+    assert found == code and said in output
+
+
+def test_names_the_methods_there_are(folder: Path) -> None:
+    code, output = _call(folder, "model.pte", "inputs.pt", "--method", "backward")
+    assert code == 2 and "no method 'backward'; the program has forward" in output

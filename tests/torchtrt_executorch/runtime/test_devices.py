@@ -1,0 +1,249 @@
+"""``simulate_devices``: a ``.pte`` that hands a tensor to the wrong side is reported."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Callable, final
+
+import pytest
+import torch
+from executorch.exir import schema, to_edge_transform_and_lower
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import (
+    generate_partitions_from_list_of_nodes,
+)
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+)
+from torch.export import ExportedProgram, export
+
+from torchtrt_executorch.runtime import DeviceError, ProgramError, Traffic, load
+
+from .test_methods import edited, instructions
+
+
+@final
+class CudaBackend(BackendDetails):
+    """Puts into a program what ExecuTorch's backend of that name does, with an empty library."""
+
+    @staticmethod
+    def preprocess(
+        program: ExportedProgram, specs: list[CompileSpec]
+    ) -> PreprocessResult:
+        store = NamedDataStore()
+        store.add_named_data("a_so_blob", b"library")
+        store.add_named_data("a_weights_blob", b"weights")
+        return PreprocessResult(
+            processed_bytes=b"a_so_blob\na_weights_blob",
+            data_store_output=store.get_named_data_store_output(),
+        )
+
+
+class MulOn(Partitioner):
+    """Takes every multiplication, for ``device``."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        specs = [CompileSpec("target_device", device.encode())]
+        self._mul = DelegationSpec("CudaBackend", specs)
+
+    def partition(self, program: ExportedProgram) -> PartitionResult:
+        nodes = [n for n in program.graph.nodes if "mul" in str(n.target)]
+        partitions = generate_partitions_from_list_of_nodes(
+            program.graph_module, pattern_list=[[node] for node in nodes]
+        )
+        for partition in partitions:
+            for node in partition.nodes:
+                node.meta["delegation_tag"] = f"mul{partition.id}"
+        tags = {f"mul{p.id}": self._mul for p in partitions}
+        return PartitionResult(tagged_exported_program=program, partition_tags=tags)
+
+
+class Model(torch.nn.Module):
+    """Host, device, host."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((x + 1) * x).relu()
+
+
+@cache
+def build(device: str = "cuda:0") -> bytes:
+    edge = to_edge_transform_and_lower(
+        export(Model(), (torch.randn(2, 3),)), partitioner=[MulOn(device)]
+    )
+    return bytes(edge.to_executorch().buffer)
+
+
+def _run(edit: Callable[[schema.Program], None], device: str = "cuda:0") -> Any:
+    program = load(edited(build(device), edit), simulate_devices=True)
+    program.run(torch.randn(2, 3))
+    return program.stats()
+
+
+def _nothing(program: schema.Program) -> None:
+    pass
+
+
+def _copies(program: schema.Program, name: str) -> list[schema.KernelCall]:
+    operators = program.execution_plan[0].operators
+    return [
+        call
+        for call in instructions(program, schema.KernelCall)
+        if operators[call.op_index].name == f"et_copy::{name}"
+    ]
+
+
+def _without(name: str) -> Callable[[schema.Program], None]:
+    """Remove a copy: who read its result reads its source."""
+
+    def edit(program: schema.Program) -> None:
+        copy = _copies(program, name)[0]
+        source, target = copy.args[:2]
+        chain = program.execution_plan[0].chains[0]
+        chain.instructions = [i for i in chain.instructions if i.instr_args is not copy]
+        for instruction in chain.instructions:
+            args = instruction.instr_args.args
+            args[:] = [source if index == target else index for index in args]
+
+    return edit
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
+def test_a_sound_program_runs_and_counts_its_copies(device: str) -> None:
+    stats = _run(_nothing, device)
+    assert stats.copies == {
+        "host_to_device": Traffic(2, 2 * 24),
+        "device_to_host": Traffic(1, 24),
+    }
+    assert stats.staged == {}
+    # Without a GPU the library can't run, which has to be said.
+    assert stats.not_run == {"forward/0 (CudaBackend)"}
+
+
+def test_the_cuda_delegate_takes_no_host_tensor() -> None:
+    with pytest.raises(
+        DeviceError,
+        match=r"instruction 3 \(forward/0 \(CudaBackend\)\): value \d lives on cpu.*_h2d_copy",
+    ):
+        _run(_without("_h2d_copy"))
+
+
+def test_a_host_kernel_takes_no_device_tensor() -> None:
+    with pytest.raises(
+        DeviceError,
+        match=r"instruction 5 \(aten::relu.out\): value \d+ lives on cuda:0.*host kernel.*_d2h_",
+    ):
+        _run(_without("_d2h_copy"))
+
+
+def _relabel(which: int, index: int) -> Callable[[schema.Program], None]:
+    def edit(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        (call,) = instructions(program, schema.DelegateCall)
+        plan.values[call.args[which]].val.extra_tensor_info.device_index = index
+
+    return edit
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_label_that_is_not_where_the_memory_is(which: int) -> None:
+    with pytest.raises(
+        DeviceError, match=r"instruction \d \(.*value \d+ is labelled cuda:1.*on cuda:0"
+    ):
+        _run(_relabel(which, 1))
+
+
+def test_an_arena_on_another_gpu() -> None:
+    def move(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        for entry in plan.non_const_buffer_device:
+            entry.device_index = 1
+        for value in plan.values:
+            extra = getattr(value.val, "extra_tensor_info", None)
+            if extra is not None:
+                extra.device_index = 1
+
+    with pytest.raises(
+        DeviceError,
+        match=r"forward/0 \(CudaBackend\).*lives on cuda:1.*on cuda:0 alone",
+    ):
+        _run(move)
+
+
+def test_a_copy_in_the_wrong_direction() -> None:
+    def swap(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        for operator in plan.operators:
+            if operator.name == "et_copy::_h2d_copy":
+                operator.name = "et_copy::_d2h_copy"
+
+    with pytest.raises(DeviceError, match="copies from a device, but is given"):
+        _run(swap)
+
+
+def test_a_condition_on_a_device() -> None:
+    def ask(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        (call,) = instructions(program, schema.DelegateCall)
+        plan.values[call.args[-1]].val.scalar_type = schema.ScalarType.BOOL
+        jump = schema.JumpFalseCall(call.args[-1], destination_instruction=0)
+        plan.chains[0].instructions.insert(0, schema.Instruction(jump))
+
+    with pytest.raises(DeviceError, match="the host reads it"):
+        _run(ask)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a host without CUDA")
+def test_without_a_simulation_a_missing_gpu_is_an_error() -> None:
+    with pytest.raises(
+        ProgramError, match="needs a CUDA device.*simulate_devices=True"
+    ):
+        load(build()).method()
+
+
+def test_missing_named_data_is_named() -> None:
+    def forget(program: schema.Program) -> None:
+        (inline,) = program.backend_delegate_data
+        inline.data = b"b_so_blob\nb_weights_blob"
+
+    with pytest.raises(ProgramError, match="'b_so_blob'.*data_files"):
+        _run(forget)
+
+
+@pytest.mark.parametrize("payload", [b"one", b"a\nb\nc", b"\xff\xfe"])
+def test_a_payload_that_names_no_library(payload: bytes) -> None:
+    def spoil(program: schema.Program) -> None:
+        (inline,) = program.backend_delegate_data
+        inline.data = payload
+
+    with pytest.raises(ProgramError, match=r"forward/0 \(CudaBackend\): the payload"):
+        _run(spoil)
+
+
+@pytest.mark.parametrize("value", [b"nonsense", b"cuda:x", b"\xff"])
+def test_a_target_device_that_is_none(value: bytes) -> None:
+    def spoil(program: schema.Program) -> None:
+        (delegate,) = program.execution_plan[0].delegates
+        delegate.compile_specs[0].value = value
+
+    with pytest.raises(ProgramError, match="is no device"):
+        _run(spoil)
+
+
+def test_a_cpu_delegate_takes_no_device_tensor() -> None:
+    from . import programs
+
+    def move(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        (call,) = instructions(program, schema.DelegateCall)[:1]
+        plan.values[call.args[0]].val.extra_tensor_info = schema.ExtraTensorInfo(
+            device_type=schema.DeviceType.CUDA
+        )
+
+    pte = edited(programs.build(programs.named("xnnpack_mlp")), move)
+    with pytest.raises(DeviceError, match="XnnpackBackend.*works on host tensors"):
+        load(pte, simulate_devices=True).run(torch.randn(3, 8))

@@ -1,0 +1,147 @@
+"""``torchtrt-executorch run``: a ``.pte`` on given inputs, beside what it should return."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from torchtrt_executorch.runtime import Stats
+
+#: The exit code for results beyond the tolerance, and for a program that can't be run.
+DIFFERENT, UNSOUND = 1, 2
+
+_File = typer.Argument(exists=True, dir_okay=False, help="The .pte to run.")
+_Option = {"exists": True, "dir_okay": False}
+
+
+def run(
+    program: Annotated[Path, _File],
+    inputs: Annotated[
+        Path, typer.Option(help="The inputs, as torch.save wrote a tuple.", **_Option)
+    ],
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="The expected outputs, as torch.save wrote them.", **_Option),
+    ] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="A .ptd file; repeatable.", **_Option)
+    ] = None,
+    method: Annotated[str, typer.Option(help="The method to call.")] = "forward",
+    simulate_devices: Annotated[
+        bool,
+        typer.Option(
+            "--simulate-devices",
+            help="Run in host memory; check that every tensor is on the right device.",
+        ),
+    ] = False,
+    emulated_engines: Annotated[
+        bool | None,
+        typer.Option(
+            "--emulated-engines/--no-emulated-engines",
+            help="Load emulated engines, which are PyTorch programs from the file; "
+            "by default as TORCHTRT_EMULATE says.",
+        ),
+    ] = None,
+    rtol: Annotated[float, typer.Option(help="Relative tolerance.")] = 1e-3,
+    atol: Annotated[float, typer.Option(help="Absolute tolerance.")] = 1e-4,
+) -> None:
+    """Run a .pte, print its statistics, and compare its outputs with expected ones.
+
+    Exits with 1 if they differ beyond the tolerance, 2 if the program is unsound or can't be run.
+    """
+    from torchtrt_executorch.runtime import InputError, ProgramError, load
+
+    console = Console()
+    try:
+        loaded = load(
+            program,
+            data or (),
+            simulate_devices=simulate_devices,
+            emulated_engines=emulated_engines,
+        )
+        outputs = loaded.method(method)(*_sequence(_read(inputs)))
+    except (ProgramError, InputError, KeyError) as error:
+        message = error.args[0] if isinstance(error, KeyError) else error
+        console.print(f"[red]{type(error).__name__}:[/] ", end="")
+        console.print(message, markup=False, highlight=False)
+        raise typer.Exit(UNSOUND) from None
+    stats = loaded.stats()
+    console.print(_outputs_table(outputs), _stats_table(stats))
+    if compare is None:
+        return
+    if stats.not_run:
+        console.print(
+            f"[red]not compared:[/] {', '.join(sorted(stats.not_run))} did not run here",
+            highlight=False,
+        )
+        raise typer.Exit(DIFFERENT)
+    differences = _differences(outputs, _read(compare), rtol, atol)
+    for difference in differences:
+        console.print(f"[red]{difference}[/]", highlight=False)
+    if differences:
+        raise typer.Exit(DIFFERENT)
+    console.print(f"[green]{len(outputs)} outputs agree[/] (rtol {rtol}, atol {atol})")
+
+
+def _read(path: Path) -> Any:
+    """What ``torch.save`` wrote to a file: tensors and containers, never anything else."""
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise typer.BadParameter(
+            f"{path}: {error}".splitlines()[0]
+            + "; save a tuple of tensors with torch.save"
+        ) from None
+
+
+def _sequence(value: Any) -> Any:
+    return value if isinstance(value, (tuple, list)) else (value,)
+
+
+def _differences(
+    outputs: tuple[Any, ...], expected: Any, rtol: float, atol: float
+) -> list[str]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    leaves = tree_leaves(expected)
+    if len(leaves) != len(outputs):
+        return [f"{len(outputs)} outputs where {len(leaves)} are expected"]
+    found = []
+    for index, (output, leaf) in enumerate(zip(outputs, leaves, strict=True)):
+        try:
+            torch.testing.assert_close(output, leaf, rtol=rtol, atol=atol)
+        except (AssertionError, TypeError) as error:
+            found.append(f"output {index}: {error}")
+    return found
+
+
+def _outputs_table(outputs: tuple[Any, ...]) -> Table:
+    table = Table("output", "shape", "dtype", title="Outputs")
+    for index, output in enumerate(outputs):
+        shape = list(output.shape) if hasattr(output, "shape") else repr(output)
+        kind = getattr(output, "dtype", type(output).__name__)
+        table.add_row(str(index), str(shape), str(kind))
+    return table
+
+
+def _stats_table(stats: Stats) -> Table:
+    table = Table("what", "name", "times", "bytes", title="Statistics")
+    for what, counts in (("kernel", stats.kernels), ("delegate", stats.delegates)):
+        for name, count in sorted(counts.items()):
+            note = ", did not run here" if name in stats.not_run else ""
+            table.add_row(what, name + note, str(count), "")
+    for direction, traffic in sorted(stats.copies.items()):
+        table.add_row("copy", direction, str(traffic.copies), str(traffic.nbytes))
+    for engine, staging in sorted(stats.staged.items()):
+        for role, traffic in (("in", staging.inputs), ("out", staging.outputs)):
+            row = str(traffic.copies), str(traffic.nbytes)
+            table.add_row(f"staged {role}", engine, *row)
+    return table
