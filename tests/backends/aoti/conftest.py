@@ -16,6 +16,7 @@ from executorch.exir.backend.partitioner import (
     Partitioner,
     PartitionResult,
 )
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram, export
@@ -70,21 +71,31 @@ class Lowered:
         self.manager = manager
         self.program = manager.exported_program()
 
+    def graphs(self) -> list[GraphModule]:
+        """Return the top-level graph and those of branches."""
+        found = [self.program.graph_module]
+        for graph_module in found:
+            found += [
+                branch for _, branch, _ in get_control_flow_submodules(graph_module)
+            ]
+        return found
+
     def delegates(self, backend: str = "AotiTestBackend") -> list[LoweredBackendModule]:
         """Return the delegates of ``backend``, of branches too."""
-        return [
-            module
-            for module in self.program.graph_module.modules()
-            if isinstance(module, LoweredBackendModule) and module.backend_id == backend
+        modules = [
+            getattr(graph_module, node.args[0].target)
+            for graph_module in self.graphs()
+            for node in graph_module.graph.nodes
+            if node.target is executorch_call_delegate
         ]
+        return [module for module in modules if module.backend_id == backend]
 
     def targets(self) -> set[Any]:
         """Return what is called outside delegates, of branches too."""
         return {
             node.target
-            for module in self.program.graph_module.modules()
-            if isinstance(module, GraphModule)
-            for node in module.graph.nodes
+            for graph_module in self.graphs()
+            for node in graph_module.graph.nodes
             if node.op == "call_function"
         }
 

@@ -46,7 +46,7 @@ def shapes(draw, largest=12):
 
 class Sum(torch.nn.Module):
     def forward(self, x, y):
-        return x + y
+        return (x + y,)
 
 
 @pytest.fixture(scope="module")
@@ -174,13 +174,12 @@ def test_what_is_left_out_is_dead(build, second, nodes):
             assert tag_of(node) is not None or not is_ours(node)
 
 
-@pytest.mark.parametrize("dead_ends", [False, True])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(nodes=shapes())
-def test_lowered_random_graphs_compute_the_same(build, second, dead_ends, nodes):
-    program = build(nodes, dead_ends)
+def test_lowered_random_graphs_compute_the_same(build, second, nodes):
+    program = build(nodes)
     inputs = (torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]))
     expected = program.module()(*inputs)
     lowered = to_backend(program, second)
-    assert not [node for node in lowered.graph.nodes if is_ours(node) and not dead_ends]
+    assert not [node for node in lowered.graph.nodes if is_ours(node)]
     torch.testing.assert_close(lowered.module()(*inputs), expected)
