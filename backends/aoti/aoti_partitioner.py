@@ -6,6 +6,7 @@ Served as ``executorch.backends.aoti.aoti_partitioner`` (pytorch/executorch#2007
 
 from __future__ import annotations
 
+import logging
 import operator
 from typing import Callable, Iterator, Mapping
 
@@ -36,6 +37,8 @@ from torchtrt_executorch.patches.executorch.backends.aoti._sizes import (
 )
 
 _TAG = "delegation_tag"
+
+logger = logging.getLogger(__name__)
 
 
 @experimental("AOTInductor-driven backends are experimental, and so is this API.")
@@ -74,7 +77,8 @@ class AotiPartitioner(Partitioner):
         """
         tags: dict[Node, str] = {}
         names: list[str] = []
-        for graph_module, claimed in _graphs(exported_program.graph_module):
+        graphs = list(_graphs(exported_program.graph_module))
+        for graph_module, claimed in graphs:
             own = len(names)
             for nodes in convex_partitions(graph_module.graph, claimed):
                 names.append(f"aoti_{len(names)}")
@@ -83,11 +87,8 @@ class AotiPartitioner(Partitioner):
                 tags.update(constant_owners(exported_program, tags, heir=names[own]))
             tags.update(_branch_owners(graph_module, tags))
             _check(graph_module, tags)
-        for graph_module, _ in _graphs(exported_program.graph_module):
-            for node in graph_module.graph.nodes:
-                node.meta.pop(_TAG, None)
-                if node in tags:
-                    node.meta[_TAG] = tags[node]
+        for graph_module, _ in graphs:
+            _write(graph_module, tags)
         return PartitionResult(
             exported_program, dict.fromkeys(names, self.delegation_spec)
         )
@@ -183,6 +184,7 @@ def _check(graph_module: GraphModule, tags: Mapping[Node, str]) -> None:
     """Raise ValueError for what lowering would get wrong, or fail on without naming the node."""
     for node in graph_module.graph.nodes:
         found, tag = node.meta.get(_TAG), tags.get(node)
+        leaves = any(tags.get(user) != tag for user in node.users)
         if found not in (None, tag) and not _is_delegate_output(node):
             raise ValueError(
                 f"node {node} has the delegation tag {found!r} of another partitioner, whose "
@@ -193,12 +195,29 @@ def _check(graph_module: GraphModule, tags: Mapping[Node, str]) -> None:
             node.op == "call_function"
             and tag is not None
             and "val" not in node.meta
-            and any(tags.get(user) != tag for user in node.users)
+            and leaves
         ):
             raise ValueError(
                 f"node {node} ({node.target}) leaves partition {tag} without meta['val']: the "
                 "pass that made the node has to set it to the node's fake value"
             )
+        if (
+            leaves
+            and is_size(node)
+            and any(user in tags for user in (node, *node.users))
+        ):
+            logger.warning(
+                "size %s crosses the border of a partition: AOTInductor delegates of the known "
+                "executorch releases take and return tensors alone",
+                node,
+            )
+
+
+def _write(graph_module: GraphModule, tags: Mapping[Node, str]) -> None:
+    for node in graph_module.graph.nodes:
+        node.meta.pop(_TAG, None)
+        if node in tags:
+            node.meta[_TAG] = tags[node]
 
 
 def _is_delegate_output(node: Node) -> bool:
