@@ -67,10 +67,10 @@ class EmulatedProgram:
         self._moving = threading.Lock()
         specs = program.graph_signature.input_specs
         placeholders = program.graph.find_nodes(op="placeholder")
-        self._constants = [
+        self._weights = [
             spec.target for spec in specs if spec.kind is not InputKind.USER_INPUT
         ]
-        given = placeholders[len(self._constants) :]
+        given = placeholders[len(self._weights) :]
         returned = program.graph.output_node().args[0]
         self.inputs = {node.name: node.meta["val"] for node in given}
         self.outputs = {
@@ -95,9 +95,10 @@ class EmulatedProgram:
             self._value(name, tensor)
             for name, tensor in zip(self.inputs, inputs, strict=True)
         ]
-        constants = [self._program.constants[name] for name in self._constants]
+        held = {**self._program.state_dict, **self._program.constants}
+        weights = [held[name] for name in self._weights]
         with torch.no_grad():
-            outputs = self._program.graph_module(*constants, *values)
+            outputs = self._program.graph_module(*weights, *values)
         # An engine returns dense memory, never that of its inputs or weights.
         dense = torch.contiguous_format
         return [output.clone(memory_format=dense) for output in outputs]

@@ -15,6 +15,8 @@ from torch_tensorrt.dynamo._defaults import default_device
 from torch_tensorrt.dynamo._tracer import get_dynamic_shapes
 from torch_tensorrt.dynamo.utils import get_torch_tensor, to_torch_device
 
+from torchtrt_executorch.lifting import lifted_program
+
 
 def exported(
     module: GraphModule,
@@ -29,29 +31,42 @@ def exported(
         module: As ``torch_tensorrt.compile(..., ir="dynamo")`` returns it.
         arg_inputs: Tensors or ``Input``, nested in tuples, lists and dicts; or one alone.
         kwarg_inputs: Likewise, by keyword.
-        dynamic_shapes: As ``torch.export`` takes them. If None, those that the module was
-            compiled for, or with ``retrace`` those of the ``Input``s.
+        dynamic_shapes: As ``torch.export`` takes them, which has to trace for that. If None,
+            those that the module was compiled for, or with ``retrace`` those of the ``Input``s.
         retrace: Trace it on the inputs, rather than keep its graph.
 
     Raises:
-        ValueError: ``retrace`` without inputs; or dynamic ``Input``s beside tensors, without
+        ValueError: Tracing without inputs; or dynamic ``Input``s beside tensors, without
             ``dynamic_shapes``.
     """
+    if not retrace and dynamic_shapes is None:
+        return lifted_program(_inlined(module))
     if isinstance(arg_inputs, (torch.Tensor, Input)):
         arg_inputs = (arg_inputs,)
     given = (tuple(arg_inputs or ()), dict(kwarg_inputs or {}))
-    if retrace and not any(given):
-        raise ValueError("retrace=True needs arg_inputs or kwarg_inputs to trace with")
-    if retrace and dynamic_shapes is None:
+    if not any(given):
+        raise ValueError(
+            "retrace=True and dynamic_shapes need arg_inputs or kwarg_inputs to trace with"
+        )
+    if dynamic_shapes is None:
         dynamic_shapes = _shapes_of_inputs(module, *given)
     device = to_torch_device(default_device())
     args, kwargs = pytree.tree_map(lambda leaf: _tensor(leaf, device), given)
-    return _exporter.export(
-        module,
-        arg_inputs=args,
-        kwarg_inputs=kwargs,
-        dynamic_shapes=dynamic_shapes,
-        use_legacy_exporter=not retrace,
+    return torch.export.export(
+        _inlined(module), args=args, kwargs=kwargs, dynamic_shapes=dynamic_shapes
+    )
+
+
+def _inlined(module: GraphModule) -> GraphModule:
+    """Return a copy of a compiled module with its engines and its PyTorch parts in one graph.
+
+    Caches that an engine of 2.14's writes to are left alone: :func:`declared_mutations` sees to
+    them once there is a program.
+    """
+    options = {"expose_aliased_mutations": False}
+    known = signature(_exporter.transform).parameters
+    return _exporter.transform(
+        module, **{name: value for name, value in options.items() if name in known}
     )
 
 

@@ -1,0 +1,183 @@
+"""A graph as it stands, made an ``ExportedProgram``: lifted, not traced again.
+
+Tracing a compiled graph again would ask for example inputs, and would decide anew about shapes
+that lowering and partitioning have decided. Here every node keeps its fake tensor; what the graph
+reads by ``get_attr`` becomes an input of the program, as ``torch.export`` makes it one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter, getitem
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ArgumentSpec,
+    ConstantArgument,
+    CustomObjArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
+
+#: The order in which ``torch.export`` lists what it lifts.
+_KINDS = (
+    InputKind.PARAMETER,
+    InputKind.BUFFER,
+    InputKind.CONSTANT_TENSOR,
+    InputKind.CUSTOM_OBJ,
+)
+
+
+def lifted_program(module: GraphModule) -> ExportedProgram:
+    """Return ``module`` as a program that shares its parameters, buffers and constants.
+
+    ``module`` is left as it is. Its input and output trees are the program's, if it has any.
+
+    Args:
+        module: Its nodes carry their fake tensors and symbolic numbers in ``val``.
+    """
+    graph = Graph()
+    copies, attributes = _lift(module, graph)
+    for node in module.graph.nodes:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            _settle_value(copies[node])
+    graph.lint()
+    state = {a.path: a.value for a in attributes if a.kind in _KINDS[:2]}
+    constants = {a.path: a.value for a in attributes if a.kind in _KINDS[2:]}
+    signature = _signature(graph, attributes)
+    return ExportedProgram(
+        root=module,
+        graph=graph,
+        graph_signature=signature,
+        state_dict=state,
+        range_constraints=_ranges(graph),
+        module_call_graph=[_call_entry(module, signature)],
+        constants=constants,
+    )
+
+
+@dataclass(frozen=True)
+class _Attribute:
+    """What one path of ``get_attr`` holds, and as what it is lifted."""
+
+    path: str
+    value: Any
+    kind: InputKind
+
+
+def _attribute(module: GraphModule, path: str) -> _Attribute:
+    value = attrgetter(path)(module)
+    owner, _, name = path.rpartition(".")
+    kind = InputKind.CUSTOM_OBJ
+    if isinstance(value, torch.nn.Parameter):
+        kind = InputKind.PARAMETER
+    elif isinstance(value, torch.Tensor):
+        buffers = module.get_submodule(owner)._buffers
+        kind = InputKind.BUFFER if name in buffers else InputKind.CONSTANT_TENSOR
+    return _Attribute(path, value, kind)
+
+
+def _lift(
+    module: GraphModule, graph: Graph
+) -> tuple[dict[Node, Node], list[_Attribute]]:
+    """Put a placeholder into ``graph`` for each attribute that ``module`` reads."""
+    readers = module.graph.find_nodes(op="get_attr")
+    paths = dict.fromkeys(str(node.target) for node in readers)
+    attributes = [_attribute(module, path) for path in paths]
+    attributes.sort(key=lambda attribute: _KINDS.index(attribute.kind))
+    mode = detect_fake_mode([node.meta.get("val") for node in module.graph.nodes])
+    mode = mode or FakeTensorMode()
+    placeholders = {}
+    for attribute in attributes:
+        node = graph.placeholder(attribute.path.replace(".", "_"))
+        placeholders[attribute.path] = node
+        if isinstance(attribute.value, torch.Tensor):
+            node.meta["val"] = mode.from_tensor(attribute.value, static_shapes=True)
+        else:
+            node.meta["val"] = CustomObjArgument(node.name, class_fqn="")
+    return {node: placeholders[str(node.target)] for node in readers}, attributes
+
+
+def _settle_value(node: Node) -> None:
+    """Give an output of an engine its own fake tensor: upstream leaves it the engine's list."""
+    value = node.meta.get("val")
+    if node.target is getitem and isinstance(value, (list, tuple)):
+        node.meta["val"] = value[node.args[1]]  # type: ignore[index]
+
+
+def _signature(graph: Graph, attributes: list[_Attribute]) -> ExportGraphSignature:
+    placeholders = graph.find_nodes(op="placeholder")
+    inputs = [
+        InputSpec(
+            attribute.kind,
+            _argument(node),
+            attribute.path,
+            persistent=True if attribute.kind is InputKind.BUFFER else None,
+        )
+        for node, attribute in zip(placeholders, attributes, strict=False)
+    ]
+    given = placeholders[len(attributes) :]
+    inputs += [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in given]
+    returned = pytree.tree_leaves(graph.output_node().args[0])
+    outputs = [
+        OutputSpec(OutputKind.USER_OUTPUT, _argument(value), None) for value in returned
+    ]
+    return ExportGraphSignature(inputs, outputs)
+
+
+def _argument(value: Any) -> ArgumentSpec:
+    if not isinstance(value, Node):
+        return ConstantArgument("", value)
+    held = value.meta.get("val")
+    if isinstance(held, torch.Tensor):
+        return TensorArgument(value.name)
+    if isinstance(held, CustomObjArgument):
+        return held
+    if isinstance(held, torch.SymInt):
+        return SymIntArgument(value.name)
+    return ConstantArgument(value.name, held)
+
+
+def _ranges(graph: Graph) -> dict[Any, Any]:
+    """Return the range of every symbol in the graph's shapes, as its shape environment has it."""
+    ranges: dict[Any, Any] = {}
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                known = size.node.shape_env.var_to_range
+                symbols = size.node.expr.free_symbols
+                ranges |= {
+                    symbol: known[symbol] for symbol in symbols if symbol in known
+                }
+    return ranges
+
+
+def _call_entry(
+    module: GraphModule, signature: ExportGraphSignature
+) -> ModuleCallEntry:
+    info = getattr(module.graph._codegen, "pytree_info", None)
+    if info is not None:
+        in_spec, out_spec = info.in_spec, info.out_spec
+    else:
+        inputs = [s for s in signature.input_specs if s.kind is InputKind.USER_INPUT]
+        in_spec = pytree.tree_structure(((0,) * len(inputs), {}))
+        out_spec = pytree.tree_structure((0,) * len(signature.output_specs))
+    call = ModuleCallSignature(
+        inputs=[], outputs=[], in_spec=in_spec, out_spec=out_spec
+    )
+    return ModuleCallEntry("", call)
