@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+import base64
+from importlib import import_module
+from typing import Any, Callable, Mapping, Sequence
 
 import pytest
 import torch
-
-import torch_tensorrt  # isort: skip  (torch first: it activates the overlay)
+import torch_tensorrt
 from torch.export import ExportedProgram
 
 from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import Slot
+from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import Layout
 
-Tensors = Sequence[Any]
+import_module("torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops")
+
+#: 2.12's Python-only mode has no engine objects, and its records have engines in base64.
+HAS_OBJECTS = Layout.installed() is not Layout.RECORD
+needs_objects = pytest.mark.skipif(not HAS_OBJECTS, reason="needs 2.13")
 
 
 class Affine(torch.nn.Module):
@@ -35,9 +42,9 @@ class Linear(torch.nn.Module):
 
 
 def compile_engine(
-    model: torch.nn.Module, inputs: Tensors, device: int = 0, **options: Any
+    model: torch.nn.Module, inputs: Sequence[Any], device: int = 0
 ) -> torch.fx.GraphModule:
-    """Return ``model`` compiled into emulated engines for GPU ``device``."""
+    """Return ``model`` compiled into an emulated engine for GPU ``device``."""
     with emulated_engines():
         return torch_tensorrt.compile(
             model.eval(),
@@ -45,40 +52,67 @@ def compile_engine(
             arg_inputs=inputs,
             min_block_size=1,
             device=torch_tensorrt.Device(gpu_id=device),
-            **options,
         )
 
 
-def engines_of(module: torch.nn.Module) -> list[Any]:
-    """Return the engines of a compiled module, in the order of its submodules."""
-    return [m.engine for m in module.modules() if hasattr(m, "serialized_engine")]
+def record_of(module: torch.fx.GraphModule) -> list[Any]:
+    """Return the record of a compiled module's only engine."""
+    (held,) = [each for each in module.modules() if hasattr(each, "serialized_engine")]
+    return list(
+        held.engine.serialized_info if HAS_OBJECTS else held._pack_engine_info()
+    )
 
 
-class PlaceholderCall(torch.nn.Module):
-    """One engine, called in the placeholder form on ``order`` of its arguments.
+class EngineCall(torch.nn.Module):
+    """One engine, called in the placeholder form of the installed release.
 
-    Returns the engine's outputs by ``returned``, their indices.
+    Args:
+        record: The engine's record.
+        changes: Slots of it that are to say something else.
+        order: Per input binding, the argument that it takes; all in order if empty.
+        returned: The outputs returned, by index; all in order if empty.
     """
 
     def __init__(
-        self, record: Sequence[Any], order: Sequence[int], returned: Sequence[int]
+        self,
+        record: Sequence[Any],
+        changes: Mapping[int, str] | None = None,
+        order: Sequence[int] = (),
+        returned: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.register_buffer(
-            "engine", torch.frombuffer(bytearray(record[3]), dtype=torch.uint8)
-        )
-        self.record = [value if isinstance(value, str) else "" for value in record]
-        self.order = order
-        self.returned = returned
+        self.record = [*record]
+        for slot, value in (changes or {}).items():
+            self.record[slot] = value
+        engine = self.record[Slot.ENGINE]
+        if HAS_OBJECTS:
+            tensor = torch.frombuffer(bytearray(engine), dtype=torch.uint8)
+            self.register_buffer("engine", tensor)
+        else:
+            self.engine = base64.b64encode(engine).decode()
+        self.order, self.returned = order, returned
 
-    def forward(self, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, *arguments: torch.Tensor) -> Any:
         outputs = torch.ops.tensorrt.no_op_placeholder_for_execute_engine(
-            [arguments[i] for i in self.order],
-            *self.record[:3],
+            [arguments[i] for i in self.order or range(len(arguments))],
+            *self.record[: Slot.ENGINE],
             self.engine,
-            *self.record[4:],
+            *self.record[Slot.ENGINE + 1 :],
         )
-        return tuple(outputs[i] for i in self.returned)
+        outputs = [outputs[i] for i in self.returned or range(len(outputs))]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def callable_in_a_program(
+    module: torch.fx.GraphModule, changes: Mapping[int, str] | None = None
+) -> torch.nn.Module:
+    """Return a compiled module as ``torch.export`` can trace it within another.
+
+    That is the module itself, but on 2.12, and if its engine's record is to be changed.
+    """
+    if HAS_OBJECTS and not changes:
+        return module
+    return EngineCall(record_of(module), changes)
 
 
 @pytest.fixture(scope="session")
@@ -89,33 +123,23 @@ def affine_inputs() -> tuple[torch.Tensor, ...]:
 @pytest.fixture(scope="session")
 def affine(affine_inputs: tuple[torch.Tensor, ...]) -> torch.fx.GraphModule:
     """:class:`Affine`, compiled into one engine."""
-    import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401
-
     return compile_engine(Affine(), affine_inputs)
 
 
 @pytest.fixture(scope="session")
 def affine_record(affine: torch.fx.GraphModule) -> list[Any]:
     """The record of that engine: inputs x, y, z, outputs output0, output1."""
-    (engine,) = engines_of(affine)
-    return list(engine.serialized_info)
+    return record_of(affine)
 
 
 @pytest.fixture(scope="session")
 def placeholder_program(
     affine_record: list[Any], affine_inputs: tuple[torch.Tensor, ...]
 ) -> Callable[..., ExportedProgram]:
-    """A function that exports a call of the affine engine, its record changed by slot."""
+    """A function of :class:`EngineCall`'s options that exports a call of the affine engine."""
 
-    def export(
-        changes: dict[int, str] | None = None,
-        order: Sequence[int] = (0, 1, 2),
-        returned: Sequence[int] = (0, 1),
-    ) -> ExportedProgram:
-        record = list(affine_record)
-        for slot, value in (changes or {}).items():
-            record[slot] = value
-        call = PlaceholderCall(record, order, returned)
+    def export(*options: Any, **named: Any) -> ExportedProgram:
+        call = EngineCall(affine_record, *options, **named)
         return torch.export.export(call, tuple(affine_inputs))
 
     return export

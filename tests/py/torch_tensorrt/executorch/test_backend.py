@@ -14,9 +14,6 @@ from typing import Any, Callable, Iterator
 import pytest
 import torch
 from torch.export import ExportedProgram
-from torch_tensorrt._compile import (
-    _replace_execute_engine_for_executorch as upstreams_placeholders,
-)
 from torch_tensorrt.dynamo import _exporter as exporter
 from torch_tensorrt.executorch import TensorRTBackend
 from torch_tensorrt.executorch.backend import (
@@ -40,6 +37,8 @@ from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import 
     TensorRTIOBinding,
     deserialize_engine,
 )
+
+from .conftest import needs_objects
 
 Export = Callable[..., ExportedProgram]
 
@@ -150,6 +149,7 @@ def test_an_output_has_to_come_from_the_engine(placeholder_program: Export) -> N
         blob_of(program)
 
 
+@needs_objects
 def test_a_constant_among_the_inputs_is_refused(
     placeholder_program: Export,
 ) -> None:
@@ -178,6 +178,7 @@ def test_a_partition_without_an_engine_is_refused() -> None:
         blob_of(program)
 
 
+@needs_objects
 def test_an_engine_that_is_not_in_the_program_is_refused(
     placeholder_program: Export,
 ) -> None:
@@ -187,6 +188,7 @@ def test_an_engine_that_is_not_in_the_program_is_refused(
         blob_of(program)
 
 
+@needs_objects
 def test_an_engine_that_is_an_input_is_refused(placeholder_program: Export) -> None:
     program = placeholder_program()
     (node,) = _get_engine_nodes_in(program.graph.nodes)
@@ -197,6 +199,7 @@ def test_an_engine_that_is_an_input_is_refused(placeholder_program: Export) -> N
         blob_of(program)
 
 
+@needs_objects
 @pytest.mark.parametrize(
     "engine, complaint",
     [
@@ -264,12 +267,19 @@ def as_upstreams_placeholder(
     module: torch.fx.GraphModule, inputs: Any
 ) -> ExportedProgram:
     program = lifted_by_the_legacy_exporter(module, inputs)
-    return upstreams_placeholders(program)
+    if Layout.installed() is Layout.TR01:
+        from torch_tensorrt import _compile
+
+        return _compile._replace_execute_engine_for_executorch(program)
+    from torch_tensorrt.executorch import _export_utils
+
+    return _export_utils.replace_execute_engine(program)
 
 
 OBJECTS = [lifted, lifted_by_the_legacy_exporter, as_attribute]
 
 
+@needs_objects
 @pytest.mark.parametrize("form", [*OBJECTS, as_placeholder, as_upstreams_placeholder])
 def test_the_record_of_every_form(
     affine: torch.fx.GraphModule,
@@ -286,6 +296,7 @@ def test_the_record_of_every_form(
         assert found == [v for i, v in enumerate(affine_record) if i != Slot.ENGINE]
 
 
+@needs_objects
 @pytest.mark.parametrize("form", OBJECTS)
 @pytest.mark.parametrize("release", ["2.12", "2.13", "2.14"])
 def test_the_record_of_an_object_of_the_cpp_runtime(
@@ -306,6 +317,7 @@ def test_the_record_of_an_object_of_the_cpp_runtime(
     assert record[Slot.DEVICE] == affine_record[Slot.DEVICE]
 
 
+@needs_objects
 def test_metadata_is_read_without_serializing_the_engine(
     affine: torch.fx.GraphModule, affine_inputs: Any, affine_record: list[Any]
 ) -> None:
@@ -318,6 +330,7 @@ def test_metadata_is_read_without_serializing_the_engine(
     assert record[Slot.DEVICE] == affine_record[Slot.DEVICE]
 
 
+@needs_objects
 def test_an_engine_object_that_is_missing_is_refused(
     affine: torch.fx.GraphModule, affine_inputs: Any
 ) -> None:
@@ -399,6 +412,7 @@ def test_a_tensor_is_looked_at_not_copied() -> None:
     assert view[5] == 9
 
 
+@needs_objects
 def test_preprocess_copies_the_engine_once(placeholder_program: Export) -> None:
     program = placeholder_program()
     size = 32 << 20
@@ -413,6 +427,7 @@ def test_preprocess_copies_the_engine_once(placeholder_program: Export) -> None:
     assert peak < 1.05 * size
 
 
+@needs_objects
 def test_preprocess_is_at_least_half_as_fast_as_a_bare_copy(
     placeholder_program: Export,
 ) -> None:
