@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Callable, Sequence
 
+import pytest
 import torch
 import torch.nn.functional as F
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -22,6 +24,11 @@ from torch import nn
 from torch.export import Dim, export
 
 Inputs = tuple[Any, ...]
+
+needs_device_copies = pytest.mark.skipif(
+    find_spec("executorch.exir.passes.propagate_device_config") is None,
+    reason="executorch before 1.4 inserts no device copies",
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,10 @@ from torch.export import ExportedProgram, export
 
 from torchtrt_executorch.runtime import DeviceError, ProgramError, Traffic, load
 
+from . import programs
 from .test_methods import edited, instructions
+
+pytestmark = programs.needs_device_copies
 
 
 @final
@@ -235,8 +238,6 @@ def test_a_target_device_that_is_none(value: bytes) -> None:
 
 
 def test_a_cpu_delegate_takes_no_device_tensor() -> None:
-    from . import programs
-
     def move(program: schema.Program) -> None:
         plan = program.execution_plan[0]
         (call,) = instructions(program, schema.DelegateCall)[:1]

@@ -12,7 +12,6 @@ import torch
 import torch_tensorrt
 from executorch.exir import ExecutorchBackendConfig, schema
 from executorch.exir.passes import MemoryPlanningPass
-from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from torch import nn
 
 from torchtrt_executorch import emulated_engines
@@ -26,12 +25,16 @@ from torchtrt_executorch.runtime import (
     on_device,
 )
 
+from . import programs
 from .test_methods import edited
 
 ENGINE = "forward/0 (TensorRTBackend)"
 HOST = "host"
 RESIDENT = "resident"
 COPIED = "copied"
+
+
+needs_device_copies = programs.needs_device_copies
 
 
 class Model(nn.Module):
@@ -52,21 +55,24 @@ class TwoEngines(Model):
         return self.second(y.index_select(0, torch.nonzero(y[:, 0] > -1)[:, 0]))
 
 
-CONFIGS = {
-    # Everything in host memory; tensors carry labels alone.
-    HOST: ExecutorchBackendConfig(enable_non_cpu_memory_planning=False),
-    # The program copies to and from the device.
-    COPIED: ExecutorchBackendConfig(),
+def _config(kind: str) -> ExecutorchBackendConfig:
+    if kind == HOST:
+        # Everything in host memory; tensors carry labels alone.
+        return ExecutorchBackendConfig(enable_non_cpu_memory_planning=False)
+    if kind == COPIED:
+        # The program copies to and from the device.
+        return ExecutorchBackendConfig()
+    from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
+
     # The caller hands over and takes back device tensors.
-    RESIDENT: ExecutorchBackendConfig(
+    return ExecutorchBackendConfig(
         propagate_device_config=PropagateDeviceConfig(
             skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
         ),
         memory_planning_pass=MemoryPlanningPass(
             alloc_graph_input=False, alloc_graph_output=False
         ),
-    ),
-}
+    )
 
 
 @cache
@@ -82,7 +88,7 @@ def build(kind: type[nn.Module], config: str) -> tuple[nn.Module, bytes]:
             target_executorch=True,
         )
         edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[x])
-    return model, bytes(edge.to_executorch(CONFIGS[config]).buffer)
+    return model, bytes(edge.to_executorch(_config(config)).buffer)
 
 
 def _load(pte: bytes, **kwargs: Any) -> Program:
@@ -112,7 +118,14 @@ def _label_as_host(program: schema.Program) -> None:
 
 
 @pytest.mark.parametrize("simulate", [False, True])
-@pytest.mark.parametrize("config", [HOST, COPIED, RESIDENT])
+@pytest.mark.parametrize(
+    "config",
+    [
+        HOST,
+        pytest.param(COPIED, marks=needs_device_copies),
+        pytest.param(RESIDENT, marks=needs_device_copies),
+    ],
+)
 def test_agrees_with_eager(config: str, simulate: bool) -> None:
     model, pte = build(Model, config)
     program = _load(pte, simulate_devices=simulate)
@@ -121,6 +134,7 @@ def test_agrees_with_eager(config: str, simulate: bool) -> None:
         torch.testing.assert_close(program.run(x)[0], model(x))
 
 
+@needs_device_copies
 @pytest.mark.parametrize("config", [COPIED, RESIDENT])
 def test_device_resident_io_is_bound_and_says_nothing(
     config: str, lines: list[str]
@@ -153,6 +167,7 @@ def test_host_io_is_served_and_said_once(simulate: bool, lines: list[str]) -> No
     assert program.stats().staged == {ENGINE: staging}
 
 
+@needs_device_copies
 def test_where_a_tensor_lives_decides_and_not_its_label(lines: list[str]) -> None:
     """Host memory handed over for an input that the program labels ``cuda:0`` is staged."""
     model, pte = build(Model, RESIDENT)
@@ -164,6 +179,7 @@ def test_where_a_tensor_lives_decides_and_not_its_label(lines: list[str]) -> Non
     assert len(lines) == 1 and "outputs" not in lines[0].split(". To bind")[0]
 
 
+@needs_device_copies
 def test_a_tensor_of_another_gpu_is_reported() -> None:
     program = _load(build(Model, RESIDENT)[1], simulate_devices=True)
     with pytest.raises(
@@ -205,7 +221,7 @@ def test_every_engine_has_its_own_line(lines: list[str]) -> None:
 def test_emulated_engines_load_only_when_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, pte = build(Model, COPIED)
+    _, pte = build(Model, HOST)
     x = torch.randn(3, 4)
     monkeypatch.delenv("TORCHTRT_EMULATE", raising=False)
     with pytest.raises(ProgramError, match="emulated engine.*emulated_engines=True"):
@@ -232,7 +248,7 @@ def _damage(at: int) -> Any:
 @pytest.mark.parametrize("at", [0, 5, 17, 40])
 def test_damaged_blobs_are_refused(at: int) -> None:
     with pytest.raises(ProgramError, match=r"forward/0 \(TensorRTBackend\)"):
-        _load(edited(build(Model, COPIED)[1], _damage(at))).method()
+        _load(edited(build(Model, HOST)[1], _damage(at))).method()
 
 
 def test_bindings_have_to_be_the_program_s() -> None:
@@ -242,7 +258,7 @@ def test_bindings_have_to_be_the_program_s() -> None:
                 instruction.instr_args.args.pop()
 
     with pytest.raises(ProgramError, match="2 bindings.*1 values"):
-        _load(edited(build(Model, COPIED)[1], drop)).method()
+        _load(edited(build(Model, HOST)[1], drop)).method()
 
 
 def _as_a_real_engine(program: schema.Program) -> None:
@@ -253,7 +269,7 @@ def _as_a_real_engine(program: schema.Program) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a host without CUDA")
 def test_a_real_engine_without_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
-    pte = edited(build(Model, COPIED)[1], _as_a_real_engine)
+    pte = edited(build(Model, HOST)[1], _as_a_real_engine)
     with pytest.raises(
         ProgramError, match="needs a CUDA device and TensorRT.*simulate"
     ):
