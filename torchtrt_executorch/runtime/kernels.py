@@ -128,8 +128,9 @@ class TorchKernel:
     def _make_room(self, output: Value, args: Sequence[Value]) -> None:
         """Empty an output that will be resized, as torch wants it, unless it is read as well."""
         assert output.layout is not None
-        readers = sum(other.data is output.data for other in args[:-1])
-        if not output.layout.static and readers < 2 and output.tensor.numel():
+        if output.layout.static or not output.tensor.numel():
+            return
+        if sum(other.data is output.data for other in args[:-1]) < 2:
             output.tensor.resize_(0)
 
 

@@ -201,6 +201,7 @@ def test_kernels_are_found_by_name_or_registered() -> None:
         (("load_library::x", ""), "no kernel for"),
         (("aten::__init__", ""), "no kernel for"),
         (("tensorrt::execute_engine", ""), "no kernel for|does not write"),
+        (("tensorrt::no_op_placeholder_for_execute_engine", ""), "no kernel|does not"),
     ],
 )  # fmt: skip
 def test_a_program_can_not_name_what_is_no_kernel(
