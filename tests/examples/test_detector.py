@@ -1,0 +1,233 @@
+"""The demo, run once on the real packages; what it reports is checked against the file it wrote."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import files
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+pytest.importorskip("transformers", reason="the demo's model is in transformers")
+
+from executorch.exir._serialize._program import deserialize_pte_binary
+from executorch.exir.schema import KernelCall
+
+from torchtrt_executorch import runtime
+from torchtrt_executorch.emulation import payload
+from torchtrt_executorch.host.present import can_build_engines
+from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+    deserialize_engine,
+)
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MODULES = ("detector", "report", "operator_counts")
+
+on_cpu = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="with a GPU the partner is the CUDA backend"
+)
+with_emulation = pytest.mark.skipif(
+    can_build_engines(), reason="only an emulated engine still tells its operators"
+)
+
+
+@pytest.fixture(scope="module")
+def detector() -> Iterator[ModuleType]:
+    """The demo's module; a script's neighbours are on the path only while it runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        yield importlib.import_module("detector")
+        for name in MODULES:
+            sys.modules.pop(name)
+
+
+@dataclass
+class Demo:
+    """One run of the demo: what it reported, and the ``.pte`` that it wrote."""
+
+    report: Any
+    output: Path
+    plan: Any
+
+
+@pytest.fixture(scope="module")
+def demo(detector: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    output = tmp_path_factory.mktemp("demo") / "detector.pte"
+    report = detector.Report(emulated=not can_build_engines())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", _offline)
+        detector.demonstrate(output, "target", report)
+    program = deserialize_pte_binary(output.read_bytes()).program
+    return Demo(report, output, program.execution_plan[0])
+
+
+def _offline(*address: object) -> None:
+    raise AssertionError(f"the demo wants the network: {address}")
+
+
+def app(detector: ModuleType) -> typer.Typer:
+    made = typer.Typer()
+    made.command()(detector.main)
+    return made
+
+
+def test_every_run_agrees_with_eager(detector: ModuleType, demo: Demo) -> None:
+    assert max(demo.report.differences.values()) <= detector.TOLERANCE
+    runs = {".pte"}
+    if demo.report.emulated:
+        runs |= {"edge program"}
+    if detector.DEVICE.type == "cpu":
+        runs |= {".pte, simulated devices", "after YOLOS, in ExecuTorch"}
+    assert runs <= set(demo.report.differences)
+
+
+def test_output_folder_holds_the_program_alone(demo: Demo) -> None:
+    names = {file.name for file in demo.output.parent.iterdir()}
+    assert {name for name in names if not name.endswith(".ptd")} == {"detector.pte"}
+
+
+def test_photograph_comes_with_a_package(detector: ModuleType) -> None:
+    assert "sklearn/datasets/images/china.jpg" in map(str, files("scikit-learn") or ())
+    image = detector.photograph()
+    assert image.shape == (1, 3, detector.HEIGHT, detector.WIDTH)
+    assert image.dtype == torch.float32
+    assert image.std() > 0.5
+
+
+@on_cpu
+def test_the_file_is_stacked_over_three(demo: Demo) -> None:
+    backends = {delegate.id for delegate in demo.plan.delegates}
+    assert backends == {"TensorRTBackend", "XnnpackBackend"}
+    assert "aten::nonzero" in {operator.name for operator in demo.plan.operators}
+    assert all(demo.report.counts["target"].values())
+
+
+@on_cpu
+def test_kernel_count_is_the_files(demo: Demo) -> None:
+    names = [
+        demo.plan.operators[call.instr_args.op_index].name
+        for call in demo.plan.chains[0].instructions
+        if isinstance(call.instr_args, KernelCall)
+    ]
+    kernels = [name for name in names if not name.startswith("et_copy")]
+    assert demo.report.counts["target"]["CPU kernels"] == len(kernels)
+
+
+@with_emulation
+def test_tensorrt_count_is_the_engines(
+    demo: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[torch.fx.Graph] = []
+    load = torch.export.load
+
+    def listening(*args: Any, **kwargs: Any) -> Any:
+        program = load(*args, **kwargs)
+        graphs.append(program.graph)
+        return program
+
+    monkeypatch.setattr(torch.export, "load", listening)
+    program = deserialize_pte_binary(demo.output.read_bytes()).program
+    for delegate in demo.plan.delegates:
+        if delegate.id == "TensorRTBackend":
+            blob = program.backend_delegate_data[delegate.processed.index].data
+            engine, _ = deserialize_engine(memoryview(bytes(blob)))
+            payload.load(engine)
+    operators = [
+        node
+        for graph in graphs
+        for node in graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload)
+    ]
+    assert len(operators) == demo.report.counts["target"]["TensorRT"]
+
+
+def test_routing_only_moves_operators(demo: Demo) -> None:
+    totals = {
+        routing: counts["TensorRT"] + sum(demo.report.reasons[routing].values())
+        for routing, counts in demo.report.counts.items()
+    }
+    assert set(totals) == {"target", "node"}
+    assert totals["target"] == totals["node"]
+
+
+def test_reasons(demo: Demo) -> None:
+    routed = {
+        routing: {
+            name: count
+            for (name, why), count in reasons.items()
+            if why.startswith("routed")
+        }
+        for routing, reasons in demo.report.reasons.items()
+    }
+    assert set(routed["target"]) == {"aten.nonzero.default", "aten.index.Tensor"}
+    assert set(routed["node"]) == {"aten.nonzero.default"}
+    assert ("aten.max.dim", "no converter") in demo.report.reasons["target"]
+    counts = demo.report.counts
+    assert counts["node"]["TensorRT"] > counts["target"]["TensorRT"]
+
+
+def test_another_image_finds_another_number(detector: ModuleType, demo: Demo) -> None:
+    model = detector.Detector().eval()
+    image = torch.rand(1, 3, detector.HEIGHT, detector.WIDTH)
+    with torch.no_grad():
+        expected, before = model(image), model(detector.photograph())
+    assert len(expected) != len(before)
+    data = list(demo.output.parent.glob("*.ptd"))
+    program = runtime.load(demo.output, data, emulated_engines=demo.report.emulated)
+    (rows,) = program.run(image.to(detector.DEVICE))
+    assert detector.largest_difference(rows, expected) <= detector.TOLERANCE
+
+
+@on_cpu
+def test_nothing_found(detector: ModuleType) -> None:
+    logits = torch.zeros(detector.QUERIES, 92)
+    logits[:, -1] = 20  # no object
+    boxes = torch.rand(detector.QUERIES, 4)
+    rows = detector.run_in_executorch(detector.Detections(), logits, boxes)
+    assert rows.shape == (0, 6)
+
+
+def test_largest_difference(detector: ModuleType) -> None:
+    rows = torch.zeros(3, 6)
+    assert detector.largest_difference(rows, rows) == 0
+    assert detector.largest_difference(rows, rows + 0.5) == 0.5
+    assert detector.largest_difference(rows[:2], rows) == float("inf")
+    assert detector.largest_difference(rows[:0], rows[:0]) == 0
+
+
+@pytest.mark.parametrize("largest", [float("nan"), float("inf"), 1.0])
+def test_a_difference_is_a_failure(
+    detector: ModuleType, tmp_path: Path, monkeypatch: Any, largest: float
+) -> None:
+    def differ(output: Path, routing: str, report: Any) -> None:
+        report.differences.update({"fine": 0.0, ".pte": largest, "also": 0.0})
+
+    monkeypatch.setattr(detector, "demonstrate", differ)
+    result = CliRunner().invoke(app(detector), ["--output", str(tmp_path / "x.pte")])
+    assert result.exit_code == 1
+    assert "differs from eager" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--routing", "both"], "target"),
+        (["--output", "no/such/folder.pte"], "no/such"),
+    ],
+)
+def test_bad_options_fail_before_any_work(
+    detector: ModuleType, monkeypatch: Any, arguments: list[str], complaint: str
+) -> None:
+    monkeypatch.setattr(detector, "demonstrate", lambda *_: pytest.fail("it started"))
+    result = CliRunner().invoke(app(detector), arguments)
+    assert result.exit_code == 2
+    assert complaint in result.output
