@@ -13,7 +13,7 @@ from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.schema import DelegateCall
 from torch.export import export
 
-runtime = pytest.importorskip("executorch.runtime")
+runtime = pytest.importorskip("executorch.runtime", exc_type=ImportError)
 
 
 class Model(torch.nn.Module):
