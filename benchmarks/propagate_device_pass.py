@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 from unittest import mock
@@ -252,39 +252,37 @@ def scenarios() -> list[Scenario]:
 
 def main() -> None:
     """Prints one row per scenario and pass."""
-    passes: dict[str, Callable[..., Any]] = {
+    passes: dict[str, type] = {
         "upstream": load_upstream(PASS_MODULE).PropagateDevicePass,
         "ours": PropagateDevicePass,
     }
-    table = Table(title="PropagateDevicePass, per inference")
-    for heading in (
-        "program",
-        "pass",
+    edges = {scenario.name: scenario.edge() for scenario in scenarios()}
+    devices = ("cpu", "cuda:0", "cuda:1")
+    headings = (
         "to device",
         "to host",
         "KiB moved",
-        "planned KiB",
+        *(f"KiB {d}" for d in devices),
         "ms",
-    ):
-        table.add_column(
-            heading, justify="left" if heading in ("program", "pass") else "right"
-        )
-    for scenario in scenarios():
-        edge = scenario.edge()
+    )
+    table = Table(
+        "program",
+        "pass",
+        title="PropagateDevicePass: copies, planned memory, pass time",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for program, edge in edges.items():
         for name, pass_class in passes.items():
-            cost = measure(edge, pass_class)  # type: ignore[arg-type]
-            planned = (
-                f"{device} {size / 1024:.1f}"
-                for device, size in sorted(cost.planned.items())
-            )
+            cost = measure(edge, pass_class)
             table.add_row(
-                scenario.name if name == "upstream" else "",
+                program if name == "upstream" else "",
                 name,
                 str(cost.copies["h2d"]),
                 str(cost.copies["d2h"]),
-                f"{sum(cost.moved.values()) / 1024:.1f}",
-                ", ".join(planned),
-                f"{cost.seconds * 1e3:.2f}",
+                f"{sum(cost.moved.values()) / 1024:.0f}",
+                *(f"{cost.planned[device] / 1024:.0f}" for device in devices),
+                f"{cost.seconds * 1e3:.1f}",
             )
         table.add_section()
     Console(width=110).print(table)

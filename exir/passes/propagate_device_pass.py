@@ -238,18 +238,19 @@ class _Walk:
             home = (spec.device, spec.device_index)
         self.home[node] = home
         if spec is not None:
-            if node.op == "placeholder" and self.options.skip_h2d_for_method_inputs:
-                self.home[node] = self._home_of_input(node, spec)
-            elif not self.moves:
+            if not self.moves:
                 self.home[node] = self._label_in_host_memory(node, spec)
+            elif node.op == "placeholder":
+                self.home[node] = self._home_of_input(node, spec)
             self.places[node] = {self.home[node]: node}
         if node is not self.output:
             for each in _tensor_specs(node):
                 self.labels[each] = self.home[node]
 
     def _home_of_input(self, node: Node, spec: TensorSpec) -> Device:
-        """Where the caller puts a method input, or the host for what isn't the caller's to put."""
-        if spec.const or node in self.written:
+        """Where the caller puts a method input; the host for what isn't the caller's to put."""
+        skips = self.options.skip_h2d_for_method_inputs
+        if not skips or spec.const or node in self.written:
             return HOST
         readers = sorted(filter(_is_delegate, node.users), key=self.order.__getitem__)
         sides = (self._side(reader) for reader in readers)
@@ -267,31 +268,17 @@ class _Walk:
     def _is_view(self, node: Node, home: Device | None = None) -> bool:
         """Whether a node shows its first argument's bytes, at no cost where that one lives."""
         name = _operator_name(node)
-        if name not in _RESHAPES | _IDENTITIES and node.target is not memory.view:
-            return False
-        base = node.args[0]
-        assert isinstance(base, Node)
-        home = home or self.home[base]
-        spec, base_spec = _tensor_spec(node), _tensor_spec(base)
-        if spec is None or base_spec is None or {node, base} & self.written:
-            return False
         if node.target is memory.view:
             return True
-        if home == HOST or not self.moves:
+        if name not in _RESHAPES | _IDENTITIES:
+            return False
+        base = node.all_input_nodes[0]
+        if node in self.written or base in self.written:
+            return False
+        if not self.moves or (home or self.home[base]) == HOST:
             # Portable kernels make real copies; ExecuTorch elides just these.
             return name == _VIEW_COPY and node not in self.returned
-        if (spec.dtype, spec.shape_dynamism) != (
-            base_spec.dtype,
-            base_spec.shape_dynamism,
-        ):
-            return False
-        if name in _IDENTITIES:
-            return spec.dim_order == base_spec.dim_order
-        return (
-            _is_contiguous(spec)
-            and _is_contiguous(base_spec)
-            and _view_size(node) is not None
-        )
+        return _shows_same_bytes(node, base)
 
     def _add_view(self, node: Node) -> None:
         base = node.all_input_nodes[0]
@@ -518,8 +505,19 @@ def _values_of(node: Node) -> dict[str, object]:
     return {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
 
 
-def _is_contiguous(spec: TensorSpec) -> bool:
-    return list(spec.dim_order) == list(range(len(spec.shape)))
+def _shows_same_bytes(view: Node, base: Node) -> bool:
+    """Whether a view operator's result is its argument's memory, under a shape known ahead."""
+    spec, base_spec = _tensor_spec(view), _tensor_spec(base)
+    if spec is None or base_spec is None or spec.dtype != base_spec.dtype:
+        return False
+    if _operator_name(view) in _IDENTITIES:
+        return spec.dim_order == base_spec.dim_order
+    contiguous = all(
+        list(each.dim_order) == list(range(len(each.shape)))
+        for each in (spec, base_spec)
+    )
+    same_dynamism = spec.shape_dynamism == base_spec.shape_dynamism  # _ViewSpec insists
+    return contiguous and same_dynamism and _view_size(view) is not None
 
 
 def _view_size(node: Node) -> Any:

@@ -5,6 +5,7 @@ import operator
 from collections import Counter
 from dataclasses import dataclass
 
+import pytest
 import torch
 from executorch.exir import memory
 from executorch.exir.delegate import executorch_call_delegate
@@ -202,9 +203,7 @@ def peaks(kit, module):
     return alive
 
 
-@given(plan=plans(), skip_inputs=st.booleans(), skip_outputs=st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_placement_of_random_graphs(kit, plan, skip_inputs, skip_outputs):
+def check_placement(kit, plan, skip_inputs, skip_outputs):
     module = build(kit, *plan)
     options = {
         "skip_h2d_for_method_inputs": skip_inputs,
@@ -224,9 +223,7 @@ def test_placement_of_random_graphs(kit, plan, skip_inputs, skip_outputs):
     assert not again.modified and str(placed.graph) == code
 
 
-@given(plan=plans())
-@settings(max_examples=60, deadline=None)
-def test_memory_of_random_graphs_beside_upstreams(kit, plan):
+def check_memory(kit, plan):
     module = build(kit, *plan)
     upstream = load_upstream(kit.bench.PASS_MODULE).PropagateDevicePass(
         enable_non_cpu_memory_planning=True
@@ -249,6 +246,32 @@ def test_memory_of_random_graphs_beside_upstreams(kit, plan):
             or (value.readers[device] and value.home == device)
         ]
         assert ours[device] <= theirs[device] + BYTES * len(kept)
+
+
+@given(plan=plans(), skip_inputs=st.booleans(), skip_outputs=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_placement_of_random_graphs(kit, plan, skip_inputs, skip_outputs):
+    check_placement(kit, plan, skip_inputs, skip_outputs)
+
+
+@given(plan=plans())
+@settings(max_examples=60, deadline=None)
+def test_memory_of_random_graphs_beside_upstreams(kit, plan):
+    check_memory(kit, plan)
+
+
+@pytest.mark.slow
+@given(plan=plans(), skip_inputs=st.booleans(), skip_outputs=st.booleans())
+@settings(max_examples=1000, deadline=None)
+def test_placement_of_many_random_graphs(kit, plan, skip_inputs, skip_outputs):
+    check_placement(kit, plan, skip_inputs, skip_outputs)
+
+
+@pytest.mark.slow
+@given(plan=plans())
+@settings(max_examples=1000, deadline=None)
+def test_memory_of_many_random_graphs_beside_upstreams(kit, plan):
+    check_memory(kit, plan)
 
 
 @given(plan=plans())
