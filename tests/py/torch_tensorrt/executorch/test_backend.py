@@ -96,6 +96,29 @@ def test_the_blob_is_upstreams_byte_for_byte(
     assert blob_of(program) == theirs.processed_bytes
 
 
+@needs_objects
+def test_the_slots_are_upstreams() -> None:
+    from torch_tensorrt.dynamo.runtime import _serialized_engine_layout as layout
+
+    theirs = [int(index) for index in layout.SerializedInfoIndex]
+    assert theirs == list(Slot)[: len(theirs)]
+    assert (Slot.DEVICE, Slot.ENGINE) == (layout.DEVICE_IDX, layout.ENGINE_IDX)
+    assert Slot.INPUT_NAMES == layout.INPUT_BINDING_NAMES_IDX
+    assert Slot.OUTPUT_ALLOCATOR == layout.REQUIRES_OUTPUT_ALLOCATOR_IDX
+
+
+@pytest.mark.skipif(Layout.installed() is not Layout.TR02, reason="needs 2.14")
+def test_an_aliased_output_is_in_the_blob_as_upstream_writes_it(
+    upstream: Any, placeholder_program: Export
+) -> None:
+    program = placeholder_program({Slot.ALIASED_IO: "output0@y@kv_cache_update"})
+    blob = blob_of(program)
+    assert blob == upstream.TensorRTBackend.preprocess(program, []).processed_bytes
+    assert blob.startswith(b"TR02")
+    _, metadata = deserialize_engine(blob)
+    assert metadata.aliased_io == {"output0": ("y", "kv_cache_update")}
+
+
 # Bindings
 
 

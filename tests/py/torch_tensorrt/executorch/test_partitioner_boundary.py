@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Sequence
 
 import pytest
 import torch
+from executorch.exir import to_edge
+from executorch.exir.backend.backend_api import to_backend
 from torch_tensorrt.executorch import export
 
-from .conftest import compile_engine
+from torchtrt_executorch.emulation import payload as emulated
+
+from .conftest import EngineCall, compile_engine, record_of
 from .pte import delegates, load, program_of, pte_of
 
 SHAPE = (2, 3)
@@ -64,6 +69,22 @@ def test_constants_stay_outside(
     assert len(delegate.tensors) == len(delegate.metadata.io_bindings) == 4
     expected = model([sum_engine])(*given)
     torch.testing.assert_close(load(pte).run(*given)[0], expected)
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+def test_arguments_in_any_order(
+    sum_engine: torch.fx.GraphModule, order: tuple[int, ...]
+) -> None:
+    given = [torch.randn(SHAPE) for _ in range(3)]
+    call = EngineCall(record_of(sum_engine), order=order)
+    program = to_edge(torch.export.export(call, tuple(given))).exported_program()
+    lowered = to_backend("TensorRTBackend", program, [])
+    (delegate,) = delegates(bytes(lowered.buffer()))
+    engine = emulated.load(delegate.engine)
+    # As the C++ runtime does: argument i goes to the i-th name.
+    bound = dict(zip(delegate.inputs, given, strict=True))
+    (found,) = engine([bound[name] for name in engine.inputs])
+    torch.testing.assert_close(found, Sum()(*(given[i] for i in order)))
 
 
 class Cache(torch.nn.Module):
