@@ -111,12 +111,17 @@ def test_the_slots_are_upstreams() -> None:
 def test_an_aliased_output_is_in_the_blob_as_upstream_writes_it(
     upstream: Any, placeholder_program: Export
 ) -> None:
-    program = placeholder_program({Slot.ALIASED_IO: "output0@y@kv_cache_update"})
+    # Beside the model's outputs, the engine returns the caches that it has written.
+    changes = {
+        Slot.OUTPUT_NAMES: "output0%output1%cache",
+        Slot.ALIASED_IO: "cache@y@kv_cache_update",
+    }
+    program = placeholder_program(changes)
     blob = blob_of(program)
     assert blob == upstream.TensorRTBackend.preprocess(program, []).processed_bytes
     assert blob.startswith(b"TR02")
     _, metadata = deserialize_engine(blob)
-    assert metadata.aliased_io == {"output0": ("y", "kv_cache_update")}
+    assert metadata.aliased_io == {"cache": ("y", "kv_cache_update")}
 
 
 # Bindings

@@ -337,7 +337,7 @@ BOMB = 300_000
         (with_json(b"[" * BOMB + b"]" * BOMB), "more objects and lists"),
         (with_json(b"[]," * BOMB), "more objects and lists"),
         (with_json(b'{"":' * BOMB), "more objects and lists"),
-        (with_json(b'{"x":' + b"[" * 2000 + b" " * 40000), "recursion"),
+        (with_json(b'{"x":' + b"[" * 100_000 + b" " * 1_600_000), "recursion"),
         (with_json(b'{"device_id":' + b"1" * BOMB + b"}"), "300000 digits"),
         (with_json(b'{"device_id": 1e999}'), "no integer: 1e999"),
         (with_json(b'{"device_id": NaN}'), "no integer: NaN"),
@@ -499,7 +499,7 @@ CROWDS = {
 
 
 @pytest.mark.parametrize("kind", CROWDS)
-@pytest.mark.parametrize("count", [1000, 100_000])
+@pytest.mark.parametrize("count", [1000, 20_000])
 def test_reading_allocates_a_small_multiple_of_the_blob(kind: str, count: int) -> None:
     pattern = CROWDS[kind]
     items = b"".join(pattern % i if b"%d" in pattern else pattern for i in range(count))
