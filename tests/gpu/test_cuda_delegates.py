@@ -27,6 +27,7 @@ from torch.export import export
 from torch.export.passes import move_to_device_pass
 from torch.nn.functional import gelu
 from torch.testing._comparison import default_tolerances
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 DEVICE = "cuda:0"
 
@@ -84,6 +85,9 @@ def lower_after_tensorrt(
     torch_tensorrt = pytest.importorskip("torch_tensorrt")
     from torchtrt_executorch import emulated_engines
 
+    # Torch-TensorRT traces on the GPU, and takes it that the model is there.
+    module = copy.deepcopy(module).to(DEVICE)
+    inputs = tuple(value.to(DEVICE) for value in inputs)
     with emulated_engines():
         compiled = torch_tensorrt.compile(
             module,
@@ -134,6 +138,15 @@ class CompareLibraries(torch.fx.Interpreter):
         super().__init__(graph_module)
         self.comparisons: list[Comparison] = []
 
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run ``n``; inputs and what delegates return go where the program has them."""
+        result = super().run_node(n)
+        if n.op == "placeholder" or n.target is executorch_call_delegate:
+            return tree_map_only(
+                torch.Tensor, lambda t: t.to(_device_of(n.meta["val"])), result
+            )
+        return result
+
     def call_function(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -161,7 +174,13 @@ class CompareLibraries(torch.fx.Interpreter):
                 largest=max(reference.abs().max().item() for reference in expected),
             )
         )
-        return [output.cpu() for output in outputs]
+        return outputs
+
+
+def _device_of(value: Any) -> torch.device:
+    """Return the device of the first tensor in a node's ``val``."""
+    first, *_ = tree_leaves(value)
+    return first.device
 
 
 def assert_close(
@@ -234,7 +253,7 @@ def compare(case: Case) -> list[Comparison]:
         ]
         interpreter = CompareLibraries(program.graph_module)
         (output,) = interpreter.run(*held, *inputs)
-    assert_close([output], [expected])
+    assert_close([output.cpu()], [expected])
     assert edge.to_executorch().buffer[4:8] == b"ET12"
     return interpreter.comparisons
 
