@@ -1,20 +1,26 @@
 """Labels: which device each tensor is said to be on."""
 
+import importlib.util
 import operator
 
 import pytest
 import torch
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.passes import propagate_device_pass
 from executorch.exir.passes.propagate_device_pass import (
-    PropagateDeviceConfig,
     PropagateDevicePass,
     _parse_device_spec_value,
 )
 from executorch.exir.schema import DeviceType
-from torch.export import export
 
+HAS_COPIES = (
+    importlib.util.find_spec("executorch.exir.passes._device_copy_ops_registry")
+    is not None
+)
+needs_copies = pytest.mark.skipif(
+    not HAS_COPIES, reason="executorch 1.3 has no device copies"
+)
+PLANNING = [False, pytest.param(True, marks=needs_copies)]
 PAIR = (torch.randn(2, 3), torch.randn(2, 3))
 
 
@@ -80,7 +86,7 @@ def test_an_invalid_device_names_the_delegate_and_its_backend(kit):
         edge.to_executorch()
 
 
-@pytest.mark.parametrize("planning", [False, True])
+@pytest.mark.parametrize("planning", PLANNING)
 def test_a_delegate_without_a_lowered_module_is_named(kit, planning):
     module = kit.lower(Sum(), PAIR).exported_program().graph_module
     delegate = kit.find(module, "delegate")[0]
@@ -90,7 +96,7 @@ def test_a_delegate_without_a_lowered_module_is_named(kit, planning):
 
 
 @pytest.mark.parametrize("target", ["cuda:0", "cuda:1", "cpu", None])
-@pytest.mark.parametrize("planning", [False, True])
+@pytest.mark.parametrize("planning", PLANNING)
 def test_labels_of_a_delegate_follow_its_target(kit, target, planning):
     edge = kit.lower(Sum(), PAIR, [target])
     module = kit.place(edge.exported_program(), enable_non_cpu_memory_planning=planning)
@@ -104,6 +110,7 @@ def test_labels_of_a_delegate_follow_its_target(kit, target, planning):
     assert kit.copies(module) == ((2, 1) if on_device else (0, 0))
 
 
+@needs_copies
 def test_several_devices_in_one_program(kit):
     edge = kit.lower(TwoStages(), PAIR, ["cuda:0", "cuda:1"])
     module = kit.place(edge.exported_program())
@@ -151,7 +158,7 @@ def test_without_device_planning_a_constant_stays_on_the_host(kit):
     assert labels == {"b_shared": "cpu", "a": "cuda:0", "b": "cuda:0"}
 
 
-@pytest.mark.parametrize("planning", [False, True])
+@pytest.mark.parametrize("planning", PLANNING)
 def test_the_emitted_program_carries_the_labels(kit, planning):
     edge = kit.lower(TwoStages(), PAIR, ["cuda:0", "cuda:1"])
     program = kit.bench.deserialize_pte_binary(
@@ -165,44 +172,3 @@ def test_the_emitted_program_carries_the_labels(kit, planning):
         assert all(own == buffer for own, buffer in labels)
     else:
         assert {buffer for _, buffer in labels} == {"cpu"}
-
-
-def test_methods_of_one_program_are_configured_each_by_itself(kit):
-    partitioner = kit.bench.EachAlone(kit.ADD, ["cuda:0"])
-    edge = to_edge_transform_and_lower(
-        {"prefill": export(Sum(), PAIR), "decode": export(Sum(), PAIR)},
-        partitioner={"prefill": [partitioner], "decode": [partitioner]},
-    )
-    program = edge.to_executorch(
-        ExecutorchBackendConfig(
-            propagate_device_config={
-                "decode": PropagateDeviceConfig(
-                    skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
-                )
-            }
-        )
-    )
-    costs = {
-        plan.name: kit.bench.cost_of(program.executorch_program, index).copies
-        for index, plan in enumerate(program.executorch_program.execution_plan)
-    }
-    assert costs == {"prefill": {"h2d": 2, "d2h": 1}, "decode": {}}
-
-
-@pytest.mark.parametrize(
-    "option", ["skip_h2d_for_method_inputs", "skip_d2h_for_method_outputs"]
-)
-def test_options_that_would_do_nothing_are_refused(option):
-    with pytest.raises(ValueError, match=f"{option}.*enable_non_cpu_memory_planning"):
-        PropagateDevicePass(**{option: True})
-    with pytest.raises(ValueError, match=f"{option}.*propagate_device_config"):
-        PropagateDevicePass(
-            **{option: {"forward": False}}, enable_non_cpu_memory_planning=True
-        )
-
-
-def test_a_release_without_device_copies_is_told_apart(monkeypatch):
-    monkeypatch.setattr(propagate_device_pass, "_HAS_COPY_OPS", False)
-    with pytest.raises(RuntimeError, match=r"executorch 1\.4"):
-        PropagateDevicePass(enable_non_cpu_memory_planning=True)
-    PropagateDevicePass()
