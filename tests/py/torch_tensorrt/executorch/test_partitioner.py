@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import pytest
@@ -306,3 +308,39 @@ def test_dynamic_shapes() -> None:
     for size in (1, 2, 8):
         x = torch.randn(size, 4)
         torch.testing.assert_close(loaded.run(x)[0], module(x))
+
+
+# Memory
+
+
+def resident(peak: bool = False) -> int:
+    """Return this process's memory in bytes, or the most that it was since ``forget_peak``."""
+    key = "VmHWM:" if peak else "VmRSS:"
+    status = Path("/proc/self/status").read_text().split()
+    return int(status[status.index(key) + 1]) * 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+@needs_objects
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_lowering_a_large_engine_copies_it_twice_at_most(engine_on: EngineOn) -> None:
+    size = 1 << 30
+    program = torch.export.export(EngineCall(record_of(engine_on(0))), (X,))
+    program.state_dict["engine"] = torch.ones(size, dtype=torch.uint8)
+    before = resident()
+    forget_peak()
+    edge = to_edge_transform_and_lower(
+        program,
+        partitioner=[TensorRTPartitioner()],
+        compile_config=torch_tensorrt.executorch.get_edge_compile_config(),
+    )
+    peak = resident(peak=True) - before
+    assert (
+        len(edge.exported_program().graph_module.lowered_module_0.processed_bytes)
+        > size
+    )
+    assert peak < 2.2 * size, peak / size
