@@ -10,7 +10,7 @@ from torchtrt_executorch.runtime.delegates import (
     Delegate,
     DelegateContext,
     load_delegate,
-    split_inputs,
+    count_inputs,
 )
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
@@ -52,7 +52,7 @@ class Binder:
         self._written = {
             id(value)
             for value in table.values
-            if value.layout is None or value.constant
+            if value.layout is None or value.initialized
         }
         for index in self._plan.inputs:
             self._written.add(id(table.at(index, "an input")))
@@ -61,7 +61,7 @@ class Binder:
         if len(self._plan.chains) > 1:
             raise ProgramError("plans of more than one chain are not supported")
         instructions = [i.instr_args for c in self._plan.chains for i in c.instructions]
-        self._targets = self._write_targets(instructions)
+        self._written |= self._buffers(instructions)
         steps: list[Step] = []
         for index, call in enumerate(instructions):
             where = f"instruction {index}"
@@ -138,7 +138,7 @@ class Binder:
                     },
                     named_data=self._file.named_data,
                     args=args,
-                    num_inputs=split_inputs(args, self._written, self._targets),
+                    num_inputs=count_inputs(args, self._written),
                     placement=self._placement,
                     recorder=self._recorder,
                     emulate=self._emulate,
@@ -146,16 +146,18 @@ class Binder:
             )
         return self._delegates[index], name
 
-    def _write_targets(self, instructions: Sequence[object]) -> set[int]:
-        """Tensors that a kernel writes: a delegate's argument among them is not its output."""
-        written: set[int] = set()
-        for call in instructions:
-            if isinstance(call, schema.KernelCall) and call.args:
-                last = call.args[-1]
-                if 0 <= last < len(self._table.values):
-                    written.add(id(self._table.values[last]))
-            elif isinstance(call, schema.MoveCall) and (
-                0 <= call.move_to < len(self._table.values)
-            ):
-                written.add(id(self._table.values[call.move_to]))
-        return written
+    def _buffers(self, instructions: Sequence[object]) -> set[int]:
+        """Mutable buffers, by ``id``: what ``aten::copy_`` writes back is read before it is written."""
+        copies = {
+            index
+            for index, operator in enumerate(self._plan.operators)
+            if operator.name == "aten::copy_"
+        }
+        targets = [
+            call.args[0]
+            for call in instructions
+            if isinstance(call, schema.KernelCall)
+            and call.op_index in copies
+            and call.args
+        ]
+        return {id(self._table.at(index, "a copy")) for index in targets}

@@ -14,6 +14,7 @@ import torch
 
 from torchtrt_executorch.runtime.arguments import converter
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.guards import guard
 from torchtrt_executorch.runtime.values import Value
 
 #: Called with the arguments' values in the order of the operator's schema, outputs included.
@@ -81,6 +82,7 @@ class TorchKernel:
         self._op = op
         arguments = op._schema.arguments
         self._names = [argument.name for argument in arguments]
+        self._guard = guard(op._schema.name)
         self._converters = [converter(argument) for argument in arguments]
         self._positional = sum(not argument.kwarg_only for argument in arguments)
         self._writes = [
@@ -112,6 +114,8 @@ class TorchKernel:
         for index in self._outs:
             for output in args[index].tensors():
                 self._make_room(output, args)
+        if self._guard is not None:
+            self._guard(dict(zip(self._names, values, strict=True)))
         split = self._positional
         result = self._op(
             *values[:split],

@@ -22,7 +22,8 @@ class Value:
 
     ``data`` is a ``torch.Tensor``, ``int``, ``float``, ``bool``, ``str``, ``None``, a list of
     ``bool`` or ``float``, or a :class:`Boxed` list. ``layout`` is set for tensors. ``device`` is
-    where a tensor lives now; ``label`` is where its metadata says that it does.
+    where a tensor lives now; ``label`` is where its metadata says that it does. A tensor is
+    ``planned`` into an arena, or ``constant``; it is ``initialized`` if the file has bytes for it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Value:
     label: torch.device = CPU
     constant: bool = False
     planned: bool = False
+    initialized: bool = False
 
     def get(self) -> Any:
         """The value as torch takes it: lists unboxed."""
@@ -162,6 +164,7 @@ class ValueTable:
         layout = read_layout(tensor, value.name, value.device)
         value.layout = layout
         initial = self._initial(tensor, layout)
+        value.initialized = initial is not None
         if tensor.allocation_info is not None:
             value.planned = True
             value.data = self._arenas.view(tensor.allocation_info, layout)

@@ -66,6 +66,19 @@ class Counter(nn.Module):
         return x * self.count
 
 
+class Decay(nn.Module):
+    """Reads a mutable buffer before anything has written it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + self.state * 0.5
+        self.state.copy_(y)
+        return y * 2
+
+
 class Cache(nn.Module):
     """Writes a row of a cache at a position that is an input, as a KV cache does."""
 
@@ -261,6 +274,7 @@ CASES: tuple[Case, ...] = (
     Case("xnnpack_dynamic", _seeded(_mlp), _batches(3, 8, 2, rest=(8,)), _BATCH, xnnpack=True),
     Case("xnnpack_transformer", _seeded(Attention), _given(*((torch.tensor([[1, 5, i, 31]]),) for i in range(3))), xnnpack=True),
     Case("xnnpack_between", lambda: Lambda(lambda x: (x * x + 1).cumsum(0) * 2 - x), _rand((4, 4)), xnnpack=True),
+    Case("xnnpack_state", Decay, _rand((3,)), xnnpack=True),
     Case("xnnpack_counter", Counter, _rand((3,)), xnnpack=True),
 )  # fmt: skip
 

@@ -101,15 +101,12 @@ def load_delegate(context: DelegateContext) -> Delegate:
     return backend(context)
 
 
-def split_inputs(args: Sequence[Value], written: set[int], targets: set[int]) -> int:
-    """How many of a delegate's arguments are inputs.
+def count_inputs(args: Sequence[Value], written: set[int]) -> int:
+    """How many of a delegate's arguments are inputs: outputs come last, not written by anyone yet.
 
-    Outputs come last, and are values that nothing has written yet. A mutable buffer that nothing
-    has written yet either is told from them by the instruction that writes it back later.
+    ``written`` has the ``id`` of every value that is written before the call, or holds state.
     """
-    num_inputs = len(args)
-    while num_inputs and not (
-        id(args[num_inputs - 1]) in written or id(args[num_inputs - 1]) in targets
-    ):
-        num_inputs -= 1
-    return num_inputs
+    count = len(args)
+    while count and id(args[count - 1]) not in written:
+        count -= 1
+    return count
