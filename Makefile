@@ -1,11 +1,14 @@
 # Everything sets itself up: `make demo` and `make test` work in a fresh clone.
 #   LANE=2.12, 2.13 (default) or 2.14: the upstream releases, constraints/LANE.txt
+#   JOBS=2: test files that run at once
 #   PYTHON=python3.10 ... python3.13: the interpreter that the environment is made with
 
 LANE ?= 2.13
 PYTHON ?= python3
+JOBS ?= 2
 VENV ?= $(if $(filter 2.13,$(LANE)),.venv,.venv-$(LANE))
 RUN = $(VENV)/bin
+PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
@@ -27,10 +30,10 @@ demo: environment
 	@$(RUN)/python examples/detector.py
 
 test: environment
-	@$(RUN)/python -m pytest
+	@$(PYTEST)
 
 test-all: environment
-	@$(RUN)/python -m pytest -m "slow or not slow"
+	@$(PYTEST) -m "slow or not slow"
 
 lint: environment
 	@$(RUN)/black --check --quiet $(SOURCES) || { echo "black: run make format"; exit 1; }
