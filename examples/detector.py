@@ -20,7 +20,6 @@ import torch_tensorrt
 import typer
 from executorch.exir import EdgeProgramManager
 from executorch.exir.backend.partitioner import Partitioner
-from executorch.runtime import Runtime
 from report import Report
 from sklearn.datasets import load_sample_image
 from torch import Tensor, nn
@@ -118,7 +117,6 @@ def lowered(module: GraphModule, image: Tensor) -> EdgeProgramManager:
     return torch_tensorrt.executorch.export(
         module,
         arg_inputs=[image],
-        retrace=True,  # upstream's exporter for untraced graphs takes no buffer outside engines
         partitioners=[partner()],
     )
 
@@ -147,6 +145,8 @@ def write(edge: EdgeProgramManager, output: Path) -> list[Path]:
 
 def run_in_executorch(module: Detections, logits: Tensor, boxes: Tensor) -> Tensor:
     """Run what comes after YOLOS in ExecuTorch's own runtime, by the partner and CPU kernels."""
+    from executorch.runtime import Runtime
+
     edge = torch_tensorrt.executorch.export(
         torch.export.export(module, (logits, boxes)),
         partitioners=[partner()],
