@@ -152,9 +152,9 @@ def _get_single_engine_node(edge_program: ExportedProgram) -> Node:
 
 def _validate_engine_info(engine_info: Sequence[Any], node_name: str = "") -> None:
     where = f"{node_name or 'engine'} ({text(engine_info, Slot.NAME) or 'unnamed'})"
-    if len(engine_info) <= Slot.ENGINE:
+    if len(engine_info) <= Slot.OUTPUT_NAMES:
         raise RuntimeError(
-            f"{where}: an engine record of {len(engine_info)} slots has no engine"
+            f"{where}: its record ends after {len(engine_info)} slots, before the output names"
         )
     if text(engine_info, Slot.OUTPUT_ALLOCATOR) == "1":
         raise RuntimeError(
