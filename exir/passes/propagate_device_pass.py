@@ -270,7 +270,7 @@ class _Walk:
         name = _operator_name(node)
         if node.target is memory.view:
             return True
-        if name not in _RESHAPES | _IDENTITIES:
+        if name not in _RESHAPES and name not in _IDENTITIES:
             return False
         base = node.all_input_nodes[0]
         if node in self.written or base in self.written:
@@ -365,11 +365,10 @@ class _Walk:
         return self.body if value.op == "placeholder" else value.next
 
     def _copy(self, source: Node, side: Device, before: Node) -> Node:
-        operator = (
-            torch.ops.et_copy._d2h_copy if side == HOST else torch.ops.et_copy._h2d_copy
-        )
+        ops = torch.ops.et_copy
+        copy_op = ops._d2h_copy if side == HOST else ops._h2d_copy
         with self.module.graph.inserting_before(before):
-            node = self.module.graph.call_function(operator.default, (source,))
+            node = self.module.graph.call_function(copy_op.default, (source,))
         source_spec = _tensor_spec(source)
         assert source_spec is not None
         spec = copy.copy(source_spec)

@@ -256,14 +256,14 @@ def check_memory(kit, plan):
 
 @needs_copies
 @given(plan=plans(), skip_inputs=st.booleans(), skip_outputs=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_placement_of_random_graphs(kit, plan, skip_inputs, skip_outputs):
     check_placement(kit, plan, skip_inputs, skip_outputs)
 
 
 @needs_copies
 @given(plan=plans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_memory_of_random_graphs_beside_upstreams(kit, plan):
     check_memory(kit, plan)
 
@@ -285,7 +285,7 @@ def test_memory_of_many_random_graphs_beside_upstreams(kit, plan):
 
 
 @given(plan=plans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_labels_of_random_graphs_without_device_planning(kit, plan):
     values, steps, outputs = plan
     module = build(kit, *plan)
