@@ -38,6 +38,7 @@ _KINDS = (
     InputKind.CONSTANT_TENSOR,
     InputKind.CUSTOM_OBJ,
 )
+_WRITES = (OutputKind.USER_INPUT_MUTATION, OutputKind.BUFFER_MUTATION)
 
 
 def lifted_program(module: GraphModule) -> ExportedProgram:
@@ -54,10 +55,11 @@ def lifted_program(module: GraphModule) -> ExportedProgram:
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             _settle_value(copies[node])
+    writes = _take_writes(graph)
     graph.lint()
     state = {a.path: a.value for a in attributes if a.kind in _KINDS[:2]}
     constants = {a.path: a.value for a in attributes if a.kind in _KINDS[2:]}
-    signature = _signature(graph, attributes)
+    signature = _signature(graph, attributes, writes)
     return ExportedProgram(
         root=module,
         graph=graph,
@@ -118,7 +120,29 @@ def _settle_value(node: Node) -> None:
         node.meta["val"] = value[node.args[1]]  # type: ignore[index]
 
 
-def _signature(graph: Graph, attributes: list[_Attribute]) -> ExportGraphSignature:
+def _take_writes(graph: Graph) -> list[Node]:
+    """Return what is written in place, and make the values the first outputs instead.
+
+    That is how a program without side effects says that a buffer, or an input, is written to.
+    """
+    output = graph.output_node()
+    written: list[Node] = []
+    values: list[Any] = []
+    for node in graph.find_nodes(
+        op="call_function", target=torch.ops.aten.copy_.default
+    ):
+        target, value, *_ = node.args
+        if target.op == "placeholder" and not node.users:
+            written.append(target)
+            values.append(value)
+            graph.erase_node(node)
+    output.args = ((*values, *pytree.tree_leaves(output.args[0])),)
+    return written
+
+
+def _signature(
+    graph: Graph, attributes: list[_Attribute], writes: list[Node]
+) -> ExportGraphSignature:
     placeholders = graph.find_nodes(op="placeholder")
     inputs = [
         InputSpec(
@@ -131,10 +155,15 @@ def _signature(graph: Graph, attributes: list[_Attribute]) -> ExportGraphSignatu
     ]
     given = placeholders[len(attributes) :]
     inputs += [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in given]
-    returned = pytree.tree_leaves(graph.output_node().args[0])
     outputs = [
-        OutputSpec(OutputKind.USER_OUTPUT, _argument(value), None) for value in returned
+        OutputSpec(OutputKind.USER_OUTPUT, _argument(value), None)
+        for value in pytree.tree_leaves(graph.output_node().args[0])
     ]
+    for spec, written in zip(outputs, writes, strict=False):
+        index = placeholders.index(written)
+        is_buffer = index < len(attributes)
+        spec.kind = _WRITES[is_buffer]
+        spec.target = attributes[index].path if is_buffer else written.name
     return ExportGraphSignature(inputs, outputs)
 
 
@@ -176,7 +205,7 @@ def _call_entry(
     else:
         inputs = [s for s in signature.input_specs if s.kind is InputKind.USER_INPUT]
         in_spec = pytree.tree_structure(((0,) * len(inputs), {}))
-        out_spec = pytree.tree_structure((0,) * len(signature.output_specs))
+        out_spec = pytree.tree_structure((0,) * len(signature.user_outputs))
     call = ModuleCallSignature(
         inputs=[], outputs=[], in_spec=in_spec, out_spec=out_spec
     )

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.emulation.build import program_of
@@ -68,8 +69,9 @@ def _interpret(
     ]
     operators = [node for node in partition.graph.nodes if node.op == "call_function"]
     converters = [DYNAMO_CONVERTERS[node][2] for node in operators]
-    payload = dump(program_of(partition, dtypes))
-    program = load(payload)
+    with unset_fake_temporarily():  # AOTAutograd compiles inside of its own
+        payload = dump(program_of(partition, dtypes))
+        program = load(payload)
     logger.info(
         "Built an EMULATED engine of %d operators, %d bytes: it runs in PyTorch, not in TensorRT",
         len(operators),

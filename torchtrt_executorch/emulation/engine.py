@@ -91,7 +91,7 @@ class EmulatingTensorRT(wrapt.ObjectProxy):
     """The module ``tensorrt``, whose ``Runtime`` takes emulated engines as well."""
 
     @property
-    def Runtime(self) -> Any:  # noqa: N802  (TensorRT's own name)
+    def Runtime(self) -> Any:
         """A class that stands in for ``tensorrt.Runtime``."""
         return _EmulatingRuntime
 

@@ -15,6 +15,7 @@ import threading
 from typing import Sequence
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.export.passes import move_to_device_pass
@@ -47,7 +48,8 @@ def load(engine: Buffer) -> EmulatedProgram:
         start = bytes(memoryview(engine)[: len(MAGIC)])
         raise ValueError(f"not an emulated engine: it starts with {start!r}")
     try:
-        program = torch.export.load(io.BytesIO(memoryview(engine)[len(MAGIC) :]))
+        with unset_fake_temporarily():  # the weights are real, whoever traces around us
+            program = torch.export.load(io.BytesIO(memoryview(engine)[len(MAGIC) :]))
     except Exception as error:
         raise ValueError(f"damaged emulated engine: {error}") from error
     return EmulatedProgram(program)

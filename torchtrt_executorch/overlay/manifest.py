@@ -256,6 +256,46 @@ PATCHES: tuple[Patch, ...] = (
         ),
     ),
     Patch(
+        name="mutated-buffers",
+        summary="What a model writes in place, buffers and inputs, survives compilation",
+        pull_request="pytorch/TensorRT#4251",
+        releases=TORCH_TENSORRT,
+        upstream="copies buffers back from 2.14 on",
+        stands="before 2.14 it freezes buffers into constants, and drops what is written to them",
+        amends=(
+            Amendment(
+                "torch_tensorrt.dynamo._compiler", f"{_PATCHES}.dynamo._mutations:apply"
+            ),
+            Amendment(
+                "torch_tensorrt.dynamo.backend.backends",
+                f"{_PATCHES}.dynamo.backend._backends_patch:apply",
+            ),
+        ),
+        anchors=(
+            Anchor(
+                "torch_tensorrt.dynamo._compiler",
+                "compile",
+                ("exported_program", "kwarg_inputs"),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo._compiler",
+                "cross_compile_for_windows",
+                ("exported_program", "kwarg_inputs"),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo._compiler",
+                "convert_exported_program_to_serialized_trt_engine",
+                ("exported_program",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.backend.backends",
+                "_graph_has_higher_order_ops",
+                ("gm",),
+            ),
+        ),
+        superseded={"torch-tensorrt": ">=2.14"},
+    ),
+    Patch(
         name="tensorrt-partitioner",
         summary="A device label per engine, engine bytes copied once, a blob parser that trusts nobody",
         pull_request="pytorch/TensorRT#4329",
@@ -282,6 +322,10 @@ PATCHES: tuple[Patch, ...] = (
             ),
             Amendment(
                 "torch_tensorrt.executorch", f"{_PATCHES}._executorch_patch:apply"
+            ),
+            Amendment(
+                "torch_tensorrt.runtime._runtime_cache",
+                f"{_PATCHES}.runtime._runtime_cache_patch:apply",
             ),
             Amendment(
                 "executorch.exir.program._program",
@@ -335,5 +379,32 @@ PATCHES: tuple[Patch, ...] = (
         upstream="skips foreign delegates from 1.4 on, in quadratic time",
         stands="1.5.1 still proposes partitions in quadratic time",
         replaces=("executorch.backends.aoti.aoti_partitioner",),
+    ),
+    Patch(
+        name="one-aoti-library-per-method",
+        summary="Refuses a second AOTInductor partition per method before anything is compiled",
+        pull_request="pytorch/executorch#20077",
+        releases=EXECUTORCH,
+        upstream="keys a library by its hash from 1.4 on",
+        stands="1.3 keys it by the method's name alone",
+        amends=(
+            Amendment(
+                "executorch.backends.aoti.aoti_backend",
+                "torchtrt_executorch.patches.executorch.backends.aoti._aoti_backend_patch:apply",
+            ),
+        ),
+        anchors=(
+            Anchor(
+                "executorch.backends.aoti.aoti_backend",
+                "AotiBackend.method_name_from_compile_specs",
+                ("compile_specs",),
+            ),
+            Anchor(
+                "executorch.exir.backend.backend_details",
+                "BackendDetails.preprocess_multimethod",
+                ("edge_programs", "compile_specs"),
+            ),
+        ),
+        superseded={"executorch": ">=1.4"},
     ),
 )

@@ -1,0 +1,247 @@
+"""What a model writes in place survives compilation, export, and the ``.pte``."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from typing import Any
+
+import pytest
+import torch
+import torch_tensorrt
+from torch.utils import _pytree as pytree
+from torch_tensorrt import _features
+from torch_tensorrt.executorch import export
+
+from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.runtime import load
+
+pytestmark = pytest.mark.skipif(
+    _features.ENABLED_FEATURES.torch_tensorrt_runtime,
+    reason="emulated engines need the Python-only mode",
+)
+OPTIONS = {"min_block_size": 1, "target_executorch": True}
+
+
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(x.sum(0))
+        return self.total * 2 + x
+
+
+class Stateful(torch.nn.Module):
+    """Buffers of two dtypes, nested, swapped, read before they are written, and frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Counter()
+        self.register_buffer("previous", torch.zeros(3))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("left", torch.zeros(2))
+        self.register_buffer("right", torch.zeros(2), persistent=False)
+        self.register_buffer("frozen", torch.full((3,), 2.0))
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> Any:
+        self.count += 1
+        self.left[0] = self.count.to(torch.float32)
+        swapped = self.left.clone()
+        self.left.copy_(self.right)
+        self.right.copy_(swapped)
+        before = self.previous.clone()
+        y = self.inner(x) * scale
+        self.previous.copy_(self.inner.total * self.frozen)
+        returned = {"y": y, "before": before, "sides": (self.left + 0, self.right + 0)}
+        return returned, self.count * 2, torch.nonzero(y)
+
+
+class Cache(torch.nn.Module):
+    """A key cache that is written to at a position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(4, 3))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.keys.index_put_((position,), x)
+        return (self.keys @ x.T).softmax(0)
+
+
+class InPlace(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(y)
+        return x * 2
+
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+SCALE = {"scale": torch.full((3,), 2.0)}
+
+
+def compiled(model: torch.nn.Module, *inputs: Any, **keywords: Any) -> Any:
+    with emulated_engines():
+        return torch_tensorrt.compile(
+            model.eval(),
+            ir="dynamo",
+            arg_inputs=list(inputs),
+            kwarg_inputs=keywords,
+            **OPTIONS,
+        )
+
+
+@pytest.fixture(scope="module")
+def stateful() -> torch.fx.GraphModule:
+    """:class:`Stateful` as it is at first; to be copied by those who call it."""
+    return compiled(Stateful(), X, **SCALE)
+
+
+def assert_same_over_calls(
+    ours: Any, eager: Any, *inputs: Any, **keywords: Any
+) -> None:
+    for _ in range(3):
+        expected = eager(*inputs, **keywords)
+        torch.testing.assert_close(ours(*inputs, **keywords), expected)
+
+
+def test_buffers(stateful: torch.fx.GraphModule) -> None:
+    ours, eager = copy.deepcopy(stateful), Stateful()
+    assert_same_over_calls(ours, eager, X, **SCALE)
+    held = dict(ours.named_buffers())
+    assert set(held) == {"inner.total", "previous", "count", "left", "right"}
+    for name, buffer in held.items():
+        torch.testing.assert_close(buffer, eager.get_buffer(name))
+
+
+def test_the_model_keeps_its_own() -> None:
+    model = Counter()
+    ours = compiled(model, X)
+    ours(X)
+    assert model.total.count_nonzero() == 0
+    assert ours.total.count_nonzero() > 0
+
+
+def test_inputs() -> None:
+    ours = compiled(InPlace(), X.clone(), X)
+    given, expected = X.clone(), X.clone()
+    torch.testing.assert_close(ours(given, X), InPlace()(expected, X))
+    torch.testing.assert_close(given, expected)
+
+
+def test_several_sizes() -> None:
+    batch = torch_tensorrt.Input(
+        min_shape=(1, 3), opt_shape=(2, 3), max_shape=(8, 3), dtype=torch.float32
+    )
+    ours, eager = compiled(Counter(), batch), Counter()
+    for size in (2, 1, 8):
+        x = torch.ones(size, 3)
+        torch.testing.assert_close(ours(x), eager(x))
+
+
+def test_model_that_writes_nothing_is_compiled_as_it_is() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            y.add_(1)  # its own
+            return y.relu()
+
+    ours = compiled(Model(), X)
+    torch.testing.assert_close(ours(X), Model()(X))
+    assert not list(ours.named_buffers())
+    assert not ours.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.copy_.default
+    )
+
+
+@pytest.mark.parametrize("retrace", [False, True])
+def test_pte(stateful: torch.fx.GraphModule, retrace: bool) -> None:
+    edge = export(stateful, arg_inputs=(X,), kwarg_inputs=SCALE, retrace=retrace)
+    written = edge.exported_program().graph_signature.buffers_to_mutate
+    assert set(written.values()) == {
+        "inner.total",
+        "previous",
+        "count",
+        "left",
+        "right",
+    }
+    with emulated_engines():
+        program = load(edge.to_executorch().buffer)
+        eager = Stateful()
+        for _ in range(3):
+            expected = pytree.tree_leaves(eager(X, **SCALE))
+            found = program.run(X, SCALE["scale"])
+            torch.testing.assert_close(list(found), expected)
+
+
+def test_cache_around_a_compiled_module() -> None:
+    """The other way: the engine is stateless, and a module around it owns the cache."""
+
+    class Step(torch.nn.Module):
+        def forward(self, keys: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> Any:
+            keys = keys.index_put((at,), x)
+            return (keys @ x.T).softmax(0), keys
+
+    class Owner(torch.nn.Module):
+        def __init__(self, step: torch.nn.Module) -> None:
+            super().__init__()
+            self.step = step
+            self.register_buffer("keys", torch.zeros(4, 3))
+
+        def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            scores, keys = self.step(self.keys, x, at)
+            self.keys.copy_(keys)
+            return scores
+
+    step = compiled(Step(), torch.zeros(4, 3), X, torch.tensor([0, 1]))
+    program = torch.export.export(Owner(step), (X, torch.tensor([0, 1])))
+    edge = export(program)
+    assert list(edge.exported_program().graph_signature.buffers_to_mutate.values()) == [
+        "keys"
+    ]
+    with emulated_engines():
+        ran, eager = load(edge.to_executorch().buffer), Cache()
+        for at in (torch.tensor([0, 1]), torch.tensor([2, 3])):
+            (found,) = ran.run(X, at)
+            torch.testing.assert_close(found, eager(X, at))
+            X.neg_()  # other keys, the first two stay
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [(Counter, (X,)), (Cache, (X, torch.tensor([1, 3]))), (InPlace, (X, X))],
+    ids=["counter", "cache", "input"],
+)
+def test_torch_compile(model: type[torch.nn.Module], inputs: tuple[Any, ...]) -> None:
+    torch._dynamo.reset()
+    eager, own = model().eval(), model().eval()
+    with emulated_engines():
+        ours = torch.compile(own, backend="torch_tensorrt", options=OPTIONS)
+        for _ in range(2):
+            given, expected = copy.deepcopy(inputs), copy.deepcopy(inputs)
+            torch.testing.assert_close(ours(*given), eager(*expected))
+            torch.testing.assert_close(given, expected)
+    torch.testing.assert_close(dict(own.named_buffers()), dict(eager.named_buffers()))
+
+
+def test_engine_freed_during_a_trace() -> None:
+    """What upstream does when an engine is freed stays out of the next model's program."""
+
+    class Frees(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            held.clear()
+            gc.collect()
+            return x * 2
+
+    held = [compiled(InPlace(), X.clone(), X)]
+    program = torch.export.export(Frees(), (X,))
+    operators = [n.target for n in program.graph.nodes if n.op == "call_function"]
+    assert operators == [torch.ops.aten.mul.Tensor]
+
+
+def test_one_engine_has_no_state() -> None:
+    program = torch.export.export(Counter(), (X,))
+    with pytest.raises(ValueError, match="writes to total.*torch_tensorrt.dynamo"):
+        torch_tensorrt.dynamo.convert_exported_program_to_serialized_trt_engine(
+            program, arg_inputs=[X]
+        )
