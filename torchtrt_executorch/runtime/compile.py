@@ -9,8 +9,8 @@ from executorch.exir import schema
 from torchtrt_executorch.runtime.delegates import (
     Delegate,
     DelegateContext,
-    load_delegate,
     count_inputs,
+    load_delegate,
 )
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile

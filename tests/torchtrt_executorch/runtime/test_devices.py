@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any, Callable, final
 
 import pytest
@@ -31,15 +33,20 @@ pytestmark = programs.needs_device_copies
 
 @final
 class CudaBackend(BackendDetails):
-    """Puts into a program what ExecuTorch's backend of that name does, with an empty library."""
+    """Puts into a program what ExecuTorch's backend of that name does."""
+
+    #: The library and its weights.
+    blobs = b"library", b"weights"
 
     @staticmethod
     def preprocess(
         program: ExportedProgram, specs: list[CompileSpec]
     ) -> PreprocessResult:
         store = NamedDataStore()
-        store.add_named_data("a_so_blob", b"library")
-        store.add_named_data("a_weights_blob", b"weights")
+        for key, blob in zip(
+            ("a_so_blob", "a_weights_blob"), CudaBackend.blobs, strict=True
+        ):
+            store.add_named_data(key, blob)
         return PreprocessResult(
             processed_bytes=b"a_so_blob\na_weights_blob",
             data_store_output=store.get_named_data_store_output(),
@@ -73,12 +80,14 @@ class Model(torch.nn.Module):
         return ((x + 1) * x).relu()
 
 
-@cache
-def build(device: str = "cuda:0") -> bytes:
+def export_on(device: str) -> bytes:
     edge = to_edge_transform_and_lower(
         export(Model(), (torch.randn(2, 3),)), partitioner=[MulOn(device)]
     )
     return bytes(edge.to_executorch().buffer)
+
+
+build = cache(export_on)
 
 
 def _run(edit: Callable[[schema.Program], None], device: str = "cuda:0") -> Any:
@@ -205,7 +214,7 @@ def test_without_a_simulation_a_missing_gpu_is_an_error() -> None:
     with pytest.raises(
         ProgramError, match="needs a CUDA device.*simulate_devices=True"
     ):
-        load(build()).method()
+        load(build("cuda:0")).method()
 
 
 def test_missing_named_data_is_named() -> None:
@@ -248,3 +257,49 @@ def test_a_cpu_delegate_takes_no_device_tensor() -> None:
     pte = edited(programs.build(programs.named("xnnpack_mlp")), move)
     with pytest.raises(DeviceError, match="XnnpackBackend.*works on host tensors"):
         load(pte, simulate_devices=True).run(torch.randn(3, 8))
+
+
+class Scaled(torch.nn.Module):
+    """``x * y`` and a weight, so that the library has one to be given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # AOTInductor inlines short vectors, and keeps what has more dimensions.
+        self.scale = torch.nn.Parameter(torch.arange(1.0, 7.0).view(2, 3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y * self.scale
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs g++")
+def test_an_aotinductor_library_with_its_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The path of ``CudaBackend``, with a library that AOTInductor built for the CPU."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    with torch.no_grad():
+        files = torch._inductor.aot_compile(
+            export(Scaled(), (x, y)).module(),
+            (x, y),
+            options={
+                "aot_inductor.package": True,
+                "aot_inductor.package_constants_in_so": False,
+                "aot_inductor.package_constants_on_disk_format": "binary_blob",
+            },
+        )
+    blobs = [
+        Path(file).read_bytes()
+        for ending in (".wrapper.so", ".blob")
+        for file in files
+        if str(file).endswith(ending)
+    ]
+    monkeypatch.setattr(CudaBackend, "blobs", tuple(blobs))
+    program = load(export_on("cpu"))
+    expected = ((x + 1) * x * torch.arange(1.0, 7.0).view(2, 3)).relu()
+    for _ in range(2):
+        torch.testing.assert_close(program.run(x)[0], expected)
+    monkeypatch.setattr(CudaBackend, "blobs", (b"no library", b"weights"))
+    with pytest.raises(ProgramError, match="the library can't be loaded"):
+        load(export_on("cpu")).method()

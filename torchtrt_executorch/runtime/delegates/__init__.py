@@ -76,7 +76,7 @@ Backend = Callable[[DelegateContext], Delegate]
 _HERE = "torchtrt_executorch.runtime.delegates"
 _OWN = {
     "TensorRTBackend": f"{_HERE}.tensorrt:TensorRTDelegate",
-    "CudaBackend": f"{_HERE}.cuda:CudaDelegate",
+    "CudaBackend": f"{_HERE}.aoti:AotiDelegate",
 }
 #: Every other backend runs in ExecuTorch's own runtime.
 _OTHER = f"{_HERE}.executorch:ExecuTorchDelegate"

@@ -1,10 +1,11 @@
-"""The CUDA delegate: a library that AOTInductor built, run by PyTorch's own AOTInductor runner."""
+"""The delegate of ``CudaBackend``: a library that AOTInductor built, run by PyTorch's own runner."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -16,11 +17,12 @@ from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value
 
 
-class CudaDelegate:
-    """One AOTInductor library and its weights, on the GPU of ``target_device`` (``cuda:0``).
+class AotiDelegate:
+    """One AOTInductor library and its weights, on ``target_device``: ``cuda:0`` unless it is given.
 
-    Takes tensors on that GPU alone: copies are the program's to make. Loading it executes native
-    code from the file.
+    Takes tensors on that device alone: copies are the program's to make. Loading it executes native
+    code from the file. Raises ``ProgramError`` if the library or its weights are missing, or can't
+    be loaded.
     """
 
     def __init__(self, context: DelegateContext) -> None:
@@ -29,13 +31,13 @@ class CudaDelegate:
         self._num_inputs = context.num_inputs
         library, weights = _blobs(context)
         self._model: Any | AbsentPayload
-        if context.placement.stands_in:
+        if self._device.type == "cuda" and context.placement.stands_in:
             self._model = AbsentPayload(context, "a CUDA device")
         else:
             self._model = _load(context.name, library, weights, self._device)
 
     def execute(self, args: Sequence[Value]) -> None:
-        """Run on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's GPU."""
+        """Run on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's device."""
         for value in args:
             if value.layout is not None and value.device != self._device:
                 raise DeviceError(
@@ -47,7 +49,7 @@ class CudaDelegate:
         if isinstance(self._model, AbsentPayload):
             self._model.run(outputs)
             return
-        with torch.cuda.device(self._device):
+        with _on(self._device):
             results = self._model.run([v.tensor for v in args[: self._num_inputs]])
         if len(results) != len(outputs):
             raise ProgramError(
@@ -79,17 +81,14 @@ def _blobs(context: DelegateContext) -> tuple[memoryview, memoryview]:
 def _load(
     name: str, library: memoryview, weights: memoryview, device: torch.device
 ) -> Any:
-    _export_torch_symbols()
     with tempfile.TemporaryDirectory(prefix="torchtrt-executorch-") as folder:
         # The loader maps the library for good; its file may go once it is loaded.
         so, blob = Path(folder, "model.wrapper.so"), Path(folder, "weights.blob")
         so.write_bytes(library)
         blob.write_bytes(weights)
         try:
-            with torch.cuda.device(device):
-                model: Any = torch._C._aoti.AOTIModelContainerRunnerCuda(
-                    str(so), 1, str(device), folder
-                )
+            with _on(device):
+                model = _runner(so, device)
                 # Without its weights the library reads memory that was never allocated.
                 if len(weights):
                     model.update_constant_buffer_from_blob(str(blob))
@@ -98,6 +97,20 @@ def _load(
                 f"{name}: the library can't be loaded: {error}"
             ) from error
     return model
+
+
+def _on(device: torch.device) -> AbstractContextManager[None]:
+    """The runner works on the current GPU's stream."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _runner(library: Path, device: torch.device) -> Any:
+    if device.type == "cpu":
+        return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+    _export_torch_symbols()
+    return torch._C._aoti.AOTIModelContainerRunnerCuda(
+        str(library), 1, str(device), str(library.parent)
+    )
 
 
 @functools.lru_cache(maxsize=1)
