@@ -314,6 +314,15 @@ def test_an_unknown_backend_says_how_to_add_it() -> None:
         load(pte).method()
 
 
+@pytest.mark.parametrize("args", [[], [0]])
+def test_a_delegate_has_to_return_something(args: list[int]) -> None:
+    def empty(program: schema.Program) -> None:
+        instructions(program, schema.DelegateCall)[0].args = args
+
+    with pytest.raises(ProgramError, match="XnnpackBackend.*without a value to return"):
+        load(edited(programs.build(programs.named("xnnpack_mlp")), empty)).method()
+
+
 def test_a_registered_backend_runs() -> None:
     class Halves:
         def execute(self, args: Any) -> None:

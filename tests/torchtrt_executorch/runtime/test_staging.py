@@ -15,6 +15,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 
 from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.patches.torch_tensorrt.executorch import serialization
 from torchtrt_executorch.runtime import (
     DeviceError,
     Program,
@@ -249,6 +250,18 @@ def _damage(at: int) -> Any:
 def test_damaged_blobs_are_refused(at: int) -> None:
     with pytest.raises(ProgramError, match=r"forward/0 \(TensorRTBackend\)"):
         _load(edited(build(Model, HOST)[1], _damage(at))).method()
+
+
+def test_the_engine_s_gpu_has_to_be_one() -> None:
+    def move(program: schema.Program) -> None:
+        (inline,) = program.backend_delegate_data
+        engine, metadata = serialization.deserialize_engine(inline.data)
+        metadata.device_id = 300
+        layout = serialization.Layout.TR02
+        inline.data = serialization.serialize_engine(engine, metadata, layout=layout)
+
+    with pytest.raises(ProgramError, match="GPU 300"):
+        _load(edited(build(Model, HOST)[1], move)).method()
 
 
 def test_bindings_have_to_be_the_program_s() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Sequence
 
 from executorch.exir import schema
@@ -19,6 +20,8 @@ from torchtrt_executorch.runtime.layout import TensorLayout
 from torchtrt_executorch.runtime.values import Value
 
 _ALIGNMENT = 16
+#: Bytes of an element of the widest dtype.
+_WIDEST = 16
 
 
 class ExecuTorchDelegate:
@@ -31,16 +34,21 @@ class ExecuTorchDelegate:
     def __init__(self, context: DelegateContext) -> None:
         self._name = context.name
         self._num_inputs = context.num_inputs
+        if self._num_inputs == len(context.args):
+            raise ProgramError(f"{self._name} is called without a value to return")
         runtime = _runtime(context)
-        program = bytes(_program(context))
+        data = bytes(_program(context))
         try:
-            # Methods don't keep their program alive.
-            self._program = runtime.load_program(program)
-            self._method = self._program.load_method("forward")
+            program = runtime.load_program(data)
+            self._method = program.load_method("forward")
         except RuntimeError as error:
             raise ProgramError(
                 f"{self._name}: ExecuTorch's runtime refuses the delegate: {error}"
             ) from error
+        # A method reads its program's bytes until it is gone, and keeps neither alive: attributes
+        # are released in this order.
+        self._program = program
+        self._data = data
 
     def execute(self, args: Sequence[Value]) -> None:
         """Run on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
@@ -127,7 +135,11 @@ def _program(context: DelegateContext) -> Any:
 
 
 class _Arena:
-    """Plans the outputs one after the other."""
+    """Plans the outputs one after the other.
+
+    Backends check shapes, but write elements as wide as their payload has them. Where a damaged
+    program claims a narrower dtype, that has to stay inside of the arena.
+    """
 
     def __init__(self) -> None:
         self.size = 0
@@ -137,7 +149,7 @@ class _Arena:
             raise ProgramError(f"{value.name} is a delegate's output, but no tensor")
         tensor = _tensor(value.layout)
         tensor.allocation_info = make_allocation_info(1, self.size)
-        self.size += -(-value.layout.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.size += math.prod(value.layout.sizes) * _WIDEST + _ALIGNMENT
         return tensor
 
 

@@ -56,6 +56,11 @@ class TensorRTDelegate:
                 f"program gives it {len(context.args)} values"
             )
         self._device = torch.device("cuda", metadata.device_id)
+        if self._device.index != metadata.device_id:
+            # torch keeps the index in eight bits, and drops the rest without a word.
+            raise ProgramError(
+                f"{self._name}: the engine's GPU {metadata.device_id} is none that torch can name"
+            )
         self._memory = context.placement.memory(self._device)
         self._engine = _load(context, engine, metadata, self._device)
 
@@ -203,6 +208,11 @@ class TensorRTEngine:
                     "another GPU or version, or is damaged (TensorRT's log says which)"
                 )
             self._context = self._engine.create_execution_context()
+            if self._context is None:
+                raise ProgramError(
+                    f"{name}: no memory for an execution context on {device}"
+                )
+            self._one_byte = torch.empty(1, dtype=torch.uint8, device=device)
         names = {
             self._engine.get_tensor_name(index)
             for index in range(self._engine.num_io_tensors)
@@ -239,16 +249,16 @@ class TensorRTEngine:
         if self._engine.is_shape_inference_io(name):
             # The values of shape tensors are read on the host, before the engine runs.
             tensor = tensor.cpu()
-        self._context.set_input_shape(name, tuple(tensor.shape))
+        if not self._context.set_input_shape(name, tuple(tensor.shape)):
+            raise ProgramError(
+                f"{self._name} was not built for {name} of shape {list(tensor.shape)} "
+                "(TensorRT's log has the profile)"
+            )
         self._bind(name, tensor)
         return tensor
 
     def _bind(self, name: str, tensor: torch.Tensor) -> None:
         # An empty tensor has no address, and TensorRT takes none that is null.
-        address = tensor.data_ptr() or self._placeholder().data_ptr()
-        self._context.set_tensor_address(name, address)
-
-    def _placeholder(self) -> torch.Tensor:
-        if not hasattr(self, "_one_byte"):
-            self._one_byte = torch.empty(1, dtype=torch.uint8, device=self._device)
-        return self._one_byte
+        address = tensor.data_ptr() or self._one_byte.data_ptr()
+        if not self._context.set_tensor_address(name, address):
+            raise ProgramError(f"{self._name}: TensorRT refused the memory of {name}")
