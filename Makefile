@@ -8,6 +8,7 @@ PYTHON ?= python3
 JOBS ?= 2
 VENV ?= $(if $(filter 2.13,$(LANE)),.venv,.venv-$(LANE))
 RUN = $(VENV)/bin
+export PATH := $(abspath $(RUN)):$(PATH)
 PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
@@ -21,6 +22,7 @@ help:
 	@echo "make lint      black, isort, ruff, mypy"
 	@echo "make format    let black and isort write"
 	@echo "make bench     tables of ours beside upstream's"
+	@echo "make fuzz      the engine blob's reader, until it is stopped"
 	@echo "make clean     remove the environments and what builds left"
 
 environment:
@@ -47,6 +49,10 @@ format: environment
 
 bench: environment
 	@$(RUN)/python -m benchmarks
+
+fuzz: environment
+	@$(RUN)/python -m pip install --quiet atheris
+	@$(RUN)/python tests/fuzz/engine_blob.py
 
 clean:
 	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

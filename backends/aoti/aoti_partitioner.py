@@ -25,6 +25,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
 
+from torchtrt_executorch.data_dependent import (
+    forget_unclaimed_symbols,
+    has_data_dependent_shape,
+)
 from torchtrt_executorch.patches.executorch.backends.aoti._constant_owners import (
     constant_owners,
 )
@@ -48,7 +52,8 @@ class AotiPartitioner(Partitioner):
     The partitions are convex, as few as convex partitions can be, and found in time linear in the
     size of the graph. Alone it makes one partition. What stays outside: delegates of others and
     what unpacks them; control-flow operators with such a delegate in a branch, whose branches are
-    partitioned instead; operators on custom objects, which no delegate can be handed.
+    partitioned instead; operators on custom objects, which no delegate can be handed; operators
+    whose output's shape depends on data, for which these backends have no kernels; assertions.
 
     Args:
         backend_name: Name of the backend's class, ``"CudaBackend"``.
@@ -75,6 +80,7 @@ class AotiPartitioner(Partitioner):
             ValueError: A node has the tag of another partitioner, a value that leaves a partition
                 has no ``val``, or two partitions share a branch module.
         """
+        forget_unclaimed_symbols(exported_program)  # lowering traces each partition
         tags: dict[Node, str] = {}
         names: list[str] = []
         graphs = list(_graphs(exported_program.graph_module))
@@ -132,10 +138,18 @@ def _is_claimable(node: Node, claimed: set[Node]) -> bool:
         return False
     if node.target is operator.getitem:  # goes with what it unpacks
         return node.args[0] in claimed
+    if has_data_dependent_shape(node) or _returns_nothing(node):
+        return False
     return not any(
         _is_custom_object(producer) or _holds_delegate(producer)
         for producer in node.all_input_nodes
     )
+
+
+def _returns_nothing(node: Node) -> bool:
+    """Whether it is an assertion: about sizes, and so the host's."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and not schema.returns
 
 
 def _is_custom_object(node: Node) -> bool:

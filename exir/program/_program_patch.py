@@ -12,9 +12,9 @@ import sys
 from types import ModuleType
 from typing import Any, Callable
 
-from torch._guards import detect_fake_mode
 from torch.export import ExportedProgram
 
+from torchtrt_executorch.data_dependent import forget_unclaimed_symbols
 from torchtrt_executorch.files import check_writable, staged
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
@@ -49,28 +49,14 @@ def _traceable(programs: Any) -> Any:
         return {name: _traceable(program) for name, program in programs.items()}
     if not isinstance(programs, ExportedProgram):
         return programs  # upstream's to complain about
-    _forget_unclaimed_symbols(programs)
+    forget_unclaimed_symbols(programs)
     if "torch_tensorrt" not in sys.modules:
         return programs  # nobody can have compiled an engine
-    import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401
-
     from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_placeholders import (
         with_engine_placeholders,
     )
 
     return with_engine_placeholders(programs)
-
-
-def _forget_unclaimed_symbols(program: ExportedProgram) -> None:
-    """Let a program with data-dependent shapes be lowered a second time.
-
-    Each of ExecuTorch's passes traces such an operator anew and makes new symbols, which it
-    leaves pending in the program's shape environment. The next trace takes them for its own
-    and fails (1.3.1 to 1.5.1).
-    """
-    mode = detect_fake_mode([node.meta.get("val") for node in program.graph.nodes])
-    if mode is not None and mode.shape_env is not None:
-        mode.shape_env.pending_fresh_unbacked_symbols.clear()
 
 
 def _save(

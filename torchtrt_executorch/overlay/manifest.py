@@ -301,7 +301,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/TensorRT#4329",
         releases=TESTED,
         upstream="one label per program from 2.13, per partition from 2.14",
-        stands="2.14 still copies engines byte by byte, and binds inputs by position",
+        stands="2.14 absorbs constants that an engine reads, copies engines twice, reads blobs unchecked",
         replaces=(
             "torch_tensorrt.executorch.serialization",
             "torch_tensorrt.executorch.backend",

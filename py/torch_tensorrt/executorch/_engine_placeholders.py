@@ -36,6 +36,9 @@ from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import
     Slot,
     text,
 )
+from torchtrt_executorch.patches.torch_tensorrt.executorch.backend import (
+    _validate_engine_info,
+)
 
 
 def with_engine_placeholders(program: ExportedProgram) -> ExportedProgram:
@@ -51,6 +54,8 @@ def with_engine_placeholders(program: ExportedProgram) -> ExportedProgram:
     """
     if not any(_is_object_call(node) for node in engine_nodes(program.graph.nodes)):
         return program
+    import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401  defines it
+
     graph, copies = _copy(program.graph)
     rewrite = _Rewrite(program, graph)
     for node in engine_nodes(program.graph.nodes):
@@ -68,6 +73,8 @@ def _copy(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
     copies: dict[Node, Node] = {}
     for node in graph.nodes:
         copies[node] = copy.node_copy(node, copies.__getitem__)
+        # A copy of an input called "input" would be renamed, and the signature goes by names.
+        copies[node].name = node.name
     return copy, copies
 
 
@@ -86,11 +93,7 @@ class _Rewrite:
     def call(self, original: Node, node: Node) -> None:
         """Turn ``node``, the copy of the engine call ``original``, into a placeholder call."""
         record = engine_record(self._program, original)
-        if text(record, Slot.OUTPUT_ALLOCATOR) == "1":
-            raise RuntimeError(
-                f"{node.name}: its engine {text(record, Slot.NAME)} needs an output allocator, "
-                "which ExecuTorch does not have; compile with target_executorch=True"
-            )
+        _validate_engine_info(record, node.name)
         held = payload_of(node)
         if held not in self._engines:
             self._engines[held] = self._engine(held, record[Slot.ENGINE])

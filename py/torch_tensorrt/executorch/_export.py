@@ -9,7 +9,6 @@ import logging
 import platform
 from typing import Any, Mapping, Sequence
 
-import torch
 from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
@@ -112,7 +111,6 @@ def export(
     _check_constant_methods(constant_methods or {}, methods)
     streaming = weight_streaming_specs(weight_streaming_budget_per_engine, specs)
 
-    import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401
     from torch_tensorrt.executorch import get_edge_compile_config
 
     programs = {}

@@ -92,6 +92,7 @@ def _with_graph_of_its_own(program: ExportedProgram) -> ExportedProgram:
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in program.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node].name = node.name
     return program._update(
         torch.fx.GraphModule(program.graph_module, graph), program.graph_signature
     )
