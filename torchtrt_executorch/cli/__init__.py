@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from torchtrt_executorch.cli.inspect import inspect
+from torchtrt_executorch.cli.run import run
 from torchtrt_executorch.cli.status import status
 
 app = typer.Typer(
@@ -14,8 +15,4 @@ app = typer.Typer(
 )
 app.command()(status)
 app.command()(inspect)
-
-
-@app.callback()
-def main() -> None:
-    """Keep ``status`` a subcommand while it is the only one."""
+app.command()(run)

@@ -70,7 +70,7 @@ def _interpret(
     operators = [node for node in partition.graph.nodes if node.op == "call_function"]
     converters = [DYNAMO_CONVERTERS[node][2] for node in operators]
     with unset_fake_temporarily():  # AOTAutograd compiles inside of its own
-        payload = dump(program_of(partition, dtypes))
+        payload = dump(program_of(partition, dtypes, settings.truncate_double))
         program = load(payload)
     logger.info(
         "Built an EMULATED engine of %d operators, %d bytes: it runs in PyTorch, not in TensorRT",

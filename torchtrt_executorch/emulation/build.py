@@ -16,7 +16,9 @@ from torchtrt_executorch.lifting import lifted_program
 
 
 def program_of(
-    partition: GraphModule, output_dtypes: Sequence[torch.dtype]
+    partition: GraphModule,
+    output_dtypes: Sequence[torch.dtype],
+    truncate_double: bool = False,
 ) -> ExportedProgram:
     """Return ``partition`` as a program on the CPU, returning a tuple.
 
@@ -27,6 +29,7 @@ def program_of(
         partition: Every node carries its fake tensor or symbolic int in ``val``.
         output_dtypes: Those of the engine's outputs. Where the partition has another dtype, or
             returns a symbolic int, the program casts.
+        truncate_double: Take float64 inputs as float32, as upstream passes them then.
     """
     graph = Graph()
     copies: dict[Node, Node] = {}
@@ -34,8 +37,22 @@ def program_of(
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copies[node].meta = {"val": node.meta["val"]} if "val" in node.meta else {}
     _cast_outputs(graph, output_dtypes)
+    if truncate_double:
+        _take_singles(graph)
     program = lifted_program(GraphModule(partition, graph))
     return move_to_device_pass(program, "cpu")
+
+
+def _take_singles(graph: Graph) -> None:
+    for node in graph.find_nodes(op="placeholder"):
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
+            readers = list(node.users)
+            node.meta["val"] = value.to(torch.float32)
+            with graph.inserting_before(readers[0] if readers else graph.output_node()):
+                double = _cast(graph, node, torch.float64)
+            for reader in readers:
+                reader.replace_input_with(node, double)
 
 
 def _cast_outputs(graph: Graph, dtypes: Sequence[torch.dtype]) -> None:

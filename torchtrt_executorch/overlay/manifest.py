@@ -363,6 +363,14 @@ PATCHES: tuple[Patch, ...] = (
         ),
     ),
     Patch(
+        name="host-staging",
+        summary="The TensorRT delegate of torchtrt_executorch.runtime stages host I/O, logged once",
+        pull_request="pytorch/TensorRT#4328",
+        releases=EXECUTORCH,
+        upstream="stages in its C++ runtime, without a word",
+        stands="it is how our own runtime works, and amends nothing upstream",
+    ),
+    Patch(
         name="propagate-device-pass",
         summary="Device labels and device copies, each value across at most once",
         pull_request="pytorch/executorch#18078",

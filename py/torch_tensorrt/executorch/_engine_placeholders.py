@@ -27,7 +27,6 @@ from torch.fx import Graph, Node
 from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
     EXECUTE,
     engine_bytes,
-    engine_nodes,
     engine_record,
     payload_of,
     schema_name,
@@ -45,27 +44,37 @@ def with_engine_placeholders(program: ExportedProgram) -> ExportedProgram:
     """Return ``program`` with its engine calls as placeholder calls.
 
     ``program`` is left as it is, and shares parameters, buffers, constants and fake tensors with
-    the result. A program without engine objects is returned itself. An engine that several calls
-    share stays one constant.
+    the result. An engine that several calls share stays one constant. The reshapes that compiling
+    left beside the engines become ordinary ones, which ExecuTorch has kernels for. A program with
+    nothing to change is returned itself.
 
     Raises:
         RuntimeError: An engine is not in the program, or needs an output allocator, which
             ExecuTorch does not have.
     """
-    if not any(_is_object_call(node) for node in engine_nodes(program.graph.nodes)):
+    if not any(
+        _is_object_call(node) or _is_reshape(node) for node in program.graph.nodes
+    ):
         return program
     import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401  defines it
 
     graph, copies = _copy(program.graph)
     rewrite = _Rewrite(program, graph)
-    for node in engine_nodes(program.graph.nodes):
+    for node, copy in copies.items():
         if _is_object_call(node):
-            rewrite.call(node, copies[node])
+            rewrite.call(node, copy)
+        elif _is_reshape(node):
+            copy.target = torch.ops.aten.reshape.default
     return rewrite.finish()
 
 
 def _is_object_call(node: Node) -> bool:
-    return schema_name(node.target) == EXECUTE
+    return node.op == "call_function" and schema_name(node.target) == EXECUTE
+
+
+def _is_reshape(node: Node) -> bool:
+    """Whether Torch-TensorRT's lowering has made ``node`` of a reshape; it has no out variant."""
+    return node.target is torch.ops.aten._reshape_copy.default
 
 
 def _copy(graph: Graph) -> tuple[Graph, dict[Node, Node]]:

@@ -152,23 +152,38 @@ def _load(
                 "only bring if you trust its author. Allow it with load(..., "
                 "emulated_engines=True), inside of emulated_engines(), or TORCHTRT_EMULATE=1"
             )
-        return EmulatedEngine(context.name, engine)
+        return EmulatedEngine(context.name, engine, metadata)
     if context.placement.stands_in:
         return AbsentPayload(context, "a CUDA device and TensorRT")
     return TensorRTEngine(context.name, engine, metadata, device)
 
 
 class EmulatedEngine:
-    """An emulated engine: the partition's own program, run by PyTorch."""
+    """An emulated engine: the partition's own program, run by PyTorch.
 
-    def __init__(self, name: str, engine: memoryview) -> None:
+    Like a real one it is bound by name: the delegate's arguments are in the blob's order.
+    """
+
+    def __init__(
+        self, name: str, engine: memoryview, metadata: TensorRTBlobMetadata
+    ) -> None:
         try:
             self._program = emulated.load(engine)
         except ValueError as error:
             raise ProgramError(f"{name}: {error}") from error
+        given = [b.name for b in metadata.io_bindings if b.is_input]
+        wanted = [b.name for b in metadata.io_bindings if not b.is_input]
+        if {*given} != {*self._program.inputs} or {*wanted} != {*self._program.outputs}:
+            raise ProgramError(
+                f"{name}: the blob binds {given} and {wanted}, the emulated engine has "
+                f"{list(self._program.inputs)} and {list(self._program.outputs)}"
+            )
+        self._inputs = [given.index(name) for name in self._program.inputs]
+        self._outputs = [wanted.index(name) for name in self._program.outputs]
 
     def run(self, inputs: Sequence[torch.Tensor], allocate: Allocate) -> None:
-        for index, result in enumerate(self._program(inputs)):
+        results = self._program([inputs[index] for index in self._inputs])
+        for index, result in zip(self._outputs, results, strict=True):
             allocate(index, result.shape).copy_(result)
 
 

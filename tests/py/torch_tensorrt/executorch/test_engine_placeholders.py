@@ -181,3 +181,21 @@ def test_values_between_engines_and_operators(module: GraphModule) -> None:
         if node.op in ("call_function", "placeholder") and "val" not in node.meta
     ]
     assert missing == []
+
+
+def test_reshapes_that_lowering_left_outside_of_engines_have_kernels() -> None:
+    class Found(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nonzero(torch.relu(x) * 2 > 1).reshape(-1)
+
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    with emulated_engines():
+        compiled = torch_tensorrt.compile(
+            Found().eval(),
+            ir="dynamo",
+            arg_inputs=[x],
+            min_block_size=1,
+            target_executorch=True,
+        )
+    program = torch_tensorrt.executorch.export(compiled).to_executorch()
+    assert program.buffer[4:8] == b"ET12"
