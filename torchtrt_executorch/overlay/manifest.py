@@ -324,6 +324,10 @@ PATCHES: tuple[Patch, ...] = (
                 "torch_tensorrt.executorch", f"{_PATCHES}._executorch_patch:apply"
             ),
             Amendment(
+                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
+                f"{_PATCHES}.dynamo.runtime.meta_ops._register_meta_ops_patch:apply",
+            ),
+            Amendment(
                 "torch_tensorrt.runtime._runtime_cache",
                 f"{_PATCHES}.runtime._runtime_cache_patch:apply",
             ),
@@ -339,6 +343,11 @@ PATCHES: tuple[Patch, ...] = (
                 ("module", "file_path", "output_format"),
             ),
             Anchor("torch_tensorrt.executorch", "get_edge_compile_config"),
+            Anchor(
+                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
+                "_apply_symbolic_shape_expressions",
+                ("inputs", "shape_info"),
+            ),
             Anchor(
                 "torch_tensorrt.dynamo._exporter",
                 "export",

@@ -1,0 +1,63 @@
+"""Engines whose sizes depend on data: behind a ``nonzero``, say, that runs in PyTorch.
+
+Upstream computes the sizes of an engine's outputs from hints, which such a size doesn't have, and
+fails: ``Failed to create SymInt for expression 2*u0``. Computed on the sizes themselves, they need
+no hint.
+
+Upstream: ``torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops``, pytorch/TensorRT#4355.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import ModuleType
+from typing import Any, Mapping, Sequence
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+
+def apply(module: ModuleType) -> None:
+    """Replace the function that the engine calls' fake kernels share."""
+    vars(module).update(_apply_symbolic_shape_expressions=outputs_of_engine)
+
+
+def outputs_of_engine(
+    inputs: Sequence[torch.Tensor],
+    shape_info: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[torch.Tensor]:
+    """Return an engine's outputs, fake if ``inputs`` are.
+
+    Args:
+        inputs: The engine's inputs, of shapes that it is called with.
+        shape_info: As compiling recorded it: per input and output, ``shape_exprs``, ints and
+            sympy expressions, and ``dtype``.
+
+    Raises:
+        RuntimeError: An output has a size that no input's size determines.
+    """
+    sizes: dict[Any, Any] = {}
+    for tensor, info in zip(inputs, shape_info.get("inputs", ()), strict=False):
+        sizes |= dict(zip(info["shape_exprs"], tensor.shape, strict=False))
+    outputs = []
+    with detect_fake_mode(inputs) or nullcontext():
+        for info in shape_info.get("outputs", ()):
+            shape = [_size(expression, sizes) for expression in info["shape_exprs"]]
+            empty = torch.empty(shape, dtype=info["dtype"], device=inputs[0].device)
+            outputs.append(empty)
+    return outputs
+
+
+def _size(expression: Any, sizes: Mapping[Any, Any]) -> Any:
+    if isinstance(expression, int) or expression in sizes:
+        return sizes.get(expression, expression)
+    symbols = sorted(expression.free_symbols, key=str)
+    if unknown := [str(symbol) for symbol in symbols if symbol not in sizes]:
+        raise RuntimeError(
+            f"an engine's output has the size {expression}, and none of its inputs has "
+            f"{', '.join(unknown)}: compile it again with this release of Torch-TensorRT"
+        )
+    known = {symbol: sizes[symbol] for symbol in symbols}
+    return sympy_interp(PythonReferenceAnalysis, known, expression)
