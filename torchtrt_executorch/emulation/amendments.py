@@ -121,7 +121,8 @@ def apply_to_module(module: ModuleType) -> None:
 
     @functools.wraps(forward)
     def forward_either(self: Any, *inputs: Any) -> Any:
-        if self.engine is None or not is_emulated(self.serialized_engine):
+        # Loaded from a state dict it has an engine, and no bytes of its own.
+        if not is_emulated(getattr(self.engine, "serialized_engine", b"")):
             return forward(self, *inputs)
         tensors = [torch.as_tensor(value) for value in inputs]
         outputs = torch.ops.tensorrt.execute_engine(tensors, self.engine)

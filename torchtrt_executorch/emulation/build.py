@@ -29,16 +29,18 @@ def program_of(
         partition: Every node carries its fake tensor or symbolic int in ``val``.
         output_dtypes: Those of the engine's outputs. Where the partition has another dtype, or
             returns a symbolic int, the program casts.
-        truncate_double: Take float64 inputs as float32, as upstream passes them then.
+        truncate_double: Take and return float32 in the place of float64, as engines do then.
     """
     graph = Graph()
     copies: dict[Node, Node] = {}
     for node in partition.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copies[node].meta = {"val": node.meta["val"]} if "val" in node.meta else {}
-    _cast_outputs(graph, output_dtypes)
     if truncate_double:
+        single = {torch.float64: torch.float32}
+        output_dtypes = [single.get(dtype, dtype) for dtype in output_dtypes]
         _take_singles(graph)
+    _cast_outputs(graph, output_dtypes)
     program = lifted_program(GraphModule(partition, graph))
     return move_to_device_pass(program, "cpu")
 
