@@ -1,0 +1,70 @@
+"""``torchtrt-executorch status``, as a table and as JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from torchtrt_executorch.cli import app
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import State, standing
+
+
+def status(*options: str, **environment: str) -> str:
+    result = CliRunner().invoke(
+        app, ["status", *options], env={"COLUMNS": "600", **environment}
+    )
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def rows(**environment: str) -> dict[str, Any]:
+    found = json.loads(status("--json", **environment))
+    return {row["name"]: row for row in found["patches"]} | {"": found}
+
+
+def test_table() -> None:
+    words = status()
+    for patch in PATCHES:
+        assert patch.name in words
+        assert patch.pull_request in words
+        assert all(module in words for module in patch.modules)
+    assert State.IN_FORCE.value in words
+    assert f"torch: {importlib.metadata.version('torch')}" in words
+    assert "The overlay is off" not in words
+
+
+def test_json_is_the_manifest_and_what_is_in_force() -> None:
+    found = rows()
+    for patch in PATCHES:
+        row, here = found[patch.name], standing(patch)
+        assert (row["state"], row["reason"]) == (here.state.value, here.reason)
+        assert row["pull_request"] == patch.pull_request
+        assert row["modules"] == list(patch.modules)
+        assert row["releases"] == dict(patch.releases)
+        assert bool(row["reason"]) == (here.state is not State.IN_FORCE)
+    installed = found[""]["installed"]
+    assert installed["executorch"] == importlib.metadata.version("executorch")
+    assert found[""]["active"] is True
+
+
+def test_what_is_turned_off() -> None:
+    name = next(p.name for p in PATCHES if standing(p).state is State.IN_FORCE)
+    found = rows(TORCHTRT_EXECUTORCH="0", TORCHTRT_EXECUTORCH_SKIP=name)
+    assert found[""]["active"] is False
+    assert found[name]["state"] == "not applicable"
+    assert "TORCHTRT_EXECUTORCH_SKIP" in found[name]["reason"]
+    words = status(TORCHTRT_EXECUTORCH="0", TORCHTRT_EXECUTORCH_SKIP=name)
+    assert "The overlay is off" in words
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
+def test_every_row_says_why(patch: Any) -> None:
+    repository, number = patch.pull_request.split("#")
+    assert repository in ("pytorch/TensorRT", "pytorch/executorch")
+    assert number.isdigit()
+    assert patch.summary and patch.upstream and patch.stands
