@@ -50,7 +50,7 @@ class Overlay:
 
     def _take(self, patch: Patch) -> None:
         found = self.standings[patch.name] = standing(patch)
-        if found.surprising:
+        if found.surprising and patch.modules:
             warn(
                 f"the patch {patch.name} is left out, {found.reason}; upstream is as it was"
             )

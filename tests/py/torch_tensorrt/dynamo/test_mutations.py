@@ -14,12 +14,20 @@ from torch_tensorrt import _features
 from torch_tensorrt.executorch import export
 
 from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import State, standing
 from torchtrt_executorch.runtime import load
 
-pytestmark = pytest.mark.skipif(
-    _features.ENABLED_FEATURES.torch_tensorrt_runtime,
-    reason="emulated engines need the Python-only mode",
-)
+(PATCH,) = (patch for patch in PATCHES if patch.name == "mutated-buffers")
+pytestmark = [
+    pytest.mark.skipif(
+        _features.ENABLED_FEATURES.torch_tensorrt_runtime,
+        reason="emulated engines need the Python-only mode",
+    ),
+    pytest.mark.skipif(
+        standing(PATCH).state is not State.IN_FORCE, reason=standing(PATCH).reason
+    ),
+]
 OPTIONS = {"min_block_size": 1, "target_executorch": True}
 
 
