@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import inspect
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -114,7 +114,7 @@ class _Lifted:
         self.buffers = {spec.arg.name: tensors[name] for name, spec in inputs.items()}
         self._paths = {spec.arg.name: name for name, spec in inputs.items()}
         self._names = [
-            inputs[spec.target].arg.name if spec.target in inputs else spec.target
+            inputs[spec.target].arg.name if spec.target in inputs else str(spec.target)
             for spec in self._written
         ]
         rest = [s for s in signature.input_specs if s.target not in inputs]
@@ -193,7 +193,8 @@ class _Lifted:
         output = graph.output_node()
         held = set(state.values())
         with graph.inserting_before(output):
-            values = [_copied(graph, v) if v in held else v for v in output.args[0]]
+            outputs = cast("tuple[Node, ...]", output.args[0])
+            values = [_copied(graph, v) if v in held else v for v in outputs]
             returned = values[: len(values) - len(state)]
             for node, value in zip(
                 state.values(), values[len(returned) :], strict=True

@@ -24,7 +24,7 @@ def apply(module: ModuleType) -> None:
     def needs_autograd(graph_module: GraphModule) -> bool:
         return chosen(graph_module) or _writes_to_inputs(graph_module)
 
-    module._graph_has_higher_order_ops = needs_autograd
+    vars(module).update(_graph_has_higher_order_ops=needs_autograd)
 
 
 def _writes_to_inputs(graph_module: GraphModule) -> bool:
