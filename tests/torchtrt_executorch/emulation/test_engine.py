@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.emulation.payload import MAGIC, dump, is_emulated, load
 
+needs_objects = pytest.mark.skipif(
+    find_spec("torch_tensorrt.dynamo.runtime._TRTEngine") is None,
+    reason="2.12's Python runtime has no engine objects",
+)
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
@@ -74,6 +79,7 @@ def test_log_says_emulated(
     assert "not in TensorRT" in record.message
 
 
+@needs_objects
 def test_bindings(compiled: GraphModule) -> None:
     import tensorrt as trt
 
@@ -88,7 +94,15 @@ def test_bindings(compiled: GraphModule) -> None:
         engine.create_engine_inspector()
 
 
-@pytest.mark.parametrize("way", ["deepcopy", "pickle", "state", "exported"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "deepcopy",
+        pytest.param("pickle", marks=needs_objects),
+        pytest.param("state", marks=needs_objects),
+        "exported",
+    ],
+)
 def test_copies_and_files(
     way: str, compiled: GraphModule, model: torch.nn.Module, tmp_path: Path
 ) -> None:

@@ -27,12 +27,20 @@ def amended() -> dict[str, bool]:
     import executorch.exir as exir
     import torch_tensorrt as tt
     from torch_tensorrt.dynamo.conversion import _conversion
-    from torch_tensorrt.dynamo.runtime import _TorchTensorRTModule, _TRTEngine
 
     def is_wrapped(function: object) -> bool:
         code = getattr(function, "__code__", None)
         return code is not None and "torchtrt_executorch" in code.co_filename
 
+    engines = {}
+    if importlib.util.find_spec("torch_tensorrt.dynamo.runtime._TRTEngine"):
+        from torch_tensorrt.dynamo.runtime import _TorchTensorRTModule, _TRTEngine
+
+        module = _TorchTensorRTModule.TorchTensorRTModule
+        engines = {
+            "TRTEngine.execute": is_wrapped(_TRTEngine.TRTEngine.execute),
+            "TorchTensorRTModule.forward": is_wrapped(module.forward),
+        }
     settings = tt.dynamo.CompilationSettings
     return {
         "dynamo.CompilationSettings": hasattr(settings(), "target_executorch"),
@@ -40,13 +48,10 @@ def amended() -> dict[str, bool]:
         "dynamo.compile": is_wrapped(tt.dynamo.compile),
         "save": is_wrapped(tt.save),
         "executorch.export": callable(getattr(tt.executorch, "export", None)),
-        "TRTEngine.execute": is_wrapped(_TRTEngine.TRTEngine.execute),
-        "TorchTensorRTModule.forward": is_wrapped(
-            _TorchTensorRTModule.TorchTensorRTModule.forward
-        ),
         "interpret_module_to_result": is_wrapped(
             _conversion.interpret_module_to_result
         ),
+        **engines,
         "to_edge": is_wrapped(exir.to_edge),
         "to_edge_transform_and_lower": is_wrapped(exir.to_edge_transform_and_lower),
         "ExecutorchProgramManager.save": is_wrapped(exir.ExecutorchProgramManager.save),

@@ -25,6 +25,9 @@ from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_placeholders 
     with_engine_placeholders,
 )
 
+from .conftest import needs_objects
+
+pytestmark = needs_objects
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 

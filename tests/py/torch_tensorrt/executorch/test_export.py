@@ -23,6 +23,8 @@ from torch_tensorrt.executorch import export
 
 from torchtrt_executorch import emulated_engines
 
+from .conftest import needs_objects
+
 DEFAULT = "TensorRTBackend"
 XNNPACK = "XnnpackBackend"
 
@@ -112,7 +114,20 @@ def text_of(source: ExportedProgram | GraphModule) -> tuple[str, list[str]]:
 
 
 def test_interface_is_that_of_2_14() -> None:
-    names = ["inputs", "arg_inputs", "kwarg_inputs", "dynamic_shapes", "retrace", "transform_passes", "partitioners", "compile_specs", "compile_config", "constant_methods", "generate_etrecord", "weight_streaming_budget_per_engine"]
+    names = [
+        "inputs",
+        "arg_inputs",
+        "kwarg_inputs",
+        "dynamic_shapes",
+        "retrace",
+        "transform_passes",
+        "partitioners",
+        "compile_specs",
+        "compile_config",
+        "constant_methods",
+        "generate_etrecord",
+        "weight_streaming_budget_per_engine",
+    ]
     first, *rest = inspect.signature(export).parameters.values()
     assert first.name == "source"
     assert set(names) <= {parameter.name for parameter in rest}
@@ -120,7 +135,16 @@ def test_interface_is_that_of_2_14() -> None:
     assert torch_tensorrt.executorch.export is export
 
 
-@pytest.mark.parametrize("form", ["graph", "retraced", "exported", "loaded", "mapping"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "graph",
+        "retraced",
+        "exported",
+        pytest.param("loaded", marks=needs_objects),
+        "mapping",
+    ],
+)
 def test_sources(
     form: str,
     model: torch.nn.Module,
@@ -355,6 +379,7 @@ def test_partitioner_of_another_method(compiled: GraphModule) -> None:
         export(compiled, partitioners=[wrong])
 
 
+@needs_objects
 def test_engine_that_needs_an_output_allocator() -> None:
     class NonZero(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
