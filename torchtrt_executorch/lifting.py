@@ -103,8 +103,14 @@ def _lift(
     mode = detect_fake_mode([node.meta.get("val") for node in module.graph.nodes])
     mode = mode or FakeTensorMode()
     placeholders = {}
+    # Their names become parameters of one function, beside those of the inputs.
+    taken = {node.target for node in module.graph.find_nodes(op="placeholder")}
     for attribute in attributes:
-        node = graph.placeholder(attribute.path.replace(".", "_"))
+        name = attribute.path.replace(".", "_")
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        node = graph.placeholder(name)
         placeholders[attribute.path] = node
         if isinstance(attribute.value, torch.Tensor):
             node.meta["val"] = mode.from_tensor(attribute.value, static_shapes=True)

@@ -1,0 +1,30 @@
+"""Graphs made programs: names of what is lifted, beside those of the inputs."""
+
+from __future__ import annotations
+
+import torch
+
+from torchtrt_executorch.lifting import lifted_program
+
+
+class Namesakes(torch.nn.Module):
+    """Its buffers are called like an input, and like each other once dots are gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("x", torch.tensor([1.0, 2.0, 3.0]))
+        self.register_buffer("a_b", torch.tensor([2.0, 4.0, 8.0]))
+        self.a = torch.nn.Module()
+        self.a.register_buffer("b", torch.tensor([5.0, 7.0, 9.0]))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * self.x + self.a.b * self.a_b - y
+
+
+def test_buffers_called_like_inputs() -> None:
+    model, inputs = Namesakes(), (torch.rand(3), torch.rand(3))
+    graph_module = torch.export.export(model, inputs).module(check_guards=False)
+    program = lifted_program(graph_module)
+    assert {*program.state_dict} == {"x", "a_b", "a.b"}
+    assert program.graph_signature.user_inputs == ("x", "y")
+    torch.testing.assert_close(program.module()(*inputs), model(*inputs))
