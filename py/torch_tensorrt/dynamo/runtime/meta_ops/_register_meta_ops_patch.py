@@ -40,7 +40,8 @@ def outputs_of_engine(
     """
     sizes: dict[Any, Any] = {}
     for tensor, info in zip(inputs, shape_info.get("inputs", ()), strict=False):
-        sizes |= dict(zip(info["shape_exprs"], tensor.shape, strict=False))
+        for expression, size in zip(info["shape_exprs"], tensor.shape, strict=False):
+            sizes = {**_symbols_of(size, expression), **sizes, expression: size}
     outputs = []
     with detect_fake_mode(inputs) or nullcontext():
         for info in shape_info.get("outputs", ()):
@@ -50,9 +51,26 @@ def outputs_of_engine(
     return outputs
 
 
+def _symbols_of(size: Any, expression: Any) -> dict[Any, Any]:
+    """Return the symbols of ``size`` as sizes, if it is still spelled as ``expression``.
+
+    An engine behind a ``cat`` in PyTorch may have an input of ``2*s0`` rows alone, and an output of
+    ``s0``. In the program that it was compiled in, ``s0`` is there to be asked.
+    """
+    if not isinstance(size, torch.SymInt) or size.node.expr != expression:
+        return {}
+    environment = size.node.shape_env
+    return {
+        symbol: environment.create_symintnode(symbol, hint=None)
+        for symbol in size.node.expr.free_symbols
+    }
+
+
 def _size(expression: Any, sizes: Mapping[Any, Any]) -> Any:
-    if isinstance(expression, int) or expression in sizes:
-        return sizes.get(expression, expression)
+    if isinstance(expression, int):
+        return expression
+    if expression in sizes:
+        return sizes[expression]
     symbols = sorted(expression.free_symbols, key=str)
     if unknown := [str(symbol) for symbol in symbols if symbol not in sizes]:
         raise RuntimeError(
