@@ -8,6 +8,7 @@ from typing import Iterator
 
 from executorch.exir import schema
 from rich.table import Table
+from rich.text import Text
 
 from torchtrt_executorch.emulation.payload import is_emulated
 from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
@@ -93,12 +94,14 @@ def _engine_notes(blob: memoryview) -> str:
 def tables(file: ProgramFile) -> Iterator[Table]:
     """Yield a table per method, and one of named data if there is any.
 
+    What the file calls things is shown as it stands: a name like ``[red]`` is no markup.
+
     Raises:
         ProgramError: The program refers to what is not in the file.
     """
     for plan in file.program.execution_plan:
         inputs, outputs = len(plan.inputs), len(plan.outputs)
-        table = Table(title=f"{plan.name}: {inputs} inputs, {outputs} outputs")
+        table = Table(title=Text(f"{plan.name}: {inputs} inputs, {outputs} outputs"))
         for heading, justify in (
             ("delegate", "left"),
             ("device", "left"),
@@ -107,12 +110,13 @@ def tables(file: ProgramFile) -> Iterator[Table]:
             table.add_column(heading, justify=justify)  # type: ignore[arg-type]
         table.add_column("engine", overflow="fold")
         for row in delegates(file, plan):
-            table.add_row(row.backend, row.device, f"{row.nbytes:,}", row.notes)
+            cells = row.backend, row.device, f"{row.nbytes:,}", row.notes
+            table.add_row(*map(Text, cells))
         for name, count in kernels(plan).most_common():
-            table.add_row(f"kernel {name}", "cpu", "", f"called {count} times")
+            table.add_row(Text(f"kernel {name}"), "cpu", "", f"called {count} times")
         yield table
     if file.named_data:
         table = Table("named data", "bytes")
         for key, entry in file.named_data.items():
-            table.add_row(key, f"{len(entry.data):,}")
+            table.add_row(Text(key), f"{len(entry.data):,}")
         yield table

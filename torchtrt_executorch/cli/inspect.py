@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 
 def inspect(
@@ -25,5 +26,5 @@ def inspect(
         for table in tables(read_program(path)):
             console.print(table)
     except ProgramError as error:
-        Console(stderr=True).print(f"[red]{path}: {error}[/red]", highlight=False)
+        Console(stderr=True).print(Text(f"{path}: {error}", "red"))
         raise typer.Exit(2) from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from torchtrt_executorch.runtime import Stats
@@ -67,22 +68,21 @@ def run(
         outputs = loaded.method(method)(*_sequence(_read(inputs)))
     except (ProgramError, InputError, KeyError) as error:
         message = error.args[0] if isinstance(error, KeyError) else error
-        console.print(f"[red]{type(error).__name__}:[/] ", end="")
-        console.print(message, markup=False, highlight=False)
+        console.print(Text.assemble((f"{type(error).__name__}:", "red"), f" {message}"))
         raise typer.Exit(UNSOUND) from None
     stats = loaded.stats()
     console.print(_outputs_table(outputs), _stats_table(stats))
     if compare is None:
         return
     if stats.not_run:
+        absent = ", ".join(sorted(stats.not_run))
         console.print(
-            f"[red]not compared:[/] {', '.join(sorted(stats.not_run))} did not run here",
-            highlight=False,
+            Text.assemble(("not compared:", "red"), f" {absent} did not run here")
         )
         raise typer.Exit(DIFFERENT)
     differences = _differences(outputs, _read(compare), rtol, atol)
     for difference in differences:
-        console.print(f"[red]{difference}[/]", highlight=False)
+        console.print(Text(difference, "red"))
     if differences:
         raise typer.Exit(DIFFERENT)
     console.print(f"[green]{len(outputs)} outputs agree[/] (rtol {rtol}, atol {atol})")
@@ -128,7 +128,7 @@ def _outputs_table(outputs: tuple[Any, ...]) -> Table:
     for index, output in enumerate(outputs):
         shape = list(output.shape) if hasattr(output, "shape") else repr(output)
         kind = getattr(output, "dtype", type(output).__name__)
-        table.add_row(str(index), str(shape), str(kind))
+        table.add_row(str(index), Text(str(shape)), str(kind))
     return table
 
 
@@ -137,11 +137,11 @@ def _stats_table(stats: Stats) -> Table:
     for what, counts in (("kernel", stats.kernels), ("delegate", stats.delegates)):
         for name, count in sorted(counts.items()):
             note = ", did not run here" if name in stats.not_run else ""
-            table.add_row(what, name + note, str(count), "")
+            table.add_row(what, Text(name + note), str(count), "")
     for direction, traffic in sorted(stats.copies.items()):
         table.add_row("copy", direction, str(traffic.copies), str(traffic.nbytes))
     for engine, staging in sorted(stats.staged.items()):
         for role, traffic in (("in", staging.inputs), ("out", staging.outputs)):
             row = str(traffic.copies), str(traffic.nbytes)
-            table.add_row(f"staged {role}", engine, *row)
+            table.add_row(f"staged {role}", Text(engine), *row)
     return table

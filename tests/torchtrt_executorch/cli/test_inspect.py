@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch_tensorrt
+from executorch.exir import to_edge
+from torch.export import export
 from typer.testing import CliRunner
 
 from torchtrt_executorch import emulated_engines
@@ -52,3 +54,17 @@ def test_a_truncated_file_is_one_line_and_exit_code_2(
     assert result.exit_code == 2
     assert "truncated" in result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("name", ["[bold]", "[/red]"])
+def test_names_that_look_like_markup_are_shown(tmp_path: Path, name: str) -> None:
+    program = to_edge({"forward": export(torch.nn.ReLU(), (torch.rand(2),))})
+    data = program.to_executorch().buffer.replace(b"aten::relu", _padded(name))
+    (tmp_path / "model.pte").write_bytes(data)
+    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "model.pte")])
+    assert result.exit_code == 0, result.exception
+    assert f"kernel {name}" in result.output
+
+
+def _padded(name: str) -> bytes:
+    return name.ljust(len("aten::relu"), "_").encode()
