@@ -169,7 +169,7 @@ def test_equal_programs_give_equal_bytes(payload: bytes) -> None:
 
 
 def test_threads(compiled: GraphModule, model: torch.nn.Module) -> None:
-    """One module is run, and others compiled, on several threads at once."""
+    """One compiled module runs on several threads at once."""
 
     def run(seed: int) -> None:
         x = torch.full((2, 3), float(seed))
