@@ -15,6 +15,29 @@ _HOST = "torchtrt_executorch.host"
 _PATCHES = "torchtrt_executorch.patches.torch_tensorrt"
 _EMULATION = "torchtrt_executorch.emulation.amendments"
 
+_CONVERSION = "torch_tensorrt.dynamo.conversion._conversion"
+_RUNTIME = "torch_tensorrt.dynamo.runtime"
+_META_OPS = f"{_RUNTIME}.meta_ops.register_meta_ops"
+
+#: Emulated engines are built and, in an edge program, run in the same way on every release.
+_EMULATED = (
+    Amendment(_CONVERSION, f"{_EMULATION}:apply_to_conversion"),
+    Amendment(_META_OPS, f"{_EMULATION}:apply_to_placeholder"),
+)
+_EMULATED_ANCHORS = (
+    Anchor(_CONVERSION, "interpret_module_to_result", ("module", "inputs", "settings")),
+    Anchor(
+        _CONVERSION,
+        "SerializedInterpreterResult",
+        ("serialized_engine", "input_names", "output_names"),
+    ),
+    Anchor(
+        _META_OPS,
+        "no_op_placeholder_for_execute_engine",
+        ("inputs", "serialized_engine"),
+    ),
+)
+
 PATCHES: tuple[Patch, ...] = (
     Patch(
         name="host",
@@ -33,11 +56,11 @@ PATCHES: tuple[Patch, ...] = (
             Amendment("torch_tensorrt.dynamo._compiler", f"{_HOST}.cuda_queries:apply"),
             Amendment("torch_tensorrt.dynamo._defaults", f"{_HOST}.cuda_queries:apply"),
             Amendment(
-                "torch_tensorrt.dynamo.runtime._TRTEngine",
+                f"{_RUNTIME}._TRTEngine",
                 f"{_HOST}.cuda_queries:apply",
             ),
             Amendment(
-                "torch_tensorrt.dynamo.runtime._serialized_engine_layout",
+                f"{_RUNTIME}._serialized_engine_layout",
                 f"{_HOST}.cuda_queries:apply",
             ),
             Amendment(
@@ -58,51 +81,28 @@ PATCHES: tuple[Patch, ...] = (
         upstream="nothing",
         stands="upstream has no engine that runs without TensorRT",
         amends=(
+            *_EMULATED,
             Amendment(
-                "torch_tensorrt.dynamo.conversion._conversion",
-                f"{_EMULATION}:apply_to_conversion",
-            ),
-            Amendment(
-                "torch_tensorrt.dynamo.runtime._TRTEngine",
+                f"{_RUNTIME}._TRTEngine",
                 f"{_EMULATION}:apply_to_engine",
             ),
             Amendment(
-                "torch_tensorrt.dynamo.runtime._TorchTensorRTModule",
+                f"{_RUNTIME}._TorchTensorRTModule",
                 f"{_EMULATION}:apply_to_module",
-            ),
-            Amendment(
-                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
-                f"{_EMULATION}:apply_to_placeholder",
             ),
         ),
         anchors=(
+            *_EMULATED_ANCHORS,
             Anchor(
-                "torch_tensorrt.dynamo.conversion._conversion",
-                "interpret_module_to_result",
-                ("module", "inputs", "settings"),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._conversion",
-                "SerializedInterpreterResult",
-                ("serialized_engine", "input_names", "output_names"),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.runtime._TRTEngine",
+                f"{_RUNTIME}._TRTEngine",
                 "TRTEngine.execute",
                 ("inputs",),
             ),
+            Anchor(f"{_RUNTIME}._TRTEngine", "TRTEngine._setup_engine"),
+            Anchor(f"{_RUNTIME}._TRTEngine", "trt"),
             Anchor(
-                "torch_tensorrt.dynamo.runtime._TRTEngine", "TRTEngine._setup_engine"
-            ),
-            Anchor("torch_tensorrt.dynamo.runtime._TRTEngine", "trt"),
-            Anchor(
-                "torch_tensorrt.dynamo.runtime._TorchTensorRTModule",
+                f"{_RUNTIME}._TorchTensorRTModule",
                 "TorchTensorRTModule.forward",
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
-                "no_op_placeholder_for_execute_engine",
-                ("inputs", "serialized_engine"),
             ),
         ),
     ),
@@ -114,56 +114,40 @@ PATCHES: tuple[Patch, ...] = (
         upstream="an engine class for the Python runtime from 2.13 on",
         stands="2.12 gets no more releases",
         amends=(
+            *_EMULATED,
             Amendment(
-                "torch_tensorrt.dynamo.conversion._conversion",
-                f"{_EMULATION}:apply_to_conversion",
-            ),
-            Amendment(
-                "torch_tensorrt.dynamo.runtime._TorchTensorRTModule",
+                f"{_RUNTIME}._TorchTensorRTModule",
                 f"{_EMULATION}_2_12:apply_to_layout",
             ),
             Amendment(
-                "torch_tensorrt.dynamo.runtime._PythonTorchTensorRTModule",
+                f"{_RUNTIME}._PythonTorchTensorRTModule",
                 f"{_HOST}.cuda_queries:apply",
             ),
             Amendment(
-                "torch_tensorrt.dynamo.runtime._PythonTorchTensorRTModule",
+                f"{_RUNTIME}._PythonTorchTensorRTModule",
                 f"{_EMULATION}_2_12:apply_to_python_module",
             ),
             Amendment(
                 "torch_tensorrt.dynamo._exporter",
                 f"{_EMULATION}_2_12:apply_to_exporter",
             ),
-            Amendment(
-                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
-                f"{_EMULATION}:apply_to_placeholder",
-            ),
         ),
         anchors=(
+            *_EMULATED_ANCHORS,
             Anchor(
-                "torch_tensorrt.dynamo.conversion._conversion",
-                "interpret_module_to_result",
-                ("module", "inputs", "settings"),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.runtime._TorchTensorRTModule",
+                f"{_RUNTIME}._TorchTensorRTModule",
                 "TorchTensorRTModule.decode_metadata",
                 ("encoded_metadata",),
             ),
             Anchor(
-                "torch_tensorrt.dynamo.runtime._PythonTorchTensorRTModule",
+                f"{_RUNTIME}._PythonTorchTensorRTModule",
                 "PythonTorchTensorRTModule.forward",
             ),
-            Anchor("torch_tensorrt.dynamo.runtime._PythonTorchTensorRTModule", "trt"),
+            Anchor(f"{_RUNTIME}._PythonTorchTensorRTModule", "trt"),
             Anchor(
                 "torch_tensorrt.dynamo._exporter",
                 "inline_trt_modules",
                 ("gm", "cross_compile_module"),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
-                "no_op_placeholder_for_execute_engine",
-                ("inputs", "serialized_engine"),
             ),
         ),
     ),
@@ -246,7 +230,7 @@ PATCHES: tuple[Patch, ...] = (
                 "convert_exported_program_to_serialized_trt_engine",
             ),
             Anchor(
-                "torch_tensorrt.dynamo.runtime._MutableTorchTensorRTModule",
+                f"{_RUNTIME}._MutableTorchTensorRTModule",
                 "MutableTorchTensorRTModule.__init__",
                 ("pytorch_model",),
             ),
@@ -324,7 +308,7 @@ PATCHES: tuple[Patch, ...] = (
                 "torch_tensorrt.executorch", f"{_PATCHES}._executorch_patch:apply"
             ),
             Amendment(
-                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
+                _META_OPS,
                 f"{_PATCHES}.dynamo.runtime.meta_ops._register_meta_ops_patch:apply",
             ),
             Amendment(
@@ -344,7 +328,7 @@ PATCHES: tuple[Patch, ...] = (
             ),
             Anchor("torch_tensorrt.executorch", "get_edge_compile_config"),
             Anchor(
-                "torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops",
+                _META_OPS,
                 "_apply_symbolic_shape_expressions",
                 ("inputs", "shape_info"),
             ),
