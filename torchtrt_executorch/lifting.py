@@ -95,8 +95,15 @@ def _attribute(module: GraphModule, path: str) -> _Attribute:
 def _lift(
     module: GraphModule, graph: Graph
 ) -> tuple[dict[Node, Node], list[_Attribute]]:
-    """Put a placeholder into ``graph`` for each attribute that ``module`` reads."""
-    readers = module.graph.find_nodes(op="get_attr")
+    """Put a placeholder into ``graph`` for each attribute that ``module`` reads.
+
+    But for modules, the branches of control flow: a program refers to them as a graph does.
+    """
+    readers = [
+        node
+        for node in module.graph.find_nodes(op="get_attr")
+        if not isinstance(attrgetter(str(node.target))(module), torch.nn.Module)
+    ]
     paths = dict.fromkeys(str(node.target) for node in readers)
     attributes = [_attribute(module, path) for path in paths]
     attributes.sort(key=lambda attribute: _KINDS.index(attribute.kind))

@@ -1,0 +1,86 @@
+"""The parts of a compiled module that run in PyTorch, put into the graph around its engines.
+
+Upstream's ``inline_torch_modules`` finds the inputs of a part by their names. Where a part reads
+an engine's output beside an input of the model, say a mask, the first is left behind as a further
+input of the model. Here inputs go by position, as the call has them (2.12 to 2.14).
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from operator import attrgetter
+from typing import Any
+
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+
+def with_torch_parts_inlined(module: GraphModule) -> GraphModule:
+    """Return ``module`` without calls of graph modules; those of engines stay.
+
+    ``module`` is left as it is, and shares its engines, parameters and buffers with the result.
+
+    Args:
+        module: As ``torch_tensorrt.compile(..., ir="dynamo")`` returns it.
+    """
+    inlining = _Inlining()
+    inlining.add(module, prefix="")
+    inlining.graph.set_codegen(copy.deepcopy(module.graph._codegen))
+    inlined = GraphModule(inlining.held, inlining.graph)
+    inlined.meta.update(module.meta)
+    return inlined
+
+
+class _Inlining:
+    """A graph in the making.
+
+    Attributes:
+        held: What its nodes refer to, by target.
+    """
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.held: dict[str, Any] = {}
+
+    def add(self, module: GraphModule, prefix: str, *given: Any) -> Any:
+        """Append the graph of ``module``; return what its output returns.
+
+        Args:
+            module: Its attributes get names that begin with ``prefix``.
+            given: For its placeholders, in order; without any it keeps its placeholders, and
+                its output.
+        """
+        values: dict[Node, Any] = {}
+        inputs = iter(given)
+
+        def value_of(argument: Any) -> Any:
+            return map_arg(argument, values.__getitem__)
+
+        for node in module.graph.nodes:
+            called = node.op == "call_module" and module.get_submodule(str(node.target))
+            if node.op == "placeholder" and prefix:
+                values[node] = next(inputs)
+            elif node.op == "output" and prefix:
+                return value_of(node.args[0])
+            elif isinstance(called, GraphModule):
+                name = f"{prefix}{node.target}_"
+                values[node] = self.add(called, name, *value_of(node.args))
+            elif node.target is operator.getitem and isinstance(
+                values[node.args[0]], (tuple, list)
+            ):
+                values[node] = values[node.args[0]][node.args[1]]
+            else:
+                values[node] = self._copy(module, node, values, prefix)
+        return None
+
+    def _copy(
+        self, module: GraphModule, node: Node, values: dict[Node, Any], prefix: str
+    ) -> Node:
+        copied = self.graph.node_copy(node, values.__getitem__)
+        if node.op in ("get_attr", "call_module"):
+            target = str(node.target)
+            if prefix:
+                copied.target = (prefix + target).replace(".", "_")
+            self.held[str(copied.target)] = attrgetter(target)(module)
+        return copied

@@ -1,0 +1,84 @@
+"""Parts of a compiled module that run in PyTorch, between and beside its engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch_tensorrt
+from torch.fx import GraphModule
+
+from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.patches.torch_tensorrt.executorch._inlining import (
+    with_torch_parts_inlined,
+)
+from torchtrt_executorch.runtime import load
+
+Tensor = torch.Tensor
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+
+
+class EngineAndInput(torch.nn.Module):
+    """``addcmul`` in PyTorch reads an engine's output, which is returned too, and two inputs."""
+
+    def forward(self, x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.relu() * 2
+        return torch.addcmul(b, y, a).sigmoid(), y
+
+
+class SeveralOutputs(torch.nn.Module):
+    """``split`` in PyTorch returns several values, of which one is not read."""
+
+    def forward(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        parts = torch.split((x - a).sigmoid(), [1, 2, 1], dim=1)
+        return parts[2] + parts[0] * b.relu()
+
+
+class Branches(torch.nn.Module):
+    """Control flow in PyTorch, whose branches are modules."""
+
+    def forward(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        chosen = torch.cond(
+            x.sum() > 0, lambda x, y: x - y, lambda x, y: x * y, (x.relu(), a)
+        )
+        return chosen * b
+
+
+KINDS = [EngineAndInput, SeveralOutputs, Branches]
+
+
+def compiled(model: torch.nn.Module, inputs: tuple[Tensor, ...]) -> GraphModule:
+    in_pytorch = ("addcmul.default", "split_with_sizes.default")
+    with emulated_engines():
+        return torch_tensorrt.compile(
+            model,
+            ir="dynamo",
+            arg_inputs=list(inputs),
+            min_block_size=1,
+            torch_executed_ops={f"torch.ops.aten.{name}" for name in in_pytorch},
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exported_program_runs(kind: Any) -> None:
+    model, inputs = kind().eval(), (X, X.flip(0), X + 2)
+    edge = torch_tensorrt.executorch.export(compiled(model, inputs))
+    with emulated_engines():
+        program = load(edge.to_executorch().buffer)
+    for x in (X + 1, X - 1):
+        found = program.run(x, *inputs[1:])
+        expected = model(x, *inputs[1:])
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_engines_are_left_and_the_module_is_left_as_it_is(kind: Any) -> None:
+    module = compiled(kind().eval(), (X, X.flip(0), X + 2))
+    before = str(module.graph)
+    inlined = with_torch_parts_inlined(module)
+    calls = inlined.graph.find_nodes(op="call_module")
+    assert not any(isinstance(getattr(inlined, n.target), GraphModule) for n in calls)
+    assert [n.name for n in inlined.graph.find_nodes(op="placeholder")] == [*"xab"]
+    assert str(module.graph) == before
