@@ -64,7 +64,8 @@ def _zeros(size: int, device: torch.device, memory_id: int) -> torch.Tensor:
     try:
         if device.type == "cpu":
             # numpy's memory can't be resized: a kernel that outgrows the arena is an error.
-            return torch.from_numpy(numpy.zeros(size, dtype=numpy.uint8))
+            # An array of no bytes has no stride either, and couldn't be viewed as another dtype.
+            return torch.from_numpy(numpy.zeros(max(size, 1), dtype=numpy.uint8))
         return torch.zeros(size, dtype=torch.uint8, device=device)
     except (MemoryError, ValueError, RuntimeError) as error:
         raise ProgramError(

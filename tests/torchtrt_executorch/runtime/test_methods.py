@@ -139,6 +139,12 @@ def test_threads_take_turns() -> None:
     assert sorted(seen) == list(range(1, 81))
 
 
+def test_tensors_without_elements() -> None:
+    program = to_edge(export(nn.ReLU(), (torch.rand(0, 3),))).to_executorch()
+    (output,) = load(program.buffer).run(torch.rand(0, 3))
+    assert output.shape == (0, 3) and output.dtype == torch.float32
+
+
 def test_inputs_in_another_memory_order_are_laid_out() -> None:
     method = _program("unplanned_io").method("forward")
     x = torch.randn(8, 4)
