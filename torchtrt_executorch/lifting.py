@@ -29,6 +29,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 #: The order in which ``torch.export`` lists what it lifts.
@@ -127,8 +128,14 @@ def _lift(
 
 
 def _settle_value(node: Node) -> None:
-    """Give an output of an engine its own fake tensor: upstream leaves it the engine's list."""
+    """Give an engine's output, and a cast that compiling added, the fake tensor of its own.
+
+    Upstream leaves the former the engine's list, and the latter, under ``truncate_double``, nothing.
+    """
     value = node.meta.get("val")
+    if value is None and node.target is torch.ops.aten._to_copy.default:
+        args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        node.meta["val"] = node.target(*args, **kwargs)
     if node.target is getitem and isinstance(value, (list, tuple)):
         node.meta["val"] = value[node.args[1]]  # type: ignore[index]
 

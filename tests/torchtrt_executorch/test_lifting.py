@@ -1,10 +1,13 @@
-"""Graphs made programs: names of what is lifted, beside those of the inputs."""
+"""Graphs made programs: names of what is lifted, and values that compiling left out."""
 
 from __future__ import annotations
 
 import torch
+import torch_tensorrt
 
+from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.lifting import lifted_program
+from torchtrt_executorch.runtime import load
 
 
 class Namesakes(torch.nn.Module):
@@ -28,3 +31,25 @@ def test_buffers_called_like_inputs() -> None:
     assert {*program.state_dict} == {"x", "a_b", "a.b"}
     assert program.graph_signature.user_inputs == ("x", "y")
     torch.testing.assert_close(program.module()(*inputs), model(*inputs))
+
+
+class Doubles(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu() * 2.5
+
+
+def test_casts_that_compiling_added() -> None:
+    """Under ``truncate_double`` upstream casts around engines, and gives the casts no value."""
+    x = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    with emulated_engines():
+        compiled = torch_tensorrt.compile(
+            Doubles().eval(),
+            ir="dynamo",
+            arg_inputs=[x],
+            min_block_size=1,
+            truncate_double=True,
+        )
+        edge = torch_tensorrt.executorch.export(compiled)
+        (output,) = load(edge.to_executorch().buffer).run(x)
+    assert output.dtype == torch.float64
+    torch.testing.assert_close(output, Doubles()(x), rtol=1e-6, atol=1e-6)
