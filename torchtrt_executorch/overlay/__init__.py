@@ -27,7 +27,7 @@ class OverlayFinder:
         if not fullname.startswith(UPSTREAM):
             return None
         if self._overlay is None:
-            self._overlay = _engage()
+            self.engage()
         try:
             return self._overlay.find_spec(fullname)
         except (
@@ -35,6 +35,11 @@ class OverlayFinder:
         ) as error:  # an import of upstream's must not fail because of us
             warn(f"the overlay could not serve {fullname}: {error!r}")
             return None
+
+    def engage(self) -> None:
+        """Take the patches in force; if that fails, nothing is served."""
+        self._overlay = _Inert  # what engaging imports must not engage again
+        self._overlay = _engaged()
 
 
 class _Inert:
@@ -45,9 +50,7 @@ class _Inert:
         return None
 
 
-def _engage() -> Any:
-    finder = next(f for f in sys.meta_path if isinstance(f, OverlayFinder))
-    finder._overlay = _Inert  # what engaging imports must not engage again
+def _engaged() -> Any:
     try:
         from torchtrt_executorch.overlay.engage import Overlay
 
@@ -78,8 +81,6 @@ def activate() -> None:
         finder = OverlayFinder()
         sys.meta_path.insert(0, finder)
         if any(name in sys.modules for name in UPSTREAM):
-            finder._overlay = (
-                _engage()
-            )  # upstream came first: catch what is in the making
+            finder.engage()  # upstream came first: catch what is in the making
     except Exception as error:
         warn(f"the overlay could not be activated: {error!r}")
