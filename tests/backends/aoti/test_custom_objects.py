@@ -9,9 +9,10 @@ from torch.export import export
 from torch.export.graph_signature import InputKind
 
 opaque = pytest.importorskip("torch._library.opaque_object")
+bases = pytest.importorskip("torch._opaque_base")
 
 
-class Scale(opaque.OpaqueBase if hasattr(opaque, "OpaqueBase") else object):
+class Scale(bases.OpaqueBase):
     def __init__(self, factor):
         self.factor = factor
 
