@@ -10,14 +10,14 @@ from typing import Iterator
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """Return ``path``, if a file can be put there; to be asked before any long work.
+    """Return ``path`` without links, if a file can be put there; to be asked before any long work.
 
     Raises:
         IsADirectoryError: It is a folder.
         FileNotFoundError: Its folder doesn't exist.
         PermissionError: Its folder can't be written to.
     """
-    target = Path(path)
+    target = Path(path).resolve()  # a link stays a link: what it names is written
     if target.is_dir():
         raise IsADirectoryError(f"can't write {target}: it is a folder")
     if not target.parent.is_dir():

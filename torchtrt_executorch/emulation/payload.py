@@ -66,7 +66,7 @@ class EmulatedProgram:
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._device = torch.device("cpu")
-        self._moving = threading.Lock()
+        self._running = threading.Lock()
         specs = program.graph_signature.input_specs
         placeholders = program.graph.find_nodes(op="placeholder")
         self._weights = [
@@ -86,38 +86,42 @@ class EmulatedProgram:
         as engines take it. Like an engine it checks its inputs.
 
         Raises:
-            ValueError: The number of inputs, or the dtype or rank of one, isn't the program's.
+            ValueError: The number of inputs, or the dtype, rank or a fixed size of one, isn't the
+                program's.
         """
         if len(inputs) != len(self.inputs):
             raise ValueError(
                 f"the engine takes {len(self.inputs)} inputs, {len(inputs)} given"
             )
-        self._move(inputs[0].device if inputs else self._device)
-        values = [
-            self._value(name, tensor)
-            for name, tensor in zip(self.inputs, inputs, strict=True)
-        ]
-        held = {**self._program.state_dict, **self._program.constants}
-        weights = [held[name] for name in self._weights]
-        with torch.no_grad():
+        with self._running, torch.no_grad():
+            self._move(inputs[0].device if inputs else self._device)
+            values = [
+                self._value(name, tensor)
+                for name, tensor in zip(self.inputs, inputs, strict=True)
+            ]
+            held = {**self._program.state_dict, **self._program.constants}
+            weights = [held[name] for name in self._weights]
             outputs = self._program.graph_module(*weights, *values)
         # An engine returns dense memory, never that of its inputs or weights.
         dense = torch.contiguous_format
         return [output.clone(memory_format=dense) for output in outputs]
 
     def _move(self, device: torch.device) -> None:
-        with self._moving:
-            if device != self._device:
-                move_to_device_pass(self._program, str(device))
-                self._device = device
+        if device != self._device:
+            move_to_device_pass(self._program, str(device))
+            self._device = device
 
     def _value(self, name: str, tensor: torch.Tensor) -> torch.Tensor | int:
         expected = self.inputs[name]
         if not isinstance(expected, torch.Tensor):
             return int(tensor.item())
-        if tensor.dtype != expected.dtype or tensor.dim() != expected.dim():
+        fits = tensor.dtype == expected.dtype and tensor.dim() == expected.dim()
+        if not fits or not all(
+            isinstance(held, torch.SymInt) or size == held
+            for size, held in zip(tensor.shape, expected.shape, strict=True)
+        ):
             raise ValueError(
-                f"the engine takes {expected.dtype} of rank {expected.dim()} as input "
-                f"{name}, {tensor.dtype} of rank {tensor.dim()} given"
+                f"the engine takes {expected.dtype} of shape {[*expected.shape]} as input {name}, "
+                f"{tensor.dtype} of shape {[*tensor.shape]} given"
             )
         return tensor.to(self._device)

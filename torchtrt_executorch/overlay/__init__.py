@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import Any
 
 UPSTREAM = ("torch_tensorrt", "tensorrt", "executorch")
@@ -21,33 +22,39 @@ class OverlayFinder:
 
     def __init__(self) -> None:
         self._overlay: Any = None
+        self._engaging = threading.RLock()
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec of our module for ``fullname``, or None to leave it to upstream."""
         if not fullname.startswith(UPSTREAM):
             return None
-        if self._overlay is None:
+        if self._overlay is None or self._overlay is _Inert:
             self.engage()
         try:
             return self._overlay.find_spec(fullname)
-        except (
-            Exception
-        ) as error:  # an import of upstream's must not fail because of us
+        except Exception as error:  # no reason to fail an import of upstream's
             warn(f"the overlay could not serve {fullname}: {error!r}")
             return None
 
     def engage(self) -> None:
-        """Take the patches in force; if that fails, nothing is served."""
-        self._overlay = _Inert  # what engaging imports must not engage again
-        self._overlay = _engaged()
+        """Take the patches in force, once; if that fails, nothing is served."""
+        # Other threads wait. What engaging imports comes back on its own, and must not wait.
+        with self._engaging:
+            if self._overlay is None:
+                self._overlay = _Inert
+                self._overlay = _engaged()
 
 
 class _Inert:
-    """Stands in while the overlay is being engaged, and for good if that failed."""
+    """Stands in while the overlay is being engaged."""
 
     @staticmethod
     def find_spec(fullname: str) -> None:
         return None
+
+
+class _Nothing(_Inert):
+    """Stands in for good where engaging failed."""
 
 
 def _engaged() -> Any:
@@ -57,7 +64,7 @@ def _engaged() -> Any:
         return Overlay()
     except Exception as error:
         warn(f"the overlay could not be engaged, upstream is left as it is: {error!r}")
-        return _Inert
+        return _Nothing
 
 
 def warn(message: str) -> None:

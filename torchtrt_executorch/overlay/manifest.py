@@ -305,6 +305,10 @@ PATCHES: tuple[Patch, ...] = (
                 "torch_tensorrt._compile", f"{_PATCHES}._compile_patch:apply_to_save"
             ),
             Amendment(
+                "torch_tensorrt.dynamo._exporter",
+                f"{_PATCHES}.dynamo._exporter_patch:apply",
+            ),
+            Amendment(
                 "torch_tensorrt.executorch", f"{_PATCHES}._executorch_patch:apply"
             ),
             Amendment(
@@ -326,6 +330,7 @@ PATCHES: tuple[Patch, ...] = (
                 "save",
                 ("module", "file_path", "output_format"),
             ),
+            Anchor("torch_tensorrt.dynamo._exporter", "transform", ("gm",)),
             Anchor("torch_tensorrt.executorch", "get_edge_compile_config"),
             Anchor(
                 _META_OPS,

@@ -16,9 +16,6 @@ from torch_tensorrt.dynamo._tracer import get_dynamic_shapes
 from torch_tensorrt.dynamo.utils import get_torch_tensor, to_torch_device
 
 from torchtrt_executorch.lifting import lifted_program
-from torchtrt_executorch.patches.torch_tensorrt.executorch._inlining import (
-    with_torch_parts_inlined,
-)
 
 
 def exported(
@@ -69,7 +66,7 @@ def _inlined(module: GraphModule) -> GraphModule:
     options = {"expose_aliased_mutations": False}
     known = signature(_exporter.transform).parameters
     return _exporter.transform(
-        with_torch_parts_inlined(module),
+        module,
         **{name: value for name, value in options.items() if name in known},
     )
 

@@ -127,8 +127,9 @@ def test_copies_and_files(
     [
         ([], "takes 1 inputs, 0 given"),
         ([X, X], "takes 1 inputs, 2 given"),
-        ([X.double()], "float32 of rank 2 as input x, torch.float64 of rank 2"),
-        ([X[0]], "torch.float32 of rank 1"),
+        ([X.double()], r"float32 of shape \[2, 3\] as input x, torch.float64"),
+        ([X[0]], r"torch.float32 of shape \[3\] given"),
+        ([X[:1]], r"torch.float32 of shape \[1, 3\] given"),
     ],
 )
 def test_inputs_are_checked(payload: bytes, inputs: list[Any], named: str) -> None:

@@ -75,7 +75,8 @@ def _size(expression: Any, sizes: Mapping[Any, Any]) -> Any:
     if unknown := [str(symbol) for symbol in symbols if symbol not in sizes]:
         raise RuntimeError(
             f"an engine's output has the size {expression}, and none of its inputs has "
-            f"{', '.join(unknown)}: compile it again with this release of Torch-TensorRT"
+            f"{', '.join(unknown)}: export it with the shapes that it was compiled for, without "
+            "retrace or with their dynamic_shapes"
         )
     known = {symbol: sizes[symbol] for symbol in symbols}
     return sympy_interp(PythonReferenceAnalysis, known, expression)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch_tensorrt
+from executorch.exir import to_edge_transform_and_lower
 from torch.fx import GraphModule
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.patches.torch_tensorrt.executorch._inlining import (
+from torchtrt_executorch.patches.torch_tensorrt.dynamo._inlining import (
     with_torch_parts_inlined,
 )
 from torchtrt_executorch.runtime import load
@@ -82,3 +83,17 @@ def test_only_engines_are_left_and_the_module_is_left_as_it_is(kind: Any) -> Non
     assert not any(isinstance(getattr(inlined, n.target), GraphModule) for n in calls)
     assert [n.name for n in inlined.graph.find_nodes(op="placeholder")] == [*"xab"]
     assert str(module.graph) == before
+
+
+@pytest.mark.parametrize("kind", [EngineAndInput, SeveralOutputs])
+def test_who_drives_executorch_gets_the_same(kind: Any) -> None:
+    model, inputs = kind().eval(), (X, X.flip(0), X + 2)
+    module = compiled(model, inputs)
+    program = torch_tensorrt.dynamo.export(module, arg_inputs=list(inputs))
+    edge = to_edge_transform_and_lower(
+        program,
+        partitioner=[torch_tensorrt.executorch.TensorRTPartitioner()],
+        compile_config=torch_tensorrt.executorch.get_edge_compile_config(),
+    )
+    found = edge.exported_program().module()(*inputs)
+    torch.testing.assert_close(found, model(*inputs))

@@ -1,0 +1,27 @@
+"""Inlines what a compiled module runs in PyTorch by position, for whoever exports it.
+
+Upstream: ``torch_tensorrt.dynamo._exporter``; ``torch_tensorrt.dynamo.export`` and ``save`` go
+through it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, Callable
+
+from torchtrt_executorch.overlay.wrapping import wrapped
+from torchtrt_executorch.patches.torch_tensorrt.dynamo._inlining import (
+    with_torch_parts_inlined,
+)
+
+
+def apply(module: ModuleType) -> None:
+    """Wrap ``transform``: upstream finds nothing left to inline but engines."""
+    vars(module).update(transform=wrapped(module.transform, _inlined))
+
+
+def _inlined(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    gm = args[0] if args else kwargs.pop("gm")
+    return function(with_torch_parts_inlined(gm), *args[1:], **kwargs)
