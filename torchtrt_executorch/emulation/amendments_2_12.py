@@ -75,6 +75,9 @@ def apply_to_exporter(module: ModuleType) -> None:
     def inline_trt_modules(
         gm: torch.fx.GraphModule, cross_compile_module: bool | None = False
     ) -> torch.fx.GraphModule:
+        # Defines the placeholder that engines are written as.
+        import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401
+
         engines = (
             child for name, child in gm.named_children() if "_run_on_acc" in name
         )
