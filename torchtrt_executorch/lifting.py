@@ -42,6 +42,17 @@ _KINDS = (
 _WRITES = (OutputKind.USER_INPUT_MUTATION, OutputKind.BUFFER_MUTATION)
 
 
+def copied_graph(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
+    """Return a copy of ``graph``, and of each node its copy, under the same name."""
+    copy = Graph()
+    copies: dict[Node, Node] = {}
+    for node in graph.nodes:
+        copies[node] = copy.node_copy(node, copies.__getitem__)
+        # A copy of an input called "input" would be renamed, and signatures go by names.
+        copies[node].name = node.name
+    return copy, copies
+
+
 def lifted_program(module: GraphModule) -> ExportedProgram:
     """Return ``module`` as a program that shares its parameters, buffers and constants.
 

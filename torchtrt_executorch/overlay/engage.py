@@ -1,8 +1,8 @@
 """The overlay at work: what is served, what is amended, and when.
 
-Nothing here may make an import of upstream's fail. A patch is taken whole or not at all:
-its releases and anchors are checked before any module of upstream executes, and a patch whose
-amendment raises all the same is taken back from that module and not applied to others.
+Nothing here may make an import of upstream's fail. Releases and anchors decide on the whole of a
+patch before any module of upstream executes. If an amendment raises all the same, its module is
+put back as it was, and the rest of the patch is not applied.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from torch.export.graph_signature import (
 )
 from torch.fx import Graph, Node
 
+from torchtrt_executorch.lifting import copied_graph
 from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
     EXECUTE,
     engine_bytes,
@@ -58,7 +59,7 @@ def with_engine_placeholders(program: ExportedProgram) -> ExportedProgram:
         return program
     import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401  defines it
 
-    graph, copies = _copy(program.graph)
+    graph, copies = copied_graph(program.graph)
     rewrite = _Rewrite(program, graph)
     for node, copy in copies.items():
         if _is_object_call(node):
@@ -75,16 +76,6 @@ def _is_object_call(node: Node) -> bool:
 def _is_reshape(node: Node) -> bool:
     """Whether Torch-TensorRT's lowering has made ``node`` of a reshape; it has no out variant."""
     return node.target is torch.ops.aten._reshape_copy.default
-
-
-def _copy(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
-    copy = Graph()
-    copies: dict[Node, Node] = {}
-    for node in graph.nodes:
-        copies[node] = copy.node_copy(node, copies.__getitem__)
-        # A copy of an input called "input" would be renamed, and the signature goes by names.
-        copies[node].name = node.name
-    return copy, copies
 
 
 class _Rewrite:

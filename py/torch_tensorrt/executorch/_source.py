@@ -15,7 +15,7 @@ from torch_tensorrt.dynamo._defaults import default_device
 from torch_tensorrt.dynamo._tracer import get_dynamic_shapes
 from torch_tensorrt.dynamo.utils import get_torch_tensor, to_torch_device
 
-from torchtrt_executorch.lifting import lifted_program
+from torchtrt_executorch.lifting import copied_graph, lifted_program
 
 
 def exported(
@@ -89,13 +89,9 @@ def declared_mutations(
 
 
 def _with_graph_of_its_own(program: ExportedProgram) -> ExportedProgram:
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in program.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        copies[node].name = node.name
+    graph, _ = copied_graph(program.graph)
     return program._update(
-        torch.fx.GraphModule(program.graph_module, graph), program.graph_signature
+        GraphModule(program.graph_module, graph), program.graph_signature
     )
 
 
