@@ -13,6 +13,8 @@ from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.schema import DelegateCall
 from torch.export import export
 
+from torchtrt_executorch.runtime import load
+
 runtime = pytest.importorskip("executorch.runtime", exc_type=ImportError)
 
 
@@ -45,3 +47,4 @@ def test_partitions_run(partners):
     assert len(delegates) == len(calls) == (5 if partners else 1)
     method = runtime.Runtime.get().load_program(program.buffer).load_method("forward")
     torch.testing.assert_close(method.execute([x]), list(Model()(x)))
+    torch.testing.assert_close(load(bytes(program.buffer)).run(x), Model()(x))

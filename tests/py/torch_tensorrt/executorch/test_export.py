@@ -19,9 +19,11 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.pass_base import ExportPass
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 from torch_tensorrt.executorch import export
 
 from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.runtime import load
 
 from .conftest import needs_objects
 
@@ -105,6 +107,14 @@ def assert_agrees(edge: EdgeProgramManager, model: Any, x: torch.Tensor = X) -> 
     torch.testing.assert_close(found, model(x, **SCALE))
 
 
+def assert_pte_agrees(edge: EdgeProgramManager, model: Any, *xs: torch.Tensor) -> None:
+    """Run the ``.pte``, which uses ``edge`` up."""
+    program = load(bytes(edge.to_executorch().buffer), emulated_engines=True)
+    for x in xs or (X,):
+        expected = tree_leaves(model(x, **SCALE))
+        torch.testing.assert_close(list(program.run(x, *SCALE.values())), expected)
+
+
 def text_of(source: ExportedProgram | GraphModule) -> tuple[str, list[str]]:
     """Everything of a source that lowering could change by mistake."""
     if isinstance(source, GraphModule):
@@ -173,6 +183,7 @@ def test_sources(
     assert backends(edge) == [DEFAULT]
     assert_agrees(edge, model)
     assert text_of(source) == before
+    assert_pte_agrees(edge, model)
 
 
 def test_graph_module_needs_no_inputs(
@@ -256,8 +267,10 @@ def test_dynamic_shapes(way: str, dynamic: GraphModule, model: torch.nn.Module) 
         "dims": {"arg_inputs": (X,), "kwarg_inputs": SCALE, "dynamic_shapes": shapes},
     }
     edge = export(dynamic, **options[way])
-    for size in (2, 1, 8):
-        assert_agrees(edge, model, torch.randn(size, 3))
+    batches = [torch.randn(size, 3) for size in (2, 1, 8)]
+    for x in batches:
+        assert_agrees(edge, model, x)
+    assert_pte_agrees(edge, model, *batches)
 
 
 def test_options_reach_executorch(program: ExportedProgram) -> None:
