@@ -28,7 +28,7 @@ from transformers import YolosConfig, YolosForObjectDetection
 
 from torchtrt_executorch import emulated_engines, runtime
 from torchtrt_executorch.emulation import emulation_enabled
-from torchtrt_executorch.files import check_writable, staged
+from torchtrt_executorch.files import check_writable, staged, write_program
 from torchtrt_executorch.host.present import can_build_engines
 
 HEIGHT, WIDTH, QUERIES, THRESHOLD = 128, 192, 40, 0.3
@@ -137,9 +137,7 @@ def write(edge: EdgeProgramManager, output: Path) -> list[Path]:
     """Write the ``.pte``, whole or not at all; return the weight files that are beside it."""
     program = edge.to_executorch()
     with staged(output) as folder:
-        with open(folder / output.name, "wb") as file:
-            program.write_to_file(file)
-        program.write_tensor_data_to_file(folder)
+        write_program(program, folder / output.name)
         return [output.parent / file.name for file in folder.glob("*.ptd")]
 
 

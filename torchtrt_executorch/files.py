@@ -6,7 +6,7 @@ import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -46,3 +46,10 @@ def staged(target: Path) -> Iterator[Path]:
             Path(folder).iterdir(), key=lambda file: file.name == target.name
         ):
             os.replace(file, target.parent / file.name)
+
+
+def write_program(program: Any, file: Path) -> None:
+    """Write an ``ExecutorchProgramManager`` to ``file``, its external weights beside it."""
+    with open(file, "wb") as stream:
+        program.write_to_file(stream)
+    program.write_tensor_data_to_file(file.parent)

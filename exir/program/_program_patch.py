@@ -15,7 +15,7 @@ from typing import Any, Callable
 from torch.export import ExportedProgram
 
 from torchtrt_executorch.data_dependent import forget_unclaimed_symbols
-from torchtrt_executorch.files import check_writable, staged
+from torchtrt_executorch.files import check_writable, staged, write_program
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
 
@@ -69,8 +69,6 @@ def _save(
                 f"can't save to {target}: an ExecuTorch program's file ends in .pte"
             )
         with staged(target) as folder:
-            with open(folder / target.name, "wb") as file:
-                manager.write_to_file(file)
-            manager.write_tensor_data_to_file(folder)
+            write_program(manager, folder / target.name)
 
     save(*args, **kwargs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from torchtrt_executorch.files import check_writable, staged
+from torchtrt_executorch.files import check_writable, staged, write_program
 
 
 def save_executorch(
@@ -42,8 +42,6 @@ def save_executorch(
     edge = export(module, generate_etrecord=generate_etrecord, **options)
     program = edge.to_executorch(backend_config)
     with staged(target) as folder:
-        with open(folder / target.name, "wb") as file:
-            program.write_to_file(file)
-        program.write_tensor_data_to_file(folder)
+        write_program(program, folder / target.name)
         if generate_etrecord:
             program.get_etrecord().save(folder / f"{target.stem}_etrecord.bin")
