@@ -104,20 +104,23 @@ class AotiPartitioner(Partitioner):
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Keep the operators of the program whole: AOTInductor decomposes them by itself.
 
-        What may stay with the host isn't among them, as what is listed has to be delegated.
+        An operator that stays with the host, if only in one place, isn't among them: the host's
+        kernels are for what it decomposes to.
 
         Returns:
             The operators in the order of the graph, and no filter.
         """
-        _, claimed = next(_graphs(ep.graph_module))
-        targets = dict.fromkeys(
-            node.target
-            for node in ep.graph.nodes
-            if node in claimed
-            and isinstance(node.target, torch._ops.OpOverload)
-            and not is_size(node)
-        )
-        return list(targets), None
+        kept: dict[torch._ops.OpOverload, None] = {}
+        left: set[torch._ops.OpOverload] = set()
+        for graph_module, claimed in _graphs(ep.graph_module):
+            for node in graph_module.graph.nodes:
+                if not isinstance(node.target, torch._ops.OpOverload) or is_size(node):
+                    continue
+                if node in claimed:
+                    kept[node.target] = None
+                else:
+                    left.add(node.target)
+        return [operator for operator in kept if operator not in left], None
 
 
 def _graphs(graph_module: GraphModule) -> Iterator[tuple[GraphModule, set[Node]]]:

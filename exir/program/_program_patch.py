@@ -3,14 +3,17 @@
 Who drives ExecuTorch without :func:`torch_tensorrt.executorch.export` gets the same: programs
 that hold TensorRT engines go through ``to_edge`` and ``to_edge_transform_and_lower``
 (pytorch/TensorRT#4329), and ``save`` leaves no external weights behind (pytorch/TensorRT#4404).
+
+What a partitioner wants whole stays whole for it beside any other (pytorch/executorch#8781).
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from inspect import signature
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from torch.export import ExportedProgram
 
@@ -31,6 +34,20 @@ def apply(module: ModuleType) -> None:
         ),
     )
     manager.save = wrapped(manager.save, _save)
+
+
+def apply_to_partitioners(module: ModuleType) -> None:
+    """Have a method's partitioners asked together what stays whole, and check what came of it."""
+    lower = module.to_edge_transform_and_lower
+    vars(module).update(
+        _gen_edge_manager_for_partitioners=wrapped(
+            module._gen_edge_manager_for_partitioners, _asked_together
+        ),
+        _sanity_check_graph_for_non_decomp_ops=_checked_once_lowered,
+        to_edge_transform_and_lower=wrapped(
+            lower, _lower_and_check, like=undecorated(lower)
+        ),
+    )
 
 
 def _lower(
@@ -57,6 +74,41 @@ def _traceable(programs: Any) -> Any:
     )
 
     return with_engine_placeholders(programs)
+
+
+def _asked_together(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    from torchtrt_executorch.patches.executorch.exir.program._whole_operators import (
+        AllPartitioners,
+    )
+
+    call = signature(function).bind(*args, **kwargs)
+    call.arguments["partitioner"] = {
+        method: [AllPartitioners(several)] if len(several) > 1 else several
+        for method, several in call.arguments["partitioner"].items()
+    }
+    return function(*call.args, **call.kwargs)
+
+
+def _checked_once_lowered(*args: Any, **kwargs: Any) -> None:
+    """Check nothing, in the place of upstream's check: :func:`_lower_and_check` does."""
+
+
+def _lower_and_check(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    from torchtrt_executorch.patches.executorch.exir.program._whole_operators import (
+        check_nothing_left,
+    )
+
+    edge = function(*args, **kwargs)
+    call = signature(undecorated(function)).bind(*args, **kwargs)
+    given = call.arguments.get("partitioner")
+    for method in edge.methods:
+        partitioners = given.get(method) if isinstance(given, Mapping) else given
+        check_nothing_left(edge.exported_program(method), partitioners or (), method)
+    return edge
 
 
 def _save(

@@ -361,6 +361,43 @@ PATCHES: tuple[Patch, ...] = (
         ),
     ),
     Patch(
+        name="whole-operators",
+        summary="What a partitioner wants whole stays whole for it, beside any other, in any order",
+        pull_request="pytorch/executorch#8781",
+        releases=EXECUTORCH,
+        upstream="asks one partitioner after the other, and decomposes in between",
+        stands="1.5.1 still decomposes for the first what the second wants whole",
+        amends=(
+            Amendment(
+                "executorch.exir.program._program",
+                "torchtrt_executorch.patches.executorch.exir.program._program_patch"
+                ":apply_to_partitioners",
+            ),
+        ),
+        anchors=(
+            Anchor(
+                "executorch.exir.program._program",
+                "_gen_edge_manager_for_partitioners",
+                ("partitioner", "aten_programs"),
+            ),
+            Anchor(
+                "executorch.exir.program._program",
+                "_sanity_check_graph_for_non_decomp_ops",
+                ("program", "check_op_support"),
+            ),
+            Anchor(
+                "executorch.exir.program._program",
+                "to_edge_transform_and_lower",
+                ("programs", "partitioner"),
+            ),
+            Anchor(
+                "executorch.exir.backend.partitioner",
+                "Partitioner.ops_to_not_decompose",
+                ("ep",),
+            ),
+        ),
+    ),
+    Patch(
         name="host-staging",
         summary="The TensorRT delegate of torchtrt_executorch.runtime stages host I/O, logged once",
         pull_request="pytorch/TensorRT#4328",

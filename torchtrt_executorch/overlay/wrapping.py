@@ -59,9 +59,13 @@ def wrapped(
 def undecorated(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function behind a decorator that did not use ``functools.wraps``.
 
+    One that did, as :func:`wrapped` does, hides nothing: its result is returned itself.
+
     Raises:
         ValueError: ``function`` does not close over exactly one function.
     """
+    if hasattr(function, "__wrapped__"):
+        return function
     contents = (cell.cell_contents for cell in function.__closure__ or ())
     functions = [content for content in contents if inspect.isfunction(content)]
     if len(functions) != 1:

@@ -52,3 +52,22 @@ def test_a_program_of_such_operators_alone_has_no_partition(lower):
             return torch.nonzero(x)
 
     assert lower(Only(), (X,)).delegates() == []
+
+
+def test_what_the_host_runs_is_decomposed_for_its_kernels(lower):
+    class Twice(torch.nn.Module):
+        """A linear that is delegated, and one on as many rows as there are."""
+
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 2)
+
+        def forward(self, x):
+            found = torch.nonzero(x[:, 0] > 0)[:, 0]
+            return self.linear(x), torch.nn.functional.silu(self.linear(x[found]))
+
+    lowered = lower(Twice(), (X,))
+    assert len(lowered.delegates()) == 1
+    names = {str(target) for target in lowered.targets()}
+    assert any("addmm" in name for name in names)
+    assert not any("linear" in name or "silu" in name for name in names)
