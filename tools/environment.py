@@ -2,10 +2,11 @@
 
     python3 tools/environment.py --lane 2.13 --venv .venv
 
-A lane is one file of exact releases, ``constraints/LANE.txt``. Upstream's wheels are installed
-as they are. TensorRT's libraries come from NVIDIA alone, so they are only asked for where there
-is a CUDA device to use them; elsewhere, and where they can't be had, the real Python bindings
-are installed without them.
+A lane is one file of exact releases, ``constraints/LANE.txt``, which also says what builds its
+engines: TensorRT or TensorRT-RTX. Upstream's wheels are installed as they are. TensorRT-RTX comes
+from PyPI and builds engines anywhere. TensorRT's libraries come from NVIDIA alone, so they are
+only asked for where there is a CUDA device to use them; elsewhere, and where they can't be had,
+the real Python bindings are installed without them.
 
 An environment that is complete is recognized by a stamp over everything that it is made from,
 and left alone.
@@ -26,6 +27,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TENSORRT = ("torch-tensorrt", "tensorrt-cu13", "tensorrt-cu13-bindings")
 LIBRARIES = "tensorrt-cu13-libs"
+TENSORRT_RTX = (
+    "torch-tensorrt-rtx",
+    "tensorrt-rtx-cu13",
+    "tensorrt-rtx-cu13-bindings",
+    "tensorrt-rtx-cu13-libs",
+)
 #: What torch-tensorrt requires beside torch and TensorRT.
 BESIDE_TENSORRT = (
     "packaging",
@@ -65,16 +72,29 @@ class Environment:
             venv.create(self.folder, with_pip=True)
         self._pip("build tools", "pip", "setuptools", "wheel")
         self._pip("PyTorch", "torch")
-        if not (
-            cuda_device() and self._pip("TensorRT", *TENSORRT, LIBRARIES, may_fail=True)
-        ):
-            self._pip(
-                "TensorRT's bindings", "--no-deps", "--no-build-isolation", *TENSORRT
-            )
+        self._install_builder()
         self._pip("ExecuTorch", "executorch", *BESIDE_TENSORRT)
         project = f"{ROOT}[{EXTRAS}]"
         self._pip("this project", "--no-build-isolation", "-e", project)
         self._stamp.write_text(self._sources())
+
+    def _install_builder(self) -> None:
+        """Install Torch-TensorRT, and what builds its engines."""
+        # The two share the package torch_tensorrt: one has to go before the other comes.
+        alone = ("--no-deps", "--no-build-isolation")
+        if f"\n{TENSORRT_RTX[0]}==" in self.constraints.read_text():
+            self._uninstall(*TENSORRT, LIBRARIES)
+            self._pip("TensorRT-RTX", *alone, *TENSORRT_RTX)
+            return
+        self._uninstall(*TENSORRT_RTX)
+        wanted = (*TENSORRT, LIBRARIES)
+        if not (cuda_device() and self._pip("TensorRT", *wanted, may_fail=True)):
+            self._pip("TensorRT's bindings", *alone, *TENSORRT)
+
+    def _uninstall(self, *distributions: str) -> None:
+        python = self.folder / "bin" / "python"
+        command = [python, "-m", "pip", "uninstall", "--quiet", "--yes", *distributions]
+        subprocess.run(command, capture_output=True, check=True)
 
     def _pip(self, what: str, *arguments: str, may_fail: bool = False) -> bool:
         print(f"{what} ... ", end="", flush=True)

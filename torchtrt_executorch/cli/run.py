@@ -48,6 +48,14 @@ def run(
             "by default as TORCHTRT_EMULATE says.",
         ),
     ] = None,
+    stand_ins: Annotated[
+        Path | None,
+        typer.Option(
+            help="The stand-ins saved beside the .pte, PyTorch programs that run where its "
+            "payloads can't.",
+            **_Option,
+        ),
+    ] = None,
     rtol: Annotated[float, typer.Option(help="Relative tolerance.")] = 1e-3,
     atol: Annotated[float, typer.Option(help="Absolute tolerance.")] = 1e-4,
 ) -> None:
@@ -64,6 +72,7 @@ def run(
             data or (),
             simulate_devices=simulate_devices,
             emulated_engines=emulated_engines,
+            stand_ins=stand_ins,
         )
         outputs = loaded.method(method)(*_sequence(_read(inputs)))
     except (ProgramError, InputError, KeyError) as error:
@@ -137,6 +146,7 @@ def _stats_table(stats: Stats) -> Table:
     for what, counts in (("kernel", stats.kernels), ("delegate", stats.delegates)):
         for name, count in sorted(counts.items()):
             note = ", did not run here" if name in stats.not_run else ""
+            note = ", by a stand-in" if name in stats.stand_ins else note
             table.add_row(what, Text(name + note), str(count), "")
     for direction, traffic in sorted(stats.copies.items()):
         table.add_row("copy", direction, str(traffic.copies), str(traffic.nbytes))

@@ -10,17 +10,22 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from torchtrt_executorch.host.builder import problems
 from torchtrt_executorch.overlay import SWITCH
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import Patch, State, standing
-from torchtrt_executorch.overlay.upstream import installed_release
+from torchtrt_executorch.overlay.upstream import distribution_release
 
 DISTRIBUTIONS = (
     "torch",
     "torch-tensorrt",
     "tensorrt-cu13-bindings",
     "tensorrt-cu13-libs",
+    "torch-tensorrt-rtx",
+    "tensorrt-rtx-cu13-bindings",
+    "tensorrt-rtx-cu13-libs",
     "executorch",
 )
 _COLOURS = {
@@ -37,12 +42,13 @@ def report() -> dict[str, Any]:
 
     Returns:
         ``active``: whether ``import torch`` activates the overlay here; ``installed``: release
-        per distribution, None where it isn't; ``patches``: the manifest, with ``state`` and
-        ``reason`` of each.
+        per distribution, None where it isn't; ``problems``: what is wrong with those, a sentence
+        each; ``patches``: the manifest, with ``state`` and ``reason`` of each.
     """
     return {
         "active": os.environ.get(SWITCH, "1") != "0",
-        "installed": {name: installed_release(name) for name in DISTRIBUTIONS},
+        "installed": {name: distribution_release(name) for name in DISTRIBUTIONS},
+        "problems": list(problems()),
         "patches": [_row(patch) for patch in PATCHES],
     }
 
@@ -64,6 +70,8 @@ def status(
     console = Console()
     for name, release in found["installed"].items():
         console.print(f"{name}: {release or 'not installed'}", highlight=False)
+    for problem in found["problems"]:
+        console.print(Text(problem, "red"))
     if not found["active"]:
         console.print(f"[red]The overlay is off: {SWITCH}=0[/red]")
     table = Table(show_lines=True)

@@ -1,7 +1,8 @@
-"""Where torch_tensorrt meets emulated engines: built in conversion, run by ``TRTEngine``.
+"""Where torch_tensorrt meets engines that are emulated, or that this host can't run.
 
-Each ``apply_to_*`` amends one upstream module, right after it has executed. None changes what
-happens to a real engine.
+They are built in conversion and run by ``TRTEngine``. Each ``apply_to_*`` amends one upstream
+module, right after it has executed. None changes what happens to a real engine on a host that can
+run it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import Any, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.export import ExportedProgram
 
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.emulation.build import program_of
-from torchtrt_executorch.emulation.payload import dump, is_emulated, load
+from torchtrt_executorch.emulation.payload import dump, load, stand_in_of
+from torchtrt_executorch.host import present
 from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
     engine_bytes,
 )
+from torchtrt_executorch.stand_ins import digest, keep
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +40,17 @@ def apply_to_conversion(module: ModuleType) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if not emulation_enabled():
-            return build(partition, inputs, *args, **kwargs)
         settings = (
             args[0] if args else kwargs.get("settings") or module.CompilationSettings()
         )
-        return _interpret(module, partition, settings)
+        if emulation_enabled():
+            return _interpret(module, partition, settings)
+        if present.can_run_engines():
+            return build(partition, inputs, *args, **kwargs)
+        program = _program(module, partition, settings)  # building takes weights away
+        result = build(partition, inputs, *args, **kwargs)
+        keep(digest(result.serialized_engine), program)
+        return result
 
     vars(module).update(interpret_module_to_result=interpret_module_to_result)
 
@@ -61,16 +70,10 @@ def _interpret(
             "emulated engines need torch_tensorrt's Python-only mode, and its C++ runtime is "
             f"loaded: set {SWITCH}=1 before torch_tensorrt is imported"
         )
-    dtypes = [
-        held.to(torch.dtype)
-        for held in conversion.infer_module_output_dtypes(
-            partition, truncate_double=settings.truncate_double
-        )
-    ]
     operators = [node for node in partition.graph.nodes if node.op == "call_function"]
     converters = [DYNAMO_CONVERTERS[node][2] for node in operators]
     with unset_fake_temporarily():  # AOTAutograd compiles inside of its own
-        payload = dump(program_of(partition, dtypes, settings.truncate_double))
+        payload = dump(_program(conversion, partition, settings))
         program = load(payload)
     logger.info(
         "Built an EMULATED engine of %d operators, %d bytes: it runs in PyTorch, not in TensorRT",
@@ -95,34 +98,71 @@ def _interpret(
     return result(**{name: fields[name] for name in result._fields})
 
 
-def apply_to_engine(module: ModuleType) -> None:
-    """Amend ``torch_tensorrt.dynamo.runtime._TRTEngine``: load and run what is emulated."""
-    from torchtrt_executorch.emulation.engine import EmulatingTensorRT
+def _program(
+    conversion: ModuleType, partition: torch.fx.GraphModule, settings: Any
+) -> ExportedProgram:
+    """Return what the engine of ``partition`` computes, with the engine's dtypes."""
+    dtypes = [
+        held.to(torch.dtype)
+        for held in conversion.infer_module_output_dtypes(
+            partition, truncate_double=settings.truncate_double
+        )
+    ]
+    with unset_fake_temporarily():
+        return program_of(partition, dtypes, settings.truncate_double)
 
-    execute = module.TRTEngine.execute
+
+def apply_to_runtime(module: ModuleType) -> None:
+    """Amend a module that deserializes or refits engines: those that can't run here stay as built.
+
+    They are ``torch_tensorrt.dynamo.conversion._TRTInterpreter``, ``...conversion._conversion`` and
+    ``torch_tensorrt.dynamo._refit``.
+    """
+    from torchtrt_executorch.stand_ins.engine import StandInTensorRT
+
+    vars(module).update(trt=StandInTensorRT(module.trt))
+
+
+def apply_to_engine(module: ModuleType) -> None:
+    """Amend ``torch_tensorrt.dynamo.runtime._TRTEngine``: load and run what has a stand-in."""
+    from torchtrt_executorch.stand_ins.engine import StandInEngine
+
+    kind = module.TRTEngine
+    execute, setup = kind.execute, kind._setup_engine
+
+    @functools.wraps(setup)
+    def setup_or_put_off(self: Any) -> None:
+        engine = StandInEngine(self.serialized_engine)
+        if present.can_run_engines() or engine.has_stand_in():
+            setup(self)
+        else:  # its bindings are in the plan alone, which only a GPU's runtime reads
+            self.cuda_engine = engine
 
     @functools.wraps(execute)
     def execute_either(self: Any, inputs: Sequence[torch.Tensor]) -> Any:
-        if not is_emulated(self.serialized_engine):
+        if not isinstance(self.cuda_engine, StandInEngine):
             return execute(self, inputs)
         outputs = self.cuda_engine.run(inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    module.TRTEngine.execute = execute_either
-    vars(module).update(trt=EmulatingTensorRT(module.trt))
+    kind._setup_engine = setup_or_put_off
+    kind.execute = execute_either
+    apply_to_runtime(module)
 
 
 def apply_to_module(module: ModuleType) -> None:
     """Amend ``torch_tensorrt.dynamo.runtime._TorchTensorRTModule``: inputs stay where they are.
 
-    Upstream moves them to a CUDA device, which an emulated engine doesn't need.
+    Upstream moves them to a CUDA device, which a stand-in doesn't need.
     """
+    from torchtrt_executorch.stand_ins.engine import StandInEngine
+
     forward = module.TorchTensorRTModule.forward
 
     @functools.wraps(forward)
     def forward_either(self: Any, *inputs: Any) -> Any:
-        # Loaded from a state dict it has an engine, and no bytes of its own.
-        if not is_emulated(getattr(self.engine, "serialized_engine", b"")):
+        engine = getattr(self.engine, "cuda_engine", None)
+        if not isinstance(engine, StandInEngine):
             return forward(self, *inputs)
         tensors = [torch.as_tensor(value) for value in inputs]
         outputs = torch.ops.tensorrt.execute_engine(tensors, self.engine)
@@ -143,9 +183,8 @@ def apply_to_placeholder(module: ModuleType) -> None:
     @functools.wraps(upstream)
     def execute(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
         payload = engine_bytes(args[engine_index])
-        if not is_emulated(payload):
-            return upstream(*args, **kwargs)
-        return load(payload)(args[0])
+        stand_in = stand_in_of(payload)
+        return upstream(*args, **kwargs) if stand_in is None else stand_in(args[0])
 
     for device in ("cpu", "cuda"):
         module.no_op_placeholder_for_execute_engine.register_kernel(device)(execute)

@@ -49,7 +49,7 @@ def apply_to_layout(module: ModuleType) -> None:
 
 def apply_to_python_module(module: ModuleType) -> None:
     """Amend ``_PythonTorchTensorRTModule``: run what is emulated, and have an engine record."""
-    from torchtrt_executorch.emulation.engine import EmulatingTensorRT
+    from torchtrt_executorch.stand_ins.engine import StandInTensorRT
 
     kind = module.PythonTorchTensorRTModule
     forward = kind.forward
@@ -64,7 +64,7 @@ def apply_to_python_module(module: ModuleType) -> None:
     kind.forward = forward_either
     kind._pack_engine_info = _record
     kind.runtime_cache = None  # upstream's __del__ asks copies for it, which have none
-    vars(module).update(trt=EmulatingTensorRT(module.trt))
+    vars(module).update(trt=StandInTensorRT(module.trt))
 
 
 def apply_to_exporter(module: ModuleType) -> None:

@@ -1,14 +1,16 @@
 """Hosts without a GPU, without TensorRT, or without either: ``import torch_tensorrt`` works.
 
-Each of the two can be missing by itself, and what is there is used as it is:
+Engines are built by TensorRT, which needs a GPU for it, or by TensorRT-RTX, which doesn't
+(``builder``). Each of the two can be missing by itself, and what is there is used as it is:
 
 ==============  ===========================================  ==================================
 missing         what upstream gets                           module
 ==============  ===========================================  ==================================
 CUDA device     answers for the described GPU; the CPU       ``described_gpu``, ``cuda_queries``
 TensorRT        the real bindings, over link stubs           ``link_stubs``
-either          its own Python-only mode; one clear error    ``python_only``, ``building``
-                from whatever would build an engine
+either          its own Python-only mode                     ``python_only``
+either          one clear error from whatever would build    ``building``
+                an engine and can't
 ==============  ===========================================  ==================================
 
 Three kinds of seam are needed, by when upstream asks.
@@ -18,7 +20,8 @@ Three kinds of seam are needed, by when upstream asks.
 2. Scopes (:mod:`~torchtrt_executorch.host.import_scopes`), while one upstream module executes:
    for what is asked in the module's own body. What is wrong with the host is raised from
    there: a missing compiler (:class:`~torchtrt_executorch.host.link_stubs.LinkStubError`), a
-   malformed ``TORCHTRT_GPU`` (``ValueError``).
+   TensorRT-RTX that can't be loaded (:class:`~torchtrt_executorch.host.builder.
+   BrokenInstallError`), a malformed ``TORCHTRT_GPU`` (``ValueError``).
 3. Amendments, right after a module has executed, for what its functions ask later:
 
    - every module of ``cuda_queries.MODULES`` that the release has: ``cuda_queries:apply``
@@ -74,11 +77,12 @@ def _install_scopes() -> None:
 @contextlib.contextmanager
 def _complete_host(module: ModuleType) -> Iterator[None]:
     """Scope of whatever imports the TensorRT bindings: what it needs is there, or an error."""
-    from torchtrt_executorch.host import link_stubs, present
+    from torchtrt_executorch.host import builder, link_stubs, present
     from torchtrt_executorch.host.described_gpu import described_gpu
 
     if not present.cuda_device():
         described_gpu()
+    builder.check_installed()
     if not present.tensorrt_libraries():
         version = present.bindings_version()
         assert version is not None  # without bindings, no library is missing

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.host import present
+from torchtrt_executorch.host.builder import installed_builder
 
 #: Upstream functions that build engines unless ``dryrun`` is set, by module.
 ENTRY_POINTS = {
@@ -56,6 +57,26 @@ class TensorRTUnavailableError(Exception):
             f"Three ways on: compile with dryrun=True, which stops short of building engines; "
             f"compile within `with torchtrt_executorch.emulated_engines():`, or with "
             f"{SWITCH}=1 set, for engines that PyTorch executes; or use a machine with TensorRT."
+        )
+
+
+class NeedsGpuError(TensorRTUnavailableError, AttributeError):
+    """What was asked for takes a GPU that engines run on; building them may not.
+
+    An ``AttributeError`` for those who ask an engine what it has.
+
+    Args:
+        what: What takes a GPU, as the start of a sentence: ``"refitting an engine"``.
+    """
+
+    def __init__(self, what: str) -> None:
+        builder = installed_builder()
+        ways = "do it there"
+        if not builder.needs_gpu:
+            ways += ", or build the engine in this process, which then keeps a stand-in for it"
+        Exception.__init__(
+            self,
+            f"{what} takes a GPU that {builder.name} supports, and this host has none: {ways}",
         )
 
 

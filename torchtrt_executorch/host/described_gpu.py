@@ -1,7 +1,9 @@
 """The GPU that a host without one compiles for.
 
-``TORCHTRT_GPU=sm_87:16GiB`` describes it: compute capability and memory. It is only in force
-where PyTorch can't use a CUDA device; a real GPU is never masked.
+``TORCHTRT_GPU=sm_87:16GiB`` describes it: compute capability and memory. Without the variable it
+is one that the installed builder's engines run on: ``sm_90:80GiB`` for TensorRT, ``sm_89:24GiB``
+for TensorRT-RTX. It is only in force where PyTorch can't use a CUDA device; a real GPU is never
+masked.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import functools
 import os
 import re
 
+from torchtrt_executorch.host.builder import installed_builder
+
 VARIABLE = "TORCHTRT_GPU"
-DEFAULT = "sm_90:80GiB"
 
 _PATTERN = re.compile(
     r"sm_(?P<major>[1-9]\d?)(?P<minor>\d)[af]?:(?P<size>\d+)(?P<unit>[GM]iB)",
@@ -66,15 +69,22 @@ class DescribedGpu:
 def _malformed(text: str, what: str) -> ValueError:
     return ValueError(
         f"{VARIABLE}={text!r} {what}. Write the compute capability and the memory, in GiB or "
-        f"MiB, as in {VARIABLE}={DEFAULT} or {VARIABLE}=sm_87:16GiB."
+        f"MiB, as in {VARIABLE}=sm_90:80GiB or {VARIABLE}=sm_87:16GiB."
     )
+
+
+def is_set() -> bool:
+    """Whether the user has described a GPU, rather than left it to the default."""
+    return bool(os.environ.get(VARIABLE))
 
 
 @functools.cache
 def described_gpu() -> DescribedGpu:
-    """The GPU of ``$TORCHTRT_GPU``, read once; ``sm_90:80GiB`` without it.
+    """The GPU of ``$TORCHTRT_GPU``, read once; the installed builder's default without it.
 
     Raises:
         ValueError: the variable is not a description.
     """
-    return DescribedGpu.parse(os.environ.get(VARIABLE) or DEFAULT)
+    return DescribedGpu.parse(
+        os.environ.get(VARIABLE) or installed_builder().default_gpu
+    )

@@ -9,16 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.metadata
 import importlib.util
 import sys
 
-#: Distributions that hold the compiled bindings, the one that upstream depends on first.
-BINDINGS_DISTRIBUTIONS = (
-    "tensorrt-cu13-bindings",
-    "tensorrt-cu12-bindings",
-    "tensorrt-bindings",
-)
+from torchtrt_executorch.host.builder import installed_builder
 
 
 @functools.cache
@@ -31,17 +25,8 @@ def cuda_device() -> bool:
 
 @functools.cache
 def bindings_version() -> str | None:
-    """Version of the installed TensorRT Python bindings, such as ``11.0.0.114``.
-
-    ``None`` when none of the known distributions is installed: TensorRT then comes from
-    elsewhere (a system package, a tar file) or not at all.
-    """
-    for name in BINDINGS_DISTRIBUTIONS:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    """Version of the installed Python bindings of TensorRT or TensorRT-RTX, if it is known."""
+    return installed_builder().installed_version()
 
 
 def library_soname(library: str, version: str) -> str:
@@ -51,24 +36,29 @@ def library_soname(library: str, version: str) -> str:
 
 @functools.cache
 def tensorrt_libraries() -> bool:
-    """Whether the bindings, once imported, find the real TensorRT libraries.
+    """Whether the bindings, once imported, find the real libraries.
 
-    They do with the package ``tensorrt_libs``, which loads its own copies, and with any
-    library that the dynamic loader finds by its soname. Bindings of unknown origin are
-    taken to come with their libraries, and so are those on platforms other than Linux.
+    They do with the package that loads its own copies, and with any library that the dynamic
+    loader finds by its soname. Bindings of unknown origin are taken to come with their libraries,
+    and so are those on platforms other than Linux.
     """
-    version = bindings_version()
+    builder, version = installed_builder(), bindings_version()
     if version is None or not sys.platform.startswith("linux"):
         return True
-    if importlib.util.find_spec("tensorrt_libs") is not None:
+    if importlib.util.find_spec(builder.libraries) is not None:
         return True
     try:
-        ctypes.CDLL(library_soname("nvinfer", version))
+        ctypes.CDLL(library_soname(builder.library, version))
     except OSError:
         return False
     return True
 
 
 def can_build_engines() -> bool:
-    """Whether TensorRT can build an engine here: it needs its libraries and a GPU."""
+    """Whether engines can be built here: that takes the libraries, and TensorRT takes a GPU."""
+    return tensorrt_libraries() and (cuda_device() or not installed_builder().needs_gpu)
+
+
+def can_run_engines() -> bool:
+    """Whether engines can be run here: that takes the libraries and a GPU."""
     return tensorrt_libraries() and cuda_device()

@@ -31,7 +31,7 @@ def runtime_libraries_hidden(features: ModuleType) -> Iterator[None]:
     unchanged. Afterwards the package, which is half-way through its own body, registers
     nothing with PyTorch; the libraries are all that it would register.
     """
-    if present.can_build_engines():
+    if present.can_run_engines():
         yield
         return
     hidden = os.path.join(os.path.dirname(str(features.__file__)), "lib")
@@ -58,7 +58,7 @@ def runtime_registrations_skipped(register_meta_ops: ModuleType) -> Iterator[Non
     its name, a fake kernel for ``tensorrt::execute_engine``. PyTorch refuses both for what
     isn't there, and with them would go the rest of the module, which an export needs.
     """
-    if present.can_build_engines():
+    if present.can_run_engines():
         yield
         return
     absent = {"tensorrt::Engine"}

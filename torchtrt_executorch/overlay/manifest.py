@@ -83,6 +83,12 @@ PATCHES: tuple[Patch, ...] = (
         amends=(
             *_EMULATED,
             Amendment(
+                "torch_tensorrt.dynamo.conversion._TRTInterpreter",
+                f"{_EMULATION}:apply_to_runtime",
+            ),
+            Amendment(_CONVERSION, f"{_EMULATION}:apply_to_runtime"),
+            Amendment("torch_tensorrt.dynamo._refit", f"{_EMULATION}:apply_to_runtime"),
+            Amendment(
                 f"{_RUNTIME}._TRTEngine",
                 f"{_EMULATION}:apply_to_engine",
             ),

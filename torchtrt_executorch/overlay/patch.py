@@ -10,7 +10,7 @@ from typing import Mapping
 from packaging.specifiers import SpecifierSet
 
 from torchtrt_executorch.overlay.anchors import Anchor
-from torchtrt_executorch.overlay.upstream import installed_release
+from torchtrt_executorch.overlay.upstream import VARIANTS, installed_release
 
 SKIP = "TORCHTRT_EXECUTORCH_SKIP"
 
@@ -102,7 +102,8 @@ def standing(patch: Patch) -> Standing:
     installed = {name: installed_release(name) for name in patch.releases}
     for name, release in installed.items():
         if release is None:
-            return Standing(State.NOT_APPLICABLE, f"{name} is not installed")
+            names = " or ".join((name, *VARIANTS.get(name, ())))
+            return Standing(State.NOT_APPLICABLE, f"{names} is not installed")
     for name, release in installed.items():
         if name in patch.superseded and _matches(patch.superseded[name], release):
             return Standing(

@@ -9,9 +9,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
+#: Distributions of the same package under another name, by the name that patches go by.
+VARIANTS = {"torch-tensorrt": ("torch-tensorrt-rtx",)}
+
 
 def installed_release(distribution: str) -> str | None:
-    """Return the installed version of ``distribution``, or None if it isn't installed."""
+    """Return the installed version of ``distribution``, or of a variant of it; None without."""
+    names = (distribution, *VARIANTS.get(distribution, ()))
+    return next(filter(None, map(distribution_release, names)), None)
+
+
+def distribution_release(distribution: str) -> str | None:
+    """Return the installed version of just ``distribution``, or None if it isn't installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:

@@ -14,7 +14,7 @@ from torchtrt_executorch.runtime.errors import (
 )
 from torchtrt_executorch.runtime.kernels import register_kernel
 from torchtrt_executorch.runtime.method import Method, ValueInfo, on_device
-from torchtrt_executorch.runtime.program import Program, load
+from torchtrt_executorch.runtime.program import Program, load, save_stand_ins
 from torchtrt_executorch.runtime.stats import Staging, Stats, Traffic
 
 __all__ = [
@@ -35,4 +35,5 @@ __all__ = [
     "on_device",
     "register_backend",
     "register_kernel",
+    "save_stand_ins",
 ]

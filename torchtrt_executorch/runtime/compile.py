@@ -9,6 +9,7 @@ from executorch.exir import schema
 from torchtrt_executorch.runtime.delegates import (
     Delegate,
     DelegateContext,
+    Payload,
     count_inputs,
     load_delegate,
 )
@@ -17,6 +18,7 @@ from torchtrt_executorch.runtime.files import ProgramFile
 from torchtrt_executorch.runtime.kernels import Kernel, find_kernel
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.prims import prims
+from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.steps import (
     DelegateStep,
@@ -38,14 +40,14 @@ class Binder:
         table: ValueTable,
         placement: Placement,
         recorder: Recorder,
-        emulate: bool,
+        stand_ins: StandIns,
     ) -> None:
         self._file = file
         self._plan = table.plan
         self._table = table
         self._placement = placement
         self._recorder = recorder
-        self._emulate = emulate
+        self._stand_ins = stand_ins
         self._prims = prims(placement, recorder)
         self._kernels: dict[int, Kernel] = {}
         self._delegates: dict[int, Delegate] = {}
@@ -121,30 +123,19 @@ class Binder:
         return self._kernels[index]
 
     def _delegate(self, index: int, args: Sequence[Value]) -> tuple[Delegate, str]:
-        if not 0 <= index < len(self._plan.delegates):
-            raise ProgramError(f"calls delegate {index} of {len(self._plan.delegates)}")
-        delegate = self._plan.delegates[index]
-        backend_id = delegate.id or ""
-        name = f"{self._plan.name}/{index} ({backend_id})"
+        payload = Payload.of(self._file, self._plan, index)
         if index not in self._delegates:
             self._delegates[index] = load_delegate(
                 DelegateContext(
-                    backend_id=backend_id,
-                    name=name,
-                    payload=self._file.delegate_blob(delegate),
-                    compile_specs={
-                        spec.key or "": bytes(spec.value)
-                        for spec in delegate.compile_specs
-                    },
-                    named_data=self._file.named_data,
+                    **vars(payload),
                     args=args,
                     num_inputs=count_inputs(args, self._written),
                     placement=self._placement,
                     recorder=self._recorder,
-                    emulate=self._emulate,
+                    stand_ins=self._stand_ins,
                 )
             )
-        return self._delegates[index], name
+        return self._delegates[index], payload.name
 
     def _buffers(self, instructions: Sequence[object]) -> set[int]:
         """Mutable buffers, by ``id``: what ``aten::copy_`` writes back is read before it is written."""

@@ -19,6 +19,7 @@ from torchtrt_executorch.runtime.errors import (
 )
 from torchtrt_executorch.runtime.files import ProgramFile
 from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.steps import DelegateStep, KernelStep, Step
 from torchtrt_executorch.runtime.values import Value, ValueTable, nbytes
@@ -74,7 +75,7 @@ class Method:
         file: ProgramFile,
         placement: Placement,
         recorder: Recorder,
-        emulate: bool,
+        stand_ins: StandIns,
     ) -> None:
         self.name: str = plan.name
         self._lock = threading.Lock()
@@ -83,7 +84,7 @@ class Method:
         table = ValueTable(plan, file, placement)
         self._inputs = [table.at(index, "an input") for index in plan.inputs]
         self._outputs = [table.at(index, "an output") for index in plan.outputs]
-        self._steps = Binder(file, table, placement, recorder, emulate).bind()
+        self._steps = Binder(file, table, placement, recorder, stand_ins).bind()
         taken = {id(value) for value in self._inputs}
         self._fresh = [
             value

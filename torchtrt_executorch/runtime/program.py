@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, Sequence
 
 from executorch.exir import schema
 
 from torchtrt_executorch.emulation import emulation_enabled
+from torchtrt_executorch.files import check_writable, staged
+from torchtrt_executorch.runtime.delegates import Payload
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile, Source, read_program
 from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder, Stats
+from torchtrt_executorch.stand_ins import find
+from torchtrt_executorch.stand_ins.file import StandInFile, write
 
 
 class Program:
     """A loaded ``.pte``. Methods are prepared when they are first asked for."""
 
-    def __init__(self, file: ProgramFile, placement: Placement, emulate: bool) -> None:
+    def __init__(
+        self, file: ProgramFile, placement: Placement, stand_ins: StandIns
+    ) -> None:
         self._file = file
         self._placement = placement
-        self._emulate = emulate
+        self._stand_ins = stand_ins
         self._recorder = Recorder()
         self._lock = threading.Lock()
         self._methods: dict[str, Method] = {}
@@ -56,7 +64,7 @@ class Program:
                     self._file,
                     self._placement,
                     self._recorder,
-                    self._emulate,
+                    self._stand_ins,
                 )
             return self._methods[name]
 
@@ -76,13 +84,16 @@ def load(
     *,
     simulate_devices: bool = False,
     emulated_engines: bool | None = None,
+    stand_ins: str | os.PathLike[str] | None = None,
 ) -> Program:
     """Load a ``.pte`` to be run in this process, on torch tensors.
 
     ``data_files`` are the ``.ptd`` files saved beside it. ``simulate_devices`` keeps everything in
     host memory and checks that every instruction is handed tensors of the device that it works on.
     ``emulated_engines`` says whether the payloads of emulated TensorRT engines may be loaded;
-    ``None`` asks the ``emulated_engines()`` context and ``TORCHTRT_EMULATE``.
+    ``None`` asks the ``emulated_engines()`` context and ``TORCHTRT_EMULATE``. ``stand_ins`` is the
+    file that was saved beside the program, of what runs where payloads can't: PyTorch programs, so
+    name one only if you trust its author. Those that this process keeps are found without it.
 
     A ``.pte`` is untrusted input: all offsets and indices are checked, nothing is unpickled, and no
     code is run but torch's out-variants, registered kernels, and the payloads of delegates, which
@@ -92,5 +103,53 @@ def load(
     be read.
     """
     file = read_program(path_or_bytes, data_files)
-    emulate = emulation_enabled() if emulated_engines is None else emulated_engines
-    return Program(file, Placement(simulate_devices), emulate)
+    emulated = emulation_enabled() if emulated_engines is None else emulated_engines
+    given = None if stand_ins is None else _stand_ins_for(file, stand_ins)
+    return Program(file, Placement(simulate_devices), StandIns(emulated, given))
+
+
+def save_stand_ins(
+    program: Source,
+    path: str | os.PathLike[str],
+    data_files: Sequence[Source] = (),
+) -> None:
+    """Write the stand-ins that this process keeps for a ``.pte``'s payloads, for another process.
+
+    ``program`` and ``data_files`` are as :func:`load` takes them. ``path`` is written whole or not
+    at all.
+
+    Raises ``ProgramError`` if none is kept for any payload, or the program is damaged; ``OSError``
+    if a file can't be read or written.
+    """
+    target = check_writable(path)
+    kept = {
+        payload: stand_in
+        for payload in _payloads(read_program(program, data_files))
+        if (stand_in := find(payload)) is not None
+    }
+    if not kept:
+        raise ProgramError(
+            "no stand-ins are kept for this program: a process keeps them for the payloads that it "
+            "builds and can't run, and emulated engines are their own"
+        )
+    with staged(target) as folder:
+        write(folder / target.name, kept)
+
+
+def _stand_ins_for(file: ProgramFile, path: str | os.PathLike[str]) -> StandInFile:
+    try:
+        given = StandInFile(path)
+        given.check(_payloads(file))
+    except ValueError as error:
+        raise ProgramError(str(error)) from error
+    return given
+
+
+def _payloads(file: ProgramFile) -> set[str]:
+    """The digests of the payloads that can have stand-ins."""
+    digests = (
+        Payload.of(file, plan, index).digest()
+        for plan in file.program.execution_plan
+        for index in range(len(plan.delegates))
+    )
+    return {payload for payload in digests if payload is not None}

@@ -38,7 +38,8 @@ class Stats:
     ``device_to_device``: device-copy operators, and method inputs that live elsewhere than the
     program wants them. What delegates stage for themselves is in ``staged``, by engine.
     ``not_run`` names the delegates whose payload a simulation could not run here, so that results
-    that depend on them mean nothing.
+    that depend on them mean nothing. ``stand_ins`` names those that a stand-in computed for, the
+    payload's partition in PyTorch.
     """
 
     calls: Mapping[str, int]
@@ -47,6 +48,7 @@ class Stats:
     copies: Mapping[str, Traffic]
     staged: Mapping[str, Staging]
     not_run: frozenset[str] = frozenset()
+    stand_ins: frozenset[str] = frozenset()
 
 
 class Recorder:
@@ -60,6 +62,7 @@ class Recorder:
         self._copies: dict[str, Traffic] = {}
         self._staged: dict[str, Staging] = {}
         self._not_run: set[str] = set()
+        self._stand_ins: set[str] = set()
 
     def called(
         self, method: str, kernels: Mapping[str, int], delegates: Mapping[str, int]
@@ -94,9 +97,15 @@ class Recorder:
             )
             return before is None
 
-    def stood_in(self, delegate: str) -> None:
+    def absent(self, delegate: str) -> None:
+        """Say that nothing runs a delegate's payload here."""
         with self._lock:
             self._not_run.add(delegate)
+
+    def stood_in(self, delegate: str) -> None:
+        """Say that a stand-in runs in the place of a delegate's payload."""
+        with self._lock:
+            self._stand_ins.add(delegate)
 
     def snapshot(self) -> Stats:
         with self._lock:
@@ -107,4 +116,5 @@ class Recorder:
                 dict(self._copies),
                 dict(self._staged),
                 frozenset(self._not_run),
+                frozenset(self._stand_ins),
             )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchtrt_executorch.host.builder import installed_builder
 from torchtrt_executorch.host.described_gpu import (
-    DEFAULT,
     VARIABLE,
     DescribedGpu,
     described_gpu,
@@ -63,13 +63,16 @@ def test_an_error_names_the_variable_the_value_and_the_form(text: str) -> None:
     with pytest.raises(ValueError) as error:
         DescribedGpu.parse(text)
     assert f"{VARIABLE}={text!r}" in str(error.value)
-    assert f"{VARIABLE}={DEFAULT}" in str(error.value)
+    assert f"{VARIABLE}=sm_90:80GiB" in str(error.value)
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_without_a_description_there_is_a_default(environment, value) -> None:
+def test_without_a_description_it_is_one_that_the_builder_supports(
+    environment, value
+) -> None:
     environment(VARIABLE, value)
-    assert described_gpu() == DescribedGpu.parse(DEFAULT)
+    expected = {"TensorRT": (9, 0), "TensorRT-RTX": (8, 9)}
+    assert described_gpu().capability == expected[installed_builder().name]
 
 
 def test_the_environment_describes(environment) -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Callable, Mapping, Protocol, Sequence
 
 import torch
+from executorch.exir import schema
 
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.files import NamedData
+from torchtrt_executorch.runtime.files import NamedData, ProgramFile
 from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.stand_ins import StandIn, digest
+
+logger = logging.getLogger("torchtrt_executorch.runtime")
 
 
 class Delegate(Protocol):
     """A loaded payload.
+
+    A class that has a static method ``parts``, from a :class:`Payload` to the buffers that it
+    consists of, has stand-ins (:mod:`torchtrt_executorch.stand_ins`).
 
     ``execute`` reads its inputs from the first of ``args`` and writes its outputs to the last ones
     (:meth:`Value.write`). Calls of one delegate never overlap. A tensor's ``device`` says where it
@@ -27,23 +36,31 @@ class Delegate(Protocol):
 
 
 @dataclass(frozen=True)
-class DelegateContext:
-    """What a backend is given to load one delegate.
-
-    ``num_inputs`` is read off the program (what is written before it is read is an output); a
-    backend whose payload knows better goes by that.
-    """
+class Payload:
+    """What a program holds for one delegate."""
 
     backend_id: str
     name: str
     payload: memoryview
     compile_specs: Mapping[str, bytes]
     named_data: Mapping[str, NamedData]
-    args: Sequence[Value]
-    num_inputs: int
-    placement: Placement
-    recorder: Recorder
-    emulate: bool
+
+    @classmethod
+    def of(cls, file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Payload:
+        """The payload of delegate ``index`` of a method. ``ProgramError`` if it isn't there."""
+        if not 0 <= index < len(plan.delegates):
+            raise ProgramError(f"calls delegate {index} of {len(plan.delegates)}")
+        delegate = plan.delegates[index]
+        backend_id = delegate.id or ""
+        return cls(
+            backend_id=backend_id,
+            name=f"{plan.name}/{index} ({backend_id})",
+            payload=file.delegate_blob(delegate),
+            compile_specs={
+                spec.key or "": bytes(spec.value) for spec in delegate.compile_specs
+            },
+            named_data=file.named_data,
+        )
 
     def data(self, key: str) -> memoryview:
         """Named data of the program or of its data files. ``ProgramError`` if it isn't there."""
@@ -70,6 +87,42 @@ class DelegateContext:
             else torch.device(device.type, device.index or 0)
         )
 
+    def digest(self) -> str | None:
+        """What a stand-in is found by; None if those of this backend have none."""
+        parts = getattr(_backend(self.backend_id), "parts", None)
+        return None if parts is None else digest(*parts(self))
+
+
+@dataclass(frozen=True)
+class DelegateContext(Payload):
+    """What a backend is given to load one delegate.
+
+    ``num_inputs`` is read off the program (what is written before it is read is an output); a
+    backend whose payload knows better goes by that.
+    """
+
+    args: Sequence[Value]
+    num_inputs: int
+    placement: Placement
+    recorder: Recorder
+    stand_ins: StandIns
+
+    def stand_in(self) -> StandIn | None:
+        """What may run in the payload's place; None if there is nothing, or the payload runs here.
+
+        It is reported: in the program's :class:`~torchtrt_executorch.runtime.stats.Stats`, and by
+        a warning. ``ProgramError`` if it is damaged.
+        """
+        payload = self.digest() if self.placement.stands_in else None
+        found = None if payload is None else self.stand_ins.find(payload)
+        if found is not None:
+            self.recorder.stood_in(self.name)
+            logger.warning(
+                "%s can't run here: a stand-in, its partition in PyTorch, computes for it",
+                self.name,
+            )
+        return found
+
 
 Backend = Callable[[DelegateContext], Delegate]
 
@@ -94,11 +147,15 @@ def register_backend(backend_id: str, backend: Backend | None) -> None:
 
 def load_delegate(context: DelegateContext) -> Delegate:
     """Load one delegate. Raises ``ProgramError`` if nothing here runs its backend."""
-    if context.backend_id in _registered:
-        return _registered[context.backend_id](context)
-    module, _, name = _OWN.get(context.backend_id, _OTHER).partition(":")
+    return _backend(context.backend_id)(context)
+
+
+def _backend(backend_id: str) -> Backend:
+    if backend_id in _registered:
+        return _registered[backend_id]
+    module, _, name = _OWN.get(backend_id, _OTHER).partition(":")
     backend: Backend = getattr(import_module(module), name)
-    return backend(context)
+    return backend
 
 
 def count_inputs(args: Sequence[Value], written: set[int]) -> int:

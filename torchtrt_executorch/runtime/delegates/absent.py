@@ -26,7 +26,7 @@ class AbsentPayload:
                 f"{context.name} needs {needs}; load the program with simulate_devices=True to "
                 "check its devices without running this delegate"
             )
-        context.recorder.stood_in(context.name)
+        context.recorder.absent(context.name)
         logger.warning(
             "%s needs %s: the simulation returns zeros for its outputs",
             context.name,

@@ -17,10 +17,11 @@ from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import 
     TensorRTBlobMetadata,
     deserialize_engine,
 )
-from torchtrt_executorch.runtime.delegates import DelegateContext
+from torchtrt_executorch.runtime.delegates import DelegateContext, Payload
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value, nbytes
+from torchtrt_executorch.stand_ins import StandIn
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
@@ -44,10 +45,7 @@ class TensorRTDelegate:
     def __init__(self, context: DelegateContext) -> None:
         self._name = context.name
         self._recorder = context.recorder
-        try:
-            engine, metadata = deserialize_engine(context.payload)
-        except ValueError as error:
-            raise ProgramError(f"{self._name}: {error}") from error
+        engine, metadata = _engine(context)
         self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
         self._outputs = [b.name for b in metadata.io_bindings if not b.is_input]
         if len(context.args) != len(metadata.io_bindings):
@@ -63,6 +61,12 @@ class TensorRTDelegate:
             )
         self._memory = context.placement.memory(self._device)
         self._engine = _load(context, engine, metadata, self._device)
+
+    @staticmethod
+    def parts(payload: Payload) -> tuple[memoryview]:
+        """What stand-ins are found by: the serialized engine, without its metadata."""
+        engine, _ = _engine(payload)
+        return (engine,)
 
     def execute(self, args: Sequence[Value]) -> None:
         """Run on ``args``: the inputs' values, then the outputs', in the order of the bindings.
@@ -131,6 +135,13 @@ class TensorRTDelegate:
             )
 
 
+def _engine(payload: Payload) -> tuple[memoryview, TensorRTBlobMetadata]:
+    try:
+        return deserialize_engine(payload.payload)
+    except ValueError as error:
+        raise ProgramError(f"{payload.name}: {error}") from error
+
+
 def _on_host(names: Sequence[str], values: Sequence[Value]) -> dict[str, int]:
     return {
         name: nbytes(value.tensor)
@@ -146,36 +157,40 @@ def _load(
     device: torch.device,
 ) -> Engine | AbsentPayload:
     if emulated.is_emulated(engine):
-        if not context.emulate:
+        if not context.stand_ins.emulated:
             raise ProgramError(
                 f"{context.name} is an emulated engine: a PyTorch program, which a file should "
                 "only bring if you trust its author. Allow it with load(..., "
                 "emulated_engines=True), inside of emulated_engines(), or TORCHTRT_EMULATE=1"
             )
-        return EmulatedEngine(context.name, engine, metadata)
+        try:
+            return StandInEngine(context.name, emulated.load(engine), metadata)
+        except ValueError as error:
+            raise ProgramError(f"{context.name}: {error}") from error
+    stand_in = context.stand_in()
+    if stand_in is not None:
+        return StandInEngine(context.name, stand_in, metadata)
     if context.placement.stands_in:
         return AbsentPayload(context, "a CUDA device and TensorRT")
     return TensorRTEngine(context.name, engine, metadata, device)
 
 
-class EmulatedEngine:
-    """An emulated engine: the partition's own program, run by PyTorch.
+class StandInEngine:
+    """The partition's own program, run by PyTorch: an emulated engine, or a stand-in for a real one.
 
-    Like a real one it is bound by name: the delegate's arguments are in the blob's order.
+    Like an engine it is bound by name: the delegate's arguments are in the blob's order. Raises
+    ``ProgramError`` if the blob binds other names.
     """
 
     def __init__(
-        self, name: str, engine: memoryview, metadata: TensorRTBlobMetadata
+        self, name: str, program: StandIn, metadata: TensorRTBlobMetadata
     ) -> None:
-        try:
-            self._program = emulated.load(engine)
-        except ValueError as error:
-            raise ProgramError(f"{name}: {error}") from error
+        self._program = program
         given = [b.name for b in metadata.io_bindings if b.is_input]
         wanted = [b.name for b in metadata.io_bindings if not b.is_input]
         if {*given} != {*self._program.inputs} or {*wanted} != {*self._program.outputs}:
             raise ProgramError(
-                f"{name}: the blob binds {given} and {wanted}, the emulated engine has "
+                f"{name}: the blob binds {given} and {wanted}, the engine's program has "
                 f"{list(self._program.inputs)} and {list(self._program.outputs)}"
             )
         self._inputs = [given.index(name) for name in self._program.inputs]

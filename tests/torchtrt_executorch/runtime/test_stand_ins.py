@@ -1,0 +1,264 @@
+"""Stand-ins: found by a payload's digest, in this process or in a file that the user names.
+
+The payload is a plan that nothing here can run, with the program of an emulated engine beside it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch_tensorrt
+from executorch.exir import schema
+from torch import nn
+from torch.export import export
+from typer.testing import CliRunner
+
+from torchtrt_executorch import emulated_engines, stand_ins
+from torchtrt_executorch.cli import app
+from torchtrt_executorch.emulation.payload import MAGIC
+from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+    deserialize_engine,
+)
+from torchtrt_executorch.runtime import ProgramError, load, save_stand_ins
+from torchtrt_executorch.runtime.files import read_program
+from torchtrt_executorch.stand_ins import StandIn, digest
+from torchtrt_executorch.stand_ins.file import StandInFile, write
+
+from .test_methods import edited
+
+ENGINE = "forward/0 (TensorRTBackend)"
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+NO_ENGINE = b"ftrt".ljust(len(MAGIC), b"t")
+
+
+class Model(nn.Module):
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.linear = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu()
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return x + self.count
+
+
+def engine_of(pte: bytes) -> memoryview:
+    file = read_program(pte)
+    blob = file.delegate_blob(file.program.execution_plan[0].delegates[0])
+    return deserialize_engine(blob)[0]
+
+
+def with_an_engine(seed: int) -> tuple[bytes, StandIn]:
+    """A program whose engine can't run here, and the program of that engine."""
+    with emulated_engines():
+        compiled = torch_tensorrt.compile(
+            Model(seed).eval(), ir="dynamo", arg_inputs=[X], min_block_size=1
+        )
+        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
+    pte = bytes(edge.to_executorch().buffer)
+    program = StandIn.from_archive(engine_of(pte)[len(MAGIC) :])
+
+    def spoil(program: schema.Program) -> None:
+        (inline,) = program.backend_delegate_data
+        inline.data = inline.data.replace(MAGIC, NO_ENGINE)
+
+    return edited(pte, spoil), program
+
+
+@pytest.fixture(scope="module")
+def built() -> tuple[bytes, StandIn]:
+    return with_an_engine(seed=0)
+
+
+@pytest.fixture
+def pte(built: tuple[bytes, StandIn]) -> bytes:
+    return built[0]
+
+
+@pytest.fixture
+def kept(built: tuple[bytes, StandIn]) -> Iterator[str]:
+    """The stand-in is kept in this process; yields its digest."""
+    pte, program = built
+    payload = digest(engine_of(pte))
+    stand_ins.keep(payload, program._program)
+    yield payload
+    stand_ins.forget()
+
+
+@pytest.fixture
+def file(pte: bytes, kept: str, tmp_path: Path) -> Path:
+    """The stand-in is in a file, and not in this process any more."""
+    path = tmp_path / "model_stand_ins.zip"
+    save_stand_ins(pte, path)
+    stand_ins.forget(kept)
+    return path
+
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a payload that this host can't run"
+)
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+def test_this_process_finds_what_it_keeps(
+    pte: bytes, kept: str, simulate: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = load(pte, simulate_devices=simulate)
+    torch.testing.assert_close(program.run(X)[0], Model()(X))
+    assert program.stats().stand_ins == {ENGINE}
+    assert not program.stats().not_run
+    assert f"{ENGINE} can't run here: a stand-in" in caplog.text
+
+
+def test_without_one_it_is_as_before(pte: bytes) -> None:
+    with pytest.raises(ProgramError, match="needs a CUDA device"):
+        load(pte).run(X)
+    program = load(pte, simulate_devices=True)
+    assert not program.run(X)[0].any()
+    assert program.stats().not_run == {ENGINE} and not program.stats().stand_ins
+
+
+def test_another_process_finds_it_in_the_file(
+    pte: bytes, file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "model.pte").write_bytes(pte)
+    torch.save((X,), tmp_path / "inputs.pt")
+    torch.save((Model()(X),), tmp_path / "expected.pt")
+    code = "from torchtrt_executorch.cli import app; app()"
+    command = "run model.pte --inputs inputs.pt --compare expected.pt --stand-ins"
+    result = subprocess.run(
+        [sys.executable, "-c", code, *command.split(), file.name],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "1 outputs agree" in result.stdout
+    assert "by a stand-in" in " ".join(result.stdout.split())
+
+
+def test_one_for_another_engine_is_refused(file: Path) -> None:
+    other, _ = with_an_engine(seed=1)
+    with pytest.raises(ProgramError) as raised:
+        load(other, stand_ins=file)
+    message = str(raised.value)
+    assert str(file) in message and digest(engine_of(other))[:12] in message
+    assert next(iter(StandInFile(file).payloads))[:12] in message
+
+
+def test_a_stand_in_is_never_inside_the_program(pte: bytes, kept: str) -> None:
+    found = stand_ins.find(kept)
+    assert found is not None
+    weights = Model().linear.weight.detach().numpy().tobytes()
+    assert weights in found.archive()
+    assert pte.count(weights) == 1  # in what is now the engine
+
+
+def test_files_are_the_same_whenever_they_are_written(
+    file: Path, tmp_path: Path
+) -> None:
+    (payload,) = StandInFile(file).payloads
+    found = StandInFile(file).find(payload)
+    assert found is not None
+    write(tmp_path / "again", {payload: found})
+    assert (tmp_path / "again").read_bytes() == file.read_bytes()
+
+
+def test_nothing_to_save_is_an_error(pte: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="no stand-ins are kept"):
+        save_stand_ins(pte, tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+
+
+def damaged_archive(path: Path) -> None:
+    (payload,) = StandInFile(path).payloads
+    path.unlink()
+    with zipfile.ZipFile(path, "x") as archive:
+        archive.writestr(f"{payload}.pt2", b"no archive")
+
+
+def another_entry(path: Path) -> None:
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("../escape.pt2", b"")
+
+
+def compressed(path: Path) -> None:
+    (payload,) = StandInFile(path).payloads
+    path.unlink()
+    with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{payload}.pt2", bytes(1 << 20))
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def torn(path: Path) -> None:
+    """The archive's middle is gone, and the directory that is read first is not."""
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 64] = bytes(b ^ 255 for b in data[middle : middle + 64])
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage", [damaged_archive, another_entry, compressed, truncated, torn]
+)
+def test_a_damaged_file_is_named(pte: bytes, file: Path, damage) -> None:
+    damage(file)
+    with pytest.raises(ProgramError, match="model_stand_ins.zip"):
+        load(pte, stand_ins=file).run(X)
+
+
+def test_the_command_line_says_what_is_wrong(pte: bytes, file: Path) -> None:
+    truncated(file)
+    (file.parent / "model.pte").write_bytes(pte)
+    torch.save((X,), file.parent / "inputs.pt")
+    names = ("model.pte", "inputs.pt", "model_stand_ins.zip")
+    program, inputs, given = (str(file.parent / name) for name in names)
+    command = ["run", program, "--inputs", inputs, "--stand-ins", given]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert "ProgramError" in result.output and "holds no stand-ins" in result.output
+
+
+def test_what_is_kept_does_not_follow_the_model() -> None:
+    model = Model().eval()
+    stand_ins.keep("0" * 64, export(model, (X,)))
+    try:
+        expected = model(X)
+        with torch.no_grad():
+            model.linear.weight.zero_()
+        found = stand_ins.find("0" * 64)
+        assert found is not None
+        torch.testing.assert_close(found([X])[0], expected)
+    finally:
+        stand_ins.forget("0" * 64)
+
+
+def test_every_load_has_state_of_its_own() -> None:
+    program = export(Counter(), (X,)).run_decompositions({})
+    first = StandIn(program).copy()
+    second = first.instance()
+    for count in (1, 2):
+        torch.testing.assert_close(first([X])[0], X + count)
+    torch.testing.assert_close(second([X])[0], X + 1)
+
+
+def test_what_has_no_state_is_shared(built: tuple[bytes, StandIn]) -> None:
+    assert built[1].instance() is built[1]

@@ -1,0 +1,140 @@
+"""An engine that this host can't run, in the place of TensorRT's ``ICudaEngine``.
+
+Torch-TensorRT asks an engine for its bindings through this interface, and for its bytes as soon as
+it is built. What only a deserialized engine has (execution contexts, weight streaming, layer
+information) raises and says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import tensorrt as trt
+import torch
+import wrapt
+from torch_tensorrt._enums import dtype
+
+from torchtrt_executorch.emulation.payload import is_emulated, stand_in_of
+from torchtrt_executorch.host import present
+from torchtrt_executorch.host.building import NeedsGpuError
+from torchtrt_executorch.stand_ins import Buffer, StandIn
+
+
+class StandInEngine:
+    """The part of ``tensorrt.ICudaEngine`` that needs no GPU, and :meth:`run`.
+
+    Args:
+        plan: The serialized engine, real or emulated.
+    """
+
+    streamable_weights_size = 0
+    device_memory_size_v2 = 0
+    num_optimization_profiles = 1
+
+    def __init__(self, plan: Buffer) -> None:
+        self._plan = plan
+        self._found: StandIn | None = None
+
+    def has_stand_in(self) -> bool:
+        """Whether there is something to run in its place."""
+        self._found = self._found or stand_in_of(self._plan)
+        return self._found is not None
+
+    @property
+    def stand_in(self) -> StandIn:
+        """What runs in the engine's place.
+
+        Raises:
+            NeedsGpuError: There is nothing.
+        """
+        if not self.has_stand_in():
+            raise NeedsGpuError("running an engine that was built elsewhere")
+        assert self._found is not None
+        return self._found
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run on ``inputs``; see :meth:`StandIn.__call__`."""
+        return self.stand_in(inputs)
+
+    def serialize(self) -> Buffer:
+        """Return the plan."""
+        return self._plan
+
+    @property
+    def num_io_tensors(self) -> int:
+        """Number of bindings, inputs first."""
+        return len(self._bindings)
+
+    def get_tensor_name(self, index: int) -> str:
+        """Return the name of binding ``index``."""
+        return list(self._bindings)[index]
+
+    def get_tensor_mode(self, name: str) -> trt.TensorIOMode:
+        """Return whether the binding is an input or an output."""
+        mode = trt.TensorIOMode
+        return mode.INPUT if name in self.stand_in.inputs else mode.OUTPUT
+
+    def get_tensor_dtype(self, name: str) -> trt.DataType:
+        """Return the binding's dtype; symbolic sizes are int64."""
+        value = self._bindings[name]
+        held = value.dtype if isinstance(value, torch.Tensor) else torch.int64
+        return dtype._from(held).to(trt.DataType)
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        """Return the binding's shape, -1 where it is dynamic."""
+        value = self._bindings[name]
+        if not isinstance(value, torch.Tensor):
+            return (1,)
+        return tuple(size if isinstance(size, int) else -1 for size in value.shape)
+
+    def is_shape_inference_io(self, name: str) -> bool:
+        """Return whether the binding holds a size rather than data."""
+        return not isinstance(self._bindings[name], torch.Tensor)
+
+    def get_aliased_input_tensor(self, name: str) -> str | None:
+        """Return None: no output of a stand-in shares memory with an input."""
+        return None
+
+    def create_execution_context(self, *args: Any) -> StandInEngine:
+        """Return the engine itself, which raises for whatever a context is asked."""
+        return self
+
+    @property
+    def _bindings(self) -> dict[str, Any]:
+        return self.stand_in.inputs | self.stand_in.outputs
+
+    def __getattr__(self, name: str) -> Any:
+        if is_emulated(self._plan):
+            raise AttributeError(
+                f"this engine is emulated and has no {name}: build it with TensorRT, outside "
+                "torchtrt_executorch.emulated_engines() and without TORCHTRT_EMULATE"
+            )
+        raise NeedsGpuError(f"an engine's {name}")
+
+
+class StandInTensorRT(wrapt.ObjectProxy):
+    """The module ``tensorrt``, which takes engines that this host can't run as well."""
+
+    @property
+    def Runtime(self) -> Any:
+        """A class that stands in for ``tensorrt.Runtime``."""
+        return _Runtime
+
+    @property
+    def Refitter(self) -> Any:
+        """A class that stands in for ``tensorrt.Refitter``."""
+        return trt.Refitter if present.can_run_engines() else _refitter
+
+
+class _Runtime:
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def deserialize_cuda_engine(self, plan: Buffer) -> Any:
+        if is_emulated(plan) or not present.can_run_engines():
+            return StandInEngine(plan)
+        return trt.Runtime(self._logger).deserialize_cuda_engine(plan)
+
+
+def _refitter(engine: Any, logger: Any) -> Any:
+    raise NeedsGpuError("refitting an engine")

@@ -1,0 +1,156 @@
+"""A partition's own program, run in the place of what was built from it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+from typing import Any, Sequence
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.passes import move_to_device_pass
+from torch.fx import GraphModule
+
+from torchtrt_executorch.lifting import copied_graph
+
+
+class StandIn:
+    """A program with the bindings of a payload, ready to run.
+
+    Args:
+        program: On the CPU, returning a tuple. What it says that it writes to its buffers stays
+            written, from call to call.
+
+    Attributes:
+        inputs: Per input binding, by name, its fake tensor or symbolic int.
+        outputs: Per output binding, by name, its fake tensor.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+        self._device = torch.device("cpu")
+        self._running = threading.Lock()
+        signature = program.graph_signature
+        placeholders = program.graph.find_nodes(op="placeholder")
+        self._weights = [
+            spec.target
+            for spec in signature.input_specs
+            if spec.kind is not InputKind.USER_INPUT
+        ]
+        given = placeholders[len(self._weights) :]
+        self._kinds = [(spec.kind, spec.target) for spec in signature.output_specs]
+        returned = [
+            node.meta["val"]
+            for node, (kind, _) in zip(
+                program.graph.output_node().args[0], self._kinds, strict=True
+            )
+            if kind is OutputKind.USER_OUTPUT
+        ]
+        self.inputs = {node.name: node.meta["val"] for node in given}
+        self.outputs = {f"output{index}": value for index, value in enumerate(returned)}
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run on ``inputs``, one tensor per binding; return new tensors, one per output.
+
+        It runs where the first input lives. A symbolic size arrives as a tensor of one element,
+        as engines take it. Like an engine it checks its inputs.
+
+        Raises:
+            ValueError: The number of inputs, or the dtype, rank or a fixed size of one, isn't the
+                program's.
+        """
+        if len(inputs) != len(self.inputs):
+            raise ValueError(
+                f"the engine takes {len(self.inputs)} inputs, {len(inputs)} given"
+            )
+        with self._running, torch.no_grad():
+            self._move(inputs[0].device if inputs else self._device)
+            values = [
+                self._value(name, tensor)
+                for name, tensor in zip(self.inputs, inputs, strict=True)
+            ]
+            held = {**self._program.state_dict, **self._program.constants}
+            weights = [held[name] for name in self._weights]
+            results = self._program.graph_module(*weights, *values)
+            # A payload returns dense memory, never that of its inputs or weights.
+            dense = torch.contiguous_format
+            outputs = [
+                result.clone(memory_format=dense)
+                for result, (kind, _) in zip(results, self._kinds, strict=True)
+                if kind is OutputKind.USER_OUTPUT
+            ]
+            for result, (kind, target) in zip(results, self._kinds, strict=True):
+                if kind is OutputKind.BUFFER_MUTATION:
+                    held[target].copy_(result)
+        return outputs
+
+    def instance(self) -> StandIn:
+        """Return one with state of its own: itself, if it has none."""
+        stateful = any(kind is OutputKind.BUFFER_MUTATION for kind, _ in self._kinds)
+        return self.copy() if stateful else self
+
+    def copy(self) -> StandIn:
+        """Return one with weights, buffers and constants of its own."""
+        program = self._program
+        with self._running, unset_fake_temporarily():
+            graph, _ = copied_graph(program.graph)
+            held: dict[int, Any] = {}  # what is shared stays shared
+            return StandIn(
+                ExportedProgram(
+                    root=GraphModule(program.graph_module, graph),
+                    graph=graph,
+                    graph_signature=program.graph_signature,
+                    state_dict=copy.deepcopy(program.state_dict, held),
+                    range_constraints=program.range_constraints,
+                    module_call_graph=program.module_call_graph,
+                    constants=copy.deepcopy(program.constants, held),
+                    verifiers=[program.verifier],
+                )
+            )
+
+    def archive(self) -> bytes:
+        """Return the ``torch.export`` archive that holds it; equal programs give equal bytes."""
+        stream = io.BytesIO()
+        torch.export.save(self._program, stream)
+        return stream.getvalue()
+
+    @classmethod
+    def from_archive(cls, archive: bytes | memoryview) -> StandIn:
+        """Return the program in ``archive``, which has to come from someone who is trusted.
+
+        Its operators are looked up by name, its symbolic shapes are parsed by sympy, and PyTorch
+        may unpickle what it holds.
+
+        Raises:
+            ValueError: It isn't an archive, or is damaged.
+        """
+        try:
+            with (
+                unset_fake_temporarily()
+            ):  # the weights are real, whoever traces around us
+                return cls(torch.export.load(io.BytesIO(archive)))
+        except Exception as error:
+            raise ValueError(str(error)) from error
+
+    def _move(self, device: torch.device) -> None:
+        if device != self._device:
+            move_to_device_pass(self._program, str(device))
+            self._device = device
+
+    def _value(self, name: str, tensor: torch.Tensor) -> torch.Tensor | int:
+        expected = self.inputs[name]
+        if not isinstance(expected, torch.Tensor):
+            return int(tensor.item())
+        fits = tensor.dtype == expected.dtype and tensor.dim() == expected.dim()
+        if not fits or not all(
+            isinstance(held, torch.SymInt) or size == held
+            for size, held in zip(tensor.shape, expected.shape, strict=True)
+        ):
+            raise ValueError(
+                f"the engine takes {expected.dtype} of shape {[*expected.shape]} as input {name}, "
+                f"{tensor.dtype} of shape {[*tensor.shape]} given"
+            )
+        return tensor.to(self._device)
