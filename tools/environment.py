@@ -42,7 +42,7 @@ BESIDE_TENSORRT = (
     "psutil",
     "numpy",
 )
-EXTRAS = "test,lint,demo"
+EXTRAS = "test,lint,demo,cuda"
 
 
 class Environment:

@@ -19,7 +19,7 @@ Three kinds of seam are needed, by when upstream asks.
    the scopes of 2, and can't fail.
 2. Scopes (:mod:`~torchtrt_executorch.host.import_scopes`), while one upstream module executes:
    for what is asked in the module's own body. What is wrong with the host is raised from
-   there: a missing compiler (:class:`~torchtrt_executorch.host.link_stubs.LinkStubError`), a
+   there: a missing compiler (:class:`~torchtrt_executorch.host.stub_libraries.LinkStubError`), a
    TensorRT-RTX that can't be loaded (:class:`~torchtrt_executorch.host.builder.
    BrokenInstallError`), a malformed ``TORCHTRT_GPU`` (``ValueError``).
 3. Amendments, right after a module has executed, for what its functions ask later:

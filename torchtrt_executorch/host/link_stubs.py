@@ -6,30 +6,27 @@ CUDA toolkit has one of ``libcuda``. Enums, versions and upstream's converter re
 then the real ones, while everything that would create a TensorRT object gets a null pointer,
 which the bindings answer with an exception.
 
-The stubs are compiled on first use and kept in the user's cache directory, per TensorRT
-major version, machine type and content.
+They are built and kept by :mod:`~torchtrt_executorch.host.stub_libraries`, per major version.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import logging
-import os
-import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
 from torchtrt_executorch.host.present import library_soname
+from torchtrt_executorch.host.stub_libraries import (
+    LinkStubError,
+    StubLibraries,
+    StubLibrary,
+)
+
+__all__ = ["SYMBOLS", "LinkStubError", "build", "cache_directory", "load"]
 
 logger = logging.getLogger(__name__)
 
-#: Symbols that the bindings import, by library. All of them return a pointer, an ``int`` or
-#: a ``bool``, so that one C type serves them all.
+#: Symbols that the bindings import, by library.
 SYMBOLS = {
     "nvinfer": (
         "createInferBuilder_INTERNAL",
@@ -47,61 +44,18 @@ SYMBOLS = {
 }
 
 
-class LinkStubError(ImportError):
-    """The link stubs can't be built or loaded, so ``tensorrt`` can't be imported."""
-
-
-def source(library: str) -> str:
-    """C source of the stub of ``library``, a key of :data:`SYMBOLS`."""
-    return "".join(f"long {name}(void) {{ return 0; }}\n" for name in SYMBOLS[library])
-
-
 def cache_directory(version: str) -> Path:
-    """Where the stubs for bindings of ``version`` are kept.
-
-    Below ``$XDG_CACHE_HOME``, or ``~/.cache`` without it. The name changes with anything that
-    changes the stubs, so that what is found there never needs to be checked.
-    """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    content = "".join(map(source, SYMBOLS))
-    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-    major = version.partition(".")[0]
-    name = f"tensorrt-{major}-link-stubs-{platform.machine()}-{digest}"
-    return root / "torchtrt-executorch" / name
+    """Where the stubs for bindings of ``version`` are kept."""
+    return _stubs(version).directory
 
 
 def build(version: str) -> Path:
     """Return the directory that holds the stubs for ``version``, compiled if need be.
 
-    Safe with concurrent processes: the directory is made under a temporary name and appears
-    under its own, complete, by one rename; whoever comes second uses the first one's.
-
     Raises:
-        LinkStubError: no C compiler, it failed, or the cache directory can't be written.
+        LinkStubError: No C compiler, it failed, or the cache directory can't be written.
     """
-    directory = cache_directory(version)
-    if directory.is_dir():
-        return directory
-    compiler = _compiler()
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            dir=directory.parent, prefix=".building-", ignore_cleanup_errors=True
-        ) as building:
-            staged = Path(building) / "stubs"
-            staged.mkdir()
-            for library in SYMBOLS:
-                _compile(compiler, library, staged / library_soname(library, version))
-            with contextlib.suppress(FileExistsError):
-                _rename(staged, directory)
-    except OSError as error:
-        raise LinkStubError(
-            f"TensorRT's libraries are not installed, and the link stubs that stand in for "
-            f"them can't be kept in {directory.parent}: {error}. Set XDG_CACHE_HOME to a "
-            f"directory that can be written, or install TensorRT."
-        ) from error
-    return directory
+    return _stubs(version).build()
 
 
 def load(version: str) -> None:
@@ -128,41 +82,14 @@ def load(version: str) -> None:
     )
 
 
-def _compiler() -> list[str]:
-    """Command line of the C compiler, from ``$CC`` or ``cc``."""
-    command = shlex.split(os.environ.get("CC", "")) or ["cc"]
-    if shutil.which(command[0]) is None:
-        raise LinkStubError(
-            f"TensorRT's libraries are not installed, and to build the link stubs that stand "
-            f"in for them a C compiler is needed: {command[0]!r} was not found. Install one "
-            f"(Debian and Ubuntu: apt-get install gcc), or set CC to one, or install TensorRT."
-        )
-    return command
-
-
-def _compile(compiler: list[str], library: str, output: Path) -> None:
-    # Without the standard library: the stubs call nothing, and a compiler without the C
-    # library's headers and start files is enough then.
-    flags = ["-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{output.name}"]
-    command = [*compiler, *flags, "-x", "c", "-", "-o", str(output)]
-    result = subprocess.run(
-        command, input=source(library), text=True, capture_output=True, check=False
+def _stubs(version: str) -> StubLibraries:
+    return StubLibraries(
+        name=f"tensorrt-{version.partition('.')[0]}",
+        missing="TensorRT's libraries are not installed",
+        remedy="install TensorRT",
+        libraries={
+            soname: StubLibrary(soname, symbols)
+            for library, symbols in SYMBOLS.items()
+            for soname in [library_soname(library, version)]
+        },
     )
-    if result.returncode != 0:
-        raise LinkStubError(
-            f"TensorRT's libraries are not installed, and building the link stub "
-            f"{output.name} that stands in for one failed.\n$ {shlex.join(command)}\n"
-            f"{result.stderr.strip()}\nSet CC to a working C compiler, or install TensorRT."
-        )
-
-
-def _rename(source_directory: Path, target: Path) -> None:
-    """Rename a directory; ``FileExistsError`` when another process was first."""
-    try:
-        source_directory.rename(target)
-    except OSError as error:
-        # A directory that is not empty makes rename(2) fail with ENOTEMPTY on Linux, for
-        # which Python has no class of its own.
-        if target.is_dir():
-            raise FileExistsError(str(target)) from error
-        raise

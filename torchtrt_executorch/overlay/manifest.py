@@ -19,6 +19,9 @@ _CONVERSION = "torch_tensorrt.dynamo.conversion._conversion"
 _RUNTIME = "torch_tensorrt.dynamo.runtime"
 _META_OPS = f"{_RUNTIME}.meta_ops.register_meta_ops"
 
+_CUDA_BACKEND = "executorch.backends.cuda.cuda_backend"
+_CUDA_PATCH = "torchtrt_executorch.patches.executorch.backends.cuda._cuda_backend_patch"
+
 #: Emulated engines are built and, in an edge program, run in the same way on every release.
 _EMULATED = (
     Amendment(_CONVERSION, f"{_EMULATION}:apply_to_conversion"),
@@ -455,5 +458,28 @@ PATCHES: tuple[Patch, ...] = (
             ),
         ),
         superseded={"executorch": ">=1.4"},
+    ),
+    Patch(
+        name="cuda-without-gpu",
+        summary="CUDA delegates compiled on a host without a GPU, for a described one",
+        pull_request="pytorch/executorch#21984",
+        releases=EXECUTORCH,
+        upstream="compiles for the GPU that it finds, and can't be imported without Triton",
+        stands="1.5.1 still needs a GPU",
+        prepares=(Amendment(_CUDA_BACKEND, f"{_CUDA_PATCH}:import_without_triton"),),
+        amends=(Amendment(_CUDA_BACKEND, f"{_CUDA_PATCH}:apply"),),
+        anchors=(
+            Anchor(
+                _CUDA_BACKEND,
+                "CudaBackend.get_aoti_compile_options",
+                ("compile_specs",),
+            ),
+            Anchor(_CUDA_BACKEND, "ReplaceEdgeOpWithTritonOpPass"),
+            Anchor(
+                "executorch.backends.aoti.aoti_backend",
+                "AotiBackend.preprocess",
+                ("edge_program", "compile_specs"),
+            ),
+        ),
     ),
 )

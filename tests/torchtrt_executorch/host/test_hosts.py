@@ -194,7 +194,7 @@ def test_a_bad_description_is_the_error_of_the_import(host, imports: str) -> Non
 def test_no_compiler_is_the_error_of_the_import(fresh_host, imports: str) -> None:
     result = fresh_host.run(imports, CC="/no/such/cc")
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("torchtrt_executorch.host.link_stubs.LinkStubError")
+    assert last.startswith("torchtrt_executorch.host.stub_libraries.LinkStubError")
     assert "'/no/such/cc' was not found" in last
     assert not list(fresh_host.cache.iterdir())
 

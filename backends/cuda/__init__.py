@@ -1,0 +1,1 @@
+"""``executorch.backends.cuda``: CUDA delegates, compiled with or without a GPU."""

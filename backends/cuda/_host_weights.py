@@ -1,0 +1,173 @@
+"""Weights that a compiler takes for tensors on a GPU, while their bytes stay on the host.
+
+A compiler asks a weight for its shape, type and device, asks small ones for their values, and in the
+end copies the bytes of each into a file. None of this needs the device, so a weight becomes a fake
+CUDA tensor that answers the last two from the host's tensor. Nothing is copied before it is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_map
+
+
+class _HostBytes:
+    """The host's tensor behind a fake one."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor.detach()
+
+    def packed(self) -> torch.Tensor:
+        """The tensor, in a storage of its own size and in the order of the fake one's strides."""
+        tensor = self._tensor
+        like = torch.empty_like(tensor, device="meta")
+        if (
+            tensor.stride() != like.stride()
+            or tensor.untyped_storage().nbytes() != like.untyped_storage().nbytes()
+        ):
+            self._tensor = torch.empty_like(tensor).copy_(tensor)
+        return self._tensor
+
+    def item(self) -> Any:
+        return self._tensor.item()
+
+    def tolist(self) -> Any:
+        return self._tensor.tolist()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _HostBytes:
+        return self
+
+
+class _Written:
+    """A fake weight for whoever writes it to a file: its storage is the host's."""
+
+    def __init__(self, fake: Any) -> None:
+        self._fake = fake
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fake, name)
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self._fake.host_bytes.packed().untyped_storage()
+
+
+def stand_in(
+    tensor: torch.Tensor, device: torch.device, mode: FakeTensorMode
+) -> torch.Tensor:
+    """Return a fake tensor like ``tensor`` on ``device``, whose bytes are those of ``tensor``."""
+    with mode:
+        fake: Any = torch.empty_like(tensor, device=device)
+    if isinstance(tensor, torch.nn.Parameter):
+        # Nothing is differentiated, and PyTorch would look for the device to do so.
+        fake = torch.nn.Parameter(fake, requires_grad=False)
+    fake.host_bytes = host = _HostBytes(tensor)
+    # Inductor writes the values of small constants into the code.
+    fake.item, fake.tolist = host.item, host.tolist
+    return fake
+
+
+def is_stand_in(value: Any) -> bool:
+    """Whether :func:`stand_in` made ``value``."""
+    return isinstance(getattr(value, "host_bytes", None), _HostBytes)
+
+
+def move_to_device(program: ExportedProgram, location: Any) -> ExportedProgram:
+    """Move ``program`` to a device that isn't there, in place; as ``move_to_device_pass`` does.
+
+    Parameters, buffers and constants become :func:`stand_in`; example inputs are dropped.
+
+    Args:
+        program: A program on the host.
+        location: The device, or its name.
+
+    Returns:
+        ``program``.
+    """
+    device = torch.device(location)
+    device = torch.device(device.type, device.index or 0)
+    values = [
+        value
+        for node in program.graph.nodes
+        if isinstance(value := node.meta.get("val"), torch.Tensor)
+    ]
+    mode = detect_fake_mode(values) or FakeTensorMode()
+    for tensors in (program._state_dict, program._constants):
+        for name, value in tensors.items():
+            if isinstance(value, torch.Tensor):
+                tensors[name] = stand_in(value, device, mode)
+    program._example_inputs = None
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                _move_node(node, device, mode)
+    validate: Any = program.validate
+    validate()
+    return program
+
+
+def _move_node(node: torch.fx.Node, device: torch.device, mode: FakeTensorMode) -> None:
+    def move(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        # Not value.to(): for a tensor with a gradient autograd asks the device's runtime.
+        with mode:
+            return torch.empty_strided(
+                value.size(), value.stride(), dtype=value.dtype, device=device
+            )
+
+    if "device" in node.kwargs:
+        node.kwargs = {**node.kwargs, "device": device}
+    if node.target is torch.ops.aten.to.device:
+        node.args = (node.args[0], device, *node.args[2:])
+    node.meta["val"] = tree_map(move, node.meta.get("val"))
+
+
+def answers() -> dict[str, Callable[..., Any]]:
+    """What takes the place of the functions that move, compare and write weights, within a scope."""
+    from torch._inductor.codecache import AotCodeCompiler
+    from torch._inductor.utils import clone_preserve_strides, is_same_tensor
+
+    compiler: Any = AotCodeCompiler
+    write = compiler.compile.__func__
+
+    def clone(tensor: torch.Tensor) -> torch.Tensor:
+        # Inductor keeps the first value of what the program writes to. Nothing runs here.
+        return tensor if is_stand_in(tensor) else clone_preserve_strides(tensor)
+
+    def is_same(first: Any, second: Any) -> bool:
+        # No fake tensor has an address: any two of one size would pass for the same.
+        if is_stand_in(first) and is_stand_in(second):
+            first, second = first.host_bytes.packed(), second.host_bytes.packed()
+        return is_same_tensor(first, second)
+
+    def write_from_host(cls: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        value_of = graph.get_original_value_of_constant
+
+        def written(name: str) -> Any:
+            value = value_of(name)
+            return _Written(value) if is_stand_in(value) else value
+
+        # On the graph itself: Inductor asks it from threads of its own.
+        graph.get_original_value_of_constant = written
+        try:
+            return write(cls, graph, *args, **kwargs)
+        finally:
+            del graph.get_original_value_of_constant
+
+    backend = "executorch.backends.cuda.cuda_backend"
+    return {
+        "torch.export.passes:move_to_device_pass": move_to_device,
+        "torch._inductor.utils:clone_preserve_strides": clone,
+        "torch._inductor.utils:is_same_tensor": is_same,
+        "torch._inductor.codecache:AotCodeCompiler.compile": write_from_host,
+        # low_memory_mode spares the device's memory, of which nothing is taken.
+        f"{backend}:_move_to_device_resize_kv": move_to_device,
+        f"{backend}:_compile_time_cpu_clones": lambda device: contextlib.nullcontext(),
+    }

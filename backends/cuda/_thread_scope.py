@@ -1,0 +1,137 @@
+"""Functions that answer differently for a while, and to one thread alone.
+
+Inductor, its device interface and Triton ask about the GPU through functions that any thread of the
+process may call. A scope puts a dispatcher in the place of such a function, wherever it is bound:
+the thread that entered the scope gets the scope's answer, and any other the original's. When the
+scope is left, the original is back everywhere, also in modules that were imported meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+
+#: Packages whose modules may hold a function under a name of their own.
+PACKAGES = ("torch", "triton", "executorch")
+
+#: One scope at a time: a second thread waits for the first one's to be left.
+_turn = threading.RLock()
+
+_ABSENT = object()
+
+
+@contextlib.contextmanager
+def answering(
+    answers: Mapping[str, Callable[..., Any]], required: Collection[str] = ()
+) -> Iterator[None]:
+    """Have the functions of a table answered by others in this thread, until the scope is left.
+
+    Args:
+        answers: By ``module:name`` or ``module:Class.name``, what is called in the function's
+            place, with the same arguments (a method's first one is the object, a class method's
+            the class). A name that the installed release doesn't have is left out.
+        required: Those of the table that must be there.
+
+    Raises:
+        NotImplementedError: The installed release has no such module or name.
+    """
+    with _turn, contextlib.ExitStack() as undo:
+        owner = threading.get_ident()
+        everywhere: dict[int, tuple[Any, Any]] = {}
+        for path, answer in answers.items():
+            holder, name = _holder(path)
+            found = inspect.getattr_static(holder, name, _ABSENT)
+            if found is _ABSENT:
+                if path in required:
+                    raise NotImplementedError(
+                        f"{path} is not in the installed release, PyTorch {torch.__version__}"
+                    )
+                continue
+            dispatcher = _dispatcher(found, answer, owner)
+            if isinstance(holder, type):
+                _set(holder, name, dispatcher, undo)
+            else:
+                everywhere[id(found)] = (found, dispatcher)
+        _rebind(everywhere)
+        # Modules that are imported within the scope bind dispatchers, so look again.
+        undo.callback(
+            _rebind, {id(new): (new, old) for old, new in everywhere.values()}
+        )
+        yield
+
+
+def lookup(path: str) -> Any:
+    """Return what is at ``module:name``, or None where the installed release has nothing."""
+    holder, name = _holder(path)
+    return getattr(holder, name, None)
+
+
+def _holder(path: str) -> tuple[Any, str]:
+    """Return the module or class that ``path`` leads to, and the last name in it."""
+    module, _, names = path.partition(":")
+    holder: Any = None
+    if _exists(module):
+        holder = import_module(module)
+    *owners, name = names.split(".")
+    for owner in owners:
+        holder = getattr(holder, owner, None)
+    return holder, name
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent of it
+        return False
+
+
+def _dispatcher(found: Any, answer: Callable[..., Any], owner: int) -> Any:
+    """Return what takes the place of ``found``, of the same kind of attribute."""
+    if isinstance(found, property):
+        getter: Any = found.fget
+        return property(_chooser(getter, answer, owner), found.fset, found.fdel)
+    if isinstance(found, (staticmethod, classmethod)):
+        return type(found)(_chooser(found.__func__, answer, owner))
+    return _chooser(found, answer, owner)
+
+
+def _chooser(original: Any, answer: Callable[..., Any], owner: int) -> Any:
+    @functools.wraps(original)
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        ours = threading.get_ident() == owner
+        return (answer if ours else original)(*args, **kwargs)
+
+    for name in ("cache_clear", "cache_info"):  # of functools.lru_cache
+        if hasattr(original, name):
+            setattr(choose, name, getattr(original, name))
+    return choose
+
+
+def _set(holder: Any, name: str, value: Any, undo: contextlib.ExitStack) -> None:
+    before = vars(holder).get(name, _ABSENT)
+    setattr(holder, name, value)
+    if before is _ABSENT:
+        undo.callback(delattr, holder, name)
+    else:
+        undo.callback(setattr, holder, name, before)
+
+
+def _rebind(replacements: Mapping[int, tuple[Any, Any]]) -> None:
+    """Bind the second of each pair wherever a module binds the first."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in PACKAGES or module is None:
+            continue
+        names = vars(module)
+        for bound, value in list(names.items()):
+            pair = replacements.get(id(value))
+            if pair is not None and pair[0] is value:
+                names[bound] = pair[1]

@@ -1,0 +1,159 @@
+"""What a CUDA library is compiled with, on a host without a GPU: compilers, headers, link stubs.
+
+Headers and programs of CUDA come from a toolkit where there is one, else from NVIDIA's packages in
+site-packages, which the extra ``cuda`` of this distribution brings together with Triton.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchtrt_executorch.host.stub_libraries import StubLibraries, StubLibrary
+
+PIP = 'pip install "torchtrt-executorch[cuda]"'
+
+#: The C++ that Inductor writes calls more than these. One symbol that the linker finds is enough for
+#: the library to record that it needs the driver, and all of them are found there when it is loaded.
+_DRIVER = StubLibraries(
+    name="cuda",
+    missing="There is no NVIDIA driver to link against",
+    remedy="compile where there is one",
+    libraries={
+        "libcuda.so": StubLibrary(
+            "libcuda.so.1", ("cuGetErrorString", "cuLaunchKernel", "cuModuleLoadData")
+        )
+    },
+)
+
+
+class ToolchainError(RuntimeError):
+    """Something that CUDA libraries are compiled with is missing, or of another release."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Toolchain:
+    """Where things are.
+
+    Attributes:
+        home: The folder whose ``include`` has ``cuda.h``, and whose ``bin`` may have ``fatbinary``.
+        stubs: The folder of link stubs.
+    """
+
+    home: Path
+    stubs: Path
+
+    def answers(self) -> dict[str, Callable[..., Any]]:
+        """What tells Inductor's C++ builder of it, within a scope."""
+        from torch.utils import cpp_extension
+
+        include_paths, library_paths = (
+            cpp_extension.include_paths,
+            cpp_extension.library_paths,
+        )
+
+        def includes(*args: Any, **kwargs: Any) -> list[str]:
+            # Where NVIDIA's packages of CUDA 13 have <nv/target>.
+            return [*include_paths(*args, **kwargs), self._in_home("include", "cccl")]
+
+        def libraries(*args: Any, **kwargs: Any) -> list[str]:
+            return [*library_paths(*args, **kwargs), str(self.stubs)]
+
+        return {
+            "torch.utils.cpp_extension:_join_cuda_home": self._in_home,
+            "torch.utils.cpp_extension:include_paths": includes,
+            "torch.utils.cpp_extension:library_paths": libraries,
+        }
+
+    def _in_home(self, *names: str) -> str:
+        return str(self.home.joinpath(*names))
+
+
+def find() -> Toolchain:
+    """Find what is needed.
+
+    Raises:
+        ToolchainError: Triton, a C++ compiler or the headers are missing, or the headers are of
+            another CUDA than PyTorch's.
+        LinkStubError: The link stub of the driver can't be built.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise no_triton()
+    _check_compiler()
+    return Toolchain(_home(), _DRIVER.build())
+
+
+def no_triton() -> ToolchainError:
+    """The error of whatever needs Triton, where it isn't installed."""
+    return ToolchainError(
+        f"CUDA delegates are compiled by Triton, and it is not installed: {PIP}"
+    )
+
+
+def _check_compiler() -> None:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise ToolchainError(
+            "CUDA delegates have a host side in C++, and no C++ compiler was found: install "
+            "one (Debian and Ubuntu: apt-get install g++), or set CXX to one"
+        ) from error
+
+
+def _home() -> Path:
+    folders = list(dict.fromkeys(_folders()))
+    complete = [folder for folder in folders if _has_headers(folder)]
+    if not complete:
+        looked = ", ".join(map(str, folders)) or "site-packages"
+        raise ToolchainError(
+            "CUDA delegates are compiled with CUDA's headers (cuda.h, cuda_runtime_api.h, "
+            f"crt/host_config.h, nv/target), which are not all in any of {looked}: {PIP}"
+        )
+    # A CPU build of PyTorch has no CUDA to differ from.
+    wanted = torch.version.cuda and int(torch.version.cuda.split(".")[0])
+    for folder in complete:
+        if wanted in (None, _release(folder)):
+            return folder
+    found = ", ".join(f"{folder} (CUDA {_release(folder)})" for folder in complete)
+    raise ToolchainError(
+        f"this PyTorch is of CUDA {wanted}, and there are CUDA's headers of other releases alone, "
+        f"{found}: set CUDA_HOME to a toolkit of CUDA {wanted}, or {PIP}"
+    )
+
+
+def _folders() -> Iterator[Path]:
+    """Where CUDA's headers may be: toolkits, then NVIDIA's packages."""
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    for name in (CUDA_HOME, os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")):
+        if name:
+            yield Path(name)
+    yield Path("/usr/local/cuda")
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        yield from sorted(Path(folder).glob("cu[0-9]*"), reverse=True)
+
+
+def _has_headers(home: Path) -> bool:
+    include = home / "include"
+    needed = ("cuda.h", "cuda_runtime_api.h", "crt/host_config.h")
+    return all((include / name).is_file() for name in needed) and any(
+        (folder / "nv" / "target").is_file() for folder in (include, include / "cccl")
+    )
+
+
+def _release(home: Path) -> int:
+    """Major version of the CUDA that the headers are of."""
+    text = (home / "include" / "cuda.h").read_text("latin-1")
+    version = re.search(r"#define\s+CUDA_VERSION\s+(\d+)", text)
+    return int(version[1]) // 1000 if version else 0

@@ -1,0 +1,74 @@
+"""Programs lowered by the real ``CudaBackend``, on whatever host this is."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import shutil
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import pytest
+import torch
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import export
+
+needs_compilers = pytest.mark.skipif(
+    not (importlib.util.find_spec("triton") and shutil.which("g++")),
+    reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
+)
+
+
+@dataclass(frozen=True)
+class Delegate:
+    """A CUDA delegate: its module, its library (ELF) and its weights, in bytes."""
+
+    module: LoweredBackendModule
+    library: bytes
+    weights: bytes
+
+
+def delegates(manager: EdgeProgramManager, method: str = "forward") -> list[Delegate]:
+    """Return the CUDA delegates of a method, in the order in which they run."""
+    found = []
+    for module in manager.exported_program(method).graph_module.children():
+        if (
+            isinstance(module, LoweredBackendModule)
+            and module.backend_id == "CudaBackend"
+        ):
+            store = module.named_data_store_output
+            entries = dict(store.pte_data)
+            for external in store.external_data.values():
+                entries.update(external)
+            library, weights = (
+                bytes(store.buffers[entries[key].buffer_index])
+                for key in module.processed_bytes.decode().split("\n")
+            )
+            found.append(Delegate(module, library, weights))
+    return found
+
+
+@pytest.fixture(scope="session")
+def lower() -> Callable[..., EdgeProgramManager]:
+    """Lower a module as users do, with more compile specs if there are any."""
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+    def lower(
+        module: torch.nn.Module,
+        inputs: tuple[Any, ...],
+        dynamic_shapes: Any = None,
+        **specs: str,
+    ) -> EdgeProgramManager:
+        program = export(
+            copy.deepcopy(module).eval(), inputs, dynamic_shapes=dynamic_shapes
+        )
+        name = CudaBackend.generate_method_name_compile_spec("forward")
+        more = [CompileSpec(key, value.encode()) for key, value in specs.items()]
+        return to_edge_transform_and_lower(
+            program, partitioner=[CudaPartitioner([name, *more])]
+        )
+
+    return lower

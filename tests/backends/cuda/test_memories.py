@@ -1,0 +1,75 @@
+"""What functions remember of the device: none that a scope doesn't know of asks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from .conftest import needs_compilers
+
+#: Compiles a delegate in a fresh process, and prints every remembering function (functools.cache)
+#: that was on the stack while the device was asked for, and that the scope left to upstream.
+ASKED = """
+import functools, gc, json, sys
+import torch
+from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from torchtrt_executorch.patches.executorch.backends.cuda import _described_device as described
+
+stacks = set()
+
+def noting(answer):
+    def note(*args, **kwargs):
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name != "preprocess_described":
+            stacks.add(frame.f_code)
+            frame = frame.f_back
+        return answer(*args, **kwargs)
+    return note
+
+for name in ("_torch_cuda", "_device_interface", "_triton"):
+    answers = getattr(described, name)
+    noted = lambda gpu, answers=answers: {k: noting(v) for k, v in answers(gpu).items()}
+    setattr(described, name, noted)
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = torch.nn.Conv2d(4, 8, 3), torch.nn.Linear(8, 8)
+    def forward(self, x):
+        x = self.conv(x).mean((2, 3))
+        return torch.softmax(self.linear(x), -1).cumsum(0)
+
+specs = [CudaBackend.generate_method_name_compile_spec("forward")]
+program = torch.export.export(Model().eval(), (torch.randn(2, 4, 9, 9),))
+to_edge_transform_and_lower(program, partitioner=[CudaPartitioner(specs)])
+
+kind = type(functools.cache(len))
+remembering = [value for value in gc.get_objects() if isinstance(value, kind)]
+asked = [f"{f.__module__}:{f.__qualname__}" for f in remembering
+         if getattr(f.__wrapped__, "__code__", None) in stacks and f.cache_info().currsize]
+print(json.dumps(sorted(set(asked))))
+"""
+
+
+@needs_compilers
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_no_other_function_remembers_the_described_device() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ASKED],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    asked = set(json.loads(done.stdout.splitlines()[-1]))
+    # A warning that is given once, and answers nothing.
+    asked.discard("torch._inductor.compile_fx:_warn_tf32_disabled")
+    assert not asked
