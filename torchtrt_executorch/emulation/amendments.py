@@ -135,8 +135,9 @@ def apply_to_engine(module: ModuleType) -> None:
         engine = StandInEngine(self.serialized_engine)
         if present.can_run_engines() or engine.has_stand_in():
             setup(self)
-        else:  # its bindings are in the plan alone, which only a GPU's runtime reads
+        else:
             self.cuda_engine = engine
+            _describe_bindings(self)
 
     @functools.wraps(execute)
     def execute_either(self: Any, inputs: Sequence[torch.Tensor]) -> Any:
@@ -148,6 +149,19 @@ def apply_to_engine(module: ModuleType) -> None:
     kind._setup_engine = setup_or_put_off
     kind.execute = execute_either
     apply_to_runtime(module)
+
+
+def _describe_bindings(engine: Any) -> None:
+    """Set what tracing asks of an engine that nothing here has deserialized, from its record."""
+    known = engine.symbolic_shape_expressions or {"inputs": [], "outputs": []}
+    for role in ("input", "output"):
+        bindings = known[f"{role}s"]
+        shapes = [
+            tuple(size if isinstance(size, int) else -1 for size in each["shape_exprs"])
+            for each in bindings
+        ]
+        setattr(engine, f"{role}_shapes", shapes)
+        setattr(engine, f"{role}_dtypes", [each["dtype"] for each in bindings])
 
 
 def apply_to_module(module: ModuleType) -> None:

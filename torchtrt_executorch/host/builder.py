@@ -33,6 +33,8 @@ class Builder:
         library: The library that the bindings ask the loader for.
         needs_gpu: Whether building takes a GPU.
         default_gpu: The GPU that is described where there is none; one that engines run on.
+        default_targets: The GPUs that it builds one engine for unless it is told; empty if that is
+            the GPU at hand.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Builder:
     library: str
     needs_gpu: bool
     default_gpu: str
+    default_targets: str = ""
 
     def installed_version(self) -> str | None:
         """Return the version of the installed bindings, such as ``11.0.0.114``.
@@ -77,6 +80,7 @@ TENSORRT_RTX = Builder(
     library="tensorrt_rtx",
     needs_gpu=False,
     default_gpu="sm_89:24GiB",
+    default_targets="sm_80, sm_86, sm_89, sm_120 and later",
 )
 BUILDERS = (TENSORRT, TENSORRT_RTX)
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
-from torchtrt_executorch.host import present
+from torchtrt_executorch.host import present, targets
 from torchtrt_executorch.host.builder import installed_builder
 
 #: Upstream functions that build engines unless ``dryrun`` is set, by module.
@@ -81,8 +81,8 @@ class NeedsGpuError(TensorRTUnavailableError, AttributeError):
 
 
 def apply(module: ModuleType) -> None:
-    """Amend a module of :data:`ENTRY_POINTS`: its functions check first, where they must fail."""
-    if present.can_build_engines():
+    """Amend a module of :data:`ENTRY_POINTS`: its functions check first, where they may fail."""
+    if present.can_build_engines() and not targets.is_set_here():
         return
     for name in ENTRY_POINTS[module.__name__]:
         setattr(module, name, _checked(getattr(module, name)))
@@ -110,7 +110,9 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         settings = signature.bind_partial(*args, **kwargs).arguments.get("settings")
         dryrun = kwargs.get("dryrun") if settings is None else settings.dryrun
         if not dryrun and not emulation_enabled():
-            raise TensorRTUnavailableError
+            if not present.can_build_engines():
+                raise TensorRTUnavailableError
+            targets.check()
         return function(*args, **kwargs)
 
     return checked

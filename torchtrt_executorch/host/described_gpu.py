@@ -34,11 +34,13 @@ class DescribedGpu:
         major: first part of the compute capability, 8 for ``sm_87``.
         minor: second part of the compute capability, 7 for ``sm_87``.
         total_memory: in bytes.
+        targets: what engines are built for, if not for this GPU alone.
     """
 
     major: int
     minor: int
     total_memory: int
+    targets: str = ""
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -47,8 +49,9 @@ class DescribedGpu:
 
     @property
     def name(self) -> str:
-        """Name that tells in an engine's record that no device was there."""
-        return f"described sm_{self.major}{self.minor}"
+        """Name that tells in an engine's record that no device was there, and what it is for."""
+        name = f"described sm_{self.major}{self.minor}"
+        return f"{name}, built for {self.targets}" if self.targets else name
 
     @classmethod
     def parse(cls, text: str) -> DescribedGpu:
@@ -85,6 +88,8 @@ def described_gpu() -> DescribedGpu:
     Raises:
         ValueError: the variable is not a description.
     """
-    return DescribedGpu.parse(
-        os.environ.get(VARIABLE) or installed_builder().default_gpu
-    )
+    if is_set():
+        return DescribedGpu.parse(os.environ[VARIABLE])
+    builder = installed_builder()
+    gpu = DescribedGpu.parse(builder.default_gpu)
+    return dataclasses.replace(gpu, targets=builder.default_targets)

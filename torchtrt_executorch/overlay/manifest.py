@@ -71,9 +71,35 @@ PATCHES: tuple[Patch, ...] = (
             ),
             Amendment("torch_tensorrt._compile", f"{_HOST}.building:apply"),
             Amendment("torch_tensorrt.dynamo._compiler", f"{_HOST}.building:apply"),
+            Amendment("torch_tensorrt.dynamo._refit", f"{_HOST}.gpu_needed:apply"),
+            Amendment(
+                "torch_tensorrt.runtime._cudagraphs", f"{_HOST}.gpu_needed:apply"
+            ),
+            Amendment(
+                "torch_tensorrt.dynamo.conversion._TRTInterpreter",
+                f"{_HOST}.targets:apply_to_interpreter",
+            ),
+            Amendment(
+                "torch_tensorrt.dynamo.conversion._TRTInterpreter",
+                f"{_HOST}.gpu_needed:apply_to_interpreter",
+            ),
+            Amendment(
+                f"{_RUNTIME}._MutableTorchTensorRTModule",
+                f"{_HOST}.gpu_needed:apply_to_mutable_module",
+            ),
         ),
         anchors=(
             Anchor("torch_tensorrt.dynamo.utils", "to_torch_device", ("device",)),
+            Anchor("torch_tensorrt.dynamo._refit", "refit_module_weights"),
+            Anchor("torch_tensorrt.runtime._cudagraphs", "enable_cudagraphs"),
+            Anchor(
+                "torch_tensorrt.runtime._cudagraphs", "set_cudagraphs_mode", ("mode",)
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._TRTInterpreter",
+                "TRTInterpreter._populate_trt_builder_config",
+            ),
+            Anchor(f"{_RUNTIME}._MutableTorchTensorRTModule", "dynamo_compile"),
         ),
     ),
     Patch(

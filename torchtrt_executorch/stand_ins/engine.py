@@ -19,6 +19,12 @@ from torchtrt_executorch.host import present
 from torchtrt_executorch.host.building import NeedsGpuError
 from torchtrt_executorch.stand_ins import Buffer, StandIn
 
+#: What upstream is about to do, by what it asks of the engine first.
+_TAKES_A_GPU = {
+    "create_engine_inspector": "an engine's layer information",
+    "create_runtime_config": "running or profiling an engine",
+}
+
 
 class StandInEngine:
     """The part of ``tensorrt.ICudaEngine`` that needs no GPU, and :meth:`run`.
@@ -40,7 +46,6 @@ class StandInEngine:
         self._found = self._found or stand_in_of(self._plan)
         return self._found is not None
 
-    @property
     def stand_in(self) -> StandIn:
         """What runs in the engine's place.
 
@@ -54,7 +59,7 @@ class StandInEngine:
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run on ``inputs``; see :meth:`StandIn.__call__`."""
-        return self.stand_in(inputs)
+        return self.stand_in()(inputs)
 
     def serialize(self) -> Buffer:
         """Return the plan."""
@@ -63,33 +68,33 @@ class StandInEngine:
     @property
     def num_io_tensors(self) -> int:
         """Number of bindings, inputs first."""
-        return len(self._bindings)
+        return len(self._bindings())
 
     def get_tensor_name(self, index: int) -> str:
         """Return the name of binding ``index``."""
-        return list(self._bindings)[index]
+        return list(self._bindings())[index]
 
     def get_tensor_mode(self, name: str) -> trt.TensorIOMode:
         """Return whether the binding is an input or an output."""
         mode = trt.TensorIOMode
-        return mode.INPUT if name in self.stand_in.inputs else mode.OUTPUT
+        return mode.INPUT if name in self.stand_in().inputs else mode.OUTPUT
 
     def get_tensor_dtype(self, name: str) -> trt.DataType:
         """Return the binding's dtype; symbolic sizes are int64."""
-        value = self._bindings[name]
+        value = self._bindings()[name]
         held = value.dtype if isinstance(value, torch.Tensor) else torch.int64
         return dtype._from(held).to(trt.DataType)
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
         """Return the binding's shape, -1 where it is dynamic."""
-        value = self._bindings[name]
+        value = self._bindings()[name]
         if not isinstance(value, torch.Tensor):
             return (1,)
         return tuple(size if isinstance(size, int) else -1 for size in value.shape)
 
     def is_shape_inference_io(self, name: str) -> bool:
         """Return whether the binding holds a size rather than data."""
-        return not isinstance(self._bindings[name], torch.Tensor)
+        return not isinstance(self._bindings()[name], torch.Tensor)
 
     def get_aliased_input_tensor(self, name: str) -> str | None:
         """Return None: no output of a stand-in shares memory with an input."""
@@ -99,9 +104,8 @@ class StandInEngine:
         """Return the engine itself, which raises for whatever a context is asked."""
         return self
 
-    @property
     def _bindings(self) -> dict[str, Any]:
-        return self.stand_in.inputs | self.stand_in.outputs
+        return self.stand_in().inputs | self.stand_in().outputs
 
     def __getattr__(self, name: str) -> Any:
         if is_emulated(self._plan):
@@ -109,7 +113,7 @@ class StandInEngine:
                 f"this engine is emulated and has no {name}: build it with TensorRT, outside "
                 "torchtrt_executorch.emulated_engines() and without TORCHTRT_EMULATE"
             )
-        raise NeedsGpuError(f"an engine's {name}")
+        raise NeedsGpuError(_TAKES_A_GPU.get(name, f"an engine's {name}"))
 
 
 class StandInTensorRT(wrapt.ObjectProxy):

@@ -1,0 +1,74 @@
+"""For which GPU an engine is built; decided once per process, so each is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import json, torch, torch_tensorrt
+from torchtrt_executorch import emulated_engines
+import torch_tensorrt.dynamo.conversion._TRTInterpreter as interpreter
+
+asked, set_one = [], interpreter.trt.IBuilderConfig.set_compute_capability
+configure = interpreter.TRTInterpreter._populate_trt_builder_config
+def configured(*args, **kwargs):
+    config = configure(*args, **kwargs)
+    count = config.num_compute_capabilities
+    asked.extend(config.get_compute_capability(i).name for i in range(count))
+    return config
+interpreter.TRTInterpreter._populate_trt_builder_config = configured
+
+def record(**options):
+    compiled = torch_tensorrt.compile(
+        torch.nn.ReLU(), ir="dynamo", arg_inputs=[torch.ones(2, 3)], min_block_size=1, **options)
+    (engine,) = [m.engine for m in compiled.modules() if hasattr(m, "serialized_engine")]
+    return engine.serialized_device_info
+try:
+    result = {"record": record()}
+except Exception as error:
+    with emulated_engines():
+        result = {"error": [type(error).__name__, str(error)], "emulated": record()}
+print(json.dumps(result | {"asked": asked}))
+"""
+
+
+def compile_for(gpu: str) -> dict[str, object]:
+    result = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env={**os.environ, "TORCHTRT_GPU": gpu},
+        text=True,
+        capture_output=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_most_of_them_by_default() -> None:
+    found = compile_for("")
+    assert found["asked"] == []
+    expected = "described sm_89, built for sm_80, sm_86, sm_89, sm_120 and later"
+    assert found["record"] == f"0%8%9%0%{expected}"
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (12, 0)])
+def test_one_that_is_described(capability: tuple[int, int]) -> None:
+    major, minor = capability
+    found = compile_for(f"sm_{major}{minor}:8GiB")
+    assert found["asked"] == [f"SM{major}{minor}"]
+    assert found["record"] == f"0%{major}%{minor}%0%described sm_{major}{minor}"
+
+
+@pytest.mark.parametrize("described", ["sm_90", "sm_87"])
+def test_one_that_it_cannot_target(described: str) -> None:
+    found = compile_for(f"{described}:64GiB")
+    kind, message = found["error"]
+    assert kind == "UntargetableGpuError"
+    assert f"TORCHTRT_GPU={described}" in message and "TensorRT-RTX 1." in message
+    for known in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120"):
+        assert known in message
+    assert f"described {described}" in str(found["emulated"])

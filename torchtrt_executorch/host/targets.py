@@ -1,0 +1,83 @@
+"""For which GPUs TensorRT-RTX builds, on a host without one.
+
+By itself it builds one engine for most of the GPUs that it supports. A GPU that the user has
+described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from torchtrt_executorch.host import present
+from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.host.described_gpu import VARIABLE, described_gpu, is_set
+
+_MEMBER = re.compile(r"SM(?P<capability>\d+)")
+
+
+class UntargetableGpuError(Exception):
+    """TensorRT-RTX can't build for the GPU that is described.
+
+    Not a ``RuntimeError``: upstream's ``torch.compile`` backend takes one as a failed build of
+    one engine, and goes on in PyTorch.
+    """
+
+
+def is_set_here() -> bool:
+    """Whether engines are built for the described GPU, and for nothing else."""
+    is_rtx = installed_builder() is TENSORRT_RTX
+    return is_rtx and not present.cuda_device() and is_set()
+
+
+def check() -> None:
+    """Check that engines can be built for the described GPU.
+
+    Raises:
+        UntargetableGpuError: They can't; with what they can be built for.
+    """
+    if is_set_here():
+        _target()
+
+
+def apply_to_interpreter(module: ModuleType) -> None:
+    """Amend ``...conversion._TRTInterpreter``: tell the builder what it builds for."""
+    if not is_set_here():
+        return
+    configure = module.TRTInterpreter._populate_trt_builder_config
+
+    @functools.wraps(configure)
+    def configure_for_target(self: Any, *args: Any, **kwargs: Any) -> Any:
+        configuration = configure(self, *args, **kwargs)
+        configuration.num_compute_capabilities = 1
+        configuration.set_compute_capability(_target(), 0)
+        return configuration
+
+    module.TRTInterpreter._populate_trt_builder_config = configure_for_target
+
+
+def _target() -> Any:
+    """Return the described GPU as a ``tensorrt.ComputeCapability``."""
+    gpu = described_gpu()
+    targets = dict(_targets())
+    if gpu.capability not in targets:
+        known = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
+        raise UntargetableGpuError(
+            f"{installed_builder().name} {present.bindings_version()} can't build engines for "
+            f"{VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds for {known}, and without the "
+            f"variable for {installed_builder().default_targets} at once"
+        )
+    return targets[gpu.capability]
+
+
+def _targets() -> Iterator[tuple[tuple[int, int], Any]]:
+    """Yield the compute capabilities that the installed TensorRT-RTX can build for."""
+    import tensorrt_rtx
+
+    for name, value in tensorrt_rtx.ComputeCapability.__members__.items():
+        if match := _MEMBER.fullmatch(name):
+            major, minor = divmod(int(match["capability"]), 10)
+            yield (major, minor), value
