@@ -10,10 +10,10 @@ from executorch.exir import schema
 from rich.table import Table
 from rich.text import Text
 
-from torchtrt_executorch.emulation.payload import is_emulated
 from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
     deserialize_engine,
 )
+from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
 
@@ -28,7 +28,7 @@ class DelegateRow:
         backend: The id of its backend.
         device: Its ``target_device``, empty if it has none.
         nbytes: Size of its payload.
-        notes: For a TensorRT engine its bindings, and whether it is emulated.
+        notes: For a TensorRT engine what has built it, and its bindings.
     """
 
     backend: str
@@ -88,7 +88,7 @@ def _engine_notes(blob: memoryview) -> str:
     for binding in metadata.io_bindings:
         names[binding.is_input].append(binding.name)
     notes = f"{', '.join(names[True])} -> {', '.join(names[False])}, on cuda:{metadata.device_id}"
-    return f"EMULATED, {notes}" if is_emulated(engine) else notes
+    return f"{origin(engine).text}, {notes}"
 
 
 def tables(file: ProgramFile) -> Iterator[Table]:

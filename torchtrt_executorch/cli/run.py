@@ -145,8 +145,9 @@ def _stats_table(stats: Stats) -> Table:
     table = Table("what", "name", "times", "bytes", title="Statistics")
     for what, counts in (("kernel", stats.kernels), ("delegate", stats.delegates)):
         for name, count in sorted(counts.items()):
-            note = ", did not run here" if name in stats.not_run else ""
-            note = ", by a stand-in" if name in stats.stand_ins else note
+            note = f", {stats.payloads[name]}" if name in stats.payloads else ""
+            note += ", did not run here" if name in stats.not_run else ""
+            note += ", by a stand-in" if name in stats.stand_ins else ""
             table.add_row(what, Text(name + note), str(count), "")
     for direction, traffic in sorted(stats.copies.items()):
         table.add_row("copy", direction, str(traffic.copies), str(traffic.nbytes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Mapping
 
 import torch
@@ -39,7 +39,8 @@ class Stats:
     program wants them. What delegates stage for themselves is in ``staged``, by engine.
     ``not_run`` names the delegates whose payload a simulation could not run here, so that results
     that depend on them mean nothing. ``stand_ins`` names those that a stand-in computed for, the
-    payload's partition in PyTorch.
+    payload's partition in PyTorch. ``payloads`` says what has built a delegate's payload, where its
+    bytes tell: ``"TensorRT-RTX 1.5.0.114"``, ``"TensorRT 11.0.0.114"``, ``"EMULATED"``.
     """
 
     calls: Mapping[str, int]
@@ -49,6 +50,7 @@ class Stats:
     staged: Mapping[str, Staging]
     not_run: frozenset[str] = frozenset()
     stand_ins: frozenset[str] = frozenset()
+    payloads: Mapping[str, str] = field(default_factory=dict)
 
 
 class Recorder:
@@ -63,6 +65,7 @@ class Recorder:
         self._staged: dict[str, Staging] = {}
         self._not_run: set[str] = set()
         self._stand_ins: set[str] = set()
+        self._payloads: dict[str, str] = {}
 
     def called(
         self, method: str, kernels: Mapping[str, int], delegates: Mapping[str, int]
@@ -97,6 +100,11 @@ class Recorder:
             )
             return before is None
 
+    def loaded(self, delegate: str, built_by: str) -> None:
+        """Say what has built a delegate's payload."""
+        with self._lock:
+            self._payloads[delegate] = built_by
+
     def absent(self, delegate: str) -> None:
         """Say that nothing runs a delegate's payload here."""
         with self._lock:
@@ -117,4 +125,5 @@ class Recorder:
                 dict(self._staged),
                 frozenset(self._not_run),
                 frozenset(self._stand_ins),
+                dict(self._payloads),
             )

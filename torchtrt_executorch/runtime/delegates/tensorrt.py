@@ -8,25 +8,28 @@ operators; and the device baked into the engine decides which GPU runs it.
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Protocol, Sequence
+from typing import Protocol, Sequence
 
 import torch
 
 from torchtrt_executorch.emulation import payload as emulated
+from torchtrt_executorch.host.builder import TENSORRT
 from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
     TensorRTBlobMetadata,
     deserialize_engine,
 )
+from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.delegates import DelegateContext, Payload
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
+from torchtrt_executorch.runtime.delegates.tensorrt_engine import (
+    Allocate,
+    TensorRTEngine,
+)
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value, nbytes
 from torchtrt_executorch.stand_ins import StandIn
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
-
-#: Given an output's index and shape, the memory that the engine is to fill.
-Allocate = Callable[[int, Sequence[int]], torch.Tensor]
 
 
 class Engine(Protocol):
@@ -46,6 +49,7 @@ class TensorRTDelegate:
         self._name = context.name
         self._recorder = context.recorder
         engine, metadata = _engine(context)
+        context.recorder.loaded(self._name, origin(engine).text)
         self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
         self._outputs = [b.name for b in metadata.io_bindings if not b.is_input]
         if len(context.args) != len(metadata.io_bindings):
@@ -171,7 +175,12 @@ def _load(
     if stand_in is not None:
         return StandInEngine(context.name, stand_in, metadata)
     if context.placement.stands_in:
-        return AbsentPayload(context, "a CUDA device and TensorRT")
+        built_by = origin(engine)
+        product = TENSORRT if built_by.builder is None else built_by.builder
+        return AbsentPayload(
+            context,
+            f"a CUDA device and {product.name} for its engine, by {built_by.text},",
+        )
     return TensorRTEngine(context.name, engine, metadata, device)
 
 
@@ -200,95 +209,3 @@ class StandInEngine:
         results = self._program([inputs[index] for index in self._inputs])
         for index, result in zip(self._outputs, results, strict=True):
             allocate(index, result.shape).copy_(result)
-
-
-class TensorRTEngine:
-    """A real engine, on torch's current stream.
-
-    Uses TensorRT's documented Python API: shapes are set per call, outputs are torch's memory.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        engine: memoryview,
-        metadata: TensorRTBlobMetadata,
-        device: torch.device,
-    ) -> None:
-        try:
-            import tensorrt as trt
-        except ImportError as error:
-            raise ProgramError(f"{name} needs TensorRT: {error}") from error
-        self._trt: Any = trt
-        self._name = name
-        self._device = device
-        self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
-        self._outputs = [b.name for b in metadata.io_bindings if not b.is_input]
-        self._aliases = {
-            output: self._inputs.index(source)
-            for output, (source, _) in metadata.aliased_io.items()
-        }
-        with torch.cuda.device(device):
-            # The runtime has to outlive the engine.
-            self._runtime = trt.Runtime(trt.Logger(trt.Logger.WARNING))
-            self._engine = self._runtime.deserialize_cuda_engine(engine)
-            if self._engine is None:
-                raise ProgramError(
-                    f"{name}: TensorRT {trt.__version__} can't load the engine; it was built for "
-                    "another GPU or version, or is damaged (TensorRT's log says which)"
-                )
-            self._context = self._engine.create_execution_context()
-            if self._context is None:
-                raise ProgramError(
-                    f"{name}: no memory for an execution context on {device}"
-                )
-            self._one_byte = torch.empty(1, dtype=torch.uint8, device=device)
-        names = {
-            self._engine.get_tensor_name(index)
-            for index in range(self._engine.num_io_tensors)
-        }
-        if names != {*self._inputs, *self._outputs}:
-            raise ProgramError(
-                f"{name}: the engine's bindings are {sorted(names)}, and the program's "
-                f"{sorted({*self._inputs, *self._outputs})}"
-            )
-
-    def run(self, inputs: Sequence[torch.Tensor], allocate: Allocate) -> None:
-        held = [
-            self._bind_input(n, t) for n, t in zip(self._inputs, inputs, strict=True)
-        ]
-        for index, name in enumerate(self._outputs):
-            shape = tuple(self._context.get_tensor_shape(name))
-            if any(size < 0 for size in shape):
-                raise ProgramError(
-                    f"{self._name}: the shape of {name} depends on the data, which needs an "
-                    "output allocator: compile with target_executorch=True"
-                )
-            output = allocate(index, shape)
-            target = held[self._aliases[name]] if name in self._aliases else output
-            self._bind(name, target)
-            held.append(output)
-        with torch.cuda.device(self._device):
-            stream = torch.cuda.current_stream()
-            if not self._context.execute_async_v3(stream.cuda_stream):
-                raise ProgramError(f"{self._name}: TensorRT failed to run the engine")
-            for name, source in self._aliases.items():
-                held[len(inputs) + self._outputs.index(name)].copy_(held[source])
-
-    def _bind_input(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        if self._engine.is_shape_inference_io(name):
-            # The values of shape tensors are read on the host, before the engine runs.
-            tensor = tensor.cpu()
-        if not self._context.set_input_shape(name, tuple(tensor.shape)):
-            raise ProgramError(
-                f"{self._name} was not built for {name} of shape {list(tensor.shape)} "
-                "(TensorRT's log has the profile)"
-            )
-        self._bind(name, tensor)
-        return tensor
-
-    def _bind(self, name: str, tensor: torch.Tensor) -> None:
-        # An empty tensor has no address, and TensorRT takes none that is null.
-        address = tensor.data_ptr() or self._one_byte.data_ptr()
-        if not self._context.set_tensor_address(name, address):
-            raise ProgramError(f"{self._name}: TensorRT refused the memory of {name}")
