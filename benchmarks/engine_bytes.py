@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from torch.export import ExportedProgram
 from torch_tensorrt.executorch import TensorRTBackend
+from torch_tensorrt.executorch._engine_record import Slot
+from torch_tensorrt.executorch.serialization import (
+    deserialize_engine,
+)
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.overlay.upstream import installed_release, load_upstream
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import Slot
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
-    deserialize_engine,
-)
 
 MIB = 1 << 20
 UPSTREAM = "torch_tensorrt.executorch.backend"

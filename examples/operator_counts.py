@@ -10,12 +10,11 @@ from executorch.exir.delegate import executorch_call_delegate
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torch_tensorrt.dynamo._compiler import _output_allocator_ops
-from torch_tensorrt.dynamo.conversion import DYNAMO_CONVERTERS
-
-from torchtrt_executorch.patches.torch_tensorrt.dynamo._allocator_routing import (
+from torch_tensorrt.dynamo._allocator_routing import (
     output_allocator_nodes,
 )
+from torch_tensorrt.dynamo._compiler import _output_allocator_ops
+from torch_tensorrt.dynamo.conversion import DYNAMO_CONVERTERS
 
 CPU = "CPU kernels"
 

@@ -1,9 +1,9 @@
-"""Runs mypy over the packages as they are installed.
+"""Runs mypy over this project's packages and over its files for upstream's.
 
     python tools/typecheck.py
 
-The patch files stand at their upstream paths. ``setup.py`` maps them into this distribution's
-package, and mypy has to see them there: by their upstream names they would hide upstream.
+The files under ``py/``, ``backends/`` and ``exir/`` import each other by upstream's names, so
+mypy sees them there. Of what else upstream has it knows no types: it doesn't ship any.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parent.parent
+UPSTREAM = ("torch_tensorrt", "executorch")
 
 
 def package_folders() -> dict[str, Path]:
@@ -32,21 +33,20 @@ def package_folders() -> dict[str, Path]:
 
 def main() -> int:
     with TemporaryDirectory() as folder:
-        installed = Path(folder)
-        _link(ROOT / "torchtrt_executorch", installed / "torchtrt_executorch")
-        for name, source in package_folders().items():
-            _link(source, installed / name.replace(".", "/"))
+        tree = Path(folder)
+        _link(ROOT / "torchtrt_executorch", tree / "torchtrt_executorch")
+        for package, source in package_folders().items():
+            upstream = package.removeprefix("torchtrt_executorch.patches.")
+            _link(source, tree / upstream.replace(".", "/"))
+        for package in UPSTREAM:
+            _leave_open(tree / package)
+        packages = ("torchtrt_executorch", *UPSTREAM)
         command = [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--config-file",
-            ROOT / "pyproject.toml",
+            *(sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml"),
+            *("--cache-dir", ROOT / ".mypy_cache"),
+            *(argument for package in packages for argument in ("-p", package)),
         ]
-        cache = ROOT / ".mypy_cache"
-        return subprocess.run(
-            [*command, "--cache-dir", cache], cwd=installed
-        ).returncode
+        return subprocess.run(command, cwd=tree).returncode
 
 
 def _link(source: Path, target: Path) -> None:
@@ -55,6 +55,15 @@ def _link(source: Path, target: Path) -> None:
         link = target / file.relative_to(source)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(file)
+
+
+def _leave_open(package: Path) -> None:
+    """Let mypy take what the packages from ``package`` on don't have for something of any type."""
+    for folder in (package, *(path for path in package.rglob("*") if path.is_dir())):
+        (folder / "__init__.py").unlink(missing_ok=True)
+        (folder / "__init__.pyi").write_text(
+            "from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n"
+        )
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Collection
 
+from executorch.backends.aoti._sizes import is_size
 from torch.fx import Graph, Node
-
-from torchtrt_executorch.patches.executorch.backends.aoti._sizes import is_size
 
 
 def convex_partitions(graph: Graph, claimed: Collection[Node]) -> list[list[Node]]:

@@ -11,6 +11,20 @@ import operator
 from typing import Callable, Iterator, Mapping
 
 import torch
+from executorch.backends.aoti._constant_owners import (
+    constant_owners,
+)
+from executorch.backends.aoti._convex_partitions import (
+    convex_partitions,
+)
+from executorch.backends.aoti._sizes import (
+    is_size,
+    leave_sizes_to_host,
+)
+from executorch.exir._data_dependent import (
+    forget_unclaimed_symbols,
+    has_data_dependent_shape,
+)
 from executorch.exir._warnings import experimental
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import (
@@ -24,21 +38,6 @@ from torch._library.fake_class_registry import FakeScriptObject
 from torch.export import ExportedProgram
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
-
-from torchtrt_executorch.data_dependent import (
-    forget_unclaimed_symbols,
-    has_data_dependent_shape,
-)
-from torchtrt_executorch.patches.executorch.backends.aoti._constant_owners import (
-    constant_owners,
-)
-from torchtrt_executorch.patches.executorch.backends.aoti._convex_partitions import (
-    convex_partitions,
-)
-from torchtrt_executorch.patches.executorch.backends.aoti._sizes import (
-    is_size,
-    leave_sizes_to_host,
-)
 
 _TAG = "delegation_tag"
 

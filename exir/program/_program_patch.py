@@ -15,9 +15,9 @@ from inspect import signature
 from types import ModuleType
 from typing import Any, Callable, Mapping
 
+from executorch.exir._data_dependent import forget_unclaimed_symbols
 from torch.export import ExportedProgram
 
-from torchtrt_executorch.data_dependent import forget_unclaimed_symbols
 from torchtrt_executorch.files import check_writable, staged, write_program
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
@@ -69,7 +69,7 @@ def _traceable(programs: Any) -> Any:
     forget_unclaimed_symbols(programs)
     if "torch_tensorrt" not in sys.modules:
         return programs  # nobody can have compiled an engine
-    from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_placeholders import (
+    from torch_tensorrt.executorch._engine_placeholders import (
         with_engine_placeholders,
     )
 
@@ -79,7 +79,7 @@ def _traceable(programs: Any) -> Any:
 def _asked_together(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    from torchtrt_executorch.patches.executorch.exir.program._whole_operators import (
+    from executorch.exir.program._whole_operators import (
         AllPartitioners,
     )
 
@@ -98,7 +98,7 @@ def _checked_once_lowered(*args: Any, **kwargs: Any) -> None:
 def _lower_and_check(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    from torchtrt_executorch.patches.executorch.exir.program._whole_operators import (
+    from executorch.exir.program._whole_operators import (
         check_nothing_left,
     )
 

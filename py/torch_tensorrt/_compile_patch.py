@@ -8,18 +8,20 @@ Upstream: ``torch_tensorrt._compile``, pytorch/TensorRT#4355, #4574.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Callable
 
-from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
-from torchtrt_executorch.patches.torch_tensorrt._save import save_executorch
-from torchtrt_executorch.patches.torch_tensorrt.dynamo._executorch_target import (
+from torch_tensorrt.dynamo._executorch_target import (
     DOC,
     forward,
     refuse,
 )
+
+from torchtrt_executorch.files import check_writable, staged, write_program
+from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
 #: Options of upstream's ``save`` for other formats, which mean nothing to ExecuTorch.
 _OTHER_FORMATS = ("extra_files", "pickle_protocol", "use_legacy_exporter")
@@ -56,6 +58,41 @@ def _save(
         if name not in ("output_format", *_OTHER_FORMATS)
     }
     return save_executorch(*args, **options)
+
+
+def save_executorch(
+    module: Any,
+    file_path: str | os.PathLike[str] = "",
+    *,
+    backend_config: Any | None = None,
+    generate_etrecord: bool = False,
+    **options: Any,
+) -> None:
+    """Lower ``module`` and write it to ``file_path``, external weights as ``.ptd`` files beside it.
+
+    Args:
+        module: As :func:`torch_tensorrt.executorch.export` takes it.
+        file_path: Where the ``.pte`` goes.
+        backend_config: An ``ExecutorchBackendConfig``, for ``to_executorch``.
+        generate_etrecord: Write an ETRecord as well, to ``<stem>_etrecord.bin``.
+        options: Those of :func:`torch_tensorrt.executorch.export`.
+
+    Raises:
+        OSError: ``file_path`` can't be written; known before any work is done.
+        TypeError: ``module`` isn't compiled, or an option is unknown.
+        ValueError: ``file_path`` is empty; and whatever ``export`` raises.
+    """
+    if not file_path:
+        raise ValueError("file_path is empty: say where the .pte goes")
+    target = check_writable(file_path)
+    from torch_tensorrt.executorch import export
+
+    edge = export(module, generate_etrecord=generate_etrecord, **options)
+    program = edge.to_executorch(backend_config)
+    with staged(target) as folder:
+        write_program(program, folder / target.name)
+        if generate_etrecord:
+            program.get_etrecord().save(folder / f"{target.stem}_etrecord.bin")
 
 
 def _subpackage(name: str) -> Any:

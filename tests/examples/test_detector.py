@@ -21,13 +21,13 @@ pytest.importorskip("transformers", reason="the demo's model is in transformers"
 
 from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.schema import KernelCall
+from torch_tensorrt.executorch.serialization import (
+    deserialize_engine,
+)
 
 from torchtrt_executorch import runtime
 from torchtrt_executorch.emulation import payload
 from torchtrt_executorch.host.present import can_build_engines
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
-    deserialize_engine,
-)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODULES = ("detector", "report", "operator_counts")

@@ -29,11 +29,13 @@ def check(blob: bytes, measured: bool = True) -> None:
 
     What is allocated is only looked at if ``measured``.
     """
-    from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
-        Layout,
+    from torch_tensorrt.executorch._blob_layout import Layout
+    from torch_tensorrt.executorch._engine_blob import (
         deserialize_engine,
         serialize_engine,
     )
+
+    import torchtrt_executorch.engine_blob  # noqa: F401  without torch_tensorrt
 
     if measured:
         tracemalloc.start()
@@ -86,8 +88,8 @@ def fuzz(*options: str) -> None:
     """Run libFuzzer with ``options`` until one of them stops it."""
     import atheris
 
-    with atheris.instrument_imports(include=["torchtrt_executorch"]):
-        import torchtrt_executorch.patches.torch_tensorrt.executorch.serialization  # noqa: F401
+    with atheris.instrument_imports(include=["torch_tensorrt"]):
+        import torchtrt_executorch.engine_blob  # noqa: F401
 
     # Merging starts this script again, through a shell.
     itself = f"{sys.executable} {Path(__file__).resolve()}"

@@ -29,13 +29,13 @@ SERVED = {
 PROBE = """
 import importlib.util, json, sys, torch
 try:
-    import torchtrt_executorch.overlay.engage as engage
+    import torchtrt_executorch.overlay.served as served
     from torchtrt_executorch.overlay.manifest import PATCHES
 except ModuleNotFoundError:
     found = {}
 else:
-    names = [name for patch in PATCHES for name in patch.replaces]
-    found = {name: engage.our_spec(name).origin for name in names}
+    names = [name for patch in PATCHES for name in (*patch.replaces, *patch.adds)]
+    found = {name: served.our_spec(name).origin for name in names}
     for patch in PATCHES:
         for amendment in (*patch.prepares, *patch.amends):
             module = amendment.by.split(":")[0]

@@ -21,9 +21,6 @@ from torchtrt_executorch.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.emulation.build import program_of
 from torchtrt_executorch.emulation.payload import dump, load, stand_in_of
 from torchtrt_executorch.host import present
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
-    engine_bytes,
-)
 from torchtrt_executorch.stand_ins import digest, keep
 
 logger = logging.getLogger(__name__)
@@ -196,6 +193,8 @@ def apply_to_placeholder(module: ModuleType) -> None:
 
     @functools.wraps(upstream)
     def execute(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
+
         payload = engine_bytes(args[engine_index])
         stand_in = stand_in_of(payload)
         return upstream(*args, **kwargs) if stand_in is None else stand_in(args[0])

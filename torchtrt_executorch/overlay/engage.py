@@ -26,9 +26,8 @@ from torchtrt_executorch.overlay.patch import (
     State,
     standing,
 )
+from torchtrt_executorch.overlay.served import our_spec
 from torchtrt_executorch.overlay.snapshot import Snapshot
-
-_OURS = "torchtrt_executorch.patches."
 
 
 class Overlay:
@@ -49,14 +48,21 @@ class Overlay:
         return our_spec(fullname) if fullname in self._served else None
 
     def _take(self, patch: Patch) -> None:
-        found = self.standings[patch.name] = standing(patch)
+        found = standing(patch)
+        if found.state is State.IN_FORCE:
+            for required in patch.requires:
+                if self.standings[required].state is not State.IN_FORCE:
+                    found = Standing(
+                        State.NOT_APPLICABLE, f"{required} is not in force"
+                    )
+        self.standings[patch.name] = found
         if found.surprising and patch.modules:
             warn(
                 f"the patch {patch.name} is left out, {found.reason}; upstream is as it was"
             )
         if found.state is not State.IN_FORCE:
             return
-        self._served.update(patch.replaces)
+        self._served.update(patch.replaces, patch.adds)
         for name in patch.replaces:
             if name in sys.modules:
                 sys.modules[name] = _lazy_module(name)
@@ -93,22 +99,6 @@ class Overlay:
                 f"{argument if isinstance(argument, str) else argument.__name__} is as it was"
             )
             return False
-
-
-def our_spec(name: str) -> ModuleSpec:
-    """Return a spec that loads our file for the upstream module ``name``, under that name.
-
-    Raises:
-        ModuleNotFoundError: There is no such file; the manifest and the tree disagree.
-    """
-    found = importlib.util.find_spec(_OURS + name)
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError(
-            f"torchtrt_executorch has no file for {name}", name=name
-        )
-    spec = importlib.util.spec_from_file_location(name, found.origin)
-    assert spec is not None  # the origin is a .py file
-    return spec
 
 
 def _resolve(function: str) -> Callable[[Any], None]:

@@ -18,6 +18,11 @@ _EMULATION = "torchtrt_executorch.emulation.amendments"
 _CONVERSION = "torch_tensorrt.dynamo.conversion._conversion"
 _RUNTIME = "torch_tensorrt.dynamo.runtime"
 _META_OPS = f"{_RUNTIME}.meta_ops.register_meta_ops"
+_TARGET = "torch_tensorrt.dynamo._executorch_target"
+_LIFTING = "torch_tensorrt.dynamo._lifting"
+_BACKEND = "torch_tensorrt.executorch"
+_BYTES = f"{_RUNTIME}._engine_bytes"
+_SYMBOLS = "executorch.exir._data_dependent"
 
 _CUDA_BACKEND = "executorch.backends.cuda.cuda_backend"
 _CUDA_PATCH = "torchtrt_executorch.patches.executorch.backends.cuda._cuda_backend_patch"
@@ -109,6 +114,7 @@ PATCHES: tuple[Patch, ...] = (
         releases={"torch-tensorrt": ">=2.13,<2.15"},
         upstream="nothing",
         stands="upstream has no engine that runs without TensorRT",
+        adds=(_LIFTING, _BYTES),
         amends=(
             *_EMULATED,
             Amendment(
@@ -148,6 +154,7 @@ PATCHES: tuple[Patch, ...] = (
         releases={"torch-tensorrt": ">=2.12,<2.13"},
         upstream="an engine class for the Python runtime from 2.13 on",
         stands="2.12 gets no more releases",
+        adds=(_LIFTING, _BYTES),
         amends=(
             *_EMULATED,
             Amendment(
@@ -193,6 +200,7 @@ PATCHES: tuple[Patch, ...] = (
         releases=TORCH_TENSORRT,
         upstream="by node from 2.13 on, as fallback_data_dependent_ops, without the check of the engines",
         stands="2.14 has neither the setting, nor routing by operator, nor an error for engines that need one after all",
+        adds=(_TARGET, "torch_tensorrt.dynamo._allocator_routing"),
         amends=tuple(
             Amendment(f"torch_tensorrt.{name}", f"{_PATCHES}.{name}_patch:apply")
             for name in (
@@ -326,6 +334,14 @@ PATCHES: tuple[Patch, ...] = (
             "torch_tensorrt.executorch.backend",
             "torch_tensorrt.executorch.partitioner",
         ),
+        adds=(
+            f"{_BACKEND}._engine_record",
+            _BYTES,
+            f"{_BACKEND}._engine_nodes",
+            f"{_BACKEND}._blob_layout",
+            f"{_BACKEND}._blob_metadata",
+            f"{_BACKEND}._engine_blob",
+        ),
     ),
     Patch(
         name="executorch-export",
@@ -334,7 +350,16 @@ PATCHES: tuple[Patch, ...] = (
         releases=TESTED,
         upstream="export from 2.14 on, where the C++ runtime is loaded",
         stands="2.14 refuses without the C++ runtime, and drives only its own export",
+        requires=("tensorrt-partitioner",),
         replaces=("torch_tensorrt.executorch._export",),
+        adds=(
+            _LIFTING,
+            _SYMBOLS,
+            "torch_tensorrt.dynamo._inlining",
+            f"{_BACKEND}._engine_placeholders",
+            f"{_BACKEND}._source",
+            f"{_BACKEND}._weight_streaming",
+        ),
         amends=(
             Amendment(
                 "torch_tensorrt._compile", f"{_PATCHES}._compile_patch:apply_to_save"
@@ -402,6 +427,7 @@ PATCHES: tuple[Patch, ...] = (
         releases=EXECUTORCH,
         upstream="asks one partitioner after the other, and decomposes in between",
         stands="1.5.1 still decomposes for the first what the second wants whole",
+        adds=("executorch.exir.program._whole_operators", _SYMBOLS),
         amends=(
             Amendment(
                 "executorch.exir.program._program",
@@ -457,6 +483,12 @@ PATCHES: tuple[Patch, ...] = (
         upstream="skips foreign delegates from 1.4 on, in quadratic time",
         stands="1.5.1 still proposes partitions in quadratic time",
         replaces=("executorch.backends.aoti.aoti_partitioner",),
+        adds=(
+            _SYMBOLS,
+            "executorch.backends.aoti._constant_owners",
+            "executorch.backends.aoti._convex_partitions",
+            "executorch.backends.aoti._sizes",
+        ),
     ),
     Patch(
         name="one-aoti-library-per-method",

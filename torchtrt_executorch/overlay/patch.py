@@ -46,6 +46,9 @@ class Patch:
         upstream: What upstream has by itself, and from which release on.
         stands: Why ours still stands beside that.
         replaces: Upstream modules that ours is served for.
+        adds: Modules that upstream doesn't have, served beside its own. Several patches may add
+            one module.
+        requires: Patches that this one needs in force.
         prepares: Functions run before upstream's module starts to execute.
         amends: Functions run on upstream's module right after it has executed.
         anchors: What it relies on in upstream.
@@ -59,6 +62,8 @@ class Patch:
     upstream: str
     stands: str
     replaces: tuple[str, ...] = ()
+    adds: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
     prepares: tuple[Amendment, ...] = ()
     amends: tuple[Amendment, ...] = ()
     anchors: tuple[Anchor, ...] = ()

@@ -16,13 +16,12 @@ from typing import Any, Callable
 
 from torch.fx import GraphModule, Node
 from torch.fx.node import Target
+from torch_tensorrt.dynamo._executorch_target import check
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
     ConverterRegistry,
 )
-
-from torchtrt_executorch.patches.torch_tensorrt.dynamo._executorch_target import check
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
 

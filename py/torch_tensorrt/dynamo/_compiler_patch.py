@@ -8,14 +8,15 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Callable
 
-from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
-from torchtrt_executorch.patches.torch_tensorrt.dynamo import _allocator_routing
-from torchtrt_executorch.patches.torch_tensorrt.dynamo._executorch_target import (
+from torch_tensorrt.dynamo import _allocator_routing
+from torch_tensorrt.dynamo._executorch_target import (
     DOC,
     check,
     refuse,
     request,
 )
+
+from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
 
 def apply(module: ModuleType) -> None:

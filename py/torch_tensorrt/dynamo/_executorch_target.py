@@ -2,7 +2,7 @@
 
 ``target_executorch`` keeps out of TensorRT what needs an output allocator there, and
 ``executorch_allocator_routing`` says how that is decided. What they do is in
-:mod:`~torchtrt_executorch.patches.torch_tensorrt.dynamo._allocator_routing`; here is how they
+:mod:`~torch_tensorrt.dynamo._allocator_routing`; here is how they
 are spelled, checked, and carried from a public function to the settings that upstream builds.
 """
 

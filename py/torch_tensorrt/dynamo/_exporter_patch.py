@@ -9,10 +9,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Callable
 
-from torchtrt_executorch.overlay.wrapping import wrapped
-from torchtrt_executorch.patches.torch_tensorrt.dynamo._inlining import (
+from torch_tensorrt.dynamo._inlining import (
     with_torch_parts_inlined,
 )
+
+from torchtrt_executorch.overlay.wrapping import wrapped
 
 
 def apply(module: ModuleType) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from torchtrt_executorch.patches.torch_tensorrt.dynamo._executorch_target import (
+from torch_tensorrt.dynamo._executorch_target import (
     DEFAULTS,
     DOC,
     check,

@@ -7,8 +7,6 @@ from functools import lru_cache
 
 from packaging.version import Version
 
-from torchtrt_executorch.overlay.upstream import installed_release
-
 
 class Layout(Enum):
     """A blob layout, with the first torch-tensorrt release that reads it."""
@@ -40,9 +38,12 @@ class Layout(Enum):
         """Return the layout of the installed torch-tensorrt.
 
         Raises:
-            ValueError: None is installed, or too old a one; name the layout instead.
+            ValueError: None can be imported, or too old a one; name the layout instead.
         """
-        release = installed_release("torch-tensorrt")
-        if release is None:
-            raise ValueError("torch-tensorrt is not installed: name the blob's layout")
+        try:  # here, since reading and writing a layout that is named don't need it
+            from torch_tensorrt import __version__ as release
+        except ImportError as error:
+            raise ValueError(
+                f"torch_tensorrt can't be asked, name the blob's layout: {error}"
+            ) from error
         return Layout.of_release(release)

@@ -6,11 +6,14 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Iterator, NoReturn, Sequence
 
-from torchtrt_executorch.patches.torch_tensorrt.executorch import (
-    _engine_record as engine_record,
+from torch_tensorrt.executorch._blob_layout import Layout
+from torch_tensorrt.executorch._engine_record import (
+    Slot,
+    aliases,
+    device_index,
+    names,
+    text,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch._blob_layout import Layout
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import Slot
 
 _ALIAS_KIND = "kv_cache_update"
 
@@ -106,22 +109,20 @@ class TensorRTBlobMetadata:
             ValueError: A slot isn't UTF-8, or names and aliases contradict each other.
         """
         try:
-            device_id = engine_record.device_index(record)
+            device_id = device_index(record)
         except ValueError:
             device_id = 0
         metadata = cls(
             io_bindings=[
                 TensorRTIOBinding(name, is_input=slot is Slot.INPUT_NAMES)
                 for slot in (Slot.INPUT_NAMES, Slot.OUTPUT_NAMES)
-                for name in engine_record.names(record, slot)
+                for name in names(record, slot)
             ],
-            aliased_io=engine_record.aliases(record),
-            hardware_compatible=(
-                engine_record.text(record, Slot.HARDWARE_COMPATIBLE) == "1"
-            ),
+            aliased_io=aliases(record),
+            hardware_compatible=(text(record, Slot.HARDWARE_COMPATIBLE) == "1"),
             device_id=device_id,
-            serialized_metadata=engine_record.text(record, Slot.METADATA),
-            target_platform=engine_record.text(record, Slot.TARGET_PLATFORM),
+            serialized_metadata=text(record, Slot.METADATA),
+            target_platform=text(record, Slot.TARGET_PLATFORM),
         )
         metadata.validate()
         return metadata

@@ -23,20 +23,19 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph, Node
-
-from torchtrt_executorch.lifting import copied_graph
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
+from torch_tensorrt.dynamo._lifting import copied_graph
+from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
+from torch_tensorrt.executorch._engine_nodes import (
     EXECUTE,
-    engine_bytes,
     engine_record,
     payload_of,
     schema_name,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import (
+from torch_tensorrt.executorch._engine_record import (
     Slot,
     text,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch.backend import (
+from torch_tensorrt.executorch.backend import (
     _validate_engine_info,
 )
 

@@ -18,21 +18,20 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
-from torch_tensorrt.executorch.partitioner import TensorRTPartitioner
-
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
+from torch_tensorrt.executorch._engine_nodes import (
     engine_nodes,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_placeholders import (
+from torch_tensorrt.executorch._engine_placeholders import (
     with_engine_placeholders,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch._source import (
+from torch_tensorrt.executorch._source import (
     declared_mutations,
     exported,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch._weight_streaming import (
+from torch_tensorrt.executorch._weight_streaming import (
     weight_streaming_specs,
 )
+from torch_tensorrt.executorch.partitioner import TensorRTPartitioner
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from torch.utils import _pytree as pytree
 from torch_tensorrt._Input import Input
 from torch_tensorrt.dynamo import _exporter
 from torch_tensorrt.dynamo._defaults import default_device
+from torch_tensorrt.dynamo._lifting import copied_graph, lifted_program
 from torch_tensorrt.dynamo._tracer import get_dynamic_shapes
 from torch_tensorrt.dynamo.utils import get_torch_tensor, to_torch_device
-
-from torchtrt_executorch.lifting import copied_graph, lifted_program
 
 
 def exported(

@@ -6,12 +6,11 @@ from typing import Mapping, Sequence
 
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from packaging.version import Version
+from torch_tensorrt import __version__ as RELEASE
 from torch_tensorrt.executorch.partitioner import (
     WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY,
     normalize_weight_streaming_budget_per_engine,
 )
-
-from torchtrt_executorch.overlay.upstream import installed_release
 
 _SINCE = "2.14"
 
@@ -35,10 +34,9 @@ def weight_streaming_specs(
     value = normalize_weight_streaming_budget_per_engine(budget)
     if value is None:
         return []
-    release = installed_release("torch-tensorrt")
-    if release is None or Version(release) < Version(_SINCE):
+    if Version(RELEASE) < Version(_SINCE):
         raise ValueError(
             f"weight_streaming_budget_per_engine needs torch-tensorrt {_SINCE}: the runtime of "
-            f"{release} doesn't read it"
+            f"{RELEASE} doesn't read it"
         )
     return [CompileSpec(WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY, value)]

@@ -17,20 +17,19 @@ from executorch.exir.backend.backend_details import (
 )
 from torch.export import ExportedProgram
 from torch.fx import Node
-
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
-    engine_bytes,
+from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
+from torch_tensorrt.executorch._engine_nodes import (
     engine_nodes,
     engine_record,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import (
+from torch_tensorrt.executorch._engine_record import (
     DELIMITER,
     Slot,
     device_index,
     names,
     text,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+from torch_tensorrt.executorch.serialization import (
     Layout,
     TensorRTBlobMetadata,
     serialize_engine,

@@ -16,18 +16,17 @@ from executorch.exir.backend.partitioner import (
 from executorch.exir.passes.propagate_device_pass import TARGET_DEVICE_COMPILE_SPEC_KEY
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch_tensorrt.executorch.backend import TensorRTBackend
-
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
+from torch_tensorrt.executorch._engine_nodes import (
     PLACEHOLDER,
     engine_nodes,
     engine_record,
     payload_of,
     schema_name,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import (
+from torch_tensorrt.executorch._engine_record import (
     device_index,
 )
+from torch_tensorrt.executorch.backend import TensorRTBackend
 
 __all__ = [
     "WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY",

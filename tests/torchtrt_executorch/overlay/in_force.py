@@ -11,15 +11,17 @@ import os
 
 
 def served() -> dict[str, bool]:
-    """Return per replaced module whether it is ours that its importers get."""
+    """Return per replaced or added module whether it is ours that its importers get."""
     from torchtrt_executorch.overlay.manifest import PATCHES
+    from torchtrt_executorch.overlay.patch import State, standing
+    from torchtrt_executorch.overlay.served import our_spec
 
-    found = {}
-    for name in (name for patch in PATCHES for name in patch.replaces):
-        spec = importlib.util.find_spec(f"torchtrt_executorch.patches.{name}")
-        assert spec is not None
-        found[name] = importlib.import_module(name).__file__ == spec.origin
-    return found
+    return {
+        name: importlib.import_module(name).__file__ == our_spec(name).origin
+        for patch in PATCHES
+        if standing(patch).state is State.IN_FORCE
+        for name in (*patch.replaces, *patch.adds)
+    }
 
 
 def amended() -> dict[str, bool]:

@@ -105,12 +105,15 @@ def test_failing_amendment_is_taken_back(run) -> None:
     """The patch replaced a class's method before it failed; that is undone as well."""
 
     process = run(
-        "import torchtrt_executorch.patches.executorch.exir.program._program_patch as patch\n"
-        "upstream = patch.apply\n"
-        "def apply(module):\n"
-        "    upstream(module)\n"
-        "    raise OSError('broken')\n"
-        "patch.apply = apply\n" + EXECUTORCH,
+        "import torch\n"
+        "from torchtrt_executorch.overlay import engage\n"
+        "resolve = engage._resolve\n"
+        "def broken(function):\n"
+        "    def apply(module):\n"
+        "        resolve(function)(module)\n"
+        "        raise OSError('broken')\n"
+        "    return apply if function.endswith('._program_patch:apply') else resolve(function)\n"
+        "engage._resolve = broken\n" + EXECUTORCH,
     )
     assert upstreams(process.facts) == [False, False, True, True]
     (warning,) = process.warnings

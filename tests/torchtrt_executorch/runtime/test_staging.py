@@ -13,9 +13,9 @@ import torch_tensorrt
 from executorch.exir import ExecutorchBackendConfig, schema
 from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
+from torch_tensorrt.executorch import serialization
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.patches.torch_tensorrt.executorch import serialization
 from torchtrt_executorch.runtime import (
     DeviceError,
     Program,

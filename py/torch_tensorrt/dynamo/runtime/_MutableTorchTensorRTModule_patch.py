@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from torchtrt_executorch.overlay.wrapping import wrapped
-from torchtrt_executorch.patches.torch_tensorrt.dynamo._executorch_target import (
+from torch_tensorrt.dynamo._executorch_target import (
     DOC,
     forward,
 )
+
+from torchtrt_executorch.overlay.wrapping import wrapped
 
 
 def apply(module: ModuleType) -> None:

@@ -9,11 +9,11 @@ import torch
 import torch_tensorrt
 from executorch.exir import to_edge_transform_and_lower
 from torch.fx import GraphModule
-
-from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.patches.torch_tensorrt.dynamo._inlining import (
+from torch_tensorrt.dynamo._inlining import (
     with_torch_parts_inlined,
 )
+
+from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
 
 Tensor = torch.Tensor

@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch_tensorrt
 from torch.export import ExportedProgram
+from torch_tensorrt.executorch._engine_record import Slot
+from torch_tensorrt.executorch.serialization import Layout
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import Slot
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import Layout
 
 import_module("torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops")
 

@@ -10,11 +10,11 @@ import torch_tensorrt
 from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.schema import DelegateCall, KernelCall, Tensor
 from torch.export import ExportedProgram
-
-from torchtrt_executorch import runtime
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+from torch_tensorrt.executorch.serialization import (
     deserialize_engine,
 )
+
+from torchtrt_executorch import runtime
 
 from .conftest import callable_in_a_program
 

@@ -16,27 +16,27 @@ import torch
 from torch.export import ExportedProgram
 from torch_tensorrt.dynamo import _exporter as exporter
 from torch_tensorrt.executorch import TensorRTBackend
+from torch_tensorrt.executorch._engine_nodes import (
+    engine_bytes,
+)
+from torch_tensorrt.executorch._engine_placeholders import (
+    with_engine_placeholders,
+)
+from torch_tensorrt.executorch._engine_record import Slot
 from torch_tensorrt.executorch.backend import (
     _get_engine_info_for_node,
     _get_engine_info_from_edge_program,
     _get_engine_nodes_in,
     _parse_device_id,
 )
-
-from torchtrt_executorch.overlay.upstream import load_upstream
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
-    engine_bytes,
-)
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_placeholders import (
-    with_engine_placeholders,
-)
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import Slot
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+from torch_tensorrt.executorch.serialization import (
     Layout,
     TensorRTBlobMetadata,
     TensorRTIOBinding,
     deserialize_engine,
 )
+
+from torchtrt_executorch.overlay.upstream import load_upstream
 
 from .conftest import needs_objects
 
@@ -476,8 +476,8 @@ def test_preprocess_is_at_least_half_as_fast_as_a_bare_copy(
 PEAK = """
 import resource, sys
 import numpy, torch
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import engine_bytes
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+from torch_tensorrt.executorch._engine_nodes import engine_bytes
+from torch_tensorrt.executorch.serialization import (
     Layout, TensorRTBlobMetadata, serialize_engine, serialize_engine_info)
 import base64
 size, form, layout = int(sys.argv[1]), sys.argv[2], Layout[sys.argv[3]]

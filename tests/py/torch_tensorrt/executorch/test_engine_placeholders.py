@@ -11,19 +11,19 @@ import torch_tensorrt
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule
-
-from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.emulation.payload import is_emulated
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
+from torch_tensorrt.executorch._engine_nodes import (
     EXECUTE,
     PLACEHOLDER,
     engine_nodes,
     payload_of,
     schema_name,
 )
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_placeholders import (
+from torch_tensorrt.executorch._engine_placeholders import (
     with_engine_placeholders,
 )
+
+from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.emulation.payload import is_emulated
 
 from .conftest import needs_objects
 

@@ -13,20 +13,19 @@ import torch_tensorrt
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch_tensorrt.executorch import TensorRTPartitioner
+from torch_tensorrt.executorch._engine_nodes import (
+    engine_nodes,
+    payload_of,
+)
+from torch_tensorrt.executorch._engine_placeholders import (
+    with_engine_placeholders,
+)
+from torch_tensorrt.executorch._engine_record import Slot
 from torch_tensorrt.executorch.partitioner import (
     WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY,
     normalize_weight_streaming_budget_per_engine,
 )
-
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_nodes import (
-    engine_nodes,
-    payload_of,
-)
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_placeholders import (
-    with_engine_placeholders,
-)
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import Slot
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+from torch_tensorrt.executorch.serialization import (
     TensorRTBlobMetadata,
 )
 

@@ -14,11 +14,9 @@ from typing import Any, Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from torchtrt_executorch.overlay.upstream import load_upstream
-from torchtrt_executorch.patches.torch_tensorrt.executorch import serialization
-from torchtrt_executorch.patches.torch_tensorrt.executorch._engine_record import Slot
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+from torch_tensorrt.executorch import serialization
+from torch_tensorrt.executorch._engine_record import Slot
+from torch_tensorrt.executorch.serialization import (
     HEADER_FORMAT,
     HEADER_SIZE,
     Layout,
@@ -28,6 +26,8 @@ from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import 
     serialize_engine,
     serialize_engine_info,
 )
+
+from torchtrt_executorch.overlay.upstream import load_upstream
 
 TR_LAYOUTS = [Layout.TR01, Layout.TR02]
 needs_tr = pytest.mark.skipif(
@@ -220,7 +220,7 @@ def test_the_layout_of_2_12_needs_the_record() -> None:
 
 def test_neither_torch_nor_torch_tensorrt_is_needed() -> None:
     script = (
-        f"import sys, {serialization.__name__}\n"
+        "import sys, torchtrt_executorch.engine_blob\n"
         "assert not {'torch', 'torch_tensorrt', 'executorch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch_tensorrt
+from torch_tensorrt.dynamo._lifting import lifted_program
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.lifting import lifted_program
 from torchtrt_executorch.runtime import load
 
 

@@ -1,0 +1,102 @@
+"""Modules under upstream's names: all of them in the manifest, each under one name alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.served import our_spec
+
+ROOT = Path(__file__).parents[3]
+ROOTS = {
+    "py/torch_tensorrt": "torch_tensorrt",
+    "backends": "executorch.backends",
+    "exir": "executorch.exir",
+}
+
+# Everything that brings our modules in, in one process; then which of its modules are ours.
+EVERYTHING = """
+import importlib, json, pkgutil, sys
+{first}
+import torchtrt_executorch
+for module in pkgutil.walk_packages(torchtrt_executorch.__path__, "torchtrt_executorch."):
+    if not module.name.startswith("torchtrt_executorch.patches"):
+        importlib.import_module(module.name)
+import torch_tensorrt.executorch, executorch.exir
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import State, standing
+for patch in PATCHES:
+    if standing(patch).state is State.IN_FORCE:
+        for name in (*patch.replaces, *patch.adds):
+            importlib.import_module(name)
+names = {{}}
+for name, module in list(sys.modules.items()):
+    file = getattr(module, "__file__", None)
+    if file is not None:
+        names.setdefault(file, []).append(name)
+print(json.dumps(names))
+"""
+
+
+def tree() -> set[str]:
+    """Upstream names of our files, but for amendments and the packages that they stand in."""
+    found = set()
+    for folder, package in ROOTS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.name != "__init__.py" and not path.stem.endswith("_patch"):
+                parts = path.relative_to(ROOT / folder).with_suffix("").parts
+                found.add(".".join((package, *parts)))
+    return found - {"torch_tensorrt.dynamo._mutations"}  # amends, by an older name
+
+
+def test_the_manifest_has_every_file() -> None:
+    listed = {name for patch in PATCHES for name in (*patch.replaces, *patch.adds)}
+    assert listed == tree()
+
+
+def test_every_amendment_has_its_file_and_is_named_after_what_it_amends() -> None:
+    for patch in PATCHES:
+        for amendment in patch.amends:
+            file, _, function = amendment.by.partition(":")
+            if ".patches." in file:
+                named = file.partition(".patches.")[2]
+                package, _, stem = named.rpartition(".")
+                assert stem.endswith("_patch") or stem == "_mutations", amendment
+                assert Path(our_spec(named).origin or "").is_file()
+
+
+def test_no_file_is_loaded_under_two_names(run) -> None:
+    """Whatever is imported first: our runtime, which needs no torch_tensorrt, or upstream."""
+    for first in (
+        "import torchtrt_executorch.runtime",
+        "import torch_tensorrt",
+        "import executorch.exir",
+    ):
+        names = run(EVERYTHING.format(first=first)).facts
+        ours = {our_spec(name).origin: name for name in tree()}
+        assert (
+            {file: loaded for file, loaded in names.items() if len(loaded) > 1}
+            .keys()
+            .isdisjoint(ours)
+        )
+        wrong = {
+            file: loaded
+            for file, loaded in names.items()
+            if file in ours and loaded != [ours[file]]
+        }
+        assert wrong == {}
+
+
+def test_the_runtime_reads_blobs_without_torch_tensorrt(run) -> None:
+    """And what it has loaded for that is what torch_tensorrt gets, bound to its package."""
+    process = run(
+        "import json, sys\n"
+        "from torchtrt_executorch.engine_blob import deserialize_engine\n"
+        "alone = 'torch_tensorrt' not in sys.modules\n"
+        "import torch_tensorrt.executorch.serialization as serialization\n"
+        "import torch_tensorrt\n"
+        "bound = torch_tensorrt.executorch._engine_blob\n"
+        "print(json.dumps([alone, serialization.deserialize_engine is deserialize_engine,\n"
+        "    bound is sys.modules['torch_tensorrt.executorch._engine_blob']]))"
+    )
+    assert process.facts == [True, True, True]

@@ -1,0 +1,26 @@
+"""Engines as files and programs carry them, for what has to do without torch_tensorrt.
+
+The record and the blob stand among the modules that the patches add to
+``torch_tensorrt.executorch``. The runtime, the command line and the emulation use the same ones,
+and need no more of torch_tensorrt than that.
+"""
+
+from __future__ import annotations
+
+from torchtrt_executorch.overlay.served import load_alone
+
+_BACKEND = "torch_tensorrt.executorch"
+
+load_alone(
+    f"{_BACKEND}._engine_record",
+    f"{_BACKEND}._blob_layout",
+    f"{_BACKEND}._blob_metadata",
+    f"{_BACKEND}._engine_blob",
+)
+
+# isort: split
+from torch_tensorrt.executorch._blob_metadata import TensorRTBlobMetadata  # noqa: E402
+from torch_tensorrt.executorch._engine_blob import deserialize_engine  # noqa: E402
+from torch_tensorrt.executorch._engine_record import Slot  # noqa: E402
+
+__all__ = ["Slot", "TensorRTBlobMetadata", "deserialize_engine"]
