@@ -9,18 +9,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torchtrt_executorch.host import present
-from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpu
-from torchtrt_executorch.overlay.upstream import locate
-from torchtrt_executorch.patches.executorch.backends.cuda import _toolchain
-from torchtrt_executorch.patches.executorch.backends.cuda._described_device import (
+from executorch.backends.cuda import _toolchain
+from executorch.backends.cuda._described_device import (
     described_device,
 )
-from torchtrt_executorch.patches.executorch.backends.cuda._gpu_properties import (
+from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
     properties,
 )
-from torchtrt_executorch.patches.executorch.backends.cuda._options import options_for
+from executorch.backends.cuda._options import options_for
+
+from torchtrt_executorch.host import present
+from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpu
+from torchtrt_executorch.overlay.upstream import locate
 
 #: Key of a compile spec that names the GPU to compile for, as ``TORCHTRT_GPU`` does. It is obeyed
 #: where there is a GPU as well.

@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from torchtrt_executorch.patches.executorch.backends.cuda import (
+from executorch.backends.cuda import (
     _host_weights,
     _unmeasured_kernels,
 )
-from torchtrt_executorch.patches.executorch.backends.cuda._gpu_properties import (
+from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
 )
-from torchtrt_executorch.patches.executorch.backends.cuda._thread_scope import (
+from executorch.backends.cuda._thread_scope import (
     answering,
     lookup,
 )
-from torchtrt_executorch.patches.executorch.backends.cuda._toolchain import Toolchain
-from torchtrt_executorch.patches.executorch.backends.cuda._triton_driver import (
+from executorch.backends.cuda._toolchain import Toolchain
+from executorch.backends.cuda._triton_driver import (
     DescribedDriver,
 )
 

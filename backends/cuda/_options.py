@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchtrt_executorch.patches.executorch.backends.cuda._gpu_properties import (
+from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
 )
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
-
-from torchtrt_executorch.patches.executorch.backends.cuda._cubin import resources
-from torchtrt_executorch.patches.executorch.backends.cuda._gpu_properties import (
+from executorch.backends.cuda._cubin import resources
+from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
 )
 

@@ -10,9 +10,7 @@ from executorch.exir import schema
 from rich.table import Table
 from rich.text import Text
 
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
-    deserialize_engine,
-)
+from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile

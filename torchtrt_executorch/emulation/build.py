@@ -12,6 +12,8 @@ from torch.export.passes import move_to_device_pass
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from torchtrt_executorch.lifting import lifted_program
+
 
 def program_of(
     partition: GraphModule,
@@ -29,9 +31,6 @@ def program_of(
             returns a symbolic int, the program casts.
         truncate_double: Take and return float32 in the place of float64, as engines do then.
     """
-    # Here, since the amendments of torch_tensorrt's first modules import this one.
-    from torch_tensorrt.dynamo._lifting import lifted_program
-
     graph = Graph()
     copies: dict[Node, Node] = {}
     for node in partition.graph.nodes:

@@ -524,6 +524,20 @@ PATCHES: tuple[Patch, ...] = (
         releases=EXECUTORCH,
         upstream="compiles for the GPU that it finds, and can't be imported without Triton",
         stands="1.5.1 still needs a GPU",
+        adds=tuple(
+            f"executorch.backends.cuda.{name}"
+            for name in (
+                "_cubin",
+                "_described_device",
+                "_gpu_properties",
+                "_host_weights",
+                "_options",
+                "_thread_scope",
+                "_toolchain",
+                "_triton_driver",
+                "_unmeasured_kernels",
+            )
+        ),
         prepares=(Amendment(_CUDA_BACKEND, f"{_CUDA_PATCH}:import_without_triton"),),
         amends=(Amendment(_CUDA_BACKEND, f"{_CUDA_PATCH}:apply"),),
         anchors=(

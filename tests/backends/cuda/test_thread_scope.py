@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from torchtrt_executorch.patches.executorch.backends.cuda._thread_scope import answering
+from executorch.backends.cuda._thread_scope import answering
 
 _OWNER = "torch._scope_test_owner"
 _USER = "torch._scope_test_user"

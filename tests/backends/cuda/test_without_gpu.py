@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-
-from torchtrt_executorch.patches.executorch.backends.cuda import _thread_scope
+from executorch.backends.cuda import _thread_scope
 
 from .conftest import Delegate, delegates, needs_compilers
 

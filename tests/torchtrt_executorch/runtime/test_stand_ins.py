@@ -18,14 +18,14 @@ import torch_tensorrt
 from executorch.exir import schema
 from torch import nn
 from torch.export import export
+from torch_tensorrt.executorch.serialization import (
+    deserialize_engine,
+)
 from typer.testing import CliRunner
 
 from torchtrt_executorch import emulated_engines, stand_ins
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.emulation.payload import MAGIC
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
-    deserialize_engine,
-)
 from torchtrt_executorch.runtime import ProgramError, load, save_stand_ins
 from torchtrt_executorch.runtime.files import read_program
 from torchtrt_executorch.stand_ins import StandIn, digest

@@ -13,11 +13,11 @@ from typing import Protocol, Sequence
 import torch
 
 from torchtrt_executorch.emulation import payload as emulated
-from torchtrt_executorch.host.builder import TENSORRT
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+from torchtrt_executorch.engine_blob import (
     TensorRTBlobMetadata,
     deserialize_engine,
 )
+from torchtrt_executorch.host.builder import TENSORRT
 from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.delegates import DelegateContext, Payload
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload

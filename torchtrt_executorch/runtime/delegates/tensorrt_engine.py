@@ -8,10 +8,10 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from torchtrt_executorch.host.builder import TENSORRT, Builder
-from torchtrt_executorch.patches.torch_tensorrt.executorch.serialization import (
+from torchtrt_executorch.engine_blob import (
     TensorRTBlobMetadata,
 )
+from torchtrt_executorch.host.builder import TENSORRT, Builder
 from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.errors import ProgramError
 
