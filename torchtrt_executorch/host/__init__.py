@@ -26,6 +26,7 @@ Three kinds of seam are needed, by when upstream asks.
 
    - every module of ``cuda_queries.MODULES`` that the release has: ``cuda_queries:apply``
    - ``torch_tensorrt.dynamo.utils``: ``cuda_queries:apply_to_utils``
+   - ``torch_tensorrt.dynamo.runtime._TRTEngine``: ``python_only:apply``
    - every module of ``building.ENTRY_POINTS``: ``building:apply``
 
 Importing this package imports neither torch nor wrapt.

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
-from torchtrt_executorch.host import present, targets
+from torchtrt_executorch.host import plugin_registry, present, targets
 from torchtrt_executorch.host.builder import installed_builder
 
 #: Upstream functions that build engines unless ``dryrun`` is set, by module.
@@ -92,10 +92,11 @@ def apply(module: ModuleType) -> None:
 def bindings_without_libraries(bindings: ModuleType) -> Iterator[None]:
     """Scope of ``tensorrt_bindings``: its classes raise the error, if it runs on link stubs.
 
-    By itself pybind11 reports the null pointer that a stub returned.
+    By itself pybind11 reports the null pointer that a stub returned, or makes None of it.
     """
     yield
     if not present.tensorrt_libraries():
+        plugin_registry.apply(bindings, TensorRTUnavailableError)
         for name in BINDINGS_CLASSES:
             if hasattr(bindings, name):
                 getattr(bindings, name).__init__ = _unavailable

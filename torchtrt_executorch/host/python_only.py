@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -58,7 +59,7 @@ def runtime_registrations_skipped(register_meta_ops: ModuleType) -> Iterator[Non
     its name, a fake kernel for ``tensorrt::execute_engine``. PyTorch refuses both for what
     isn't there, and with them would go the rest of the module, which an export needs.
     """
-    if present.can_run_engines():
+    if _runtime_is_loaded():
         yield
         return
     absent = {"tensorrt::Engine"}
@@ -72,6 +73,23 @@ def runtime_registrations_skipped(register_meta_ops: ModuleType) -> Iterator[Non
             skipping = _skipping(getattr(owner, name), absent)
             scope.enter_context(_replaced(owner, name, skipping))
         yield
+
+
+def apply(engine: ModuleType) -> None:
+    """Amend ``...runtime._TRTEngine``, whose operator calls engines: it knows their sizes.
+
+    The fake kernel that does stands in ``register_meta_ops``. Upstream imports that with the C++
+    runtime, and otherwise with the first export to ExecuTorch. Whoever traced a compiled module
+    before that got the sizes that the engine was recorded with, -1 where they are dynamic.
+    """
+    if not _runtime_is_loaded():
+        runtime = engine.__name__.rpartition(".")[0]
+        import_module(f"{runtime}.meta_ops.register_meta_ops")
+
+
+def _runtime_is_loaded() -> bool:
+    features: Any = sys.modules["torch_tensorrt._features"]
+    return bool(features.ENABLED_FEATURES.torch_tensorrt_runtime)
 
 
 def _register_nothing() -> None:

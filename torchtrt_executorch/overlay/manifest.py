@@ -74,6 +74,7 @@ PATCHES: tuple[Patch, ...] = (
             Amendment(
                 "torch_tensorrt.dynamo.utils", f"{_HOST}.cuda_queries:apply_to_utils"
             ),
+            Amendment(f"{_RUNTIME}._TRTEngine", f"{_HOST}.python_only:apply"),
             Amendment("torch_tensorrt._compile", f"{_HOST}.building:apply"),
             Amendment("torch_tensorrt.dynamo._compiler", f"{_HOST}.building:apply"),
             Amendment("torch_tensorrt.dynamo._refit", f"{_HOST}.gpu_needed:apply"),
@@ -105,6 +106,8 @@ PATCHES: tuple[Patch, ...] = (
                 "TRTInterpreter._populate_trt_builder_config",
             ),
             Anchor(f"{_RUNTIME}._MutableTorchTensorRTModule", "dynamo_compile"),
+            Anchor("torch_tensorrt._features", "ENABLED_FEATURES"),
+            Anchor(_META_OPS),
         ),
     ),
     Patch(
@@ -383,6 +386,11 @@ PATCHES: tuple[Patch, ...] = (
                 "executorch.exir.program._program",
                 "torchtrt_executorch.patches.executorch.exir.program._program_patch:apply",
             ),
+            Amendment(
+                "executorch.exir.verification.arg_validator",
+                "torchtrt_executorch.patches.executorch.exir.verification"
+                "._arg_validator_patch:apply",
+            ),
         ),
         anchors=(
             Anchor(
@@ -401,6 +409,11 @@ PATCHES: tuple[Patch, ...] = (
                 "torch_tensorrt.dynamo._exporter",
                 "export",
                 ("gm", "use_legacy_exporter"),
+            ),
+            Anchor(
+                "executorch.exir.verification.arg_validator",
+                "EdgeOpArgValidator.call_function",
+                ("target",),
             ),
             Anchor("executorch.exir.program._program", "to_edge", ("programs",)),
             Anchor(

@@ -16,6 +16,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own predicates, which everything else asks."""
     monkeypatch.setattr(present, "cuda_device", lambda: True)
     monkeypatch.setattr(present, "tensorrt_libraries", lambda: True)
+    monkeypatch.setattr(python_only, "_runtime_is_loaded", lambda: True)
 
 
 @pytest.fixture
@@ -32,7 +33,12 @@ def module() -> types.ModuleType:
 
 @pytest.mark.parametrize(
     "amend",
-    [cuda_queries.apply, cuda_queries.apply_to_utils, building.apply],
+    [
+        cuda_queries.apply,
+        cuda_queries.apply_to_utils,
+        building.apply,
+        python_only.apply,
+    ],
     ids=lambda amend: f"{amend.__module__}.{amend.__name__}",
 )
 def test_amendments_do_nothing(amend, module: types.ModuleType) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from importlib import import_module
 from typing import Any, Callable, Mapping, Sequence
 
 import pytest
@@ -14,8 +13,6 @@ from torch_tensorrt.executorch._engine_record import Slot
 from torch_tensorrt.executorch.serialization import Layout
 
 from torchtrt_executorch import emulated_engines
-
-import_module("torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops")
 
 #: 2.12's Python-only mode has no engine objects, and its records have engines in base64.
 HAS_OBJECTS = Layout.installed() is not Layout.RECORD

@@ -1,0 +1,28 @@
+"""Each public entry point in a fresh interpreter, where nobody has imported anything for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from . import entry_points
+
+HAS_OBJECTS = Version(version("torch-tensorrt")) >= Version("2.13")
+ENTRIES = (*entry_points.OTHERS, *(entry_points.RETRACING if HAS_OBJECTS else ()))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+def test_in_a_fresh_interpreter(entry, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, entry_points.__file__, entry.__name__, tmp_path],
+        env={**os.environ, "TORCHTRT_EMULATE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
