@@ -209,6 +209,7 @@ PATCHES: tuple[Patch, ...] = (
             for name in (
                 "dynamo._settings",
                 "dynamo.conversion._ConverterRegistry",
+                "dynamo.conversion._TRTInterpreter",
                 "dynamo._compiler",
                 "dynamo.runtime._MutableTorchTensorRTModule",
                 "_compile",
@@ -252,6 +253,16 @@ PATCHES: tuple[Patch, ...] = (
                 "torch_tensorrt.dynamo.conversion._ConverterRegistry",
                 "DYNAMO_CONVERTERS",
             ),
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._TRTInterpreter",
+                "TRTInterpreter.run_node",
+                ("n",),
+            ),
+            Anchor(
+                "torch_tensorrt.dynamo.conversion._TRTInterpreter",
+                "TRTInterpreter.run",
+            ),
+            Anchor("torch_tensorrt.logging", "_LOGGER"),
             Anchor(
                 "torch_tensorrt.dynamo.conversion._conversion",
                 "convert_module",

@@ -15,6 +15,9 @@ from torch_tensorrt.dynamo._executorch_target import (
     refuse,
     request,
 )
+from torchtrt_executorch.patches.torch_tensorrt.dynamo.conversion._TRTInterpreter_patch import (
+    convert_named,
+)
 
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
@@ -35,7 +38,8 @@ def apply(module: ModuleType) -> None:
             module.compile_module, _allocator_routing.compile_routed
         ),
         convert_module=wrapped(
-            module.convert_module, _allocator_routing.convert_guarded
+            wrapped(module.convert_module, convert_named),
+            _allocator_routing.convert_guarded,
         ),
     )
 
