@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable
 
@@ -66,6 +67,7 @@ def save_executorch(
     *,
     backend_config: Any | None = None,
     generate_etrecord: bool = False,
+    stand_ins: bool = False,
     **options: Any,
 ) -> None:
     """Lower ``module`` and write it to ``file_path``, external weights as ``.ptd`` files beside it.
@@ -75,9 +77,12 @@ def save_executorch(
         file_path: Where the ``.pte`` goes.
         backend_config: An ``ExecutorchBackendConfig``, for ``to_executorch``.
         generate_etrecord: Write an ETRecord as well, to ``<stem>_etrecord.bin``.
+        stand_ins: Write what this process keeps to run in the place of engines that it can't run
+            as well, to ``<stem>_stand_ins.zip``, for ``runtime.load(..., stand_ins=FILE)``.
         options: Those of :func:`torch_tensorrt.executorch.export`.
 
     Raises:
+        ProgramError: ``stand_ins``, and this process keeps none.
         OSError: ``file_path`` can't be written; known before any work is done.
         TypeError: ``module`` isn't compiled, or an option is unknown.
         ValueError: ``file_path`` is empty; and whatever ``export`` raises.
@@ -93,6 +98,15 @@ def save_executorch(
         write_program(program, folder / target.name)
         if generate_etrecord:
             program.get_etrecord().save(folder / f"{target.stem}_etrecord.bin")
+        if stand_ins:
+            _write_stand_ins(folder, target)
+
+
+def _write_stand_ins(folder: Path, target: Path) -> None:
+    from torchtrt_executorch.runtime import save_stand_ins
+
+    path = folder / f"{target.stem}_stand_ins.zip"
+    save_stand_ins(folder / target.name, path, sorted(folder.glob("*.ptd")))
 
 
 def _subpackage(name: str) -> Any:

@@ -203,7 +203,11 @@ PATCHES: tuple[Patch, ...] = (
         releases=TORCH_TENSORRT,
         upstream="by node from 2.13 on, as fallback_data_dependent_ops, without the check of the engines",
         stands="2.14 has neither the setting, nor routing by operator, nor an error for engines that need one after all",
-        adds=(_TARGET, "torch_tensorrt.dynamo._allocator_routing"),
+        adds=(
+            _TARGET,
+            "torch_tensorrt.dynamo._allocator_routing",
+            "torch_tensorrt.dynamo.conversion._refusals",
+        ),
         amends=tuple(
             Amendment(f"torch_tensorrt.{name}", f"{_PATCHES}.{name}_patch:apply")
             for name in (

@@ -15,9 +15,7 @@ from torch_tensorrt.dynamo._executorch_target import (
     refuse,
     request,
 )
-from torchtrt_executorch.patches.torch_tensorrt.dynamo.conversion._TRTInterpreter_patch import (
-    convert_named,
-)
+from torch_tensorrt.dynamo.conversion._refusals import convert_named
 
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 

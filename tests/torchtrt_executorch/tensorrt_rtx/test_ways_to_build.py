@@ -12,6 +12,7 @@ from torch import nn
 
 from torchtrt_executorch import runtime, stand_ins
 from torchtrt_executorch.stand_ins import digest
+from torchtrt_executorch.stand_ins.file import StandInFile
 
 OPTIONS: dict[str, Any] = {"min_block_size": 1}
 X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
@@ -134,3 +135,26 @@ def test_half_precision(precision: torch.dtype) -> None:
         model, ir="dynamo", arg_inputs=[x], target_executorch=True, **OPTIONS
     )
     torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=2e-2)
+
+
+def test_save_with_stand_ins(tmp_path: Path) -> None:
+    compiled = torch_tensorrt.compile(
+        Small().eval(), ir="dynamo", arg_inputs=[X], **OPTIONS
+    )
+    (plan,) = plans(compiled)
+    path = tmp_path / "model.pte"
+    torch_tensorrt.save(
+        compiled, path, output_format="executorch", arg_inputs=[X], stand_ins=True
+    )
+    beside = tmp_path / "model_stand_ins.zip"
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, beside.name}
+    assert StandInFile(beside).payloads == {digest(plan)}
+    stand_ins.forget()
+    program = runtime.load(path, stand_ins=beside)
+    torch.testing.assert_close(program.run(X)[0], Small()(X))
+    assert program.stats().stand_ins
+    with pytest.raises(runtime.ProgramError, match="no stand-ins are kept"):
+        torch_tensorrt.save(
+            compiled, tmp_path / "other.pte", output_format="executorch", stand_ins=True
+        )
+    assert not list(tmp_path.glob("other*"))

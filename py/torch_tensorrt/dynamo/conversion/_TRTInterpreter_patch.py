@@ -1,55 +1,20 @@
 """Names the node where a converter, or TensorRT's builder, refuses what was let through to it.
 
-A converter's validator sees arguments; the converter, and after it the builder, see what TensorRT
-supports. Upstream: ``torch_tensorrt.dynamo.conversion._TRTInterpreter``.
+Upstream: ``torch_tensorrt.dynamo.conversion._TRTInterpreter``.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from torch.fx import Node
-from torch_tensorrt.dynamo.conversion._ConverterRegistry import ConverterRegistry
-
-
-class ConversionRefusedError(RuntimeError):
-    """An engine can't be built because of nodes that TensorRT has a converter for.
-
-    Args:
-        nodes: Those that are refused; empty if nothing tells which.
-        reason: The converter's or the builder's own words.
-
-    Attributes:
-        partition: Name of the partition, where it has one.
-    """
-
-    def __init__(self, nodes: Sequence[Node], reason: str) -> None:
-        super().__init__(reason)
-        self.partition = ""
-        self._nodes = {node.name: _operator(node) for node in nodes}
-        self._reason = (
-            reason.strip().splitlines()[0] if reason.strip() else "none given"
-        )
-
-    def __str__(self) -> str:
-        partition = f" in the partition {self.partition!r}" if self.partition else ""
-        if not self._nodes:
-            return (
-                f"TensorRT refuses the engine{partition} at build time: {self._reason}. Leave the "
-                "operator that it names to PyTorch, with torch_executed_ops"
-            )
-        names = ", ".join(f"{name} ({op})" for name, op in self._nodes.items())
-        operators = ", ".join(repr(op) for op in sorted(set(self._nodes.values())))
-        return (
-            f"TensorRT refuses {names}{partition} at build time, though a converter takes it: "
-            f"{self._reason}. Leave it to PyTorch, with torch_executed_ops={{{operators}}}"
-        )
+from torch_tensorrt.dynamo.conversion._refusals import (
+    ConversionRefusedError,
+    errors_of,
+    named,
+)
 
 
 def apply(module: ModuleType) -> None:
@@ -72,54 +37,14 @@ def apply(module: ModuleType) -> None:
     def run_explained(self: Any, *args: Any, **kwargs: Any) -> Any:
         from torch_tensorrt.logging import _LOGGER
 
-        with _errors_of(_LOGGER) as said:
+        with errors_of(_LOGGER) as said:
             try:
                 return run(self, *args, **kwargs)
             except ConversionRefusedError:
                 raise
             except (RuntimeError, AssertionError) as error:
                 reason = " ".join(said) or str(error)
-                nodes = [node for node in self.module.graph.nodes if _named(node, said)]
+                nodes = [node for node in self.module.graph.nodes if named(node, said)]
                 raise ConversionRefusedError(nodes, reason) from error
 
     kind.run, kind.run_node = run_explained, run_named_node
-
-
-def convert_named(
-    convert_module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Let errors say which partition they are about.
-
-    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``convert_module``.
-    """
-    try:
-        return convert_module(*args, **kwargs)
-    except ConversionRefusedError as error:
-        call = inspect.signature(convert_module).bind(*args, **kwargs)
-        error.partition = error.partition or call.arguments.get("name", "")
-        raise
-
-
-@contextmanager
-def _errors_of(logger: logging.Logger) -> Iterator[list[str]]:
-    """Yield a list that fills with what is logged as an error."""
-    said: list[str] = []
-    handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    try:
-        yield said
-    finally:
-        logger.removeHandler(handler)
-
-
-def _named(node: Node, said: Sequence[str]) -> bool:
-    """Whether an error names a layer of the node's: upstream ends their names in its name."""
-    ends = (f"[{node.name}]", f"/{node.name}]")
-    is_call = node.op.startswith("call_")
-    return is_call and any(end in message for message in said for end in ends)
-
-
-def _operator(node: Node) -> str:
-    name: str = ConverterRegistry.qualified_name_or_str(node.target)
-    return name
