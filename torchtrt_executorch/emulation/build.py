@@ -12,7 +12,7 @@ from torch.export.passes import move_to_device_pass
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from torchtrt_executorch.lifting import lifted_program
+from torchtrt_executorch.lifting import copied_graph, lifted_program
 
 
 def program_of(
@@ -31,11 +31,9 @@ def program_of(
             returns a symbolic int, the program casts.
         truncate_double: Take and return float32 in the place of float64, as engines do then.
     """
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    for node in partition.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        copies[node].meta = {"val": node.meta["val"]} if "val" in node.meta else {}
+    graph, copies = copied_graph(partition.graph)
+    for node in copies.values():
+        node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
     if truncate_double:
         single = {torch.float64: torch.float32}
         output_dtypes = [single.get(dtype, dtype) for dtype in output_dtypes]

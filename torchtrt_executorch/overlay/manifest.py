@@ -19,7 +19,9 @@ _CONVERSION = "torch_tensorrt.dynamo.conversion._conversion"
 _RUNTIME = "torch_tensorrt.dynamo.runtime"
 _META_OPS = f"{_RUNTIME}.meta_ops.register_meta_ops"
 _TARGET = "torch_tensorrt.dynamo._executorch_target"
-_LIFTING = "torch_tensorrt.dynamo._lifting"
+_DYNAMO = "torch_tensorrt.dynamo"
+_WRITES = (f"{_DYNAMO}._graph_copies", f"{_DYNAMO}._writes")
+_LIFTING = (f"{_DYNAMO}._attribute_names", *_WRITES, f"{_DYNAMO}._lifting")
 _BACKEND = "torch_tensorrt.executorch"
 _BYTES = f"{_RUNTIME}._engine_bytes"
 _SYMBOLS = "executorch.exir._data_dependent"
@@ -117,7 +119,7 @@ PATCHES: tuple[Patch, ...] = (
         releases={"torch-tensorrt": ">=2.13,<2.15"},
         upstream="nothing",
         stands="upstream has no engine that runs without TensorRT",
-        adds=(_LIFTING, _BYTES),
+        adds=(*_LIFTING, _BYTES),
         amends=(
             *_EMULATED,
             Amendment(
@@ -157,7 +159,7 @@ PATCHES: tuple[Patch, ...] = (
         releases={"torch-tensorrt": ">=2.12,<2.13"},
         upstream="an engine class for the Python runtime from 2.13 on",
         stands="2.12 gets no more releases",
-        adds=(_LIFTING, _BYTES),
+        adds=(*_LIFTING, _BYTES),
         amends=(
             *_EMULATED,
             Amendment(
@@ -307,9 +309,11 @@ PATCHES: tuple[Patch, ...] = (
         releases=TORCH_TENSORRT,
         upstream="copies buffers back from 2.14 on",
         stands="before 2.14 it freezes buffers into constants, and drops what is written to them",
+        adds=(*_WRITES, f"{_DYNAMO}._state_as_inputs"),
         amends=(
             Amendment(
-                "torch_tensorrt.dynamo._compiler", f"{_PATCHES}.dynamo._mutations:apply"
+                "torch_tensorrt.dynamo._compiler",
+                f"{_PATCHES}.dynamo._mutations_patch:apply",
             ),
             Amendment(
                 "torch_tensorrt.dynamo.backend.backends",
@@ -371,7 +375,7 @@ PATCHES: tuple[Patch, ...] = (
         requires=("tensorrt-partitioner",),
         replaces=("torch_tensorrt.executorch._export",),
         adds=(
-            _LIFTING,
+            *_LIFTING,
             _SYMBOLS,
             "torch_tensorrt.dynamo._inlining",
             f"{_BACKEND}._engine_placeholders",

@@ -2,7 +2,8 @@
 
 Upstream's ``inline_torch_modules`` finds the inputs of a part by their names. Where a part reads
 an engine's output beside an input of the model, say a mask, the first is left behind as a further
-input of the model. Here inputs go by position, as the call has them (2.12 to 2.14).
+input of the model. Here inputs go by position, as the call has them, and what a part holds keeps
+the name that it has in the model (2.12 to 2.14).
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import copy
 import operator
 from operator import attrgetter
-from typing import Any
+from typing import Any, Sequence
 
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
+from torch_tensorrt.dynamo._attribute_names import (
+    HeldAttributes,
+)
 
 
 def with_torch_parts_inlined(module: GraphModule) -> GraphModule:
@@ -25,9 +29,12 @@ def with_torch_parts_inlined(module: GraphModule) -> GraphModule:
         module: As ``torch_tensorrt.compile(..., ir="dynamo")`` returns it.
     """
     inlining = _Inlining()
-    inlining.add(module, prefix="")
+    given = module.graph.find_nodes(op="placeholder")
+    returned = inlining.add(module, [inlining.graph.node_copy(n) for n in given])
+    output = inlining.graph.output(returned)
+    output.meta.update(module.graph.output_node().meta)
     inlining.graph.set_codegen(copy.deepcopy(module.graph._codegen))
-    inlined = GraphModule(inlining.held, inlining.graph)
+    inlined = GraphModule(inlining.held.values, inlining.graph)
     inlined.meta.update(module.meta)
     return inlined
 
@@ -41,15 +48,14 @@ class _Inlining:
 
     def __init__(self) -> None:
         self.graph = Graph()
-        self.held: dict[str, Any] = {}
+        self.held = HeldAttributes()
 
-    def add(self, module: GraphModule, prefix: str, *given: Any) -> Any:
+    def add(self, module: GraphModule, given: Sequence[Any]) -> Any:
         """Append the graph of ``module``; return what its output returns.
 
         Args:
-            module: Its attributes get names that begin with ``prefix``.
-            given: For its placeholders, in order; without any it keeps its placeholders, and
-                its output.
+            module: Its attributes keep their names, where those are free.
+            given: For its placeholders, in order.
         """
         values: dict[Node, Any] = {}
         inputs = iter(given)
@@ -59,28 +65,21 @@ class _Inlining:
 
         for node in module.graph.nodes:
             called = node.op == "call_module" and module.get_submodule(str(node.target))
-            if node.op == "placeholder" and prefix:
+            if node.op == "placeholder":
                 values[node] = next(inputs)
-            elif node.op == "output" and prefix:
-                return value_of(node.args[0])
             elif isinstance(called, GraphModule):
-                name = f"{prefix}{node.target}_"
-                values[node] = self.add(called, name, *value_of(node.args))
+                values[node] = self.add(called, value_of(node.args))
             elif node.target is operator.getitem and isinstance(
                 values[node.args[0]], (tuple, list)
             ):
                 values[node] = values[node.args[0]][node.args[1]]
-            else:
-                values[node] = self._copy(module, node, values, prefix)
-        return None
+            elif node.op != "output":
+                values[node] = self._copy(module, node, values)
+        return value_of(module.graph.output_node().args[0])
 
-    def _copy(
-        self, module: GraphModule, node: Node, values: dict[Node, Any], prefix: str
-    ) -> Node:
+    def _copy(self, module: GraphModule, node: Node, values: dict[Node, Any]) -> Node:
         copied = self.graph.node_copy(node, values.__getitem__)
         if node.op in ("get_attr", "call_module"):
-            target = str(node.target)
-            if prefix:
-                copied.target = (prefix + target).replace(".", "_")
-            self.held[str(copied.target)] = attrgetter(target)(module)
+            path = str(node.target)
+            copied.target = self.held.add(path, attrgetter(path)(module))
         return copied

@@ -31,6 +31,11 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
+from torch_tensorrt.dynamo._attribute_names import (
+    unique_name,
+)
+from torch_tensorrt.dynamo._graph_copies import copied_graph
+from torch_tensorrt.dynamo._writes import take_writes
 
 #: The order in which ``torch.export`` lists what it lifts.
 _KINDS = (
@@ -42,17 +47,6 @@ _KINDS = (
 _WRITES = (OutputKind.USER_INPUT_MUTATION, OutputKind.BUFFER_MUTATION)
 
 
-def copied_graph(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
-    """Return a copy of ``graph``, and of each node its copy, under the same name."""
-    copy = Graph()
-    copies: dict[Node, Node] = {}
-    for node in graph.nodes:
-        copies[node] = copy.node_copy(node, copies.__getitem__)
-        # A copy of an input called "input" would be renamed, and signatures go by names.
-        copies[node].name = node.name
-    return copy, copies
-
-
 def lifted_program(module: GraphModule) -> ExportedProgram:
     """Return ``module`` as a program that shares its parameters, buffers and constants.
 
@@ -62,12 +56,11 @@ def lifted_program(module: GraphModule) -> ExportedProgram:
         module: Its nodes carry their fake tensors and symbolic numbers in ``val``.
     """
     graph = Graph()
-    copies, attributes = _lift(module, graph)
-    for node in module.graph.nodes:
-        if node not in copies:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-            _settle_value(copies[node])
-    writes = _take_writes(graph)
+    lifted, attributes = _lift(module, graph)
+    _, copies = copied_graph(module.graph, into=graph, instead=lifted)
+    for node in copies.values():
+        _settle_value(node)
+    writes = take_writes(graph)
     graph.lint()
     state = {a.path: a.value for a in attributes if a.kind in _KINDS[:2]}
     constants = {a.path: a.value for a in attributes if a.kind in _KINDS[2:]}
@@ -125,9 +118,7 @@ def _lift(
     # Their names become parameters of one function, beside those of the inputs.
     taken = {node.target for node in module.graph.find_nodes(op="placeholder")}
     for attribute in attributes:
-        name = attribute.path.replace(".", "_")
-        while name in taken:
-            name += "_"
+        name = unique_name(attribute.path.replace(".", "_"), taken)
         taken.add(name)
         node = graph.placeholder(name)
         placeholders[attribute.path] = node
@@ -149,26 +140,6 @@ def _settle_value(node: Node) -> None:
         node.meta["val"] = node.target(*args, **kwargs)
     if node.target is getitem and isinstance(value, (list, tuple)):
         node.meta["val"] = value[node.args[1]]  # type: ignore[index]
-
-
-def _take_writes(graph: Graph) -> list[Node]:
-    """Return what is written in place, and make the values the first outputs instead.
-
-    That is how a program without side effects says that a buffer, or an input, is written to.
-    """
-    output = graph.output_node()
-    written: list[Node] = []
-    values: list[Any] = []
-    for node in graph.find_nodes(
-        op="call_function", target=torch.ops.aten.copy_.default
-    ):
-        target, value, *_ = node.args
-        if target.op == "placeholder" and not node.users:
-            written.append(target)
-            values.append(value)
-            graph.erase_node(node)
-    output.args = ((*values, *pytree.tree_leaves(output.args[0])),)
-    return written
 
 
 def _signature(

@@ -23,7 +23,8 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph, Node
-from torch_tensorrt.dynamo._lifting import copied_graph
+from torch_tensorrt.dynamo._attribute_names import unique_name
+from torch_tensorrt.dynamo._graph_copies import copied_graph
 from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
 from torch_tensorrt.executorch._engine_nodes import (
     EXECUTE,
@@ -120,9 +121,7 @@ class _Rewrite:
     def _lift(self, held: Node, tensor: torch.Tensor) -> Node:
         """Add ``tensor`` to the constants, its placeholder ahead of ``held``."""
         taken = self._constants.keys() | self._program.state_dict.keys()
-        index = 0
-        while (name := f"_trt_engine_{index}") in taken:
-            index += 1
+        name = unique_name(f"_trt_engine_{len(self._engines)}", taken)
         first = next(iter(self._graph.nodes))
         before = held if held.op == "placeholder" else first
         with self._graph.inserting_before(before):

@@ -18,19 +18,11 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
-from torch_tensorrt.executorch._engine_nodes import (
-    engine_nodes,
-)
-from torch_tensorrt.executorch._engine_placeholders import (
-    with_engine_placeholders,
-)
-from torch_tensorrt.executorch._source import (
-    declared_mutations,
-    exported,
-)
-from torch_tensorrt.executorch._weight_streaming import (
-    weight_streaming_specs,
-)
+from torch_tensorrt.dynamo._writes import declared_mutations
+from torch_tensorrt.executorch._engine_nodes import engine_nodes
+from torch_tensorrt.executorch._engine_placeholders import with_engine_placeholders
+from torch_tensorrt.executorch._source import exported
+from torch_tensorrt.executorch._weight_streaming import weight_streaming_specs
 from torch_tensorrt.executorch.partitioner import TensorRTPartitioner
 
 logger = logging.getLogger(__name__)

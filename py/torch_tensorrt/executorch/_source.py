@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch_tensorrt._Input import Input
 from torch_tensorrt.dynamo import _exporter
 from torch_tensorrt.dynamo._defaults import default_device
-from torch_tensorrt.dynamo._lifting import copied_graph, lifted_program
+from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._tracer import get_dynamic_shapes
 from torch_tensorrt.dynamo.utils import get_torch_tensor, to_torch_device
 
@@ -59,38 +59,14 @@ def exported(
 def _inlined(module: GraphModule) -> GraphModule:
     """Return a copy of a compiled module with its engines and its PyTorch parts in one graph.
 
-    Caches that an engine of 2.14's writes to are left alone: :func:`declared_mutations` sees to
-    them once there is a program.
+    Caches that an engine of 2.14's writes to are left alone: ``_writes`` sees to them
+    once there is a program.
     """
     options = {"expose_aliased_mutations": False}
     known = signature(_exporter.transform).parameters
     return _exporter.transform(
         module,
         **{name: value for name, value in options.items() if name in known},
-    )
-
-
-def declared_mutations(
-    program: ExportedProgram, source: ExportedProgram | GraphModule
-) -> ExportedProgram:
-    """Return ``program`` with the buffers that it writes back declared as mutated.
-
-    From torch-tensorrt 2.14 on, engines can write into caches that they alias, and compiled
-    modules name buffers to copy back; upstream has a pass that declares both. It changes the
-    output node in place, so it is given a graph of its own.
-    """
-    declare = getattr(_exporter, "_declare_aliased_kv_mutations_on_ep", None)
-    if declare is None:
-        return program
-    holder = source.graph_module if isinstance(source, ExportedProgram) else source
-    names = list(holder.meta.get("_copyback_mutation_buffers") or ())
-    return declare(_with_graph_of_its_own(program), copyback_buffers=names)
-
-
-def _with_graph_of_its_own(program: ExportedProgram) -> ExportedProgram:
-    graph, _ = copied_graph(program.graph)
-    return program._update(
-        GraphModule(program.graph_module, graph), program.graph_signature
     )
 
 

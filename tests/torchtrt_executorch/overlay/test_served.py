@@ -46,7 +46,7 @@ def tree() -> set[str]:
             if path.name != "__init__.py" and not path.stem.endswith("_patch"):
                 parts = path.relative_to(ROOT / folder).with_suffix("").parts
                 found.add(".".join((package, *parts)))
-    return found - {"torch_tensorrt.dynamo._mutations"}  # amends, by an older name
+    return found
 
 
 def test_the_manifest_has_every_file() -> None:
@@ -61,7 +61,7 @@ def test_every_amendment_has_its_file_and_is_named_after_what_it_amends() -> Non
             if ".patches." in file:
                 named = file.partition(".patches.")[2]
                 package, _, stem = named.rpartition(".")
-                assert stem.endswith("_patch") or stem == "_mutations", amendment
+                assert stem.endswith("_patch"), amendment
                 assert Path(our_spec(named).origin or "").is_file()
 
 

@@ -46,11 +46,28 @@ class Branches(torch.nn.Module):
         return chosen * b
 
 
-KINDS = [EngineAndInput, SeveralOutputs, Branches]
+class Namesakes(torch.nn.Module):
+    """Held by one part in PyTorch, and called alike once dots are gone; the weight by two parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("a_b", torch.tensor([3.0, 2.0, 1.0, 4.0]))
+        self.a = torch.nn.Module()
+        self.a.register_buffer("b", torch.tensor([0.5, 5.0, 0.25, 2.0]))
+        self.a.b_ = torch.nn.Parameter(torch.tensor([7.0, 0.5, 3.0, 1.0]))
+        self.register_parameter("weight", torch.nn.Parameter(torch.randn(4, 4)))
+
+    def forward(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        y = torch.addmm(self.a.b, x.relu() * 2, self.weight)
+        y = torch.addmm(self.a_b, y, self.weight)
+        return torch.addmm(self.a.b_, y.relu() * a, self.weight) - b
+
+
+KINDS = [EngineAndInput, SeveralOutputs, Branches, Namesakes]
 
 
 def compiled(model: torch.nn.Module, inputs: tuple[Tensor, ...]) -> GraphModule:
-    in_pytorch = ("addcmul.default", "split_with_sizes.default")
+    in_pytorch = ("addcmul.default", "addmm.default", "split_with_sizes.default")
     with emulated_engines():
         return torch_tensorrt.compile(
             model,
@@ -85,7 +102,15 @@ def test_only_engines_are_left_and_the_module_is_left_as_it_is(kind: Any) -> Non
     assert str(module.graph) == before
 
 
-@pytest.mark.parametrize("kind", [EngineAndInput, SeveralOutputs])
+@pytest.mark.parametrize("retrace", [False, True])
+def test_state_keeps_its_names(retrace: bool) -> None:
+    inputs = (X, X.flip(0), X + 2)
+    module = compiled(Namesakes().eval(), inputs)
+    edge = torch_tensorrt.executorch.export(module, arg_inputs=inputs, retrace=retrace)
+    assert set(edge.exported_program().state_dict) == {"a_b", "a.b", "a.b_", "weight"}
+
+
+@pytest.mark.parametrize("kind", [EngineAndInput, SeveralOutputs, Namesakes])
 def test_who_drives_executorch_gets_the_same(kind: Any) -> None:
     model, inputs = kind().eval(), (X, X.flip(0), X + 2)
     module = compiled(model, inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 from importlib.util import find_spec
@@ -85,6 +86,39 @@ class InPlace(torch.nn.Module):
         return x * 2
 
 
+REGIONS: dict[str, Any] = {
+    "no_grad": lambda: torch.no_grad(),
+    "enable_grad": lambda: torch.enable_grad(),
+    "inference_mode": lambda: torch.inference_mode(),
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "autocast_off": lambda: torch.autocast("cpu", enabled=False),
+}
+WRITES: dict[str, Any] = {
+    "whole": lambda state, x: state.add_(x.sum(0)),
+    "copied": lambda state, x: state.copy_(state * 0.5 + x[0]),
+    "slice": lambda state, x: state[1:].sub_(1),
+    "item": lambda state, x: state.__setitem__(0, x[0, 0]),
+    "indices": lambda state, x: state.index_put_((torch.tensor([2, 0]),), x[0, :2]),
+}
+
+
+class InRegions(torch.nn.Module):
+    """Writes to a buffer and to an input within context managers, one inside of the other."""
+
+    def __init__(self, regions: tuple[str, ...], write: str) -> None:
+        super().__init__()
+        self.regions, self.write = [REGIONS[name] for name in regions], WRITES[write]
+        self.register_buffer("state", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with contextlib.ExitStack() as stack:
+            for region in self.regions:
+                stack.enter_context(region())
+            self.write(self.state, x)
+            x.mul_(0.5)
+        return self.state * 2 + x
+
+
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 SCALE = {"scale": torch.full((3,), 2.0)}
 
@@ -136,6 +170,50 @@ def test_inputs() -> None:
     given, expected = X.clone(), X.clone()
     torch.testing.assert_close(ours(given, X), InPlace()(expected, X))
     torch.testing.assert_close(given, expected)
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize(
+    "regions",
+    [
+        (),
+        *((name,) for name in REGIONS),
+        ("no_grad", "autocast"),
+        ("autocast", "no_grad"),
+    ],
+    ids="-".join,
+)
+def test_in_regions(regions: tuple[str, ...], write: str) -> None:
+    """Such regions become graphs of their own, inside of the program's."""
+    program = torch.export.export(InRegions(regions, write), (X.clone(),))
+    with emulated_engines():
+        ours = torch_tensorrt.dynamo.compile(program, arg_inputs=[X.clone()], **OPTIONS)
+    eager, given, expected = InRegions(regions, write), X.clone(), X.clone()
+    for _ in range(3):
+        torch.testing.assert_close(ours(given), eager(expected))
+        torch.testing.assert_close(given, expected)
+    torch.testing.assert_close(ours.state, eager.state)
+
+
+@pytest.mark.parametrize("region", ["no_grad", "autocast"])
+def test_in_regions_by_the_other_ways(region: str) -> None:
+    model = InRegions((region,), "whole").eval()
+    model.state.zero_()  # a .pte has no other initial value
+    edge = export(compiled(copy.deepcopy(model), X.clone()))
+    with emulated_engines():
+        program = load(edge.to_executorch().buffer)
+        backend = torch.compile(
+            copy.deepcopy(model), backend="torch_tensorrt", options=OPTIONS
+        )
+        for _ in range(3):
+            expected = model(X.clone())
+            *_, found = program.run(X.clone())  # behind the input's new value
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(backend(X.clone()), expected)
+    with pytest.raises(ValueError, match="writes to state, x"):
+        torch_tensorrt.dynamo.convert_exported_program_to_serialized_trt_engine(
+            torch.export.export(model, (X.clone(),)), arg_inputs=[X]
+        )
 
 
 def test_several_sizes() -> None:

@@ -1,0 +1,51 @@
+"""Unique names for what graphs hold: the one rule, for whoever puts graphs together.
+
+A name that is taken gets underscores until it isn't. So the first that asks keeps the name that
+it has in the model, which is what users see in a program's state and in a ``.ptd``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Container
+
+
+def unique_name(wanted: str, taken: Container[str]) -> str:
+    """Return ``wanted``, with as many underscores behind it as it takes not to be ``taken``."""
+    while wanted in taken:
+        wanted += "_"
+    return wanted
+
+
+class HeldAttributes:
+    """What the nodes of a graph in the making refer to, each value under names of its own.
+
+    Attributes:
+        values: The values, by dotted path. No path leads through another's value.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._owners: set[str] = set()
+
+    def add(self, path: str, value: Any) -> str:
+        """Hold ``value``; return the path that it has from now on, ``path`` if that is free.
+
+        The same value under the same path is held once, whoever adds it.
+        """
+        while self.values.get(path) is not value and (end := self._conflict(path)):
+            path = f"{path[:end]}_{path[end:]}"
+        self.values[path] = value
+        self._owners.update(_owners(path))
+        return path
+
+    def _conflict(self, path: str) -> int:
+        """Return where the part of ``path`` ends that is taken, 0 if it is free."""
+        taken = next((owner for owner in _owners(path) if owner in self.values), path)
+        is_free = path not in self.values and path not in self._owners
+        return 0 if taken is path and is_free else len(taken)
+
+
+def _owners(path: str) -> list[str]:
+    """Return the paths of the modules that ``path`` leads through."""
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
