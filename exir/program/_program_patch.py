@@ -1,4 +1,4 @@
-"""Amends ``executorch.exir.program._program``: engines on the way in, data files on the way out.
+"""Amends ``executorch.exir.program._program``: engines in, data files out, devices as configured.
 
 Who drives ExecuTorch without :func:`torch_tensorrt.executorch.export` gets the same: programs
 that hold TensorRT engines go through ``to_edge`` and ``to_edge_transform_and_lower``
@@ -19,6 +19,7 @@ from executorch.exir._data_dependent import forget_unclaimed_symbols
 from torch.export import ExportedProgram
 
 from torchtrt_executorch.files import check_writable, staged, write_program
+from torchtrt_executorch.overlay import warn
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
 
@@ -48,6 +49,42 @@ def apply_to_partitioners(module: ModuleType) -> None:
             lower, _lower_and_check, like=undecorated(lower)
         ),
     )
+
+
+def apply_to_passes(module: ModuleType) -> None:
+    """Hand ``PropagateDeviceConfig.shared_stream`` on to the pass; say what will not run."""
+    module.edge_to_executorch_passes = wrapped(  # type: ignore[attr-defined]
+        module.edge_to_executorch_passes, _configure
+    )
+
+
+def _configure(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
+
+    passes = function(*args, **kwargs)
+    given = signature(function).bind(*args, **kwargs).arguments
+    config, name = given["config"], given.get("name")
+
+    def of_method(field: str) -> Any:
+        value = getattr(config, field, None)  # 1.3 has no propagate_device_config
+        return value.get(name) if isinstance(value, dict) else value
+
+    devices = of_method("propagate_device_config")
+    for each in passes:
+        if isinstance(each, PropagateDevicePass):
+            each.set_shared_stream(getattr(devices, "shared_stream", False))
+    if getattr(devices, "skip_h2d_for_method_inputs", False) and getattr(
+        of_method("memory_planning_pass"), "alloc_graph_input", False
+    ):
+        warn(
+            f"method {name or 'forward'} has skip_h2d_for_method_inputs, and its inputs are "
+            "planned: ExecuTorch's C++ runtime would copy the caller's device tensors as if they "
+            "were the host's, and crash; give ExecutorchBackendConfig a "
+            "MemoryPlanningPass(alloc_graph_input=False)"
+        )
+    return passes
 
 
 def _lower(

@@ -505,7 +505,37 @@ PATCHES: tuple[Patch, ...] = (
         releases=EXECUTORCH,
         upstream="labels from 1.3, copies from 1.4, one per delegate that reads the value",
         stands="1.5.1 still copies a shared value once for every delegate",
-        replaces=("executorch.exir.passes.propagate_device_pass",),
+        replaces=(
+            "executorch.exir.passes.propagate_device_pass",
+            "executorch.exir.passes.propagate_device_config",
+            "executorch.exir.passes._delegate_order",
+            "executorch.exir.passes._delegate_streams",
+            "executorch.exir.passes._device_copies",
+            "executorch.exir.passes._device_nodes",
+            "executorch.exir.passes._device_placement",
+        ),
+        amends=(
+            Amendment(
+                "executorch.exir.memory_planning",
+                "torchtrt_executorch.patches.executorch.exir._memory_planning_patch:apply",
+            ),
+            Amendment(
+                "executorch.exir.program._program",
+                "torchtrt_executorch.patches.executorch.exir.program._program_patch:apply_to_passes",
+            ),
+        ),
+        anchors=(
+            Anchor(
+                "executorch.exir.memory_planning",
+                "update_all_tensors_lifetime",
+                ("graph_module",),
+            ),
+            Anchor(
+                "executorch.exir.program._program",
+                "edge_to_executorch_passes",
+                ("config", "name"),
+            ),
+        ),
     ),
     Patch(
         name="aoti-partitioner",

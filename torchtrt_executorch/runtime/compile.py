@@ -28,6 +28,7 @@ from torchtrt_executorch.runtime.steps import (
     MoveStep,
     Step,
 )
+from torchtrt_executorch.runtime.streams import StreamUse, stream_use
 from torchtrt_executorch.runtime.values import Value, ValueTable
 
 
@@ -82,9 +83,11 @@ class Binder:
             return KernelStep(kernel, args, check)
         if isinstance(call, schema.DelegateCall):
             args = self._values(call.args)
-            delegate, label = self._delegate(call.delegate_index, args)
+            inputs = count_inputs(args, self._written)
+            delegate, label = self._delegate(call.delegate_index, args, inputs)
             self._mark(args)
-            return DelegateStep(delegate, label, args, check)
+            streams = self._streams(call.delegate_index, label, inputs)
+            return DelegateStep(delegate, label, args, check, streams)
         if isinstance(call, schema.MoveCall):
             source = self._table.at(call.move_from, "a move")
             target = self._table.at(call.move_to, "a move")
@@ -122,14 +125,24 @@ class Binder:
             self._kernels[index] = find_kernel(full, self._prims)
         return self._kernels[index]
 
-    def _delegate(self, index: int, args: Sequence[Value]) -> tuple[Delegate, str]:
+    def _streams(self, index: int, name: str, inputs: int) -> StreamUse | None:
+        running = self._placement.running
+        if running is None:
+            return None
+        payload = Payload.of(self._file, self._plan, index)
+        device = payload.target_device("cpu")
+        return stream_use(payload.backend_id, name, device, inputs, running)
+
+    def _delegate(
+        self, index: int, args: Sequence[Value], inputs: int
+    ) -> tuple[Delegate, str]:
         payload = Payload.of(self._file, self._plan, index)
         if index not in self._delegates:
             self._delegates[index] = load_delegate(
                 DelegateContext(
                     **vars(payload),
                     args=args,
-                    num_inputs=count_inputs(args, self._written),
+                    num_inputs=inputs,
                     placement=self._placement,
                     recorder=self._recorder,
                     stand_ins=self._stand_ins,

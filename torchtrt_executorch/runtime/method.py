@@ -125,6 +125,9 @@ class Method:
             ):
                 self._set_input(value, given, f"input {index} of {self.name}")
             self._run()
+            running = self._placement.running
+            if running and any(value.device.type != "cpu" for value in self._outputs):
+                running.wait_for_all()  # as the caller has to, who reads them
             return tuple(self._result(value) for value in self._outputs)
 
     def _run(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from executorch.exir import schema
@@ -10,16 +11,21 @@ from executorch.exir import schema
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU, device_of
 
+if TYPE_CHECKING:
+    from torchtrt_executorch.runtime.streams import Running
+
 
 @dataclass(frozen=True)
 class Placement:
     """Maps the devices of a program to torch devices.
 
     Without a CUDA device, or with ``simulate``, host memory stands in for device memory: a tensor
-    then lives on its device by name only. ``simulate`` also has every instruction check the names.
+    then lives on its device by name only. ``simulate`` also has every instruction check the names,
+    and with ``running`` what delegates have left running on their devices.
     """
 
     simulate: bool = False
+    running: Running | None = None
 
     @property
     def stands_in(self) -> bool:

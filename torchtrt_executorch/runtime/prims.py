@@ -139,6 +139,8 @@ class DeviceCopy:
             )
         out.resize(source.tensor.shape).copy_(source.tensor)
         self.recorder.copied(source.device, out.device, nbytes(source.tensor))
+        if self.placement.running is not None and nbytes(source.tensor):
+            self.placement.running.wait(device.device)
 
 
 _PRIMS: dict[str, tuple[int, Body, bool]] = {

@@ -17,6 +17,7 @@ from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder, Stats
+from torchtrt_executorch.runtime.streams import Running
 from torchtrt_executorch.stand_ins import find
 from torchtrt_executorch.stand_ins.file import StandInFile, write
 
@@ -83,6 +84,7 @@ def load(
     data_files: Sequence[Source] = (),
     *,
     simulate_devices: bool = False,
+    ordered_streams: bool | None = None,
     emulated_engines: bool | None = None,
     stand_ins: str | os.PathLike[str] | None = None,
 ) -> Program:
@@ -90,6 +92,9 @@ def load(
 
     ``data_files`` are the ``.ptd`` files saved beside it. ``simulate_devices`` keeps everything in
     host memory and checks that every instruction is handed tensors of the device that it works on.
+    With ``ordered_streams=False`` it also checks what ExecuTorch's C++ runtime does by default: a
+    delegate may run on a stream of its own, and nothing but a copy waits for it. ``True`` is a host
+    that runs all delegates on one stream; ``None`` goes by what the program says that it needs.
     ``emulated_engines`` says whether the payloads of emulated TensorRT engines may be loaded;
     ``None`` asks the ``emulated_engines()`` context and ``TORCHTRT_EMULATE``. ``stand_ins`` is the
     file that was saved beside the program, of what runs where payloads can't: PyTorch programs, so
@@ -99,13 +104,23 @@ def load(
     code is run but torch's out-variants, registered kernels, and the payloads of delegates, which
     are native code or native models by design.
 
-    Raises ``ProgramError`` for a file that is damaged or incomplete, ``OSError`` for one that can't
+    Raises ``ValueError`` for ``ordered_streams`` without a simulation, ``ProgramError`` for a file
+    that is damaged or incomplete, ``OSError`` for one that can't
     be read.
     """
     file = read_program(path_or_bytes, data_files)
     emulated = emulation_enabled() if emulated_engines is None else emulated_engines
     given = None if stand_ins is None else _stand_ins_for(file, stand_ins)
-    return Program(file, Placement(simulate_devices), StandIns(emulated, given))
+    if ordered_streams is not None and not simulate_devices:
+        raise ValueError(
+            "ordered_streams is for a simulation: give simulate_devices=True as well; delegates "
+            "otherwise run on one stream"
+        )
+    if ordered_streams is None:
+        ordered_streams = not simulate_devices or _needs_shared_stream(file)
+    running = None if ordered_streams else Running()
+    placement = Placement(simulate_devices, running)
+    return Program(file, placement, StandIns(emulated, given))
 
 
 def save_stand_ins(
@@ -134,6 +149,16 @@ def save_stand_ins(
         )
     with staged(target) as folder:
         write(folder / target.name, kept)
+
+
+def _needs_shared_stream(file: ProgramFile) -> bool:
+    """Whether a delegate says so, in the compile spec that the device pass writes."""
+    return any(
+        spec.key == "needs_shared_stream"
+        for plan in file.program.execution_plan
+        for delegate in plan.delegates
+        for spec in delegate.compile_specs
+    )
 
 
 def _stand_ins_for(file: ProgramFile, path: str | os.PathLike[str]) -> StandInFile:

@@ -11,6 +11,7 @@ from torchtrt_executorch.runtime.delegates import Delegate
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.kernels import Kernel
 from torchtrt_executorch.runtime.prims import DeviceCopy
+from torchtrt_executorch.runtime.streams import StreamUse
 from torchtrt_executorch.runtime.values import Value
 
 
@@ -58,6 +59,7 @@ class DelegateStep:
     label: str
     args: Sequence[Value]
     check_devices: bool
+    streams: StreamUse | None = None
 
     @property
     def name(self) -> str:
@@ -66,6 +68,8 @@ class DelegateStep:
     def run(self) -> None:
         if self.check_devices:
             check_labels([t for value in self.args for t in value.tensors()])
+        if self.streams is not None:
+            self.streams.called(self.args)
         self.delegate.execute(self.args)
 
 

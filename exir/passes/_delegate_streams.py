@@ -1,0 +1,105 @@
+"""Which delegates of a device run in order, one after another, in ExecuTorch's C++ runtime.
+
+A table of facts, read in upstream's sources, for `_delegate_order`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from packaging.specifiers import SpecifierSet
+
+#: Key of the compile spec by which a delegate says that its program is right only on a host that
+#: runs all delegates on one stream. No backend reads it.
+SHARED_STREAM_COMPILE_SPEC_KEY = "needs_shared_stream"
+
+
+@dataclass(frozen=True)
+class Streams:
+    """How the delegates of a backend use the streams of their device.
+
+    Attributes:
+        leaves_running: Work of a delegate goes on after its ``execute`` has returned.
+        waits: A delegate waits for whatever else was enqueued on its device.
+        releases: The ExecuTorch releases that this is true of.
+        evidence: Where that is to be seen.
+        takes_host_memory: A delegate on a device also takes tensors in host memory.
+    """
+
+    leaves_running: bool
+    waits: bool
+    releases: str
+    evidence: str
+    takes_host_memory: bool = True
+
+
+#: What upstream's pass takes for granted of every backend, and this one of those that it doesn't know.
+IN_ORDER = Streams(
+    leaves_running=False,
+    waits=True,
+    releases=">=0",
+    evidence="upstream's PropagateDevicePass puts nothing between two delegates",
+)
+
+_KNOWN = {
+    "CudaBackend": (
+        Streams(
+            leaves_running=True,
+            waits=False,
+            releases=">=1.4",
+            evidence=(
+                "backends/cuda/runtime/cuda_backend.cpp: init gives every delegate a stream from "
+                "cudaStreamCreate, execute enqueues on it and returns; one stream for all with the "
+                "backend option use_shared_cuda_stream, or inside a CallerStreamGuard. "
+                "execute refuses tensors that are not in the device's memory. "
+                "cuda_allocator.cpp: et_copy is a cudaMemcpy on the legacy default stream, which "
+                "comes after all of that and before whatever is enqueued next"
+            ),
+            takes_host_memory=False,
+        ),
+    ),
+    "TensorRTBackend": (
+        Streams(
+            leaves_running=False,
+            waits=False,
+            releases=">=1.4",
+            evidence=(
+                "torch-tensorrt 2.13 and newer, cpp/src/torch_tensorrt/executorch/"
+                "TensorRTBackend.cpp: execute enqueues on cudaStreamPerThread and synchronizes "
+                "with that; the caller's stream instead, without synchronizing, inside a "
+                "CudaStreamGuard (2.13) or CallerStreamGuard (pytorch/TensorRT#4454)"
+            ),
+        ),
+    ),
+}
+
+
+@cache
+def streams_of(backend_id: str) -> Streams:
+    """What the installed ExecuTorch's release is known to do with a backend's delegates."""
+    try:
+        release = version("executorch")
+    except PackageNotFoundError:  # a source tree on the path
+        release = "999"
+    for streams in _KNOWN.get(backend_id, ()):
+        if SpecifierSet(streams.releases).contains(release, prereleases=True):
+            return streams
+    return IN_ORDER
+
+
+def needs_shared_stream(lowered: LoweredBackendModule) -> bool:
+    """Whether a delegate says that its program needs a host with one stream."""
+    return any(
+        spec.key == SHARED_STREAM_COMPILE_SPEC_KEY for spec in lowered.compile_specs
+    )
+
+
+def declare_shared_stream(lowered: LoweredBackendModule) -> None:
+    """Has a delegate say so. Its partitioner's list of compile specs may be others' as well."""
+    if not needs_shared_stream(lowered):
+        spec = CompileSpec(SHARED_STREAM_COMPILE_SPEC_KEY, b"true")
+        lowered._compile_specs = [*lowered.compile_specs, spec]

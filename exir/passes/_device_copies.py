@@ -1,0 +1,151 @@
+"""The copies and views that give every reader its values on its own side."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from executorch.exir import memory
+from executorch.exir.passes._device_nodes import (
+    HOST,
+    Device,
+    tensor_spec,
+    values_of,
+    written_args,
+)
+from executorch.exir.passes._device_placement import Placement
+from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+
+class Copies:
+    """Moves the values of one graph to where they are read, in the graph's order.
+
+    Attributes:
+        places: value -> device -> the node that holds it there. A value is a node with one tensor.
+        changed: Whether the graph was.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.graph = placement.module.graph
+        self.places: dict[Node, dict[Device, Node]] = {}
+        self.changed = False
+        self._body = next(n for n in self.graph.nodes if n.op != "placeholder")
+
+    def take(self, node: Node) -> None:
+        """Points a node's arguments at its own side, and notes where its result is."""
+        placement = self.placement
+        if placement.is_view(node):
+            placement.settle_view(node)
+            self._take_view(node)
+            return
+        written = written_args(node)
+        self._read(node)
+        placement.settle(node)
+        if tensor_spec(node) is not None:
+            self.places[node] = {placement.home[node]: node}
+        for value in written:
+            self._written_on_host(value)
+
+    def erase_unread_views(self) -> None:
+        """Erases views that were taken again on another side, or never read."""
+        for view in reversed(self.placement.views):
+            if not view.users:
+                self.graph.erase_node(view)
+                self.changed = True
+
+    def _read(self, reader: Node) -> None:
+        def place(value: Node) -> Node:
+            if value not in self.places:
+                return value
+            here = self.placement.side(reader, value in self.placement.views)
+            return self._at(value, here or self.placement.home[value], reader)
+
+        args, kwargs = map_arg(reader.args, place), map_arg(reader.kwargs, place)
+        if args != reader.args or kwargs != reader.kwargs:
+            reader.args, reader.kwargs = args, kwargs
+            self.changed = True
+
+    def _written_on_host(self, node: Node) -> None:
+        """In-place operators run on the host: what else shows these bytes elsewhere is stale."""
+        for each in self.placement.family(node):
+            if each in self.places:
+                on_host = self.places[each].get(HOST)
+                self.places[each] = {HOST: on_host} if on_host is not None else {}
+                self.placement.home[each] = HOST
+
+    def _take_view(self, node: Node) -> None:
+        placement = self.placement
+        home = placement.home[node]
+        self.places[node] = {}
+        if node.target is memory.view or home == HOST:
+            self.places[node][home] = node
+        elif any(
+            placement.side(user, reads_view=True) not in (home, None)
+            for user in node.users
+            if not placement.is_view(user)
+        ):
+            # The operator becomes the host's version right here, so that what it reads can go.
+            self._at(node, HOST, node)
+
+    def _at(self, value: Node, side: Device, reader: Node) -> Node:
+        """The node that holds a value on a side, made for its first reader there."""
+        places = self.places[value]
+        if side not in places:
+            if value in self.placement.views:
+                places[side] = self._view_at(value, side, reader)
+            elif side == HOST:
+                before = self._after_or_before(value, reader)
+                places[side] = self._copy(value, side, before)
+            else:
+                places[side] = self._copy(self._at(value, HOST, reader), side, reader)
+        return places[side]
+
+    def _view_at(self, view: Node, side: Device, reader: Node) -> Node:
+        """Takes a view again, right before its first reader on that side."""
+        root, size = self.placement.views[view]
+        self.changed = True
+        if side == HOST and view.target is not memory.view:
+            base = view.all_input_nodes[0]
+            view.replace_input_with(base, self._at(base, side, reader))
+            if reader is not view:
+                reader.prepend(view)
+            return view
+        target = self._at(root, side, reader)
+        if size is None:
+            return target
+        with self.graph.inserting_before(reader):
+            node = self.graph.call_function(memory.view, (target, size))
+        spec = tensor_spec(target)
+        assert spec is not None
+        node.meta = values_of(view)
+        node.meta["spec"] = _ViewSpec(spec, view.meta["val"].shape)
+        return node
+
+    def _after_or_before(self, value: Node, reader: Node) -> Node:
+        """Before which node a copy to the host stands: as early as it can, unless late is free."""
+        order, home = self.placement.order, self.placement.home[value]
+        now = order[reader]
+        for other, side in self.placement.readers(value):
+            if order.get(other, now) > now and side in (home, None):
+                return reader
+        return self._body if value.op == "placeholder" else value.next
+
+    def _copy(self, source: Node, side: Device, before: Node) -> Node:
+        ops = torch.ops.et_copy
+        copy_op = ops._d2h_copy if side == HOST else ops._h2d_copy
+        self.changed = True
+        with self.graph.inserting_before(before):
+            node = self.graph.call_function(copy_op.default, (source,))
+        source_spec = tensor_spec(source)
+        assert source_spec is not None
+        spec = copy.copy(source_spec)
+        spec.init_mem_planning_fields()
+        # The copy is an activation, whatever its source is: no data, no name in the program.
+        spec.const, spec.storage, spec.extra_tensor_info = False, None, None
+        self.placement.labels[spec] = side
+        node.meta = values_of(source)
+        node.meta["spec"] = spec
+        return node

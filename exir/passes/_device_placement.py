@@ -1,0 +1,191 @@
+"""Where the values of a graph live, and on which side each reader reads them.
+
+Decides, node by node in the graph's order, and changes nothing; `_device_copies` acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from executorch.exir import memory
+from executorch.exir.passes._device_nodes import (
+    D2H,
+    H2D,
+    HOST,
+    Device,
+    device_of_delegate,
+    is_delegate,
+    is_getitem,
+    operator_name,
+    tensor_spec,
+    tensor_specs,
+    written_args,
+)
+from executorch.exir.tensor import TensorSpec
+from torch.fx import GraphModule, Node
+
+VIEW_COPY = "aten::view_copy"
+# The same bytes under another shape, and under the same shape.
+RESHAPES = {VIEW_COPY, "aten::squeeze_copy", "aten::unsqueeze_copy"}
+IDENTITIES = {
+    "aten::_to_copy",
+    "aten::alias_copy",
+    "aten::clone",
+    "aten::detach_copy",
+    "dim_order_ops::_clone_dim_order",
+    "dim_order_ops::_to_dim_order_copy",
+}
+# They read a tensor's sizes, or, like a copy to the host, take it wherever it is.
+_READ_ANYWHERE = {"aten::sym_numel", "aten::sym_size", "aten::sym_stride", D2H}
+
+
+class Options(Protocol):
+    """What `PropagateDevicePass` is told."""
+
+    skip_h2d_for_method_inputs: bool
+    skip_d2h_for_method_outputs: bool
+    enable_non_cpu_memory_planning: bool
+
+
+class Placement:
+    """The placement of one graph; `PropagateDevicePass` says which.
+
+    Attributes:
+        home: node -> the device that its result lives on, as far as the walk has come.
+        views: view -> the value whose bytes it shows, and its size (None: that value's own).
+        labels: spec -> the device to write onto it.
+    """
+
+    def __init__(self, options: Options, module: GraphModule, is_branch: bool) -> None:
+        self.options = options
+        self.module = module
+        self.is_branch = is_branch
+        self.moves = options.enable_non_cpu_memory_planning
+        self.home: dict[Node, Device] = {}
+        self.views: dict[Node, tuple[Node, Any]] = {}
+        self.labels: dict[TensorSpec, Device] = {}
+        self._views_of: dict[Node, list[Node]] = {}
+
+        nodes = list(module.graph.nodes)
+        self.order = {node: index for index, node in enumerate(nodes)}
+        self.output = nodes[-1]
+        self._returned = set(self.output.all_input_nodes)
+        self._written = {arg for node in nodes for arg in written_args(node)}
+
+    def side(self, reader: Node, reads_view: bool = False) -> Device | None:
+        """The device on which a node reads an argument; None: wherever that lives."""
+        if is_delegate(reader):
+            device = device_of_delegate(self.module, reader)
+            return HOST if self.is_branch else device
+        if reader is self.output:
+            # The caller may rebind an output's memory, which a view doesn't own.
+            stays = self.options.skip_d2h_for_method_outputs and not reads_view
+            return None if stays or not self.moves else HOST
+        anywhere = is_getitem(reader) or operator_name(reader) in _READ_ANYWHERE
+        return None if anywhere else HOST
+
+    def readers(self, value: Node) -> Iterator[tuple[Node, Device | None]]:
+        """Those that read a value, directly or through views, each with its side."""
+        pending = [value]
+        while pending:
+            node = pending.pop()
+            for user in node.users:
+                if self.is_view(user, self.home[value]):
+                    pending.append(user)
+                else:
+                    yield user, self.side(user, reads_view=node is not value)
+
+    def is_view(self, node: Node, home: Device | None = None) -> bool:
+        """Whether a node shows its first argument's bytes, at no cost where that one lives."""
+        name = operator_name(node)
+        if node.target is memory.view:
+            return True
+        if name not in RESHAPES and name not in IDENTITIES:
+            return False
+        base = node.all_input_nodes[0]
+        if node in self._written or base in self._written:
+            return False
+        if not self.moves or (home or self.home[base]) == HOST:
+            # Portable kernels make real copies; ExecuTorch elides just these.
+            return name == VIEW_COPY and node not in self._returned
+        return _shows_same_bytes(node, base)
+
+    def settle(self, node: Node) -> None:
+        """Decides where the result of a node that is no view lives, after all before it."""
+        spec = tensor_spec(node)
+        home = HOST
+        if is_delegate(node):
+            home = self.side(node) or HOST
+        elif is_getitem(node):
+            home = self.home[node.all_input_nodes[0]]
+        elif spec is not None and operator_name(node) == H2D:
+            home = (spec.device, spec.device_index)
+        self.home[node] = home
+        if spec is not None:
+            if not self.moves:
+                self.home[node] = self._label_in_host_memory(node, spec)
+            elif node.op == "placeholder":
+                self.home[node] = self._home_of_input(node, spec)
+        if node is not self.output:
+            for each in tensor_specs(node):
+                self.labels[each] = self.home[node]
+
+    def settle_view(self, node: Node) -> None:
+        """The same for a view: it lives where what it shows does."""
+        base = node.all_input_nodes[0]
+        root, size = self.views.get(base, (base, None))
+        if operator_name(node) not in IDENTITIES:
+            size = view_size(node)
+        self.views[node] = (root, size)
+        self._views_of.setdefault(root, []).append(node)
+        self.home[node] = self.home[root]
+        if node.target is not memory.view:
+            spec = tensor_spec(node)
+            assert spec is not None
+            self.labels[spec] = HOST if self.moves else self.home[root]
+
+    def family(self, node: Node) -> list[Node]:
+        """The value that a node is or shows, then all views of that value so far."""
+        root = self.views[node][0] if node in self.views else node
+        return [root, *self._views_of.get(root, ())]
+
+    def _home_of_input(self, node: Node, spec: TensorSpec) -> Device:
+        """Where the caller puts a method input; the host for what isn't the caller's to put."""
+        skips = self.options.skip_h2d_for_method_inputs
+        if not skips or spec.const or node in self._written:
+            return HOST
+        readers = sorted(filter(is_delegate, node.users), key=self.order.__getitem__)
+        sides = (self.side(reader) for reader in readers)
+        return next((side for side in sides if side and side != HOST), HOST)
+
+    def _label_in_host_memory(self, node: Node, spec: TensorSpec) -> Device:
+        """The one device whose delegates touch a value that nothing else reads."""
+        sides = {side for _, side in self.readers(node) if side}
+        if self.home[node] != HOST:
+            sides.add(self.home[node])
+        return sides.pop() if len(sides) == 1 and not spec.const else HOST
+
+
+def _shows_same_bytes(view: Node, base: Node) -> bool:
+    """Whether a view operator's result is its argument's memory, under a shape known ahead."""
+    spec, base_spec = tensor_spec(view), tensor_spec(base)
+    if spec is None or base_spec is None or spec.dtype != base_spec.dtype:
+        return False
+    if operator_name(view) in IDENTITIES:
+        return spec.dim_order == base_spec.dim_order
+    contiguous = all(
+        list(each.dim_order) == list(range(len(each.shape)))
+        for each in (spec, base_spec)
+    )
+    same_dynamism = spec.shape_dynamism == base_spec.shape_dynamism  # _ViewSpec insists
+    return contiguous and same_dynamism and view_size(view) is not None
+
+
+def view_size(node: Node) -> Any:
+    """The size argument for `memory.view`, or None if more than one dimension is symbolic."""
+    if node.target is memory.view or operator_name(node) == VIEW_COPY:
+        return node.args[1]
+    shape = node.meta["val"].shape
+    size = [dim if isinstance(dim, int) else -1 for dim in shape]
+    return size if size.count(-1) <= 1 else None
