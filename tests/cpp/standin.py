@@ -1,7 +1,7 @@
 """Delegates for programs that are checked without a GPU: a few float operators in a text.
 
-A stand-in lowers to a payload that `standin.cpp` and `standin_runtime` can execute, on memory and on
-streams that stand in for a GPU's. It poses under the ids of real backends, by which the device pass
+A stand-in lowers to a payload that `standin.cpp` executes in ExecuTorch's C++ runtime, on memory and
+streams that stand in for a GPU's, and `StandInDelegate` in ours. It poses under the ids of real backends, by which the device pass
 knows what runs in order.
 """
 
@@ -24,6 +24,9 @@ from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes.propagate_device_pass import TARGET_DEVICE_COMPILE_SPEC_KEY
 from torch.export import ExportedProgram
+
+from torchtrt_executorch.runtime import DelegateContext
+from torchtrt_executorch.runtime.values import Value
 
 EDGE = exir_ops.edge.aten
 OPERATORS = {
@@ -56,13 +59,33 @@ class StandInBackend(BackendDetails):
             elif node.op == "output":
                 outputs = node.args[0]
             elif node.target is not operator.getitem:
-                operands = (str(numbers[each]) for each in node.all_input_nodes)
+                nodes = (arg for arg in node.args if isinstance(arg, torch.fx.Node))
+                operands = (str(numbers[each]) for each in nodes)
                 lines.append(" ".join((OPERATORS[node.target], *operands)))
                 numbers[node] = len(numbers)
         inputs = len(numbers) - len(lines)
         head = f"{inputs} {len(outputs)}"
         tail = " ".join(("out", *(str(numbers[each]) for each in outputs)))
         return PreprocessResult("\n".join((head, *lines, tail)).encode())
+
+
+class StandInDelegate:
+    """Runs what `StandInBackend` wrote, in torchtrt_executorch.runtime."""
+
+    def __init__(self, context: DelegateContext) -> None:
+        head, *lines = bytes(context.payload).decode().splitlines()
+        self.inputs = int(head.split()[0])
+        self.lines = [line.split() for line in lines]
+
+    def execute(self, args: Sequence[Value]) -> None:
+        values = [value.tensor.clone() for value in args[: self.inputs]]
+        for name, *numbers in self.lines:
+            operands = [values[int(number)] for number in numbers]
+            if name == "out":
+                for value, result in zip(args[self.inputs :], operands, strict=True):
+                    value.write(result)
+            else:
+                values.append(getattr(torch, name)(*operands))
 
 
 class Groups(Partitioner):
