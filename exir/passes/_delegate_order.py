@@ -322,7 +322,8 @@ def _copies(nodes: list[Node], movable: bool) -> list[Copy]:
         if not movable or stays or not node.users:
             copy.place = index[node]
             continue
-        copy.first = max(index[source] + 1, body)
+        producer = source.all_input_nodes[0] if is_getitem(source) else source
+        copy.first = max(index[producer] + 1, body)
         copy.last = min(index[user] for user in node.users)
         copy.source = found.get(source)
     for copy in reversed(found.values()):
@@ -348,6 +349,9 @@ def _root(node: Node) -> Node:
 def _move(nodes: list[Node], moved: list[Copy]) -> None:
     moving = {copy.node for copy in moved}
     for copy in moved:
+        source = copy.node.all_input_nodes[0]
+        if is_getitem(source):  # which may stand anywhere after its delegate
+            source.all_input_nodes[0].append(source)
         assert copy.place is not None
         before = next(node for node in nodes[copy.place :] if node not in moving)
         before.prepend(copy.node)

@@ -1,0 +1,128 @@
+"""Programs that show whether delegates run in order in ExecuTorch's C++ runtime, and their making.
+
+Each is lowered to stand-ins for a GPU's delegates (`standin`), or by ExecuTorch's CUDA backend, and
+emitted by our device pass, by ours for one stream, and by upstream's.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import standin
+import torch
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    to_edge,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.capture._config import ExecutorchBackendConfig
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
+from executorch.exir.program import _program
+from models import MODELS, Model
+from torch.export import export
+
+from torchtrt_executorch.overlay.upstream import load_upstream
+
+PASS = "executorch.exir.passes.propagate_device_pass"
+
+
+def planned(on: bool = True) -> ExecutorchBackendConfig:
+    return ExecutorchBackendConfig(enable_non_cpu_memory_planning=on)
+
+
+def resident(
+    inputs: bool, outputs: bool, allocate: bool = False
+) -> ExecutorchBackendConfig:
+    return ExecutorchBackendConfig(
+        propagate_device_config=PropagateDeviceConfig(inputs, outputs),
+        memory_planning_pass=MemoryPlanningPass(
+            alloc_graph_input=allocate, alloc_graph_output=allocate
+        ),
+    )
+
+
+OPTIONS = {
+    "default": planned,
+    "skip": lambda: resident(True, True),
+    "skipout": lambda: resident(False, True),
+    "noalloc": lambda: resident(False, False),
+}
+
+SIDES = ("ours", "one-stream", "upstream")
+
+
+def lower(program: Model, real: bool) -> tuple[torch.nn.Module, EdgeProgramManager]:
+    """The model and its edge program, with stand-ins or, if ``real``, CUDA libraries."""
+    torch.manual_seed(0)
+    size = program.size(real)
+    model = program.model(size).eval()
+    exported = export(model, (program.inputs(size, 0),))
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    groups = standin.ends_and_begins(program.host)
+    if not real:
+        edge = to_edge(exported, compile_config=config)
+        return model, standin.pose(
+            edge.to_backend(standin.Groups(groups)), ["CudaBackend"]
+        )
+    from cuda_groups import CudaGroups
+
+    partitioner = CudaGroups(groups)
+    return model, to_edge_transform_and_lower(
+        exported, partitioner=[partitioner], compile_config=config
+    )
+
+
+def emit(edge: EdgeProgramManager, config: ExecutorchBackendConfig, side: str) -> Any:
+    """The ExecuTorch program of a copy of ``edge``, by one of `SIDES`."""
+    devices = config.propagate_device_config
+    if side == "one-stream":
+        devices.shared_stream = True
+    edge = copy.deepcopy(edge)
+    if side != "upstream":
+        return edge.to_executorch(config)
+    theirs = load_upstream(PASS).PropagateDevicePass
+    with mock.patch.object(_program, "PropagateDevicePass", theirs):
+        return edge.to_executorch(config)
+
+
+def make(folder: Path, real: bool, names: Sequence[str] = ()) -> None:
+    """Writes ``PROGRAM_OPTION_SIDE/program.pte`` and ``.json``, and ``PROGRAM.pt``, the model's state."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for program in MODELS:
+        if (program.real_only and not real) or (names and program.name not in names):
+            continue
+        model, edge = lower(program, real)
+        torch.save(model.state_dict(), folder / f"{program.name}.pt")
+        for option in program.options:
+            for side in SIDES:
+                name = f"{program.name}_{option}_{side}"
+                try:
+                    emitted = emit(edge, OPTIONS[option](), side)
+                except Exception as error:
+                    print(f"{name}: refused, {str(error).splitlines()[0]}")
+                    continue
+                (folder / name).mkdir(exist_ok=True)
+                emitted.save(str(folder / name / "program.pte"))
+                plan = emitted.executorch_program.execution_plan[0]
+                places = {
+                    role: "".join(_place(plan.values[i].val) for i in indices)
+                    for role, indices in (
+                        ("inputs", plan.inputs),
+                        ("outputs", plan.outputs),
+                    )
+                }
+                bound = option in ("skip", "skipout", "noalloc")
+                places["bind"] = places["outputs"] if bound else ""
+                (folder / name / "program.json").write_text(json.dumps(places))
+
+
+def _place(tensor: Any) -> str:
+    extra = tensor.extra_tensor_info
+    return "d" if extra is not None and extra.device_type.value else "h"
