@@ -58,8 +58,10 @@ OPTIONS = {
 SIDES = ("ours", "one-stream", "upstream")
 
 
-def lower(program: Model, real: bool) -> tuple[torch.nn.Module, EdgeProgramManager]:
-    """The model and its edge program, with stand-ins or, if ``real``, CUDA libraries."""
+def lower(
+    program: Model, real: bool, backends: Sequence[str] = ("CudaBackend",)
+) -> tuple[torch.nn.Module, EdgeProgramManager]:
+    """The model and its edge program, with stand-ins as ``backends`` or, if ``real``, CUDA libraries."""
     torch.manual_seed(0)
     size = program.size(real)
     model = program.model(size).eval()
@@ -68,9 +70,8 @@ def lower(program: Model, real: bool) -> tuple[torch.nn.Module, EdgeProgramManag
     groups = standin.ends_and_begins(program.host)
     if not real:
         edge = to_edge(exported, compile_config=config)
-        return model, standin.pose(
-            edge.to_backend(standin.Groups(groups)), ["CudaBackend"]
-        )
+        edge = edge.to_backend(standin.Groups(groups))
+        return model, standin.pose(edge, backends)
     from cuda_groups import CudaGroups
 
     partitioner = CudaGroups(groups)

@@ -114,7 +114,9 @@ class Groups(Partitioner):
         return PartitionResult(exported_program, tags)
 
 
-def ends_and_begins(host: tuple[str, ...], begin: tuple[str, ...] = (".neg.", ".sub.")) -> Any:
+def ends_and_begins(
+    host: tuple[str, ...], begin: tuple[str, ...] = (".neg.", ".sub.")
+) -> Any:
     """Groups for `Groups`: what is the host's ends one, and some operators begin one."""
     state = {"group": 0, "used": False}
 

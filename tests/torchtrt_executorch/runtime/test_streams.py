@@ -1,0 +1,116 @@
+"""``ordered_streams=False``: what ExecuTorch's C++ runtime may run at the same time is reported."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchtrt_executorch.runtime import DeviceError, load, register_backend
+
+from . import programs as runtime_programs
+
+pytestmark = runtime_programs.needs_device_copies
+CPP = Path(__file__).parents[2] / "cpp"
+
+
+def _load(name):
+    """A module of tests/cpp, which the check in C++ shares."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, CPP / f"{name}.py")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+standin, models = _load("standin"), _load("models")
+PROGRAMS = [model for model in models.MODELS if not model.real_only]
+
+
+@pytest.fixture(autouse=True)
+def standins():
+    register_backend("CudaBackend", standin.StandInDelegate)
+    register_backend("TensorRTBackend", standin.StandInDelegate)
+    yield
+    register_backend("CudaBackend", None)
+    register_backend("TensorRTBackend", None)
+
+
+def emitted(model, option="default", side="ours", backends=("CudaBackend",)):
+    programs = _load("programs")
+    module, edge = programs.lower(model, real=False, backends=backends)
+    return module, programs.emit(edge, programs.OPTIONS[option](), side).buffer
+
+
+def check(model, module, buffer, ordered):
+    program = load(buffer, simulate_devices=True, ordered_streams=ordered)
+    module = copy.deepcopy(module)  # which may have state
+    for run in range(2):
+        x = model.inputs(model.small, run)
+        expected = module(x)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        torch.testing.assert_close(program.run(x), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model, option",
+    [(model, option) for model in PROGRAMS for option in model.options],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_programs_are_in_order_on_streams_of_their_own(model, option):
+    module, buffer = emitted(model, option)
+    check(model, module, buffer, ordered=False)
+    check(model, module, buffer, ordered=None)
+
+
+@pytest.mark.parametrize(
+    "name", ["shared-input", "handed-over", "host-reads-both", "reused-memory"]
+)
+def test_programs_for_one_stream_say_so_and_are_not_in_order_on_several(name):
+    model = models.by_name(name)
+    module, buffer = emitted(model, side="one-stream")
+    check(model, module, buffer, ordered=True)
+    check(model, module, buffer, ordered=None)  # the program says what it needs
+    with pytest.raises(DeviceError, match=r"may .*nothing orders the two on cuda:0"):
+        check(model, module, buffer, ordered=False)
+
+
+@pytest.mark.parametrize(
+    "backends, sound",
+    [
+        (("CudaBackend", "CudaBackend"), False),
+        (("CudaBackend", "TensorRTBackend"), False),
+        (("TensorRTBackend", "CudaBackend"), True),
+        (("TensorRTBackend", "TensorRTBackend"), True),
+    ],
+)
+def test_who_waits_for_whom(backends, sound):
+    """TensorRT's delegate waits for its own work, and for no other; CUDA's for neither."""
+    model = models.by_name("handed-over")
+    module, buffer = emitted(model, side="upstream", backends=backends)
+    if sound:
+        check(model, module, buffer, ordered=False)
+    else:
+        with pytest.raises(DeviceError, match="reads .*may still be writing"):
+            check(model, module, buffer, ordered=False)
+
+
+def test_memory_that_is_still_read_is_not_written(monkeypatch):
+    """Without the planner's knowledge of it, a delegate writes where another one reads."""
+    from executorch.exir.passes import _delegate_order
+
+    monkeypatch.setattr(_delegate_order, "busy_until", lambda module: iter(()))
+    model = models.by_name("reused-memory")
+    module, buffer = emitted(model)
+    with pytest.raises(DeviceError, match="writes .*may still read"):
+        check(model, module, buffer, ordered=False)
+
+
+def test_the_option_is_for_simulations():
+    _, buffer = emitted(models.by_name("alone"))
+    with pytest.raises(ValueError, match="simulate_devices=True"):
+        load(buffer, ordered_streams=False)
