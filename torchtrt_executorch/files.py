@@ -49,7 +49,25 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 def write_program(program: Any, file: Path) -> None:
-    """Write an ``ExecutorchProgramManager`` to ``file``, its external weights beside it."""
+    """Write an ``ExecutorchProgramManager`` to ``file``, its external weights beside it.
+
+    ExecuTorch names data files after what is in them, the same for every model; here their names
+    begin with the program's: see :func:`data_file_name`.
+    """
     with open(file, "wb") as stream:
         program.write_to_file(stream)
-    program.write_tensor_data_to_file(file.parent)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        program.write_tensor_data_to_file(folder)
+        for data in sorted(Path(folder).iterdir()):
+            os.replace(data, file.parent / data_file_name(file, data.name))
+
+
+def data_file_name(program: Path, name: str) -> str:
+    """Return what the data file that ExecuTorch calls ``name`` is called beside ``program``.
+
+    Beside ``model.pte``, ``_default_external_constant.ptd`` is ``model.ptd``, and any other
+    ``data.ptd`` is ``model.data.ptd``.
+    """
+    if name == "_default_external_constant.ptd":
+        return f"{program.stem}.ptd"
+    return f"{program.stem}.{name}"

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Callable, Mapping
 
 from executorch.exir._data_dependent import forget_unclaimed_symbols
+from executorch.exir.program._external_data import with_expected_data
 from torch.export import ExportedProgram
 
 from torchtrt_executorch.files import check_writable, staged, write_program
@@ -24,9 +25,10 @@ from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
 
 def apply(module: ModuleType) -> None:
-    """Wrap the two ways into ExecuTorch, and the manager's ``save``."""
+    """Wrap the two ways into ExecuTorch, and the two ways out of it."""
     manager = module.ExecutorchProgramManager
     vars(module).update(
+        serialize_for_executorch=wrapped(module.serialize_for_executorch, _serialize),
         to_edge=wrapped(module.to_edge, _lower, like=undecorated(module.to_edge)),
         to_edge_transform_and_lower=wrapped(
             module.to_edge_transform_and_lower,
@@ -146,6 +148,18 @@ def _lower_and_check(
         partitioners = given.get(method) if isinstance(given, Mapping) else given
         check_nothing_left(edge.exported_program(method), partitioners or (), method)
     return edge
+
+
+def _serialize(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    call = signature(function).bind(*args, **kwargs)
+    call.arguments["named_data_store"] = with_expected_data(
+        call.arguments["emitter_output"],
+        call.arguments.get("named_data_store"),
+        trained_on=call.arguments["config"].external_mutable_weights,
+    )
+    return function(*call.args, **call.kwargs)
 
 
 def _save(

@@ -116,5 +116,5 @@ def tables(file: ProgramFile) -> Iterator[Table]:
     if file.named_data:
         table = Table("named data", "bytes")
         for key, entry in file.named_data.items():
-            table.add_row(Text(key), f"{len(entry.data):,}")
+            table.add_row(Text(key), f"{len(entry.held):,}")
         yield table

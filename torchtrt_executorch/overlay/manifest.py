@@ -377,6 +377,7 @@ PATCHES: tuple[Patch, ...] = (
         adds=(
             *_LIFTING,
             _SYMBOLS,
+            "executorch.exir.program._external_data",
             "torch_tensorrt.dynamo._inlining",
             f"{_BACKEND}._engine_placeholders",
             f"{_BACKEND}._source",
@@ -450,6 +451,7 @@ PATCHES: tuple[Patch, ...] = (
                 "ExecutorchProgramManager.write_tensor_data_to_file",
                 ("outdir",),
             ),
+            Anchor("executorch.exir.program._program", "serialize_for_executorch"),
         ),
     ),
     Patch(

@@ -6,19 +6,31 @@ read before they are used, and nothing that a program does reaches the file.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Mapping, Sequence, Union
+from typing import Any, Iterable, Mapping, Sequence, Union
 
 from executorch.exir import schema
 from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
 
+from torchtrt_executorch.overlay.served import load_alone
 from torchtrt_executorch.runtime import ptd_schema, pte_schema
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.flatbuffer import decode
+
+load_alone("executorch.exir.program._external_data")
+
+# isort: split
+from executorch.exir.program._external_data import (  # noqa: E402
+    KEY,
+    Expected,
+    expected_data,
+)
 
 Source = Union[str, "PathLike[str]", bytes, bytearray, memoryview]
 
@@ -32,10 +44,33 @@ _PTD_HEADER = struct.Struct("<4sIQQQQ")
 
 @dataclass(frozen=True)
 class NamedData:
-    """One named blob. ``layout`` is set for tensors of a ``.ptd``."""
+    """One named blob.
 
-    data: memoryview
+    Attributes:
+        held: Its bytes, as the file has them.
+        layout: Set for tensors of a ``.ptd``.
+        key: Its name.
+        sha256: In hexadecimal, of the bytes that the program was saved with, if it says.
+    """
+
+    held: memoryview
     layout: Any = None
+    key: str = ""
+    sha256: str = ""
+
+    @cached_property
+    def data(self) -> memoryview:
+        """Its bytes, checked: they are read as a whole the first time, not when the file is.
+
+        Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` for other bytes than the
+        program was saved with.
+        """
+        if self.sha256 and hashlib.sha256(self.held).hexdigest() != self.sha256:
+            raise ProgramError(
+                f"a data file isn't this program's: it holds another {self.key!r} than the program "
+                "was saved with; pass the .ptd that was saved beside the .pte"
+            )
+        return self.held
 
 
 @dataclass(frozen=True)
@@ -118,11 +153,51 @@ def read_program(source: Source, data_files: Sequence[Source] = ()) -> ProgramFi
     named: dict[str, NamedData] = {}
     for entry in program.named_data or []:
         _add(named, entry, segments, None)
+    table = named.pop(KEY, None)
+    expected = _expected(table.data) if table else None
     for file in data_files:
-        for key, value in read_data(file).items():
+        given = read_data(file)
+        if expected is not None:
+            given = _own(given, expected)
+        for key, value in given.items():
             if named.setdefault(key, value) is not value:
                 raise ProgramError(f"named data {key!r} is given twice")
     return ProgramFile(program, segments, named)
+
+
+def _expected(table: memoryview) -> dict[str, Expected]:
+    try:
+        return expected_data(table)
+    except ValueError as error:
+        raise ProgramError(
+            f"the program's table of external data is damaged: {error}"
+        ) from error
+
+
+def _own(
+    given: dict[str, NamedData], expected: Mapping[str, Expected]
+) -> dict[str, NamedData]:
+    """Return what of a data file the program expects, with its digests."""
+    own = {key: value for key, value in given.items() if key in expected}
+    if given and not own:
+        raise ProgramError(
+            f"a data file isn't this program's: it holds {_some(given)}, and the program was saved "
+            f"with {_some(expected)}; pass the .ptd that was saved beside the .pte"
+        )
+    for key, value in own.items():
+        if len(value.held) != expected[key].nbytes:
+            raise ProgramError(
+                f"a data file isn't this program's: it has {len(value.held)} bytes for {key!r}, "
+                f"and the program was saved with {expected[key].nbytes}"
+            )
+    return {
+        key: replace(value, sha256=expected[key].sha256) for key, value in own.items()
+    }
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *rest = names
+    return f"{first!r} and {len(rest)} more" if rest else f"{first!r}"
 
 
 def read_data(source: Source) -> dict[str, NamedData]:
@@ -210,4 +285,4 @@ def _add(
         )
     if entry.key in named:
         raise ProgramError(f"named data {entry.key!r} is in the file twice")
-    named[entry.key] = NamedData(segments[entry.segment_index], layout)
+    named[entry.key] = NamedData(segments[entry.segment_index], layout, entry.key)

@@ -88,10 +88,39 @@ def test_missing_external_weights_are_named() -> None:
     with pytest.raises(ProgramError, match=r"\(weight\).*data_files"):
         load(pte).method()
     _, other = _external(torch.nn.Linear(4, 5), torch.randn(2, 4))
-    with pytest.raises(ProgramError, match="don't belong together"):
-        load(pte, [other]).method()
+    with pytest.raises(ProgramError, match="isn't this program's.*bytes for 'weight'"):
+        load(pte, [other])
     with pytest.raises(ProgramError, match="given twice"):
         load(pte, [ptd, ptd])
+
+
+def test_somebody_elses_weights() -> None:
+    """Called alike and of one size, which is what the same model, trained again, has."""
+    x = torch.randn(2, 4)
+    pte, own = _external(torch.nn.Linear(4, 3), x)
+    _, again = _external(torch.nn.Linear(4, 3), x)
+    load(pte, [own]).method()
+    with pytest.raises(ProgramError, match="another '(weight|bias)'"):
+        load(pte, [again]).method()
+    with pytest.raises(
+        ProgramError, match="it holds 'other', and.*and 1 more"
+    ):
+        load(pte, [_external(Other(), x)[1]])
+    edge = to_edge(export(torch.nn.Linear(4, 3), (x,)))
+    trained = ExecutorchBackendConfig(
+        external_constants=True, external_mutable_weights=True
+    )
+    pte = bytes(edge.to_executorch(trained).buffer)
+    load(pte, [again]).method()  # weights that are trained on change
+
+
+class Other(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.other
 
 
 def test_data_files_are_bounded() -> None:

@@ -1,0 +1,98 @@
+"""What a program expects in its data files: for each key its size, and a digest of its bytes.
+
+ExecuTorch finds external data by its key alone, and two models call their weights alike: a program
+that is given the other's file loads and is wrong. A ``.pte`` has room for named data of its own, so
+one that was saved with external data holds this table (pytorch/TensorRT#4404).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Mapping
+
+from executorch.exir._serialize._named_data_store import (
+    NamedDataStore,
+    NamedDataStoreOutput,
+)
+
+#: The key of the table in the program's named data.
+KEY = "torchtrt_executorch.external_data"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one key of a data file has to hold.
+
+    Attributes:
+        nbytes: Its size in bytes.
+        sha256: The digest of its bytes in hexadecimal; empty for weights that are trained on.
+    """
+
+    nbytes: int
+    sha256: str
+
+
+def expected_data(table: bytes | memoryview) -> dict[str, Expected]:
+    """Read the table of a program.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    try:
+        found = json.loads(bytes(table))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("not a table")
+    expected = {}
+    for key, row in found.items():
+        if not isinstance(row, list) or [*map(type, row)] != [int, str]:
+            raise ValueError(f"{key!r} has no size and digest")
+        expected[key] = Expected(*row)
+    return expected
+
+
+def with_expected_data(
+    emitted: Any, named: NamedDataStoreOutput | None, *, trained_on: bool
+) -> NamedDataStoreOutput | None:
+    """Return a program's named data with the table of what goes into its data files.
+
+    Without external data it is ``named`` itself.
+
+    Args:
+        emitted: ExecuTorch's ``EmitterOutput``.
+        named: What delegates want stored.
+        trained_on: The weights in data files change after they were written: no digests of them.
+    """
+    rows: dict[str, tuple[int, str]] = {}
+    for keys in emitted.external_constant_map.values():
+        for key, index in keys.items():
+            data = emitted.external_constant_buffer[index]
+            rows[key] = (len(data), "" if trained_on else _digest(data))
+    for entries in named.external_data.values() if named is not None else ():
+        for key, entry in entries.items():
+            data = named.buffers[entry.buffer_index]  # type: ignore[union-attr]
+            rows[key] = (len(data), _digest(data))
+    return _with_entry(named, rows) if rows else named
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _with_entry(
+    named: NamedDataStoreOutput | None, rows: Mapping[str, tuple[int, str]]
+) -> NamedDataStoreOutput:
+    store = NamedDataStore()
+    store.add_named_data(KEY, json.dumps(rows, sort_keys=True).encode())
+    own = store.get_named_data_store_output()
+    if named is None:
+        return own
+    entry = replace(own.pte_data[KEY], buffer_index=len(named.buffers))
+    return replace(
+        named,
+        buffers=[*named.buffers, *own.buffers],
+        pte_data={**named.pte_data, KEY: entry},
+    )
