@@ -2,8 +2,10 @@
 
     python examples/detector.py --output detector.pte
 
-The partner is ExecuTorch's CUDA backend where there is a GPU, and XNNPACK elsewhere. Where
-TensorRT can't build engines, they are emulated. The weights are random; nothing is downloaded.
+The partner is ExecuTorch's CUDA backend where there is a GPU, and XNNPACK elsewhere. TensorRT-RTX
+builds real engines anywhere; where they can't run, their partitions stand in for them. Only where
+there is TensorRT alone, and it can't build, engines are emulated. The weights are random; nothing
+is downloaded.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from transformers import YolosConfig, YolosForObjectDetection
 from torchtrt_executorch import emulated_engines, runtime
 from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.files import check_writable, staged, write_program
-from torchtrt_executorch.host.present import can_build_engines
+from torchtrt_executorch.host.present import can_build_engines, can_run_engines
 
 HEIGHT, WIDTH, QUERIES, THRESHOLD = 128, 192, 40, 0.3
 ROUTINGS = ("target", "node")
@@ -184,7 +186,9 @@ def demonstrate(output: Path, routing: str, report: Report) -> None:
             edges[way] = lowered(module, image)
         report.operators(way, partitions, edges[way].exported_program())
 
-    if emulate:  # the Python form of a real engine can't be executed
+    if (
+        not can_run_engines()
+    ):  # a real engine's Python form isn't executable where it runs
         with report.step("Run the edge program in Python"):
             compare("edge program", edges[routing].exported_program().module()(image))
     with report.step(f"Write {output}"):

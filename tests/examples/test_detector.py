@@ -27,7 +27,9 @@ from torch_tensorrt.executorch.serialization import (
 
 from torchtrt_executorch import runtime
 from torchtrt_executorch.emulation import payload
-from torchtrt_executorch.host.present import can_build_engines
+from torchtrt_executorch.host.builder import installed_builder
+from torchtrt_executorch.host.present import can_build_engines, can_run_engines
+from torchtrt_executorch.plans import origin
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODULES = ("detector", "report", "operator_counts")
@@ -35,8 +37,8 @@ MODULES = ("detector", "report", "operator_counts")
 on_cpu = pytest.mark.skipif(
     torch.cuda.is_available(), reason="with a GPU the partner is the CUDA backend"
 )
-with_emulation = pytest.mark.skipif(
-    can_build_engines(), reason="only an emulated engine still tells its operators"
+with_stand_ins = pytest.mark.skipif(
+    can_run_engines(), reason="an engine that runs here doesn't tell its operators"
 )
 
 
@@ -83,7 +85,7 @@ def app(detector: ModuleType) -> typer.Typer:
 def test_every_run_agrees_with_eager(detector: ModuleType, demo: Demo) -> None:
     assert max(demo.report.differences.values()) <= detector.TOLERANCE
     runs = {".pte"}
-    if demo.report.emulated:
+    if not can_run_engines():
         runs |= {"edge program"}
     if detector.DEVICE.type == "cpu":
         runs |= {".pte, simulated devices", "after YOLOS, in ExecuTorch"}
@@ -122,32 +124,34 @@ def test_kernel_count_is_the_files(demo: Demo) -> None:
     assert demo.report.counts["target"]["CPU kernels"] == len(kernels)
 
 
-@with_emulation
-def test_tensorrt_count_is_the_engines(
-    demo: Demo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs: list[torch.fx.Graph] = []
-    load = torch.export.load
-
-    def listening(*args: Any, **kwargs: Any) -> Any:
-        program = load(*args, **kwargs)
-        graphs.append(program.graph)
-        return program
-
-    monkeypatch.setattr(torch.export, "load", listening)
+def engines(demo: Demo) -> list[memoryview]:
     program = deserialize_pte_binary(demo.output.read_bytes()).program
-    for delegate in demo.plan.delegates:
-        if delegate.id == "TensorRTBackend":
-            blob = program.backend_delegate_data[delegate.processed.index].data
-            engine, _ = deserialize_engine(memoryview(bytes(blob)))
-            payload.load(engine)
+    blobs = [
+        program.backend_delegate_data[delegate.processed.index].data
+        for delegate in demo.plan.delegates
+        if delegate.id == "TensorRTBackend"
+    ]
+    return [deserialize_engine(memoryview(bytes(blob)))[0] for blob in blobs]
+
+
+@with_stand_ins
+def test_tensorrt_count_is_the_engines(demo: Demo) -> None:
+    programs = [payload.stand_in_of(engine) for engine in engines(demo)]
     operators = [
         node
-        for graph in graphs
-        for node in graph.nodes
+        for program in programs
+        for node in program._program.graph.nodes
         if isinstance(node.target, torch._ops.OpOverload)
     ]
     assert len(operators) == demo.report.counts["target"]["TensorRT"]
+
+
+def test_engines_are_emulated_only_where_nothing_builds_them(demo: Demo) -> None:
+    for engine in engines(demo):
+        assert payload.is_emulated(engine) == (not can_build_engines())
+        assert origin(engine).builder is (
+            installed_builder() if can_build_engines() else None
+        )
 
 
 def test_routing_only_moves_operators(demo: Demo) -> None:

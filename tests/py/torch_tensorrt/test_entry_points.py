@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
+from torchtrt_executorch.overlay.upstream import installed_release
+
 from . import entry_points
 
-HAS_OBJECTS = Version(version("torch-tensorrt")) >= Version("2.13")
+HAS_OBJECTS = Version(installed_release("torch-tensorrt") or "0") >= Version("2.13")
 ENTRIES = (*entry_points.OTHERS, *(entry_points.RETRACING if HAS_OBJECTS else ()))
 
 
