@@ -13,12 +13,13 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test test-all lint format bench fuzz clean
+.PHONY: help environment demo test test-all test-cpp lint format bench fuzz clean
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
 	@echo "make test      the tests, on LANE=$(LANE)"
 	@echo "make test-all  the slow sweeps as well"
+	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, built from EXECUTORCH=its sources"
 	@echo "make lint      black, isort, ruff, mypy"
 	@echo "make format    let black and isort write"
 	@echo "make bench     tables of ours beside upstream's"
@@ -46,6 +47,10 @@ lint: environment
 format: environment
 	@$(RUN)/isort --quiet $(SOURCES)
 	@$(RUN)/black --quiet $(SOURCES)
+
+test-cpp: environment
+	@$(RUN)/python tests/cpp/check.py build make run --executorch $(EXECUTORCH) \
+	  $(if $(FLATBUFFERS),--flatbuffers $(FLATBUFFERS)) --out build/cpp
 
 bench: environment
 	@$(RUN)/python -m benchmarks

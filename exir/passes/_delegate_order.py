@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import copy as shallow_copy
 
 import torch
 from executorch.exir import memory
+from executorch.exir.passes._copy_schedule import Copy, HandOver, Sweep
 from executorch.exir.passes._delegate_streams import (
     Streams,
     declare_shared_stream,
@@ -40,44 +41,8 @@ from executorch.exir.tensor import TensorSpec
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils import _pytree as pytree
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class HandOver:
-    """A delegate reads what another may still be writing: something has to order the two.
-
-    Attributes:
-        first: The first position between them, as an index into the nodes to stand before.
-        last: The last one: right before the reader.
-    """
-
-    device: Device
-    first: int
-    last: int
-
-
-@dataclass(eq=False)
-class Copy:
-    """A copy between host and device, and the positions that its operands leave it.
-
-    Attributes:
-        index: Where it stands.
-        first: The first position where its source is there.
-        last: The last one: right before its first reader.
-        place: Where it is to stand; None while that is open.
-        source: The copy whose result it copies on, to another device.
-    """
-
-    node: Node
-    device: Device
-    index: int
-    first: int
-    last: int
-    place: int | None = None
-    source: Copy | None = None
 
 
 def order_delegates(module: GraphModule) -> bool:
@@ -90,19 +55,16 @@ def order_delegates(module: GraphModule) -> bool:
     """
     nodes = list(module.graph.nodes)
     hand_overs = sorted(_hand_overs(module, nodes), key=lambda each: each.last)
-    if not hand_overs:
-        return False
-    as_they_stand = _Sweep(_copies(nodes, movable=False))
-    fences = as_they_stand.run(hand_overs)
+    fences = Sweep(_copies(nodes, movable=False)).run(hand_overs)
     moved: list[Copy] = []
     if fences:
-        sweep = _Sweep(_copies(nodes, movable=True))
+        sweep = Sweep(_copies(nodes, movable=True))
         fewer = sweep.run(hand_overs)
         if len(fewer) < len(fences):
             fences, moved = fewer, sweep.moved()
     _move(nodes, moved)
-    for fence in fences:
-        _insert_fence(module, nodes[fence.last], fence.device)
+    if fences:
+        _insert_fences(module, [(nodes[each.last], each.device) for each in fences])
     if moved or fences:
         logger.info(
             "delegates hand over %d tensors between streams: %d copies moved between them, "
@@ -112,6 +74,13 @@ def order_delegates(module: GraphModule) -> bool:
             len(fences),
         )
     return bool(moved or fences)
+
+
+def missing_fences(module: GraphModule) -> int:
+    """How many copies a graph lacks between its delegates, each where it serves most of them."""
+    nodes = list(module.graph.nodes)
+    hand_overs = sorted(_hand_overs(module, nodes), key=lambda each: each.last)
+    return len(Sweep(_copies(nodes, movable=False)).run(hand_overs))
 
 
 def declare_shared_streams(module: GraphModule) -> bool:
@@ -187,79 +156,6 @@ def warn_of_host_memory(module: GraphModule, node: Node) -> None:
         )
 
 
-class _Sweep:
-    """Serves hand-overs in the order of their ends, each by the copy that will be missed least.
-
-    That is: by one that stands between already; else by one that has to stand before this end
-    anyway, as late as it can; else by the one of the rest that has to stand somewhere soonest;
-    else by a fence, right before the reader. Exchanging the choices of any other solution for
-    these, first to last, never makes it larger: copies that end before the hand-over are of no
-    use to later ones, and all others serve it from its very end, where most later ones begin.
-    """
-
-    def __init__(self, copies: list[Copy]) -> None:
-        self.copies = copies
-        self._coming = sorted(
-            (copy for copy in copies if copy.place is None),
-            key=lambda copy: copy.first,
-            reverse=True,
-        )
-        self._open: dict[Device, list[tuple[int, int]]] = {}  # (last, index), sorted
-        self._by_index = {copy.index: copy for copy in copies}
-        self._placed: dict[Device, list[int]] = {}
-        for copy in copies:
-            if copy.place is not None:
-                insort(self._placed.setdefault(copy.device, []), copy.place)
-
-    def run(self, hand_overs: list[HandOver]) -> list[HandOver]:
-        """Places copies; returns the hand-overs that need a fence."""
-        fences = []
-        for each in hand_overs:
-            placed = self._placed.setdefault(each.device, [])
-            at = bisect_left(placed, each.first)
-            if at < len(placed) and placed[at] <= each.last:
-                continue
-            if (copy := self._take(each)) is None:
-                fences.append(each)
-                insort(placed, each.last)
-            else:
-                self._place(copy, min(copy.last, each.last))
-        return fences
-
-    def _take(self, hand_over: HandOver) -> Copy | None:
-        while self._coming and self._coming[-1].first <= hand_over.last:
-            copy = self._coming.pop()
-            if copy.place is None:
-                insort(self._open.setdefault(copy.device, []), (copy.last, copy.index))
-        candidates = self._open.get(hand_over.device, [])
-        later = bisect_left(candidates, (hand_over.last + 1, 0))
-        if later and candidates[later - 1][0] >= hand_over.first:
-            later -= 1
-        elif later == len(candidates):
-            return None
-        return self._by_index[candidates.pop(later)[1]]
-
-    def _place(self, copy: Copy, place: int) -> None:
-        copy.place = place
-        insort(self._placed.setdefault(copy.device, []), place)
-        source = copy.source
-        if source is not None and source.place is None:
-            # What it copies on has to be there before, and might as well be there just then.
-            entry = (source.last, source.index)
-            if entry in (known := self._open.get(source.device, [])):
-                known.remove(entry)
-            self._place(source, min(source.last, place))
-
-    def moved(self) -> list[Copy]:
-        """The copies that have a new place, what they copy from first."""
-        for copy in self.copies:
-            if copy.place is None:
-                copy.place = copy.index
-                if copy.source is not None and copy.source.place is not None:
-                    copy.place = max(copy.place, copy.source.place)
-        return [copy for copy in self.copies if copy.place != copy.index]
-
-
 def _streams(module: GraphModule, delegate: Node) -> Streams:
     lowered = lowered_module(module, delegate)
     assert lowered is not None  # device_of_delegate has seen to that
@@ -292,12 +188,14 @@ def _orders(node: Node) -> Device | None:
         return None
     source = node.all_input_nodes[0]
     on_device = tensor_spec(node if name == H2D else source)
-    values = pytree.tree_leaves(source.meta.get("val"))
-    if on_device is None or not all(
-        statically_known_true(value.numel() > 0)
-        for value in values
-        if isinstance(value, torch.Tensor)
-    ):
+    value = source.meta.get("val")
+    if isinstance(value, (list, tuple)):
+        (value,) = value  # a delegate's only output, taken whole
+    never_empty = value is None or all(
+        size > 0 if isinstance(size, int) else statically_known_true(size > 0)
+        for size in value.shape
+    )
+    if on_device is None or not never_empty:
         return None
     return on_device.device, on_device.device_index
 
@@ -353,23 +251,29 @@ def _move(nodes: list[Node], moved: list[Copy]) -> None:
         if is_getitem(source):  # which may stand anywhere after its delegate
             source.all_input_nodes[0].append(source)
         assert copy.place is not None
-        before = next(node for node in nodes[copy.place :] if node not in moving)
-        before.prepend(copy.node)
+        place = copy.place
+        while nodes[place] in moving:
+            place += 1
+        nodes[place].prepend(copy.node)
 
 
-def _insert_fence(module: GraphModule, reader: Node, device: Device) -> None:
-    """Copies a byte, no matter which, to the device: in its out-variant, which nothing removes."""
+def _insert_fences(module: GraphModule, fences: list[tuple[Node, Device]]) -> None:
+    """Copies a byte, no matter which, to a device: in its out-variant, which nothing removes."""
     mode = detect_fake_mode([node.meta.get("val") for node in module.graph.nodes])
-    byte = torch.empty(1, dtype=torch.uint8, device="meta")
-    value = mode.from_tensor(torch.empty(1, dtype=torch.uint8)) if mode else byte
-    specs = [TensorSpec.from_tensor(value), TensorSpec.from_tensor(value)]
-    specs[1].device, specs[1].device_index = device
+    value = torch.empty(1, dtype=torch.uint8)
+    value = mode.from_tensor(value) if mode else value
     allocation = ((1,), torch.uint8)
-    with module.graph.inserting_before(reader):
-        here = module.graph.call_function(memory.alloc, (allocation,))
-        there = module.graph.call_function(memory.alloc, (allocation,))
-        fence = module.graph.call_function(
-            torch.ops.et_copy._h2d_copy.out, (here,), {"out": there}
-        )
-    for node, spec in ((here, specs[0]), (there, specs[1]), (fence, specs[1])):
-        node.meta.update(val=value, spec=spec)
+    model = TensorSpec.from_tensor(value)
+    for reader, device in fences:
+        host, copied = shallow_copy(model), shallow_copy(model)
+        for each in (host, copied):
+            each.init_mem_planning_fields()
+        copied.device, copied.device_index = device
+        with module.graph.inserting_before(reader):
+            here = module.graph.call_function(memory.alloc, (allocation,))
+            there = module.graph.call_function(memory.alloc, (allocation,))
+            fence = module.graph.call_function(
+                torch.ops.et_copy._h2d_copy.out, (here,), {"out": there}
+            )
+        for node, spec in ((here, host), (there, copied), (fence, copied)):
+            node.meta.update(val=value, spec=spec)

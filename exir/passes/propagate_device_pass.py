@@ -134,34 +134,28 @@ class PropagateDevicePass(PassBase):
         changed = False
         for module in graph_module.modules():
             if isinstance(module, GraphModule):
-                is_branch = module is not graph_module
-                placement = Placement(self, module, is_branch)
-                if self.enable_non_cpu_memory_planning:
-                    changed |= self._move(placement)
-                else:
-                    _label(placement)
-                changed |= _write_labels(placement)
-                if self.enable_non_cpu_memory_planning and not is_branch:
-                    changed |= self._order(module)
+                changed |= self._place(module, is_branch=module is not graph_module)
         return PassResult(graph_module, changed)
 
-    def _move(self, placement: Placement) -> bool:
+    def _place(self, module: GraphModule, is_branch: bool) -> bool:
+        placement = Placement(self, module, is_branch)
+        if not self.enable_non_cpu_memory_planning:
+            _label(placement)
+            return _write_labels(placement)
         copies = Copies(placement)
         for node in placement.order:
             copies.take(node)
         copies.erase_unread_views()
-        if copies.changed:
+        if moved := copies.changed:
             _update_output(placement.output)
-            placement.module.recompile()
-        return copies.changed
-
-    def _order(self, module: GraphModule) -> bool:
-        if self.shared_stream:
+        labelled = _write_labels(placement)
+        if self.shared_stream and not is_branch:
             declare_shared_streams(module)
-            return False
-        if changed := order_delegates(module):
+        elif not is_branch:
+            moved |= order_delegates(module)
+        if moved:
             module.recompile()
-        return changed
+        return moved or labelled
 
 
 def _refuse_dict(name: str, value: object) -> None:

@@ -502,14 +502,17 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         name="propagate-device-pass",
-        summary="Device labels and device copies, each value across at most once",
+        summary="Device labels and device copies, each value across at most once, delegates in order",
         pull_request="pytorch/executorch#18078",
         releases=EXECUTORCH,
         upstream="labels from 1.3, copies from 1.4, one per delegate that reads the value",
-        stands="1.5.1 still copies a shared value once for every delegate",
+        stands="1.5.1 still copies a shared value once for every delegate, and orders none of them",
         replaces=(
             "executorch.exir.passes.propagate_device_pass",
             "executorch.exir.passes.propagate_device_config",
+        ),
+        adds=(
+            "executorch.exir.passes._copy_schedule",
             "executorch.exir.passes._delegate_order",
             "executorch.exir.passes._delegate_streams",
             "executorch.exir.passes._device_copies",
