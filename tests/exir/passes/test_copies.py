@@ -459,3 +459,21 @@ def test_the_callers_inputs_and_outputs_are_not_planned(kit, skip):
         if node.target is operator.getitem or kit.find(module, "copy").count(node):
             planned = node.meta["spec"].mem_offset is not None
             assert planned == (id(node.meta["spec"]) not in boundary)
+
+
+def test_a_copy_for_a_view_alone_is_a_change(kit):
+    """The code is written again, and the planner is told of the method's real outputs."""
+    options = {
+        "skip_h2d_for_method_inputs": True,
+        "skip_d2h_for_method_outputs": True,
+    }
+    program = kit.lower(
+        module_of(lambda x, y: (x + y).unsqueeze(0)), (X, Y)
+    ).exported_program()
+    module = kit.place(program, **options)
+    assert kit.copies(module) == (0, 1)
+    assert "_d2h_copy" in module.code
+    output = next(reversed(module.graph.nodes))
+    specs = [arg.meta["spec"] for arg in output.args[0]]
+    assert list(output.meta["spec"]) == specs
+    assert [kit.device(spec) for spec in specs] == ["cpu"]

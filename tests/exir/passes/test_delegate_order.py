@@ -8,10 +8,8 @@ import operator
 import pytest
 import torch
 from executorch.exir import memory
-from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.memory_planning import update_all_tensors_lifetime
-from executorch.exir.passes import _delegate_order
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
 from hypothesis import assume, given, settings

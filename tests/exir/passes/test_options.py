@@ -4,9 +4,13 @@ import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.capture._config import ExecutorchBackendConfig
-from executorch.exir.passes import propagate_device_pass
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.passes import MemoryPlanningPass, propagate_device_pass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from torch.export import export
+
+COPY_OPS = "executorch.exir.passes._device_copy_ops_registry"
 
 
 class Sum(torch.nn.Module):
@@ -15,10 +19,7 @@ class Sum(torch.nn.Module):
 
 
 def test_methods_of_one_program_are_configured_each_by_itself(kit):
-    config = pytest.importorskip(
-        "executorch.exir.passes.propagate_device_config",
-        reason="executorch 1.3 has no device copies",
-    )
+    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
     pair = (torch.randn(2, 3), torch.randn(2, 3))
     partitioner = kit.bench.EachAlone(kit.ADD, ["cuda:0"])
     edge = to_edge_transform_and_lower(
@@ -28,7 +29,7 @@ def test_methods_of_one_program_are_configured_each_by_itself(kit):
     program = edge.to_executorch(
         ExecutorchBackendConfig(
             propagate_device_config={
-                "decode": config.PropagateDeviceConfig(
+                "decode": PropagateDeviceConfig(
                     skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
                 )
             }
@@ -58,3 +59,86 @@ def test_a_release_without_device_copies_is_told_apart(monkeypatch):
     with pytest.raises(RuntimeError, match=r"executorch 1\.4"):
         PropagateDevicePass(enable_non_cpu_memory_planning=True)
     PropagateDevicePass()
+
+
+def two_delegates(kit, backend_id="CudaBackend"):
+    """The second reads what the first one wrote."""
+
+    class Sums(torch.nn.Module):
+        def forward(self, a, b):
+            return (a + b) + b
+
+    edge = to_edge_transform_and_lower(
+        export(Sums(), (torch.randn(2, 3), torch.randn(2, 3))),
+        partitioner=[kit.bench.EachAlone(kit.ADD, ["cuda:0"])],
+    )
+    for module in edge.exported_program().graph_module.children():
+        if isinstance(module, LoweredBackendModule):
+            module._backend_id = backend_id
+    return edge
+
+
+def delegates(program):
+    return program.executorch_program.execution_plan[0].delegates
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("per_method", [False, True])
+def test_one_stream_is_an_option_and_the_program_says_so(kit, shared, per_method):
+    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
+    config = PropagateDeviceConfig(shared_stream=shared)
+    program = two_delegates(kit).to_executorch(
+        ExecutorchBackendConfig(
+            propagate_device_config={"forward": config} if per_method else config
+        )
+    )
+    copies = kit.bench.cost_of(program.executorch_program).copies
+    assert copies["h2d"] == (2 if shared else 3)
+    for delegate in delegates(program):
+        keys = [spec.key for spec in delegate.compile_specs]
+        assert ("needs_shared_stream" in keys) == shared
+
+
+def test_delegates_that_run_in_order_say_nothing(kit):
+    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
+    config = PropagateDeviceConfig(shared_stream=True)
+    program = two_delegates(kit, "TensorRTBackend").to_executorch(
+        ExecutorchBackendConfig(propagate_device_config=config)
+    )
+    assert kit.bench.cost_of(program.executorch_program).copies["h2d"] == 2
+    for delegate in delegates(program):
+        assert [spec.key for spec in delegate.compile_specs] == ["target_device"]
+
+
+def test_device_inputs_that_would_be_planned_are_warned_of(kit, recwarn):
+    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
+    devices = PropagateDeviceConfig(skip_h2d_for_method_inputs=True)
+    with pytest.warns(RuntimeWarning, match="alloc_graph_input=False"):
+        two_delegates(kit).to_executorch(
+            ExecutorchBackendConfig(propagate_device_config=devices)
+        )
+    recwarn.clear()
+    two_delegates(kit).to_executorch(
+        ExecutorchBackendConfig(
+            propagate_device_config=devices,
+            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False),
+        )
+    )
+    assert not [each for each in recwarn if "alloc_graph_input" in str(each.message)]
+
+
+def test_host_memory_that_a_backend_refuses_is_warned_of(kit):
+    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
+    off = ExecutorchBackendConfig(enable_non_cpu_memory_planning=False)
+    with pytest.warns(UserWarning, match="CudaBackend takes tensors in its device's"):
+        two_delegates(kit).to_executorch(off)
+
+
+def test_configurations_compare_and_hash_by_what_they_say():
+    one, other = PropagateDeviceConfig(), PropagateDeviceConfig()
+    assert one == other and hash(one) == hash(other)
+    per_method = {"forward": True}
+    assert PropagateDeviceConfig(shared_stream=True) != one
+    assert hash(PropagateDeviceConfig(per_method)) == hash(
+        PropagateDeviceConfig(dict(per_method))
+    )
