@@ -105,6 +105,7 @@ def test_views_show_what_was_written(kit, written, through_view):
     for node in kit.find(module, "view_copy"):  # as ExecuTorch's own passes elide it
         node.target = memory.view
         node.meta["spec"] = _ViewSpec(node.args[0].meta["spec"], list(SHAPE))
+    module.recompile()
 
     data = torch.randn(SHAPE)
     expected = module(data.clone())
