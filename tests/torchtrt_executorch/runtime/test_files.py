@@ -102,9 +102,7 @@ def test_somebody_elses_weights() -> None:
     load(pte, [own]).method()
     with pytest.raises(ProgramError, match="another '(weight|bias)'"):
         load(pte, [again]).method()
-    with pytest.raises(
-        ProgramError, match="it holds 'other', and.*and 1 more"
-    ):
+    with pytest.raises(ProgramError, match="it holds 'other', and.*and 1 more"):
         load(pte, [_external(Other(), x)[1]])
     edge = to_edge(export(torch.nn.Linear(4, 3), (x,)))
     trained = ExecutorchBackendConfig(
