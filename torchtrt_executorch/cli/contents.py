@@ -26,7 +26,8 @@ class DelegateRow:
         backend: The id of its backend.
         device: Its ``target_device``, empty if it has none.
         nbytes: Size of its payload.
-        notes: For a TensorRT engine what has built it, and its bindings.
+        notes: For a TensorRT engine what has built it, and its bindings; that it needs a host
+            which runs all delegates on one stream.
     """
 
     backend: str
@@ -46,8 +47,10 @@ def delegates(file: ProgramFile, plan: schema.ExecutionPlan) -> list[DelegateRow
         blob = file.delegate_blob(delegate)
         specs = {spec.key: bytes(spec.value) for spec in delegate.compile_specs}
         device = specs.get("target_device", b"").decode(errors="replace")
-        notes = _engine_notes(blob) if delegate.id == TENSORRT else ""
-        rows.append(DelegateRow(str(delegate.id), device, len(blob), notes))
+        notes = [_engine_notes(blob)] if delegate.id == TENSORRT else []
+        if "needs_shared_stream" in specs:
+            notes.append("needs a host with one stream for all delegates")
+        rows.append(DelegateRow(str(delegate.id), device, len(blob), "; ".join(notes)))
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
 import torch
@@ -121,9 +121,10 @@ def most_entries(graph):
     return max(walk(node, False, 0) for node in graph.find_nodes(op="placeholder"))
 
 
-def assert_fusable(graph):
-    """All partitions together become one node each without a cycle."""
+def assert_fusable(graph, joined=()):
+    """All partitions together become one node each without a cycle, the joined ones one node."""
     fused = {node: tag_of(node) or node for node in graph.nodes}
+    fused |= {node: joined for node, tag in fused.items() if tag in joined}
     order = TopologicalSorter()
     for node in graph.nodes:
         order.add(
@@ -143,6 +144,23 @@ def test_partitions_are_convex_and_as_few_as_can_be(build, second, nodes):
         assert (tag_of(node) in result.partition_tags) == is_ours(node)
     assert_fusable(program.graph)
     assert len(result.partition_tags) == most_entries(program.graph)
+
+
+@settings(max_examples=300, deadline=None)
+@given(nodes=shapes())
+def test_partitions_that_hand_a_tensor_over_can_not_be_joined(build, second, nodes):
+    """Each such pair needs to be kept in order at run time; a way round by others parts it."""
+    program = build(nodes)
+    second.partition(program)
+    pairs = {
+        (tag_of(producer), tag_of(node))
+        for node in filter(is_ours, program.graph.nodes)
+        for producer in filter(is_ours, node.all_input_nodes)
+        if tag_of(producer) != tag_of(node)
+    }
+    for pair in pairs:
+        with pytest.raises(CycleError):
+            assert_fusable(program.graph, joined=pair)
 
 
 @pytest.mark.skipif(

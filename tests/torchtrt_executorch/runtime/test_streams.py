@@ -9,19 +9,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from torchtrt_executorch.cli import app
 from torchtrt_executorch.runtime import DeviceError, load, register_backend
 
 from . import programs as runtime_programs
 
 pytestmark = runtime_programs.needs_device_copies
 CPP = Path(__file__).parents[2] / "cpp"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
-def _load(name):
-    """A module of tests/cpp, which the check in C++ shares."""
+def _load(name, folder=CPP):
+    """A module of tests/cpp, which the check in C++ shares, or of the benchmarks."""
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, CPP / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
@@ -108,6 +111,34 @@ def test_memory_that_is_still_read_is_not_written(monkeypatch):
     module, buffer = emitted(model)
     with pytest.raises(DeviceError, match="writes .*may still read"):
         check(model, module, buffer, ordered=False)
+
+
+@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize("backend", ["CudaBackend", "TensorRTBackend"])
+def test_benchmark_programs_are_in_order(index, backend):
+    scenario = _load("propagate_device_pass", BENCHMARKS).scenarios()[index]
+    edge = scenario.edge(backend)
+    register_backend(backend, lambda context: _Nothing())
+    program = edge.to_executorch()
+    load(program.buffer, simulate_devices=True, ordered_streams=False).run(
+        *scenario.inputs
+    )
+
+
+class _Nothing:
+    """A delegate whose results don't matter."""
+
+    def execute(self, args):
+        pass
+
+
+def test_inspect_says_what_a_program_needs(tmp_path):
+    for side, says in (("ours", False), ("one-stream", True)):
+        _, buffer = emitted(models.by_name("handed-over"), side=side)
+        path = tmp_path / "model.pte"
+        path.write_bytes(buffer)
+        result = CliRunner().invoke(app, ["inspect", str(path)], env={"COLUMNS": "200"})
+        assert ("one stream for all delegates" in result.output) == says
 
 
 def test_the_option_is_for_simulations():
