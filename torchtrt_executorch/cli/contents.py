@@ -10,6 +10,7 @@ from executorch.exir import schema
 from rich.table import Table
 from rich.text import Text
 
+from torchtrt_executorch.cli.words import counted
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.errors import ProgramError
@@ -102,7 +103,8 @@ def tables(file: ProgramFile) -> Iterator[Table]:
     """
     for plan in file.program.execution_plan:
         inputs, outputs = len(plan.inputs), len(plan.outputs)
-        table = Table(title=Text(f"{plan.name}: {inputs} inputs, {outputs} outputs"))
+        sizes = f"{counted(inputs, 'input')}, {counted(outputs, 'output')}"
+        table = Table(title=Text(f"{plan.name}: {sizes}"))
         for heading, justify in (
             ("delegate", "left"),
             ("device", "left"),
@@ -114,7 +116,9 @@ def tables(file: ProgramFile) -> Iterator[Table]:
             cells = row.backend, row.device, f"{row.nbytes:,}", row.notes
             table.add_row(*map(Text, cells))
         for name, count in kernels(plan).most_common():
-            table.add_row(Text(f"kernel {name}"), "cpu", "", f"called {count} times")
+            table.add_row(
+                Text(f"kernel {name}"), "cpu", "", f"called {counted(count, 'time')}"
+            )
         yield table
     if file.named_data:
         table = Table("named data", "bytes")

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from torchtrt_executorch.cli.words import as_options
+
 if TYPE_CHECKING:
     from torchtrt_executorch.runtime import Stats
 
@@ -40,6 +42,14 @@ def run(
             help="Run in host memory; check that every tensor is on the right device.",
         ),
     ] = False,
+    ordered_streams: Annotated[
+        bool | None,
+        typer.Option(
+            "--ordered-streams/--no-ordered-streams",
+            help="With --simulate-devices: whether the host runs all delegates on one stream; "
+            "by default as the program says that it needs.",
+        ),
+    ] = None,
     emulated_engines: Annotated[
         bool | None,
         typer.Option(
@@ -63,7 +73,8 @@ def run(
 
     Exits with 1 if they differ beyond the tolerance, 2 if the program is unsound or can't be run.
     """
-    from torchtrt_executorch.runtime import InputError, ProgramError, load
+    from torchtrt_executorch.cli.comparison import Comparison
+    from torchtrt_executorch.runtime import load
 
     console = Console()
     try:
@@ -71,13 +82,15 @@ def run(
             program,
             data or (),
             simulate_devices=simulate_devices,
+            ordered_streams=ordered_streams,
             emulated_engines=emulated_engines,
             stand_ins=stand_ins,
         )
         outputs = loaded.method(method)(*_sequence(_read(inputs)))
-    except (ProgramError, InputError, KeyError) as error:
+    except (ValueError, KeyError, OSError) as error:
         message = error.args[0] if isinstance(error, KeyError) else error
-        console.print(Text.assemble((f"{type(error).__name__}:", "red"), f" {message}"))
+        said = as_options(str(message))
+        console.print(Text.assemble((f"{type(error).__name__}:", "red"), f" {said}"))
         raise typer.Exit(UNSOUND) from None
     stats = loaded.stats()
     console.print(_outputs_table(outputs), _stats_table(stats))
@@ -89,12 +102,12 @@ def run(
             Text.assemble(("not compared:", "red"), f" {absent} did not run here")
         )
         raise typer.Exit(DIFFERENT)
-    differences = _differences(outputs, _read(compare), rtol, atol)
-    for difference in differences:
-        console.print(Text(difference, "red"))
-    if differences:
+    found = Comparison(outputs, _read(compare), rtol, atol)
+    for line in found.differences:
+        console.print(Text(line, "red"))
+    if found.differences:
         raise typer.Exit(DIFFERENT)
-    console.print(f"[green]{len(outputs)} outputs agree[/] (rtol {rtol}, atol {atol})")
+    console.print(Text(found.summary(), "green"))
 
 
 def _read(path: Path) -> Any:
@@ -112,24 +125,6 @@ def _read(path: Path) -> Any:
 
 def _sequence(value: Any) -> Any:
     return value if isinstance(value, (tuple, list)) else (value,)
-
-
-def _differences(
-    outputs: tuple[Any, ...], expected: Any, rtol: float, atol: float
-) -> list[str]:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    leaves = tree_leaves(expected)
-    if len(leaves) != len(outputs):
-        return [f"{len(outputs)} outputs where {len(leaves)} are expected"]
-    found = []
-    for index, (output, leaf) in enumerate(zip(outputs, leaves, strict=True)):
-        try:
-            torch.testing.assert_close(output, leaf, rtol=rtol, atol=atol)
-        except (AssertionError, TypeError) as error:
-            found.append(f"output {index}: {error}")
-    return found
 
 
 def _outputs_table(outputs: tuple[Any, ...]) -> Table:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchtrt_executorch.host.builder import problems
+from torchtrt_executorch.host.importable import obstacles
 from torchtrt_executorch.overlay import SWITCH
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import Patch, State, standing
@@ -43,12 +44,16 @@ def report() -> dict[str, Any]:
     Returns:
         ``active``: whether ``import torch`` activates the overlay here; ``installed``: release
         per distribution, None where it isn't; ``problems``: what is wrong with those, a sentence
-        each; ``patches``: the manifest, with ``state`` and ``reason`` of each.
+        each; ``obstacles``: why ``import torch_tensorrt`` would fail, likewise; ``patches``: the
+        manifest, with ``state`` and ``reason`` of each.
     """
+    active = os.environ.get(SWITCH, "1") != "0"
+    host = next(standing(patch).state for patch in PATCHES if patch.name == "host")
     return {
-        "active": os.environ.get(SWITCH, "1") != "0",
+        "active": active,
         "installed": {name: distribution_release(name) for name in DISTRIBUTIONS},
         "problems": list(problems()),
+        "obstacles": list(obstacles(patched=active and host is State.IN_FORCE)),
         "patches": [_row(patch) for patch in PATCHES],
     }
 
@@ -72,6 +77,8 @@ def status(
         console.print(f"{name}: {release or 'not installed'}", highlight=False)
     for problem in found["problems"]:
         console.print(Text(problem, "red"))
+    for obstacle in found["obstacles"]:
+        console.print(Text(f"import torch_tensorrt would fail: {obstacle}", "red"))
     if not found["active"]:
         console.print(f"[red]The overlay is off: {SWITCH}=0[/red]")
     table = Table(show_lines=True)

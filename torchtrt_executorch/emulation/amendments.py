@@ -59,8 +59,12 @@ def _interpret(
 
     Raises:
         RuntimeError: The C++ runtime is loaded, which takes TensorRT's engines only.
+        UnsupportedOperatorException: A node has no converter, as from upstream's interpreter.
     """
     from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
+    from torch_tensorrt.dynamo.conversion._TRTInterpreter import (
+        UnsupportedOperatorException,
+    )
 
     if conversion.ENABLED_FEATURES.torch_tensorrt_runtime:
         raise RuntimeError(
@@ -68,6 +72,13 @@ def _interpret(
             f"loaded: set {SWITCH}=1 before torch_tensorrt is imported"
         )
     operators = [node for node in partition.graph.nodes if node.op == "call_function"]
+    if lacking := [node for node in operators if node not in DYNAMO_CONVERTERS]:
+        names = ", ".join(f"{node.name} ({node.target})" for node in lacking)
+        raise UnsupportedOperatorException(
+            f"no converter takes {names} in this engine, though one does in the whole graph: "
+            "compile with target_executorch=True, which runs such nodes in PyTorch, or leave the "
+            "operator to PyTorch with torch_executed_ops"
+        )
     converters = [DYNAMO_CONVERTERS[node][2] for node in operators]
     with unset_fake_temporarily():  # AOTAutograd compiles inside of its own
         payload = dump(_program(conversion, partition, settings))

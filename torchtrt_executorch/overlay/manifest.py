@@ -207,8 +207,10 @@ PATCHES: tuple[Patch, ...] = (
         stands="2.14 has neither the setting, nor routing by operator, nor an error for engines that need one after all",
         adds=(
             _TARGET,
-            "torch_tensorrt.dynamo._allocator_routing",
-            "torch_tensorrt.dynamo.conversion._refusals",
+            f"{_DYNAMO}._graph_copies",
+            f"{_DYNAMO}._allocator_routing",
+            f"{_DYNAMO}._partition_support",
+            f"{_DYNAMO}.conversion._refusals",
         ),
         amends=tuple(
             Amendment(f"torch_tensorrt.{name}", f"{_PATCHES}.{name}_patch:apply")
@@ -220,6 +222,12 @@ PATCHES: tuple[Patch, ...] = (
                 "dynamo.runtime._MutableTorchTensorRTModule",
                 "_compile",
             )
+        )
+        + (
+            Amendment(
+                "torch_tensorrt.dynamo.partitioning",
+                f"{_PATCHES}.dynamo._partitioning_patch:apply",
+            ),
         ),
         anchors=(
             Anchor(
@@ -269,6 +277,8 @@ PATCHES: tuple[Patch, ...] = (
                 "TRTInterpreter.run",
             ),
             Anchor("torch_tensorrt.logging", "_LOGGER"),
+            Anchor("torch_tensorrt.dynamo.partitioning", "fast_partition"),
+            Anchor("torch_tensorrt.dynamo.partitioning", "global_partition"),
             Anchor(
                 "torch_tensorrt.dynamo.conversion._conversion",
                 "convert_module",

@@ -20,6 +20,9 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"target_executorch": False, "executorch_allocator_routing": "target"}
 )
 
+IN_PYTORCH = "torchtrt_executorch_in_pytorch"
+"""In the metadata of a node that was found to have no converter in the engine that it got into."""
+
 DOC = """
 target_executorch (bool): Compile for ExecuTorch, whose runtime has no output allocator to
     give to a TensorRT engine: operators whose converters need one, such as ``nonzero`` and

@@ -27,7 +27,7 @@ from torch_tensorrt.executorch.partitioner import TensorRTPartitioner
 
 logger = logging.getLogger(__name__)
 
-Source = ExportedProgram | GraphModule | Mapping[str, ExportedProgram]
+Source = ExportedProgram | GraphModule | Mapping[str, ExportedProgram | GraphModule]
 
 
 def export(
@@ -57,7 +57,7 @@ def export(
 
     Args:
         source: What ``torch_tensorrt.compile(..., ir="dynamo")`` returned, an ``ExportedProgram``
-            that holds engines, or one such program per method name.
+            that holds engines, or one of either per method name.
         inputs: ``arg_inputs`` by its older name.
         arg_inputs: Example inputs of a compiled module: tensors, or ``torch_tensorrt.Input``.
         kwarg_inputs: Likewise, by keyword.
@@ -137,12 +137,7 @@ def _methods(
     for name, program in methods.items():
         if not isinstance(name, str) or not name:
             raise ValueError(f"a method is named by a string, not by {name!r}")
-        kinds = (
-            (ExportedProgram,)
-            if isinstance(source, Mapping)
-            else (ExportedProgram, GraphModule)
-        )
-        if not isinstance(program, kinds):
+        if not isinstance(program, (ExportedProgram, GraphModule)):
             raise TypeError(
                 f"can't export {type(program).__name__} for {name}: compile it first, with "
                 "torch_tensorrt.compile(model, ir='dynamo', target_executorch=True, ...), and pass "
@@ -150,12 +145,13 @@ def _methods(
             )
     if with_options and not isinstance(source, GraphModule):
         raise ValueError(
-            "arg_inputs, kwarg_inputs, dynamic_shapes and retrace are for a compiled GraphModule: "
-            "an ExportedProgram has its inputs and shapes already"
+            "arg_inputs, kwarg_inputs, dynamic_shapes and retrace are for one compiled GraphModule: "
+            "an ExportedProgram has its inputs and shapes already, and of several methods each has "
+            "its own. Without them a compiled module keeps the shapes that it was compiled for"
         )
     if len({id(program) for program in methods.values()}) < len(methods):
         raise ValueError(
-            "each method needs an ExportedProgram of its own: one is there twice"
+            "each method needs a program or module of its own: one is there twice"
         )
     return methods
 

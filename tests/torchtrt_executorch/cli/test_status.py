@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +72,39 @@ def test_every_row_says_why(patch: Any) -> None:
     assert repository in ("pytorch/TensorRT", "pytorch/executorch")
     assert number.isdigit()
     assert patch.summary and patch.upstream and patch.stands
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"TORCHTRT_EXECUTORCH": "0"},
+        {"TORCHTRT_EXECUTORCH_SKIP": "host"},
+        {"TORCHTRT_GPU": "sm_87:16GiB"},
+        {"TORCHTRT_GPU": "a large one"},
+        {"CC": "/no/such/compiler", "XDG_CACHE_HOME": "elsewhere"},
+    ],
+    ids=str,
+)
+def test_it_says_when_the_import_would_fail(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """It says so if, and only if, a process that tries it does fail."""
+    if "XDG_CACHE_HOME" in environment:
+        environment = {**environment, "XDG_CACHE_HOME": str(tmp_path)}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHTRT_")}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *command],
+            env={**inherited, "CUDA_VISIBLE_DEVICES": "", **environment},
+            capture_output=True,
+            text=True,
+        )
+
+    said = run("-m", "torchtrt_executorch.cli", "status", "--json")
+    found = json.loads(said.stdout)["obstacles"]
+    tried = run("-c", "import torch_tensorrt")
+    assert bool(found) == (tried.returncode != 0), (found, tried.stderr[-2000:])
+    shown = " ".join(run("-m", "torchtrt_executorch.cli", "status").stdout.split())
+    assert ("import torch_tensorrt would fail" in shown) == bool(found)

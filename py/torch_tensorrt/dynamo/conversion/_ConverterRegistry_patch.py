@@ -1,4 +1,5 @@
-"""Under ``target_executorch`` no node has a converter that needs an output allocator.
+"""Under ``target_executorch`` no node has a converter that needs an output allocator, or that its
+engine lacks.
 
 The partitioners, the count of supported operators, the interpreter and a refit all ask the
 registry for a node's converter, so this one place decides for all of them.
@@ -12,9 +13,11 @@ import functools
 from types import ModuleType
 from typing import Any
 
+from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
+
 
 def apply(module: ModuleType) -> None:
-    """Let ``ConverterRegistry[node]`` raise KeyError where an allocator would be needed."""
+    """Let ``ConverterRegistry[node]`` raise KeyError for a node that is to run in PyTorch."""
     registry = module.ConverterRegistry
     select = registry.__getitem__
 
@@ -22,11 +25,13 @@ def apply(module: ModuleType) -> None:
     def __getitem__(self: Any, node: Any) -> Any:
         selected = select(self, node)
         settings = self.compilation_settings
-        if (
-            settings is not None
-            and settings.target_executorch
-            and selected[2]["requires_output_allocator"]
-        ):
+        if settings is None or not settings.target_executorch:
+            return selected
+        if IN_PYTORCH in node.meta:
+            raise KeyError(
+                f"target_executorch=True, and no converter takes {node} in its engine"
+            )
+        if selected[2]["requires_output_allocator"]:
             raise KeyError(
                 f"target_executorch=True, and the converter selected for {node} needs an output "
                 "allocator"

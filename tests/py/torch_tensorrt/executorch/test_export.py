@@ -250,6 +250,27 @@ def test_methods(program: ExportedProgram, dynamic: GraphModule) -> None:
     assert b"other" in edge.to_executorch().buffer
 
 
+def test_methods_of_compiled_modules(
+    compiled: GraphModule,
+    dynamic: GraphModule,
+    program: ExportedProgram,
+    model: torch.nn.Module,
+) -> None:
+    """What torch_tensorrt.compile returned, beside programs."""
+    methods = {"one": compiled, "many": dynamic, "other": program}
+    edge = export(methods, partitioners={"many": [XnnpackPartitioner()]})
+    assert edge.methods == methods.keys()
+    loaded = load(bytes(edge.to_executorch().buffer), emulated_engines=True)
+    for method in methods:
+        found = [*loaded.method(method)(X, *SCALE.values())]
+        torch.testing.assert_close(found, tree_leaves(model(X, **SCALE)))
+    more = torch.cat([X, X])
+    found = [*loaded.method("many")(more, *SCALE.values())]
+    torch.testing.assert_close(found, tree_leaves(model(more, **SCALE)))
+    with pytest.raises(ValueError, match="for one compiled GraphModule"):
+        export(methods, retrace=True)
+
+
 @pytest.mark.parametrize("way", ["compiled", "Input", "dims"])
 def test_dynamic_shapes(way: str, dynamic: GraphModule, model: torch.nn.Module) -> None:
     batch = torch_tensorrt.Input(

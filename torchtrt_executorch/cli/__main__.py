@@ -1,0 +1,5 @@
+"""``python -m torchtrt_executorch.cli``: the command, by the interpreter that runs it."""
+
+from torchtrt_executorch.cli import app
+
+app(prog_name="torchtrt-executorch")

@@ -1,0 +1,27 @@
+"""How the command says things: its own options for Python's, one or several."""
+
+from __future__ import annotations
+
+import re
+
+#: What :func:`torchtrt_executorch.runtime.load` calls what the command calls otherwise.
+_OPTIONS = {"data_files": "--data"}
+_ARGUMENT = re.compile(
+    r"(?P<call>load\((?:\.\.\., ?)?)?\b(?P<name>[a-z_]+)=(?:True|False|\[\.\.\.\])(?(call)\))"
+)
+_SCOPE = re.compile(r",? (?:inside of|in|within) emulated_engines\(\)")
+
+
+def as_options(message: str) -> str:
+    """Return an error of the Python API with the command's options in the place of arguments."""
+    said = _ARGUMENT.sub(lambda match: _option(match["name"]), message)
+    return _SCOPE.sub("", said)
+
+
+def _option(name: str) -> str:
+    return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 output``, ``2 outputs``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
