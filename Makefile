@@ -49,6 +49,7 @@ format: environment
 	@$(RUN)/black --quiet $(SOURCES)
 
 test-cpp: environment
+	@test -n "$(EXECUTORCH)" || { echo "test-cpp: give EXECUTORCH=, the sources of the installed release"; exit 2; }
 	@$(RUN)/python tests/cpp/check.py build make run --executorch $(EXECUTORCH) \
 	  $(if $(FLATBUFFERS),--flatbuffers $(FLATBUFFERS)) --out build/cpp
 
