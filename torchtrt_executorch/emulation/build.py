@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Sequence
 
 import torch
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from torchtrt_executorch.lifting import copied_graph, lifted_program
+from torchtrt_executorch.lifting import (
+    copied_graph,
+    lifted_program,
+    mode_of,
+    settle_values,
+)
 
 
 def program_of(
@@ -34,6 +37,7 @@ def program_of(
     graph, copies = copied_graph(partition.graph)
     for node in copies.values():
         node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
+    settle_values(graph)
     if truncate_double:
         single = {torch.float64: torch.float32}
         output_dtypes = [single.get(dtype, dtype) for dtype in output_dtypes]
@@ -75,7 +79,6 @@ def _cast(graph: Graph, value: Node, dtype: torch.dtype) -> Node:
     else:
         return value
     node = graph.call_function(target, (value,), {"dtype": dtype})
-    mode = detect_fake_mode([n.meta.get("val") for n in graph.nodes])
-    with mode or FakeTensorMode():
+    with mode_of(graph):
         node.meta["val"] = target(held, dtype=dtype)
     return node

@@ -21,7 +21,12 @@ _META_OPS = f"{_RUNTIME}.meta_ops.register_meta_ops"
 _TARGET = "torch_tensorrt.dynamo._executorch_target"
 _DYNAMO = "torch_tensorrt.dynamo"
 _WRITES = (f"{_DYNAMO}._graph_copies", f"{_DYNAMO}._writes")
-_LIFTING = (f"{_DYNAMO}._attribute_names", *_WRITES, f"{_DYNAMO}._lifting")
+_LIFTING = (
+    f"{_DYNAMO}._attribute_names",
+    *_WRITES,
+    f"{_DYNAMO}._fake_values",
+    f"{_DYNAMO}._lifting",
+)
 _BACKEND = "torch_tensorrt.executorch"
 _BYTES = f"{_RUNTIME}._engine_bytes"
 _SYMBOLS = "executorch.exir._data_dependent"
@@ -329,8 +334,19 @@ PATCHES: tuple[Patch, ...] = (
                 "torch_tensorrt.dynamo.backend.backends",
                 f"{_PATCHES}.dynamo.backend._backends_patch:apply",
             ),
+            Amendment(
+                f"{_RUNTIME}._MutableTorchTensorRTModule",
+                f"{_PATCHES}.dynamo.runtime._MutableTorchTensorRTModule_patch:apply_to_state",
+            ),
         ),
         anchors=(
+            *(
+                Anchor(
+                    f"{_RUNTIME}._MutableTorchTensorRTModule",
+                    f"MutableTorchTensorRTModule.{name}",
+                )
+                for name in ("compile", "refit_gm", "update_refit_condition")
+            ),
             Anchor(
                 "torch_tensorrt.dynamo._compiler",
                 "compile",

@@ -9,9 +9,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Callable
 
-from torch_tensorrt.dynamo._inlining import (
-    with_torch_parts_inlined,
-)
+from torch.fx import GraphModule
+from torch_tensorrt.dynamo._inlining import with_torch_parts_inlined
 
 from torchtrt_executorch.overlay.wrapping import wrapped
 
@@ -23,6 +22,8 @@ def apply(module: ModuleType) -> None:
 
 def _inlined(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+) -> GraphModule:
     gm = args[0] if args else kwargs.pop("gm")
-    return function(with_torch_parts_inlined(gm), *args[1:], **kwargs)
+    inlined = with_torch_parts_inlined(gm)
+    result = function(inlined, *args[1:], **kwargs)
+    return result.finished() if result is inlined else result

@@ -15,12 +15,44 @@ from typing import Any, Sequence
 
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
-from torch_tensorrt.dynamo._attribute_names import (
-    HeldAttributes,
-)
+from torch_tensorrt.dynamo._attribute_names import HeldAttributes
+from torch_tensorrt.dynamo._writes import buffers_written_back
+
+#: Nodes whose target is a path in the graph's module.
+_HELD = ("get_attr", "call_module")
 
 
-def with_torch_parts_inlined(module: GraphModule) -> GraphModule:
+class InTheMaking(GraphModule):
+    """Nobody else's graph module, with nothing in it that no graph refers to."""
+
+    def __deepcopy__(self, memo: Any) -> InTheMaking:
+        """Return itself: upstream copies what it is about to change, all weights with it."""
+        return self
+
+    def delete_all_unused_submodules(self) -> None:
+        """Delete what the graph doesn't refer to, whole.
+
+        Upstream would look for uses in this graph alone, and take the branches of a branch, which
+        the graph of that branch refers to.
+        """
+        used = {str(n.target).split(".")[0] for n in self.graph.nodes if n.op in _HELD}
+        for name in [name for name, _ in self.named_children() if name not in used]:
+            delattr(self, name)
+
+    def finished(self) -> GraphModule:
+        """Return it as an ordinary graph module, with buffers of its own where it writes."""
+        module = GraphModule(self, self.graph)
+        module.meta.update(self.meta)
+        named = self.meta.get("_copyback_mutation_buffers") or ()  # 2.14
+        for path in {*buffers_written_back(module), *named}:
+            owner, _, name = path.rpartition(".")
+            buffers = module.get_submodule(owner)._buffers
+            if (held := buffers.get(name)) is not None:
+                buffers[name] = held.clone()
+        return module
+
+
+def with_torch_parts_inlined(module: GraphModule) -> InTheMaking:
     """Return ``module`` without calls of graph modules; those of engines stay.
 
     ``module`` is left as it is, and shares its engines, parameters and buffers with the result.
@@ -34,7 +66,7 @@ def with_torch_parts_inlined(module: GraphModule) -> GraphModule:
     output = inlining.graph.output(returned)
     output.meta.update(module.graph.output_node().meta)
     inlining.graph.set_codegen(copy.deepcopy(module.graph._codegen))
-    inlined = GraphModule(inlining.held.values, inlining.graph)
+    inlined = InTheMaking(inlining.held.values, inlining.graph)
     inlined.meta.update(module.meta)
     return inlined
 
@@ -79,7 +111,7 @@ class _Inlining:
 
     def _copy(self, module: GraphModule, node: Node, values: dict[Node, Any]) -> Node:
         copied = self.graph.node_copy(node, values.__getitem__)
-        if node.op in ("get_attr", "call_module"):
+        if node.op in _HELD:
             path = str(node.target)
             copied.target = self.held.add(path, attrgetter(path)(module))
         return copied

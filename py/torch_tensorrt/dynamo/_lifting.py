@@ -8,12 +8,10 @@ reads by ``get_attr`` becomes an input of the program, as ``torch.export`` makes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter, getitem
+from operator import attrgetter, getitem, itemgetter
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
@@ -29,11 +27,12 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.node import map_arg
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch_tensorrt.dynamo._attribute_names import (
     unique_name,
 )
+from torch_tensorrt.dynamo._fake_values import mode_of, settle_values
 from torch_tensorrt.dynamo._graph_copies import copied_graph
 from torch_tensorrt.dynamo._writes import take_writes
 
@@ -57,9 +56,9 @@ def lifted_program(module: GraphModule) -> ExportedProgram:
     """
     graph = Graph()
     lifted, attributes = _lift(module, graph)
-    _, copies = copied_graph(module.graph, into=graph, instead=lifted)
-    for node in copies.values():
-        _settle_value(node)
+    copied_graph(module.graph, into=graph, instead=lifted)
+    settle_values(graph)
+    _index_by_operators(graph)
     writes = take_writes(graph)
     graph.lint()
     state = {a.path: a.value for a in attributes if a.kind in _KINDS[:2]}
@@ -112,8 +111,7 @@ def _lift(
     paths = dict.fromkeys(str(node.target) for node in readers)
     attributes = [_attribute(module, path) for path in paths]
     attributes.sort(key=lambda attribute: _KINDS.index(attribute.kind))
-    mode = detect_fake_mode([node.meta.get("val") for node in module.graph.nodes])
-    mode = mode or FakeTensorMode()
+    mode = mode_of(module.graph)
     placeholders = {}
     # Their names become parameters of one function, beside those of the inputs.
     taken = {node.target for node in module.graph.find_nodes(op="placeholder")}
@@ -129,17 +127,22 @@ def _lift(
     return {node: placeholders[str(node.target)] for node in readers}, attributes
 
 
-def _settle_value(node: Node) -> None:
-    """Give an engine's output, and a cast that compiling added, the fake tensor of its own.
+def _index_by_operators(graph: Graph) -> None:
+    """Replace ``tensor[index]``, which is none of ATen's operators, by those that it is made of.
 
-    Upstream leaves the former the engine's list, and the latter, under ``truncate_double``, nothing.
+    Upstream's rewrite of complex numbers leaves such nodes: parts of a tensor of (real, imaginary).
     """
-    value = node.meta.get("val")
-    if value is None and node.target is torch.ops.aten._to_copy.default:
-        args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-        node.meta["val"] = node.target(*args, **kwargs)
-    if node.target is getitem and isinstance(value, (list, tuple)):
-        node.meta["val"] = value[node.args[1]]  # type: ignore[index]
+    for node in graph.find_nodes(op="call_function", target=getitem):
+        tensor, index = node.args
+        held = tensor.meta.get("val")
+        if not isinstance(held, torch.Tensor):
+            continue
+        traced = make_fx(itemgetter(index))(held)
+        (given,) = traced.graph.find_nodes(op="placeholder")
+        with graph.inserting_before(node):
+            taken = graph.graph_copy(traced.graph, {given: tensor})
+        node.replace_all_uses_with(taken)
+        graph.erase_node(node)
 
 
 def _signature(

@@ -46,6 +46,23 @@ class Branches(torch.nn.Module):
         return chosen * b
 
 
+class NestedBranches(torch.nn.Module):
+    """Branches within a branch, behind an engine; one of them holds a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        def inner(y: Tensor, a: Tensor) -> Tensor:
+            return torch.cond(
+                a.sum() > 0, lambda y, a: self.linear(y), lambda y, a: y - a, (y, a)
+            )
+
+        y = x.relu() * 2
+        return torch.cond(y.sum() > 1, inner, lambda y, a: y * a, (y, a)).sigmoid() * b
+
+
 class Namesakes(torch.nn.Module):
     """Held by one part in PyTorch, and called alike once dots are gone; the weight by two parts."""
 
@@ -63,7 +80,7 @@ class Namesakes(torch.nn.Module):
         return torch.addmm(self.a.b_, y.relu() * a, self.weight) - b
 
 
-KINDS = [EngineAndInput, SeveralOutputs, Branches, Namesakes]
+KINDS = [EngineAndInput, SeveralOutputs, Branches, NestedBranches, Namesakes]
 
 
 def compiled(model: torch.nn.Module, inputs: tuple[Tensor, ...]) -> GraphModule:
@@ -84,9 +101,9 @@ def test_exported_program_runs(kind: Any) -> None:
     edge = torch_tensorrt.executorch.export(compiled(model, inputs))
     with emulated_engines():
         program = load(edge.to_executorch().buffer)
-    for x in (X + 1, X - 1):
-        found = program.run(x, *inputs[1:])
-        expected = model(x, *inputs[1:])
+    for x, a in ((X + 1, X.flip(0) + 1), (X - 1, inputs[1]), (X + 1, X - 1)):
+        found = program.run(x, a, inputs[2])
+        expected = model(x, a, inputs[2])
         expected = expected if isinstance(expected, tuple) else (expected,)
         torch.testing.assert_close(found, expected)
 
@@ -100,6 +117,29 @@ def test_only_engines_are_left_and_the_module_is_left_as_it_is(kind: Any) -> Non
     assert not any(isinstance(getattr(inlined, n.target), GraphModule) for n in calls)
     assert [n.name for n in inlined.graph.find_nodes(op="placeholder")] == [*"xab"]
     assert str(module.graph) == before
+
+
+def test_export_copies_no_weights() -> None:
+    """Nor the engines; but what either writes stays its own."""
+
+    class Counting(Namesakes):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(4))
+
+        def forward(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+            self.calls.add_(1)
+            return super().forward(x, a, b) + self.calls
+
+    inputs = (X, X.flip(0), X + 2)
+    module = compiled(Counting().eval(), inputs)
+    program = torch_tensorrt.dynamo.export(module, arg_inputs=list(inputs))
+    held = {
+        tensor.data_ptr() for part in module.children() for tensor in part.parameters()
+    }
+    assert {tensor.data_ptr() for tensor in program.parameters()} == held
+    first, second = program.module()(*inputs), module(*inputs)
+    torch.testing.assert_close(first, second)
 
 
 @pytest.mark.parametrize("retrace", [False, True])

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import operator
+from typing import Any
+
+import pytest
 import torch
 import torch_tensorrt
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule
 from torch_tensorrt.dynamo._lifting import lifted_program
 
 from torchtrt_executorch import emulated_engines
@@ -53,3 +60,77 @@ def test_casts_that_compiling_added() -> None:
         (output,) = load(edge.to_executorch().buffer).run(x)
     assert output.dtype == torch.float64
     torch.testing.assert_close(output, Doubles()(x), rtol=1e-6, atol=1e-6)
+
+
+INDICES: list[Any] = [
+    0,
+    -1,
+    (..., 0),
+    (..., slice(None, None, 2)),
+    (None, slice(1, None), ..., -1),
+    (slice(None), 1, None),
+    ...,
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_tensors_indexed_as_in_python(index: Any) -> None:
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+        graph = Graph()
+        placeholder = graph.placeholder("x")
+        taken = graph.call_function(operator.getitem, (placeholder, index))
+        doubled = graph.call_function(torch.ops.aten.mul.Tensor, (taken, 2))
+        graph.output((doubled,))
+        placeholder.meta["val"], taken.meta["val"] = fake, fake[index]
+        doubled.meta["val"] = fake[index] * 2
+    program = lifted_program(GraphModule({}, graph))
+    torch.export.save(program, io.BytesIO())  # takes none but ATen's operators
+    (found,) = program.module()(x)
+    torch.testing.assert_close(found, x[index] * 2)
+
+
+def rotated(x: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * factors).flatten(-2)
+
+
+COMPLEX: dict[str, Any] = {
+    "rotated": rotated,
+    "shifted": lambda x, f: torch.view_as_real(
+        torch.view_as_complex(x.reshape(3, 2, 2)) + f
+    ),
+    "real": lambda x, f: f.real * x[..., ::2] + 1,
+    "magnitude": lambda x, f: x[..., ::2] * f.abs(),
+}
+
+
+@pytest.mark.parametrize("in_pytorch", [False, True], ids=["engine", "pytorch"])
+@pytest.mark.parametrize("kind", COMPLEX)
+def test_complex_buffers(kind: str, in_pytorch: bool) -> None:
+    """Upstream takes them apart, into tensors of (real, imaginary)."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            angles = torch.arange(6.0).reshape(3, 2)
+            self.register_buffer("factors", torch.polar(torch.ones(3, 2), angles))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return COMPLEX[kind](x.relu() + 1, self.factors)
+
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    executed = {"torch.ops.aten.mul.Tensor"} if in_pytorch else set()
+    with emulated_engines():
+        compiled = torch_tensorrt.compile(
+            Model().eval(),
+            ir="dynamo",
+            arg_inputs=[x],
+            min_block_size=1,
+            torch_executed_ops=executed,
+        )
+        torch.testing.assert_close(compiled(x), Model()(x))
+        edge = torch_tensorrt.executorch.export(compiled)
+        (output,) = load(edge.to_executorch().buffer).run(x)
+    torch.testing.assert_close(output, Model()(x))

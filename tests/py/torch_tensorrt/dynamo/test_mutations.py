@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch_tensorrt
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 from torch_tensorrt import _features
 from torch_tensorrt.executorch import export
@@ -336,3 +338,51 @@ def test_one_engine_has_no_state() -> None:
         torch_tensorrt.dynamo.convert_exported_program_to_serialized_trt_engine(
             program, arg_inputs=[X]
         )
+
+
+class Scaled(Counter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.scale
+
+
+def _load(module: Any, assign: bool) -> None:
+    state = {name: torch.full_like(t, 3.0) for name, t in module.state_dict().items()}
+    module.load_state_dict(state, assign=assign)
+
+
+#: What users do to a module between two calls of it.
+BETWEEN: dict[str, Any] = {
+    "nothing": lambda module: None,
+    "another weight": lambda m: setattr(m, "scale", torch.nn.Parameter(m.scale + 1)),
+    "another buffer": lambda m: setattr(m, "total", torch.full((3,), 7.0)),
+    "buffer written": lambda m: m.total.zero_(),
+    "loaded": lambda m: _load(m, assign=False),
+    "assigned": lambda m: _load(m, assign=True),
+}
+
+
+@settings(max_examples=6)
+@example([("nothing", 4), ("nothing", 2)])
+@example([(each, 2) for each in BETWEEN] + [("nothing", 3)])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([*BETWEEN]), st.sampled_from([2, 3, 4])),
+        min_size=2,
+        max_size=4,
+    )
+)
+def test_mutable_module(steps: list[tuple[str, int]]) -> None:
+    """It is compiled anew for other shapes and weights, and keeps what it wrote."""
+    eager = Scaled().eval()
+    ours = torch_tensorrt.MutableTorchTensorRTModule(Scaled().eval(), **OPTIONS)
+    with emulated_engines(), torch.no_grad():
+        for done, size in [("nothing", 2), *steps]:
+            BETWEEN[done](eager)
+            BETWEEN[done](ours)
+            x = torch.linspace(-1, 1, size * 3).reshape(size, 3)
+            torch.testing.assert_close(ours(x), eager(x))
+            assert torch.equal(ours.original_model.total, eager.total)
