@@ -16,7 +16,7 @@ from torchtrt_executorch.host.builder import problems
 from torchtrt_executorch.host.importable import obstacles
 from torchtrt_executorch.overlay import SWITCH
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import Patch, State, standing
+from torchtrt_executorch.overlay.patch import Patch, State, verdict_on
 from torchtrt_executorch.overlay.upstream import distribution_release
 
 DISTRIBUTIONS = (
@@ -59,7 +59,7 @@ def report() -> dict[str, Any]:
 
 
 def _row(patch: Patch) -> dict[str, Any]:
-    found = standing(patch)
+    found = verdict_on(patch)
     manifest = asdict(patch) | {"modules": patch.modules}
     return manifest | {"state": found.state.value, "reason": found.reason}
 
@@ -94,6 +94,6 @@ def status(
             row["pull_request"],
             "\n".join(row["modules"]),
             words,
-            f"{row['upstream']}\n[dim]{row['stands']}[/]",
+            f"{row['upstream']}\n[dim]{row['kept_because']}[/]",
         )
     console.print(table)

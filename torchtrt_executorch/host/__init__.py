@@ -36,11 +36,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchtrt_executorch.host.import_scopes import ScopedImports
 
 
-def prepare(upstream_name: str = "torch_tensorrt") -> None:
+def prepare(upstream_name: str = "torch_tensorrt") -> Callable[[], None]:
     """Make the host ready for ``tensorrt`` and ``torch_tensorrt``, whichever comes first.
 
     To be called before either is looked for, or, when it is ``torch_tensorrt`` that imports
@@ -48,20 +53,24 @@ def prepare(upstream_name: str = "torch_tensorrt") -> None:
 
     Args:
         upstream_name: the module that is about to be imported; all are treated alike.
+
+    Returns:
+        What takes it back.
     """
-    _install_scopes()
+    _scopes().install()
+    return _scopes().remove
 
 
 @functools.cache
-def _install_scopes() -> None:
+def _scopes() -> ScopedImports:
     from torchtrt_executorch.host import building, cuda_queries, python_only
     from torchtrt_executorch.host.import_scopes import ScopedImports
 
-    ScopedImports(
+    return ScopedImports(
         {
             "tensorrt": _complete_host,
             "tensorrt_bindings": building.bindings_without_libraries,
-            "torch_tensorrt": _complete_host,
+            "torch_tensorrt": _whole_package,
             # What torch_tensorrt imports next when it is what imported torch: its own scope
             # is too late then, and around its import of tensorrt it replaces our errors.
             "torch_tensorrt._version": _complete_host,
@@ -72,7 +81,19 @@ def _install_scopes() -> None:
                 python_only.runtime_registrations_skipped
             ),
         }
-    ).install()
+    )
+
+
+@contextlib.contextmanager
+def _whole_package(module: ModuleType) -> Iterator[None]:
+    """Scope of ``torch_tensorrt``, also when an earlier import of it has failed half-way.
+
+    Its submodules are there then. One of them has told the package that failed that there is no
+    C++ runtime, and has to tell it to this one.
+    """
+    sys.modules.pop("torch_tensorrt._features", None)
+    with _complete_host(module):
+        yield
 
 
 @contextlib.contextmanager

@@ -1,40 +1,19 @@
-"""Conditions that hold while one module executes, and no longer.
+"""Scopes for upstream's modules, where amendments come too late.
 
 Amendments run after a module has executed; some of upstream's decisions are made before that,
-in the module's own body. A scope is a context manager around that execution, left again even
-when the import fails.
+in the module's own body.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
-import wrapt
-
-#: Called with the module that is about to execute.
-Scope = Callable[[ModuleType], AbstractContextManager[None]]
-
-
-class _ScopedLoader(wrapt.ObjectProxy):  # type: ignore[misc]
-    """Any loader, whose modules execute within a scope."""
-
-    def __init__(self, loader: Loader, scope: Scope) -> None:
-        super().__init__(loader)
-        self._self_scope = scope
-
-    def exec_module(self, module: ModuleType) -> None:
-        # The module keeps its own loader, as if it had been imported without a scope.
-        module.__loader__ = self.__wrapped__
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.__wrapped__
-        with self._self_scope(module):
-            self.__wrapped__.exec_module(module)
+from torchtrt_executorch.overlay.loading import Scope, with_scope
 
 
 class ScopedImports(MetaPathFinder):
@@ -48,14 +27,22 @@ class ScopedImports(MetaPathFinder):
         self._scopes = scopes
 
     def install(self) -> None:
-        """Join ``sys.meta_path``, in front of the finder of ordinary modules.
+        """Join ``sys.meta_path``, in front of the finder of ordinary modules, unless it is there.
 
         Not in front of all: an import that is being resolved just now, by a finder further
         up, still comes by.
         """
         finders: list[Any] = sys.meta_path
-        ordinary = finders.index(PathFinder) if PathFinder in finders else len(finders)
-        finders.insert(ordinary, self)
+        if self not in finders:
+            ordinary = (
+                finders.index(PathFinder) if PathFinder in finders else len(finders)
+            )
+            finders.insert(ordinary, self)
+
+    def remove(self) -> None:
+        """Leave ``sys.meta_path``."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(
         self,
@@ -70,7 +57,5 @@ class ScopedImports(MetaPathFinder):
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = cast(Loader, _ScopedLoader(spec.loader, scope))
-                return spec
+                return with_scope(spec, scope)
         return None

@@ -31,7 +31,7 @@ class OverlayFinder:
         if self._overlay is None or self._overlay is _Inert:
             self.engage()
         try:
-            return self._overlay.find_spec(fullname)
+            return self._overlay.find_spec(fullname, path, target)
         except Exception as error:  # no reason to fail an import of upstream's
             warn(f"the overlay could not serve {fullname}: {error!r}")
             return None
@@ -45,11 +45,19 @@ class OverlayFinder:
                 self._overlay = _engaged()
 
 
+def verdicts() -> dict[str, Any] | None:
+    """Return what became of each patch in this process; None where the overlay isn't engaged."""
+    for finder in sys.meta_path:
+        if isinstance(finder, OverlayFinder) and hasattr(finder._overlay, "verdicts"):
+            return dict(finder._overlay.verdicts)
+    return None
+
+
 class _Inert:
     """Stands in while the overlay is being engaged."""
 
     @staticmethod
-    def find_spec(fullname: str) -> None:
+    def find_spec(fullname: str, path: Any, target: Any) -> None:
         return None
 
 
@@ -68,10 +76,18 @@ def _engaged() -> Any:
 
 
 def warn(message: str) -> None:
-    """Warn; where warnings are errors only print it, for it is no reason to fail an import."""
+    """Warn, so that it is heard; where warnings are errors only print it, and don't fail an import.
+
+    ``import torch_tensorrt`` hands warnings to logging, which drops them unless the application
+    has set up a handler. A log of ours has at least the one of last resort, which is stderr.
+    """
+    import logging
     import warnings
 
     text = f"torchtrt-executorch: {message}"
+    if warnings.showwarning.__module__ == logging.__name__:
+        logging.getLogger(__name__).warning("RuntimeWarning: %s", text)
+        return
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     except RuntimeWarning:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Iterator
 
-from torchtrt_executorch.overlay.upstream import locate
+from torchtrt_executorch.overlay.upstream import source
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -34,13 +33,13 @@ class Anchor:
 
     def missing(self) -> str | None:
         """Return what isn't there, in words, or None if the anchor holds."""
-        path = locate(self.module)
-        if path is None:
-            return f"no module {self.module}"
-        if not self.name:
-            return None
         try:
-            scope = _scope(path)
+            text = source(self.module)
+            if text is None:
+                return f"no module {self.module}"
+            if not self.name:
+                return None
+            scope = _scope(text)
         except (OSError, SyntaxError, ValueError) as error:
             return f"{self.module} can't be read: {error}"
         *owners, name = self.name.split(".")
@@ -58,8 +57,8 @@ class Anchor:
 
 
 @lru_cache(maxsize=64)
-def _scope(path: Path) -> dict[str, ast.stmt]:
-    return _names(ast.parse(path.read_bytes()).body)
+def _scope(text: bytes) -> dict[str, ast.stmt]:
+    return _names(ast.parse(text).body)
 
 
 def _names(body: list[ast.stmt]) -> dict[str, ast.stmt]:

@@ -1,110 +1,156 @@
 """The overlay at work: what is served, what is amended, and when.
 
 Nothing here may make an import of upstream's fail. Releases and anchors decide on the whole of a
-patch before any module of upstream executes. If an amendment raises all the same, its module is
-put back as it was, and the rest of the patch is not applied.
+patch before any module of upstream executes. If it fails all the same, it is taken back whole
+(:mod:`~torchtrt_executorch.overlay.amending`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
-from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Callable
-
-import wrapt
+from typing import Callable, Iterator, Sequence
 
 from torchtrt_executorch.overlay import warn
+from torchtrt_executorch.overlay.amending import Amendments, resolve, when_complete
+from torchtrt_executorch.overlay.loading import with_scope
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import (
     Amendment,
     Patch,
-    Standing,
     State,
-    standing,
+    Verdict,
+    verdicts_on,
 )
 from torchtrt_executorch.overlay.served import our_spec
-from torchtrt_executorch.overlay.snapshot import Snapshot
+from torchtrt_executorch.overlay.snapshot import Rebinding
+from torchtrt_executorch.overlay.upstream import locate
 
 
 class Overlay:
-    """The patches in force in this process, by the upstream modules they concern."""
+    """The patches in force in this process, by the modules they concern.
+
+    Attributes:
+        verdicts: What became of each patch, by its name.
+    """
 
     def __init__(self, patches: tuple[Patch, ...] = PATCHES) -> None:
-        self.standings: dict[str, Standing] = {}
-        self._served: set[str] = set()
+        self.verdicts = verdicts_on(patches)
+        self._patches = patches
+        self._served: dict[str, list[Patch]] = {}
         self._preparations: dict[str, list[tuple[Patch, Amendment]]] = {}
-        self._failed: set[str] = set()
+        self._undo: dict[str, list[Callable[[], None]]] = {}
+        self._amendments = Amendments(self._withdrawn)
+        self._packages: set[str] = set()
         for patch in patches:
             self._take(patch)
+        for name in dict.fromkeys(a.module for p in patches for a in p.amends):
+            if name in self._amendments and (module := sys.modules.get(name)):
+                if getattr(module.__spec__, "_initializing", False):
+                    when_complete(module, self._amendments.apply)
+                else:
+                    self._amendments.apply(module)
 
-    def find_spec(self, fullname: str) -> ModuleSpec | None:
-        """Return the spec of our module for ``fullname``, or None if upstream's is to be used."""
-        for patch, preparation in self._preparations.pop(fullname, ()):
-            self._run(patch, preparation.by, fullname)
-        return our_spec(fullname) if fullname in self._served else None
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        """Return the spec of what the overlay has a part in, or None if it has none.
+
+        That is our module for ``fullname``, or upstream's with its amendments run after it.
+        """
+        for patch, preparation in self._preparations.get(fullname, ()):
+            self._prepare(patch, preparation)
+        if self._served.get(fullname):
+            return our_spec(fullname)
+        if fullname in self._amendments or fullname in self._packages:
+            spec = _behind_ours(fullname, path, target)
+            return None if spec is None else with_scope(spec, self._executing)
+        return None
+
+    @contextlib.contextmanager
+    def _executing(self, module: ModuleType) -> Iterator[None]:
+        """The scope of a module that the overlay has a part in: once it has executed, ours."""
+        yield
+        try:
+            self._complete(module)
+        except Exception as error:  # no reason to fail an import of upstream's
+            warn(f"the overlay could not look after {module.__name__}: {error!r}")
+
+    def _complete(self, module: ModuleType) -> None:
+        for name in self._served:
+            package, _, attribute = name.rpartition(".")
+            # Importing binds a module to its package. Those loaded alone are without until now.
+            if package == module.__name__ and name in sys.modules:
+                vars(module).setdefault(attribute, sys.modules[name])
+        self._amendments.apply(module)
 
     def _take(self, patch: Patch) -> None:
-        found = standing(patch)
-        if found.state is State.IN_FORCE:
-            for required in patch.requires:
-                if self.standings[required].state is not State.IN_FORCE:
-                    found = Standing(
-                        State.NOT_APPLICABLE, f"{required} is not in force"
-                    )
-        self.standings[patch.name] = found
-        if found.surprising and patch.modules:
+        verdict = self.verdicts[patch.name]
+        if verdict.surprising and patch.modules:
             warn(
-                f"the patch {patch.name} is left out, {found.reason}; upstream is as it was"
+                f"the patch {patch.name} is left out, {verdict.reason}; upstream is as it was"
             )
-        if found.state is not State.IN_FORCE:
+        if verdict.state is not State.IN_FORCE:
             return
-        self._served.update(patch.replaces, patch.adds)
         for name in patch.replaces:
             if name in sys.modules:
                 sys.modules[name] = _lazy_module(name)
-        for preparation in patch.prepares:
-            if preparation.module in sys.modules:
-                self._run(patch, preparation.by, preparation.module)
-            else:
-                self._preparations.setdefault(preparation.module, []).append(
-                    (patch, preparation)
-                )
+        for name in (*patch.replaces, *patch.adds):
+            self._served.setdefault(name, []).append(patch)
+            self._packages.add(name.rpartition(".")[0])
         for amendment in patch.amends:
-            hook = partial(self._amend, patch, amendment)
-            module = sys.modules.get(amendment.module)
-            if module is not None and getattr(module.__spec__, "_initializing", False):
-                _when_complete(module, hook)
-            else:
-                wrapt.register_post_import_hook(hook, amendment.module)
+            self._amendments.add(patch, amendment)
+        for preparation in patch.prepares:
+            known = self._preparations.setdefault(preparation.module, [])
+            known.append((patch, preparation))
+            if preparation.module in sys.modules:
+                self._prepare(patch, preparation)
 
-    def _amend(self, patch: Patch, amendment: Amendment, module: ModuleType) -> None:
-        if patch.name in self._failed:
+    def _prepare(self, patch: Patch, preparation: Amendment) -> None:
+        if self.verdicts[patch.name].state is State.FAILED:
             return
-        snapshot = Snapshot(module)
-        if not self._run(patch, amendment.by, module):
-            snapshot.restore()
-
-    def _run(self, patch: Patch, function: str, argument: Any) -> bool:
         try:
-            _resolve(function)(argument)
-            return True
+            undo = resolve(preparation.by)(preparation.module)
         except Exception as error:
-            self._failed.add(patch.name)
-            warn(
-                f"the patch {patch.name} could not be applied by {function}: {error!r}; "
-                f"{argument if isinstance(argument, str) else argument.__name__} is as it was"
-            )
-            return False
+            reason = f"{preparation.by} raised {error!r}"
+            self._amendments.withdraw(patch, reason)
+        else:
+            if undo is not None:
+                self._undo.setdefault(patch.name, []).append(undo)
+
+    def _withdrawn(self, patch: Patch, reason: str) -> None:
+        """Undo what isn't amended: what was prepared and served; and what needed the patch."""
+        self.verdicts[patch.name] = Verdict(State.FAILED, reason, surprising=True)
+        for undo in reversed(self._undo.pop(patch.name, [])):
+            undo()
+        for name in (*patch.replaces, *patch.adds):
+            self._served[name].remove(patch)
+            if not self._served[name] and name in sys.modules:
+                _give_back(name)
+        for other in self._patches:
+            if (
+                patch.name in other.requires
+                and self.verdicts[other.name].state is State.IN_FORCE
+            ):
+                self._amendments.withdraw(
+                    other, f"it needs {patch.name}, which has failed"
+                )
 
 
-def _resolve(function: str) -> Callable[[Any], None]:
-    module, name = function.split(":")
-    resolved: Callable[[Any], None] = getattr(import_module(module), name)
-    return resolved
+def _behind_ours(
+    fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """Return what the finders behind the overlay's have for ``fullname``."""
+    finders = iter(sys.meta_path)
+    for finder in finders:
+        if type(finder).__module__ == "torchtrt_executorch.overlay":
+            break
+    found = (finder.find_spec(fullname, path, target) for finder in finders)
+    return next((spec for spec in found if spec is not None), None)
 
 
 def _lazy_module(name: str) -> ModuleType:
@@ -122,18 +168,13 @@ def _lazy_module(name: str) -> ModuleType:
     return module
 
 
-def _when_complete(module: ModuleType, hook: Callable[[ModuleType], None]) -> None:
-    """Run ``hook`` on ``module`` when it is first looked into after it has executed."""
-
-    kind = type(module)
-
-    class Incomplete(ModuleType):
-        def __getattribute__(self, name: str) -> Any:
-            spec = super().__getattribute__("__spec__")
-            if name.startswith("__") or spec._initializing:
-                return super().__getattribute__(name)
-            self.__class__ = kind  # type: ignore[assignment]
-            hook(self)
-            return getattr(self, name)
-
-    module.__class__ = Incomplete
+def _give_back(name: str) -> None:
+    """Put upstream's module ``name`` in the place of ours, for those that have imported it, too."""
+    ours = sys.modules.pop(name)
+    package, _, attribute = name.rpartition(".")
+    if package in sys.modules:
+        vars(sys.modules[package]).pop(attribute, None)
+    if locate(name) is not None:
+        rebinding = Rebinding()
+        rebinding.note(vars(ours), vars(import_module(name)))
+        rebinding.carry_on()

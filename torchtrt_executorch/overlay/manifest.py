@@ -60,7 +60,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/TensorRT#4504",
         releases=TORCH_TENSORRT,
         upstream="queries CUDA and loads TensorRT while it is imported",
-        stands="2.14 still needs both to be imported",
+        kept_because="2.14 still needs both to be imported",
         prepares=(
             Amendment("tensorrt", f"{_HOST}:prepare"),
             Amendment("torch_tensorrt", f"{_HOST}:prepare"),
@@ -123,7 +123,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/TensorRT#4504",
         releases={"torch-tensorrt": ">=2.13,<2.15"},
         upstream="nothing",
-        stands="upstream has no engine that runs without TensorRT",
+        kept_because="upstream has no engine that runs without TensorRT",
         adds=(*_LIFTING, _BYTES),
         amends=(
             *_EMULATED,
@@ -163,7 +163,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/TensorRT#4574",
         releases={"torch-tensorrt": ">=2.12,<2.13"},
         upstream="an engine class for the Python runtime from 2.13 on",
-        stands="2.12 gets no more releases",
+        kept_because="2.12 gets no more releases",
         adds=(*_LIFTING, _BYTES),
         amends=(
             *_EMULATED,
@@ -209,7 +209,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/TensorRT#4355",
         releases=TORCH_TENSORRT,
         upstream="by node from 2.13 on, as fallback_data_dependent_ops, without the check of the engines",
-        stands="2.14 has neither the setting, nor routing by operator, nor an error for engines that need one after all",
+        kept_because="2.14 has neither the setting, nor routing by operator, nor an error for engines that need one after all",
         adds=(
             _TARGET,
             f"{_DYNAMO}._graph_copies",
@@ -323,7 +323,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/TensorRT#4251",
         releases=TORCH_TENSORRT,
         upstream="copies buffers back from 2.14 on",
-        stands="before 2.14 it freezes buffers into constants, and drops what is written to them",
+        kept_because="before 2.14 it freezes buffers into constants, and drops what is written to them",
         adds=(*_WRITES, f"{_DYNAMO}._state_as_inputs"),
         amends=(
             Amendment(
@@ -376,7 +376,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/TensorRT#4329",
         releases=TESTED,
         upstream="one label per program from 2.13, per partition from 2.14",
-        stands="2.14 absorbs constants that an engine reads, copies engines twice, reads blobs unchecked",
+        kept_because="2.14 absorbs constants that an engine reads, copies engines twice, reads blobs unchecked",
         replaces=(
             "torch_tensorrt.executorch.serialization",
             "torch_tensorrt.executorch.backend",
@@ -397,7 +397,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/TensorRT#4574",
         releases=TESTED,
         upstream="export from 2.14 on, where the C++ runtime is loaded",
-        stands="2.14 refuses without the C++ runtime, and drives only its own export",
+        kept_because="2.14 refuses without the C++ runtime, and drives only its own export",
         requires=("tensorrt-partitioner",),
         replaces=("torch_tensorrt.executorch._export",),
         adds=(
@@ -486,7 +486,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/executorch#8781",
         releases=EXECUTORCH,
         upstream="asks one partitioner after the other, and decomposes in between",
-        stands="1.5.1 still decomposes for the first what the second wants whole",
+        kept_because="1.5.1 still decomposes for the first what the second wants whole",
         adds=("executorch.exir.program._whole_operators", _SYMBOLS),
         amends=(
             Amendment(
@@ -524,7 +524,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/TensorRT#4328",
         releases=EXECUTORCH,
         upstream="stages in its C++ runtime, without a word",
-        stands="it is how our own runtime works, and amends nothing upstream",
+        kept_because="it is how our own runtime works, and amends nothing upstream",
     ),
     Patch(
         name="propagate-device-pass",
@@ -532,7 +532,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/executorch#18078",
         releases=EXECUTORCH,
         upstream="labels from 1.3, copies from 1.4, one per delegate that reads the value",
-        stands="1.5.1 still copies a shared value once for every delegate, and orders none of them",
+        kept_because="1.5.1 still copies a shared value once for every delegate, and orders none of them",
         replaces=(
             "executorch.exir.passes.propagate_device_pass",
             "executorch.exir.passes.propagate_device_config",
@@ -574,7 +574,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/executorch#20077",
         releases=EXECUTORCH,
         upstream="skips foreign delegates from 1.4 on, in quadratic time",
-        stands="1.5.1 still proposes partitions in quadratic time",
+        kept_because="1.5.1 still proposes partitions in quadratic time",
         replaces=("executorch.backends.aoti.aoti_partitioner",),
         adds=(
             _SYMBOLS,
@@ -589,7 +589,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/executorch#20077",
         releases=EXECUTORCH,
         upstream="keys a library by its hash from 1.4 on",
-        stands="1.3 keys it by the method's name alone",
+        kept_because="1.3 keys it by the method's name alone",
         amends=(
             Amendment(
                 "executorch.backends.aoti.aoti_backend",
@@ -616,7 +616,7 @@ PATCHES: tuple[Patch, ...] = (
         pull_request="pytorch/executorch#21984",
         releases=EXECUTORCH,
         upstream="compiles for the GPU that it finds, and can't be imported without Triton",
-        stands="1.5.1 still needs a GPU",
+        kept_because="1.5.1 still needs a GPU",
         adds=tuple(
             f"executorch.backends.cuda.{name}"
             for name in (

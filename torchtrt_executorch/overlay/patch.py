@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Mapping
+from typing import Iterable, Mapping
 
 from packaging.specifiers import SpecifierSet
 
 from torchtrt_executorch.overlay.anchors import Anchor
-from torchtrt_executorch.overlay.upstream import VARIANTS, installed_release
+from torchtrt_executorch.overlay.served import our_source
+from torchtrt_executorch.overlay.upstream import VARIANTS, installed_release, source
 
 SKIP = "TORCHTRT_EXECUTORCH_SKIP"
 
@@ -44,7 +45,7 @@ class Patch:
         pull_request: Upstream pull request or issue, as ``owner/repository#number``.
         releases: Per distribution, the releases that it applies to.
         upstream: What upstream has by itself, and from which release on.
-        stands: Why ours still stands beside that.
+        kept_because: Why ours is needed beside that.
         replaces: Upstream modules that ours is served for.
         adds: Modules that upstream doesn't have, served beside its own. Several patches may add
             one module.
@@ -60,7 +61,7 @@ class Patch:
     pull_request: str
     releases: Mapping[str, str]
     upstream: str
-    stands: str
+    kept_because: str
     replaces: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
@@ -77,15 +78,16 @@ class Patch:
 
 
 class State(Enum):
-    """Where a patch stands with the releases installed here."""
+    """What becomes of a patch with the releases installed here."""
 
     IN_FORCE = "in force"
     STEPPED_ASIDE = "stepped aside"
     NOT_APPLICABLE = "not applicable"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True)
-class Standing:
+class Verdict:
     """A patch's state and the reason for it.
 
     Attributes:
@@ -100,36 +102,59 @@ class Standing:
     surprising: bool = False
 
 
-def standing(patch: Patch) -> Standing:
-    """Check ``patch`` against the installed releases and its anchors, importing neither."""
+def verdicts_on(patches: Iterable[Patch]) -> dict[str, Verdict]:
+    """Return the verdict on each of ``patches``, by name; one comes after those that it requires."""
+    found: dict[str, Verdict] = {}
+    for patch in patches:
+        verdict = verdict_on(patch)
+        for required in patch.requires:
+            if State.IN_FORCE is verdict.state is not found[required].state:
+                verdict = Verdict(
+                    State.NOT_APPLICABLE, f"it needs {required}, which is not in force"
+                )
+        found[patch.name] = verdict
+    return found
+
+
+def verdict_on(patch: Patch) -> Verdict:
+    """Check ``patch`` by itself, its releases and its anchors, importing nothing of upstream."""
     if patch.name in os.environ.get(SKIP, "").replace(",", " ").split():
-        return Standing(State.NOT_APPLICABLE, f"turned off by {SKIP}")
+        return Verdict(State.NOT_APPLICABLE, f"turned off by {SKIP}")
     installed = {name: installed_release(name) for name in patch.releases}
     for name, release in installed.items():
         if release is None:
             names = " or ".join((name, *VARIANTS.get(name, ())))
-            return Standing(State.NOT_APPLICABLE, f"{names} is not installed")
+            return Verdict(State.NOT_APPLICABLE, f"{names} is not installed")
     for name, release in installed.items():
         if name in patch.superseded and _matches(patch.superseded[name], release):
-            return Standing(
+            return Verdict(
                 State.STEPPED_ASIDE, f"{name} {release} has it: {patch.upstream}"
             )
     for name, release in installed.items():
         if not _matches(patch.releases[name], release):
             known = patch.releases[name]
-            return Standing(
+            return Verdict(
                 State.NOT_APPLICABLE,
                 f"{name} {release} is not a release it knows ({known})",
                 surprising=not _matches(TESTED[name], release),
             )
     missing = [lack for anchor in patch.anchors if (lack := anchor.missing())]
+    missing += [
+        f"{name} is upstream's own by now" for name in patch.adds if _taken(name)
+    ]
     if missing:
-        return Standing(
+        return Verdict(
             State.NOT_APPLICABLE,
             f"missing anchor: {'; '.join(missing)}",
             surprising=True,
         )
-    return Standing(State.IN_FORCE)
+    return Verdict(State.IN_FORCE)
+
+
+def _taken(name: str) -> bool:
+    """Whether upstream has another module of the name; ours, once merged there, is none."""
+    theirs = source(name)
+    return theirs is not None and theirs != our_source(name)
 
 
 def _matches(specifier: str, release: str | None) -> bool:

@@ -9,13 +9,28 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from functools import partial
+from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-
-import wrapt
+from types import CodeType
 
 PATCHES = "torchtrt_executorch.patches."
+
+
+class _UnderUpstreamsName(InspectLoader):
+    """Loads what another loader has under another name, be it in a folder, a zip, or frozen."""
+
+    def __init__(self, loader: InspectLoader, name: str) -> None:
+        self._loader = loader
+        self._name = name
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        return self._loader.get_code(self._name)
+
+    def get_source(self, fullname: str) -> str | None:
+        return self._loader.get_source(self._name)
+
+    def is_package(self, fullname: str) -> bool:
+        return self._loader.is_package(self._name)
 
 
 def our_spec(name: str) -> ModuleSpec:
@@ -29,13 +44,21 @@ def our_spec(name: str) -> ModuleSpec:
         raise ModuleNotFoundError(
             f"torchtrt_executorch has no file for {name}", name=name
         )
-    spec = importlib.util.spec_from_file_location(
-        name,
-        found.origin,
-        submodule_search_locations=found.submodule_search_locations,
-    )
-    assert spec is not None  # the origin is a .py file
+    loader = _UnderUpstreamsName(found.loader, found.name)  # type: ignore[arg-type]
+    spec = ModuleSpec(name, loader, origin=found.origin)
+    spec.submodule_search_locations = found.submodule_search_locations
+    spec.has_location = found.has_location
+    spec.cached = found.cached
     return spec
+
+
+def our_source(name: str) -> bytes | None:
+    """Return the source of our file for ``name``; None where it is installed without sources."""
+    spec = importlib.util.find_spec(PATCHES + name)
+    if spec is None or spec.origin is None or spec.loader is None:
+        return None
+    data: bytes | None = getattr(spec.loader, "get_data", lambda _: None)(spec.origin)
+    return data
 
 
 def load_alone(*names: str) -> None:
@@ -60,10 +83,3 @@ def load_alone(*names: str) -> None:
         except BaseException:
             del sys.modules[name]
             raise
-        # Importing binds a module to its package, and here that comes later, if at all.
-        package, _, attribute = name.rpartition(".")
-        wrapt.register_post_import_hook(partial(_bind, attribute, module), package)
-
-
-def _bind(attribute: str, module: ModuleType, package: ModuleType) -> None:
-    vars(package).setdefault(attribute, module)

@@ -1,15 +1,21 @@
-"""What an upstream module was before it was amended, to go back to if the amendment fails."""
+"""What an upstream module was before it was amended, to go back to if the patch fails."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Iterator, Mapping
+
+_ABSENT = object()
+_SHARED = (int, float, str, bytes, tuple, frozenset, ModuleType, type(None))
 
 
 class Snapshot:
     """What the names in a module, and in the classes that it defines, are bound to."""
 
     def __init__(self, module: ModuleType) -> None:
+        self.module = module
         classes = (
             value
             for value in vars(module).values()
@@ -28,3 +34,42 @@ class Snapshot:
             for name, value in before.items():
                 if name not in now or now[name] is not value:
                     setattr(holder, name, value)
+
+
+class Rebinding:
+    """Values that have changed in their own module, to be changed wherever they were imported."""
+
+    def __init__(self) -> None:
+        self._changed: dict[int, tuple[Any, Any]] = {}
+
+    @contextlib.contextmanager
+    def of(self, module: ModuleType) -> Iterator[None]:
+        """Note what changes in ``module`` inside of the ``with``."""
+        before = dict(vars(module))
+        yield
+        self.note(before, vars(module))
+
+    def note(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Note what differs between the names of a module before and after."""
+        for name, value in before.items():
+            now = after.get(name, _ABSENT)
+            # Of a function there is one, of a number or a text as many as there are users.
+            if now is value or name.startswith("__") or isinstance(value, _SHARED):
+                continue
+            self._changed[id(value)] = (value, now)
+
+    def carry_on(self) -> None:
+        """Bind the new values in all modules that had imported the old ones."""
+        for module in list(sys.modules.values()):
+            if not isinstance(module, ModuleType):
+                continue
+            # Not vars(): a module that is to be loaded when it is looked into stays unloaded.
+            names = object.__getattribute__(module, "__dict__")
+            for name, value in list(names.items()):
+                if id(value) not in self._changed:
+                    continue
+                old, new = self._changed[id(value)]
+                if old is value and new is _ABSENT:
+                    del names[name]
+                elif old is value:
+                    names[name] = new

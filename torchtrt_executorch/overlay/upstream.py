@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
+from typing import Sequence
 
 #: Distributions of the same package under another name, by the name that patches go by.
 VARIANTS = {"torch-tensorrt": ("torch-tensorrt-rtx",)}
@@ -27,22 +28,64 @@ def distribution_release(distribution: str) -> str | None:
         return None
 
 
-def locate(name: str) -> Path | None:
-    """Return the source file of the upstream module ``name``, or None if there is none.
+def upstream_spec(name: str) -> ModuleSpec | None:
+    """Return where upstream's module ``name`` is, or None if upstream has none.
 
-    Unlike :func:`importlib.util.find_spec` it imports no parent package, and asks no finder but
-    the file system's: what the overlay serves is never the answer.
+    Unlike :func:`importlib.util.find_spec` it imports no parent package, and asks every finder but
+    this distribution's own: what the overlay serves is never the answer, and a checkout that is
+    installed editable, through a finder of its own, is found as any other.
     """
-    top, *below = name.split(".")
-    spec = PathFinder.find_spec(top)
-    if spec is None or spec.submodule_search_locations is None:
-        return None
-    for folder in spec.submodule_search_locations:
-        stem = Path(folder, *below)
-        for candidate in (stem / "__init__.py", stem.with_suffix(".py")):
-            if candidate.is_file():
-                return candidate
+    package: Sequence[str] | None = None
+    spec: ModuleSpec | None = None
+    parts = name.split(".")
+    for depth, part in enumerate(parts, start=1):
+        if depth > 1 and package is None:
+            return None
+        spec = _found(".".join(parts[:depth]), package)
+        if spec is not None:
+            package = spec.submodule_search_locations
+        else:  # a folder without __init__.py, perhaps: to a finder its package isn't imported
+            folders = [str(Path(folder, part)) for folder in package or ()]
+            package = [folder for folder in folders if Path(folder).is_dir()] or None
+    return spec
+
+
+def _found(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        if type(finder).__module__.startswith("torchtrt_executorch."):
+            continue
+        try:
+            spec = finder.find_spec(name, path)
+        except Exception:  # somebody else's, and not asked for an import
+            continue
+        if spec is not None:
+            return spec
     return None
+
+
+def locate(name: str) -> Path | None:
+    """Return the file of the upstream module ``name``, or None if there is none."""
+    spec = upstream_spec(name)
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None
+    return Path(spec.origin)
+
+
+def source(name: str) -> bytes | None:
+    """Return the source of the upstream module ``name``, from wherever it is loaded.
+
+    None if there is no such module.
+
+    Raises:
+        OSError, ValueError: The module has no source that can be read.
+    """
+    spec = upstream_spec(name)
+    if spec is None or spec.origin is None:
+        return None
+    if spec.loader is None or not hasattr(spec.loader, "get_data"):
+        raise ValueError(f"{spec.loader!r} has no source of it")
+    data: bytes = spec.loader.get_data(spec.origin)
+    return data
 
 
 def load_upstream(name: str) -> ModuleType:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, standing
+from torchtrt_executorch.overlay.patch import State, verdict_on
 
 
 def status(*options: str, **environment: str) -> str:
@@ -45,7 +45,7 @@ def test_table() -> None:
 def test_json_is_the_manifest_and_what_is_in_force() -> None:
     found = rows()
     for patch in PATCHES:
-        row, here = found[patch.name], standing(patch)
+        row, here = found[patch.name], verdict_on(patch)
         assert (row["state"], row["reason"]) == (here.state.value, here.reason)
         assert row["pull_request"] == patch.pull_request
         assert row["modules"] == list(patch.modules)
@@ -57,7 +57,7 @@ def test_json_is_the_manifest_and_what_is_in_force() -> None:
 
 
 def test_what_is_turned_off() -> None:
-    name = next(p.name for p in PATCHES if standing(p).state is State.IN_FORCE)
+    name = next(p.name for p in PATCHES if verdict_on(p).state is State.IN_FORCE)
     found = rows(TORCHTRT_EXECUTORCH="0", TORCHTRT_EXECUTORCH_SKIP=name)
     assert found[""]["active"] is False
     assert found[name]["state"] == "not applicable"
@@ -71,7 +71,7 @@ def test_every_row_says_why(patch: Any) -> None:
     repository, number = patch.pull_request.split("#")
     assert repository in ("pytorch/TensorRT", "pytorch/executorch")
     assert number.isdigit()
-    assert patch.summary and patch.upstream and patch.stands
+    assert patch.summary and patch.upstream and patch.kept_because
 
 
 @pytest.mark.parametrize(

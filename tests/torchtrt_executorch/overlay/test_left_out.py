@@ -44,9 +44,9 @@ def test_skip(run) -> None:
         "import importlib.util, json, torch\n"
         "import executorch.backends\n"
         "from torchtrt_executorch.overlay.manifest import PATCHES\n"
-        "from torchtrt_executorch.overlay.patch import standing\n"
+        "from torchtrt_executorch.overlay.patch import verdict_on\n"
         f"file = importlib.util.find_spec('{AOTI}').origin\n"
-        "reasons = {patch.name: standing(patch).reason for patch in PATCHES}\n"
+        "reasons = {patch.name: verdict_on(patch).reason for patch in PATCHES}\n"
         "print(json.dumps([file, reasons]))",
         TORCHTRT_EXECUTORCH_SKIP="aoti-partitioner, host",
     )
@@ -99,23 +99,3 @@ def test_missing_anchor(run, variant) -> None:
     (warning,) = process.warnings
     assert warning.startswith("the patch target-executorch is left out")
     assert "MutableTorchTensorRTModule.__init__ has no pytorch_model" in warning
-
-
-def test_failing_amendment_is_taken_back(run) -> None:
-    """The patch replaced a class's method before it failed; that is undone as well."""
-
-    process = run(
-        "import torch\n"
-        "from torchtrt_executorch.overlay import engage\n"
-        "resolve = engage._resolve\n"
-        "def broken(function):\n"
-        "    def apply(module):\n"
-        "        resolve(function)(module)\n"
-        "        raise OSError('broken')\n"
-        "    return apply if function.endswith('._program_patch:apply') else resolve(function)\n"
-        "engage._resolve = broken\n" + EXECUTORCH,
-    )
-    assert upstreams(process.facts) == [False, False, True, True]
-    (warning,) = process.warnings
-    assert warning.startswith("the patch executorch-export could not be applied")
-    assert "OSError('broken')" in warning

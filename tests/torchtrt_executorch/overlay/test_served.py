@@ -24,9 +24,9 @@ for module in pkgutil.walk_packages(torchtrt_executorch.__path__, "torchtrt_exec
         importlib.import_module(module.name)
 import torch_tensorrt.executorch, executorch.exir
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, standing
+from torchtrt_executorch.overlay.patch import State, verdict_on
 for patch in PATCHES:
-    if standing(patch).state is State.IN_FORCE:
+    if verdict_on(patch).state is State.IN_FORCE:
         for name in (*patch.replaces, *patch.adds):
             importlib.import_module(name)
 names = {{}}

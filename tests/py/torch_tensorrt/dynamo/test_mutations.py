@@ -19,7 +19,7 @@ from torch_tensorrt.executorch import export
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, standing
+from torchtrt_executorch.overlay.patch import State, verdict_on
 from torchtrt_executorch.runtime import load
 
 (PATCH,) = (patch for patch in PATCHES if patch.name == "mutated-buffers")
@@ -29,7 +29,7 @@ pytestmark = [
         reason="emulated engines need the Python-only mode",
     ),
     pytest.mark.skipif(
-        standing(PATCH).state is not State.IN_FORCE, reason=standing(PATCH).reason
+        verdict_on(PATCH).state is not State.IN_FORCE, reason=verdict_on(PATCH).reason
     ),
 ]
 OPTIONS = {"min_block_size": 1, "target_executorch": True}

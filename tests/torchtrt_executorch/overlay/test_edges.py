@@ -1,0 +1,150 @@
+"""Where imports don't go straight: zips, editable checkouts, reloads, imports that fail."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FACTS = """
+import json
+from torchtrt_executorch import overlay
+states = {name: verdict.state.value for name, verdict in overlay.verdicts().items()}
+"""
+
+
+@pytest.fixture(scope="module")
+def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This distribution as a zip, as it would be installed."""
+    folders = {
+        "torchtrt_executorch": ROOT / "torchtrt_executorch",
+        "torchtrt_executorch/patches/torch_tensorrt": ROOT / "py/torch_tensorrt",
+        "torchtrt_executorch/patches/executorch/backends": ROOT / "backends",
+        "torchtrt_executorch/patches/executorch/exir": ROOT / "exir",
+    }
+    path = tmp_path_factory.mktemp("zip") / "torchtrt_executorch.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for prefix, folder in folders.items():
+            for file in folder.rglob("*.py"):
+                archive.write(file, f"{prefix}/{file.relative_to(folder)}")
+    return path
+
+
+def test_from_a_zip(run, zipped: Path) -> None:
+    """Served, amended, and with their sources at hand."""
+    process = run(
+        "import inspect, torch\n"
+        "import executorch.exir, torch_tensorrt\n"
+        "from executorch.backends.aoti.aoti_partitioner import AotiPartitioner\n"
+        "from torch_tensorrt.executorch import TensorRTPartitioner, export\n"
+        "import torchtrt_executorch\n"
+        + FACTS
+        + "files = [torchtrt_executorch.__file__, export.__code__.co_filename]\n"
+        "files += [inspect.getfile(each) for each in (AotiPartitioner, TensorRTPartitioner)]\n"
+        "named = 'class TensorRTPartitioner' in inspect.getsource(TensorRTPartitioner)\n"
+        "print(json.dumps([files, named, states]))",
+        zipped,
+    )
+    files, named, states = process.facts
+    assert all(file.startswith(str(zipped)) for file in files)
+    assert named
+    assert "failed" not in states.values()
+    assert process.warnings == []
+
+
+FINDER = """
+from importlib.machinery import PathFinder
+class EditableFinder:  # as setuptools makes one for a checkout that isn't a folder on the path
+    FOLDERS = {folders!r}
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        if fullname in cls.FOLDERS:
+            return PathFinder.find_spec(fullname, [cls.FOLDERS[fullname]])
+sys.meta_path.append(EditableFinder)
+class Hidden(PathFinder):  # and the path has neither
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        return None if fullname in EditableFinder.FOLDERS else PathFinder.find_spec(fullname, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hidden
+"""
+
+
+def test_an_editable_checkout_with_a_finder_of_its_own(run, tmp_path: Path) -> None:
+    """No patch is lost: upstream's files are found where whoever imports them finds them."""
+    import torch_tensorrt
+
+    site = str(Path(torch_tensorrt.__file__).parents[1])
+    (tmp_path / "sitecustomize.py").write_text(
+        FINDER.format(folders={"torch_tensorrt": site, "executorch": site})
+    )
+    code = "import torch, executorch.exir\n" + FACTS + "print(json.dumps(states))"
+    process, usual = run(code, tmp_path), run(code)
+    assert process.warnings == []
+    assert process.facts == usual.facts
+
+
+def test_reload(run) -> None:
+    """A module that is loaded again is amended again; one of ours stays ours."""
+    process = run(
+        "import importlib, inspect, torch_tensorrt\n"
+        "import torch_tensorrt.executorch.partitioner as partitioner\n"
+        "from torch_tensorrt.dynamo import _compiler, _settings\n"
+        "for module in (partitioner, _settings, _compiler, torch_tensorrt):\n"
+        "    importlib.reload(module)\n" + FACTS + "print(json.dumps([\n"
+        "    partitioner.__file__,\n"
+        "    'target_executorch' in inspect.signature(_compiler.compile).parameters,\n"
+        "    hasattr(_settings.CompilationSettings(), 'target_executorch'),\n"
+        "    states]))"
+    )
+    file, *amended, states = process.facts
+    assert Path(file).is_relative_to(ROOT)
+    assert amended == [True, True]
+    assert "failed" not in states.values()
+
+
+@pytest.mark.parametrize(
+    "file", ["_Device.py", "_compile.py", "dynamo/_compiler.py", "_features.py"]
+)
+def test_after_an_import_that_failed(run, variant, file: str) -> None:
+    """Wherever it has failed, the next import of it is as good as the first would have been."""
+    ahead = variant(
+        "torch_tensorrt",
+        file,
+        lambda text: (
+            text.replace(
+                "import ",
+                "import builtins\n"
+                "if not hasattr(builtins, 'failed_once'):\n"
+                "    builtins.failed_once = True\n"
+                "    raise ImportError('the first time')\n"
+                "import ",
+                1,
+            )
+            if not text.startswith("from __future__")
+            else text.replace(
+                "annotations\n",
+                "annotations\nimport builtins\n"
+                "if not hasattr(builtins, 'failed_once'):\n"
+                "    builtins.failed_once = True\n"
+                "    raise ImportError('the first time')\n",
+                1,
+            )
+        ),
+    )
+    process = run(
+        "import inspect, torch\n"
+        "try:\n"
+        "    import torch_tensorrt\n"
+        "except ImportError as error:\n"
+        "    assert 'the first time' in str(error), error\n"
+        "else:\n"
+        "    raise AssertionError('it has not failed')\n"
+        "import torch_tensorrt\n" + FACTS + "print(json.dumps([states,\n"
+        "    'target_executorch' in inspect.signature(torch_tensorrt.compile).parameters]))",
+        ahead,
+    )
+    states, amended = process.facts
+    assert "failed" not in states.values()
+    assert amended
