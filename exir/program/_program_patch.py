@@ -5,6 +5,8 @@ that hold TensorRT engines go through ``to_edge`` and ``to_edge_transform_and_lo
 (pytorch/TensorRT#4329), and ``save`` leaves no external weights behind (pytorch/TensorRT#4404).
 
 What a partitioner wants whole stays whole for it beside any other (pytorch/executorch#8781).
+
+Each function belongs to a patch of its own, so what only one of them has is imported there.
 """
 
 from __future__ import annotations
@@ -15,8 +17,6 @@ from inspect import signature
 from types import ModuleType
 from typing import Any, Callable, Mapping
 
-from executorch.exir._data_dependent import forget_unclaimed_symbols
-from executorch.exir.program._external_data import with_expected_data
 from torch.export import ExportedProgram
 
 from torchtrt_executorch.files import check_writable, staged, write_program
@@ -105,6 +105,8 @@ def _traceable(programs: Any) -> Any:
         return {name: _traceable(program) for name, program in programs.items()}
     if not isinstance(programs, ExportedProgram):
         return programs  # upstream's to complain about
+    from executorch.exir._data_dependent import forget_unclaimed_symbols
+
     forget_unclaimed_symbols(programs)
     if "torch_tensorrt" not in sys.modules:
         return programs  # nobody can have compiled an engine
@@ -153,6 +155,8 @@ def _lower_and_check(
 def _serialize(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    from executorch.exir.program._external_data import with_expected_data
+
     call = signature(function).bind(*args, **kwargs)
     call.arguments["named_data_store"] = with_expected_data(
         call.arguments["emitter_output"],

@@ -176,5 +176,10 @@ def _give_back(name: str) -> None:
         vars(sys.modules[package]).pop(attribute, None)
     if locate(name) is not None:
         rebinding = Rebinding()
-        rebinding.note(vars(ours), vars(import_module(name)))
+        own = {
+            attribute: value
+            for attribute, value in vars(ours).items()
+            if getattr(value, "__module__", None) == name
+        }
+        rebinding.note(own, vars(import_module(name)))
         rebinding.carry_on()

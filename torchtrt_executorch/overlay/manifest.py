@@ -410,9 +410,8 @@ PATCHES: tuple[Patch, ...] = (
             f"{_BACKEND}._weight_streaming",
         ),
         amends=(
-            Amendment(
-                "torch_tensorrt._compile", f"{_PATCHES}._compile_patch:apply_to_save"
-            ),
+            Amendment("torch_tensorrt._compile", f"{_PATCHES}._save_patch:apply"),
+            Amendment("torch_tensorrt", f"{_PATCHES}._save_patch:apply_to_package"),
             Amendment(
                 "torch_tensorrt.dynamo._exporter",
                 f"{_PATCHES}.dynamo._exporter_patch:apply",

@@ -7,8 +7,10 @@ import sys
 from types import ModuleType
 from typing import Any, Iterator, Mapping
 
-_ABSENT = object()
-_SHARED = (int, float, str, bytes, tuple, frozenset, ModuleType, type(None))
+#: Of a function there is one, of a number or a text as many as there are users.
+_SHARED = frozenset(
+    {int, float, bool, str, bytes, tuple, frozenset, ModuleType, type(None)}
+)
 
 
 class Snapshot:
@@ -50,13 +52,15 @@ class Rebinding:
         self.note(before, vars(module))
 
     def note(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Note what differs between the names of a module before and after."""
+        """Note what differs between the names of a module before and after.
+
+        A name that is gone is none that upstream's modules can have imported.
+        """
         for name, value in before.items():
-            now = after.get(name, _ABSENT)
-            # Of a function there is one, of a number or a text as many as there are users.
-            if now is value or name.startswith("__") or isinstance(value, _SHARED):
+            if name.startswith("__") or type(value) in _SHARED or name not in after:
                 continue
-            self._changed[id(value)] = (value, now)
+            if after[name] is not value:
+                self._changed[id(value)] = (value, after[name])
 
     def carry_on(self) -> None:
         """Bind the new values in all modules that had imported the old ones."""
@@ -66,10 +70,6 @@ class Rebinding:
             # Not vars(): a module that is to be loaded when it is looked into stays unloaded.
             names = object.__getattribute__(module, "__dict__")
             for name, value in list(names.items()):
-                if id(value) not in self._changed:
-                    continue
-                old, new = self._changed[id(value)]
-                if old is value and new is _ABSENT:
-                    del names[name]
-                elif old is value:
+                old, new = self._changed.get(id(value), (None, None))
+                if old is value and old is not None:
                     names[name] = new

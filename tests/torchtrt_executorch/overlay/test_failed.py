@@ -71,7 +71,14 @@ def compared(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if " at 0x" not in str(fact)}
 
 
-@pytest.mark.parametrize("patch", MANY, ids=lambda patch: patch.name)
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param(patch, id=patch.name, marks=[] if short else pytest.mark.slow)
+        for patch in MANY
+        for short in [patch.name == "target-executorch"]
+    ],
+)
 def test_as_if_skipped(run, patch: Any, order: list[str]) -> None:
     own = {f"{amendment.module} {amendment.by}" for amendment in patch.amends}
     last = [each for each in order if each in own][-1]
@@ -81,7 +88,8 @@ def test_as_if_skipped(run, patch: Any, order: list[str]) -> None:
     failed = run(code, FAIL=last)
     skipped = run(code, TORCHTRT_EXECUTORCH_SKIP=patch.name)
     left, verdicts = failed.facts
-    expected, _ = skipped.facts
+    expected, others = skipped.facts
+    assert "failed" not in [state for state, _ in others.values()]
     assert compared(left) == compared(expected)
     state, reason = verdicts[patch.name]
     assert state == "failed" and "OSError('broken')" in reason
@@ -121,3 +129,25 @@ def test_what_amends_nothing_further(run, order: list[str]) -> None:
     )
     assert process.facts is False
     assert len(process.warnings) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "patch",
+    [patch for patch in PATCHES if verdict_on(patch).state is State.IN_FORCE],
+    ids=lambda patch: patch.name,
+)
+def test_alone(run, patch: Any) -> None:
+    """A patch brings all that it needs, or requires the patch that does."""
+    kept = {"host", patch.name, *patch.requires}
+    names = json.dumps([*patch.replaces, *patch.adds])
+    process = run(
+        IMPORTS + f"import importlib\nfor name in {names}:\n"
+        "    importlib.import_module(name)\n"
+        "print(json.dumps(overlay.verdicts()[" + repr(patch.name) + "].state.value))",
+        TORCHTRT_EXECUTORCH_SKIP=",".join(
+            p.name for p in PATCHES if p.name not in kept
+        ),
+    )
+    assert process.facts == "in force"
+    assert process.warnings == []
