@@ -12,7 +12,6 @@ from typing import Any, Sequence
 import tensorrt as trt
 import torch
 import wrapt
-from torch_tensorrt._enums import dtype
 
 from torchtrt_executorch.emulation.payload import is_emulated, stand_in_of
 from torchtrt_executorch.host import present
@@ -82,6 +81,9 @@ class StandInEngine:
     def get_tensor_dtype(self, name: str) -> trt.DataType:
         """Return the binding's dtype; symbolic sizes are int64."""
         value = self._bindings()[name]
+        # Here, since the amendments of torch_tensorrt's first modules import this one.
+        from torch_tensorrt._enums import dtype
+
         held = value.dtype if isinstance(value, torch.Tensor) else torch.int64
         return dtype._from(held).to(trt.DataType)
 
