@@ -108,3 +108,23 @@ def test_it_says_when_the_import_would_fail(
     assert bool(found) == (tried.returncode != 0), (found, tried.stderr[-2000:])
     shown = " ".join(run("-m", "torchtrt_executorch.cli", "status").stdout.split())
     assert ("import torch_tensorrt would fail" in shown) == bool(found)
+
+
+def test_it_says_what_happened(tmp_path: Path) -> None:
+    """An amendment that fails is in no report that reads sources, and in the one that tries."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from torchtrt_executorch.overlay import amending\n"
+        "resolve = amending.resolve\n"
+        "def broken(function):\n"
+        "    if '_exporter_patch' in function:\n"
+        "        raise OSError('broken')\n"
+        "    return resolve(function)\n"
+        "amending.resolve = broken\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path)}
+    assert rows(**environment)["executorch-export"]["state"] == "in force"
+    found = json.loads(status("--json", "--try", **environment))["patches"]
+    states = {row["name"]: (row["state"], row["reason"]) for row in found}
+    assert states["executorch-export"][0] == "failed"
+    assert "OSError('broken')" in states["executorch-export"][1]
+    assert states["target-executorch"] == ("in force", "")
