@@ -1,17 +1,21 @@
-"""What ``ptxas`` says of a kernel, read from the code that it wrote (an ELF file for the GPU)."""
+"""What the assembler says of a kernel, read from the code that it wrote: an ELF file for the GPU."""
 
 from __future__ import annotations
 
 import struct
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_OPCODE_FRAME_SIZE = 0x1204  # EIATTR_FRAME_SIZE, a value of 4 bytes per function
+#: Entries of the section of properties: a symbol and a value. EIATTR_REGCOUNT, in registers, and
+#: EIATTR_FRAME_SIZE, of the stack frame in bytes.
+_REGISTERS, _FRAME_SIZE = 0x2F, 0x11
+#: The form of an entry that is followed by data, whose size is its value.
+_WITH_DATA = 0x04
 
 
 def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
-    """Return the registers that a thread of ``kernel`` uses, and the 32-bit words that it spills.
+    """Return the registers of a thread of ``kernel``, and the 32-bit words of its stack frame.
 
-    A word counts as spilled if it is in the thread's stack frame, as Triton's own driver counts.
+    Triton's kernels keep nothing there but what registers don't hold.
 
     Raises:
         ValueError: There is no such kernel, or ``cubin`` is no 64-bit ELF file.
@@ -22,16 +26,35 @@ def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
     text = sections.get(f".text.{kernel}")
     if text is None:
         raise ValueError(f"the cubin has no kernel {kernel}")
-    info = text[7]
-    return info >> 24, 0
+    properties = _properties(cubin, sections.get(".nv.info"))
+    # Before CUDA 13 the assembler wrote it into the header of the code's section.
+    registers = properties.get(_REGISTERS) or text[7] >> 24
+    return registers, properties.get(_FRAME_SIZE, 0) // 4
 
 
 def _sections(cubin: bytes) -> dict[str, tuple[int, ...]]:
+    """Section headers by name: ``sh_offset``, ``sh_size``, ``sh_info`` are items 4, 5 and 7."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names_index = struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [_SECTION.unpack_from(cubin, table + i * size) for i in range(count)]
     names = headers[names_index][4]
     return {_string(cubin, names + header[0]): header for header in headers}
+
+
+def _properties(cubin: bytes, header: tuple[int, ...] | None) -> dict[int, int]:
+    """The largest value of each property, over the functions of the file."""
+    found: dict[int, int] = {}
+    if header is not None:
+        position, end = header[4], header[4] + header[5]
+        while position < end:
+            form, attribute, value = struct.unpack_from("<BBH", cubin, position)
+            position += 4
+            if form == _WITH_DATA:
+                if value == 8:
+                    _, number = struct.unpack_from("<II", cubin, position)
+                    found[attribute] = max(number, found.get(attribute, 0))
+                position += value
+    return found
 
 
 def _string(cubin: bytes, start: int) -> str:

@@ -17,8 +17,9 @@ from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
     properties,
 )
-from executorch.backends.cuda._options import options_for
+from executorch.backends.cuda._stand_in import on_host
 
+from torchtrt_executorch import stand_ins
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpu
 from torchtrt_executorch.overlay.upstream import locate
@@ -34,24 +35,20 @@ def apply(module: ModuleType) -> None:
     """Have ``CudaBackend`` compile for a described GPU where there is no other, or is told to."""
     backend: Any = module.CudaBackend
     preprocess = backend.preprocess.__func__
-    compile_options = backend.get_aoti_compile_options.__func__
 
     @functools.wraps(preprocess)
     def preprocess_described(cls: Any, edge_program: Any, compile_specs: Any) -> Any:
         gpu = _described(compile_specs)
         if gpu is None:
             return preprocess(cls, edge_program, compile_specs)
+        partition = None if present.cuda_device() else on_host(edge_program)
         with described_device(gpu, _toolchain.find()):
-            return preprocess(cls, edge_program, compile_specs)
-
-    @functools.wraps(compile_options)
-    def options_described(cls: Any, compile_specs: Any) -> Any:
-        options = compile_options(cls, compile_specs)
-        gpu = _described(compile_specs)
-        return options if gpu is None else {**options, **options_for(gpu)}
+            result = preprocess(cls, edge_program, compile_specs)
+        if partition is not None:
+            stand_ins.keep(_digest(result), partition)
+        return result
 
     backend.preprocess = classmethod(preprocess_described)
-    backend.get_aoti_compile_options = classmethod(options_described)
 
 
 def import_without_triton(upstream_name: str) -> None:
@@ -68,6 +65,19 @@ def import_without_triton(upstream_name: str) -> None:
     for holder in (package, module):
         holder.ReplaceEdgeOpWithTritonOpPass = _PassWithoutTriton  # type: ignore[attr-defined]
         sys.modules[holder.__name__] = holder
+
+
+def _digest(result: Any) -> str:
+    """What the runtime looks for: the library and its weights, which the payload names."""
+    store = result.data_store_output
+    entries = dict(store.pte_data)
+    for external in store.external_data.values():
+        entries.update(external)
+    if result.processed_bytes:
+        keys = result.processed_bytes.decode().split("\n")
+    else:  # executorch 1.3 names them after the method, the library first
+        keys = sorted(entries)
+    return stand_ins.digest(*(store.buffers[entries[key].buffer_index] for key in keys))
 
 
 class _PassWithoutTriton:

@@ -15,8 +15,13 @@ from typing import Any
 
 import torch
 from executorch.backends.cuda import (
+    _constant_folding,
     _host_weights,
+    _options,
     _unmeasured_kernels,
+)
+from executorch.backends.cuda._device_guard import (
+    lent_to_cuda,
 )
 from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
@@ -74,6 +79,7 @@ REMEMBERING = (
 #: Without these a compiler looks for the device itself.
 _REQUIRED = {
     "torch._dynamo.device_interface:CudaInterface.get_device_properties",
+    "torch._inductor:aot_compile",
     "torch._inductor.codecache:AotCodeCompiler.compile",
     "torch._inductor.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block",
     "torch._inductor.fx_passes.joint_graph:lazy_init",
@@ -112,12 +118,15 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         **_triton(gpu),
         **_caches(gpu),
         **toolchain.answers(),
-        **_unmeasured_kernels.answers(),
+        **_unmeasured_kernels.answers(gpu),
         **_host_weights.answers(),
+        **_options.answers(),
+        **_constant_folding.answers(),
     }
     try:
         with (
             answering(answers, required=_REQUIRED),
+            lent_to_cuda(),
             _unmeasured_kernels.raw_stream_name(),
         ):
             yield

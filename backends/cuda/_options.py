@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
-
-from executorch.backends.cuda._gpu_properties import (
-    GpuProperties,
-)
 
 _OPTIONS = {
     # What is decided by timing kernels.
@@ -21,13 +18,26 @@ _OPTIONS = {
     "compile_threads": 1,
     # The processor that runs it is another.
     "cpp.march": "",
+    # Machine code for the described GPU.
+    "aot_inductor.emit_multi_arch_kernel": False,
 }
 
 
-def options_for(gpu: GpuProperties) -> dict[str, Any]:
-    """Return the options that ``CudaBackend``'s own are to be amended by."""
-    from torch._inductor import config
+def answers() -> dict[str, Callable[..., Any]]:
+    """What has Inductor compile with these options over its caller's, within a scope."""
+    from torch._inductor import aot_compile, config
 
     known = config.get_config_copy()
-    options = {**_OPTIONS, "aot_inductor.emit_multi_arch_kernel": False}
-    return {name: value for name, value in options.items() if name in known}
+    ours = {name: value for name, value in _OPTIONS.items() if name in known}
+
+    def compile_with_options(
+        *args: Any, options: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> Any:
+        wanted = {**(options or {}), **ours}
+        if wanted.pop("max_autotune", False):
+            # Templates to choose from for products and convolutions; for all other kernels the
+            # configuration that Inductor takes where it doesn't measure.
+            wanted["max_autotune_gemm"] = True
+        return aot_compile(*args, options=wanted, **kwargs)
+
+    return {"torch._inductor:aot_compile": compile_with_options}

@@ -2,31 +2,119 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+from executorch.backends.cuda._gemm_cost import (
+    Product,
+    Tile,
+    cycles,
+)
+from executorch.backends.cuda._gpu_properties import (
+    GpuProperties,
+)
 
-def answers() -> dict[str, Callable[..., Any]]:
+#: Words of a stack frame that every kernel may have. Inductor, too, takes as many for none.
+_FRAME = 16
+
+
+def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
     """What takes the place of Inductor's running and timing of kernels, within a scope."""
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
     select = AlgorithmSelectorCache.__call__
 
-    def select_without_timing(
-        self: Any, name: str, choices: list[Any], *args: Any, **kwargs: Any
+    def select_by_cost(
+        self: Any,
+        name: str,
+        choices: list[Any],
+        input_nodes: list[Any],
+        layout: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
-        return select(self, name, choices[:1], *args, **kwargs)
+        if len(choices) > 1:
+            choices = [cheapest(name, choices, input_nodes, layout, gpu)]
+        return select(self, name, choices, input_nodes, layout, *args, **kwargs)
 
     return {
         "torch._inductor.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block": (
-            _compile_and_save
+            functools.partial(_compile_and_save, gpu=gpu)
         ),
-        "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__": select_without_timing,
+        "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__": select_by_cost,
     }
 
 
-def _compile_and_save(wrapper: Any) -> None:
+def cheapest(
+    name: str,
+    choices: list[Any],
+    input_nodes: list[Any],
+    layout: Any,
+    gpu: GpuProperties,
+) -> Any:
+    """Return the choice of the least cost by :mod:`._gemm_cost`, the first of several.
+
+    Where the model says nothing (no tiles, or sizes that aren't known), Inductor's order stands.
+    """
+
+    def cost(choice: Any) -> float:
+        info = choice.info_dict()
+        try:
+            m, k, n = ast.literal_eval(str(info["tile_shape"]))
+            tile = Tile(m, n, k, int(info["num_stages"]), int(info["num_warps"]))
+        except (KeyError, ValueError, SyntaxError):
+            return math.inf
+        tf32 = str(info.get("allow_tf32")) == "True"
+        product = _product(name, input_nodes, layout, tf32)
+        return cycles(product, tile, gpu)
+
+    return min(choices, key=cost)
+
+
+def _product(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Product:
+    """The matrix product that an operator is, with the sizes that it was exported with."""
+    itemsize = input_nodes[0].get_dtype().itemsize
+    tensor_cores = itemsize < 4 or (tf32 and itemsize == 4)
+    if name == "convolution":
+        _, weight, *_ = input_nodes
+        images, channels, *pixels = _sizes(layout.size)
+        out_channels, depth, *window = _sizes(weight.get_size())
+        _, in_channels, *_ = _sizes(input_nodes[0].get_size())
+        groups = max(1, in_channels // depth)
+        return Product(
+            m=images * math.prod(pixels),
+            n=channels // groups,
+            k=depth * math.prod(window),
+            batch=groups,
+            itemsize=itemsize,
+            tensor_cores=tensor_cores,
+        )
+    first, second = input_nodes[-2:]
+    *batch, m, k = _sizes(first.get_size())
+    n = _sizes(second.get_size())[-1]
+    aligned = all(
+        step == 1 or step * itemsize % 16 == 0
+        for node in (first, second)
+        for step in _sizes(node.get_stride())
+    )
+    return Product(m, n, k, math.prod(batch), itemsize, tensor_cores, aligned)
+
+
+def _sizes(values: Any) -> list[int]:
+    from torch._inductor.virtualized import V
+
+    variables = V.graph.sizevars
+    hint: Any = getattr(variables, "optimization_hint", None)
+    hint = hint or variables.size_hint  # type: ignore[attr-defined]  # before 2.13
+    return [hint(value, fallback=8192) for value in values]
+
+
+def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
     """Compile the kernels of a wrapper, and hand them to Inductor as if they had been run.
 
     In place of ``PythonWrapperCodegen.generate_and_run_autotune_block``, which executes the
@@ -43,19 +131,41 @@ def _compile_and_save(wrapper: Any) -> None:
     ]
     for kernel in kernels:
         kernel.precompile()
-        launcher, *_ = kernel.launchers
-        kernel.save_gpu_kernel("stream", launcher)
+        kernel.save_gpu_kernel("stream", _best(kernel.launchers, gpu))
+
+
+def _best(launchers: list[Any], gpu: GpuProperties) -> Any:
+    """Return one of a kernel's launchers, which differ in their configuration.
+
+    The largest blocks of which a multiprocessor holds two and no thread spills; the first of
+    several. Two, so that one computes while another waits.
+    """
+
+    def rank(launcher: Any) -> tuple[float, ...]:
+        config = launcher.config
+        threads = gpu.warp_size * config.num_warps
+        together = min(
+            gpu.shared_memory_per_multiprocessor // (launcher.shared + 1024),
+            gpu.regs_per_multiprocessor // (launcher.n_regs * threads),
+        )
+        block = math.prod(
+            value
+            for key, value in config.kwargs.items()
+            if "BLOCK" in key and isinstance(value, int)
+        )
+        spilled = max(0, launcher.n_spills - _FRAME)
+        return spilled, -min(together, 2), -block
+
+    return launchers[0] if len(launchers) == 1 else min(launchers, key=rank)
 
 
 @contextlib.contextmanager
-def raw_stream_name() -> Any:
+def raw_stream_name() -> Iterator[None]:
     """Scope of the name ``torch._C._cuda_getCurrentRawStream``, which a CPU build lacks.
 
     The definitions of kernels begin with a look-up of it. It is gone again afterwards: others
     test for it.
     """
-    import torch
-
     name = "_cuda_getCurrentRawStream"
     if hasattr(torch._C, name):
         yield

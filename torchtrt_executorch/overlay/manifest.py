@@ -619,11 +619,15 @@ PATCHES: tuple[Patch, ...] = (
         adds=tuple(
             f"executorch.backends.cuda.{name}"
             for name in (
+                "_constant_folding",
                 "_cubin",
                 "_described_device",
+                "_device_guard",
+                "_gemm_cost",
                 "_gpu_properties",
                 "_host_weights",
                 "_options",
+                "_stand_in",
                 "_thread_scope",
                 "_toolchain",
                 "_triton_driver",
@@ -633,11 +637,7 @@ PATCHES: tuple[Patch, ...] = (
         prepares=(Amendment(_CUDA_BACKEND, f"{_CUDA_PATCH}:import_without_triton"),),
         amends=(Amendment(_CUDA_BACKEND, f"{_CUDA_PATCH}:apply"),),
         anchors=(
-            Anchor(
-                _CUDA_BACKEND,
-                "CudaBackend.get_aoti_compile_options",
-                ("compile_specs",),
-            ),
+            Anchor(_CUDA_BACKEND, "CudaBackend"),
             Anchor(_CUDA_BACKEND, "ReplaceEdgeOpWithTritonOpPass"),
             Anchor(
                 "executorch.backends.aoti.aoti_backend",

@@ -11,10 +11,11 @@ from typing import Any, Sequence
 
 import torch
 
-from torchtrt_executorch.runtime.delegates import DelegateContext
+from torchtrt_executorch.runtime.delegates import DelegateContext, Payload
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.stand_ins import StandIn
 
 
 class AotiDelegate:
@@ -30,11 +31,16 @@ class AotiDelegate:
         self._device = context.target_device("cuda:0")
         self._num_inputs = context.num_inputs
         library, weights = _blobs(context)
-        self._model: Any | AbsentPayload
+        self._model: Any | StandIn | AbsentPayload
         if self._device.type == "cuda" and context.placement.stands_in:
-            self._model = AbsentPayload(context, "a CUDA device")
+            self._model = context.stand_in() or AbsentPayload(context, "a CUDA device")
         else:
             self._model = _load(context.name, library, weights, self._device)
+
+    @staticmethod
+    def parts(payload: Payload) -> tuple[memoryview, memoryview]:
+        """The library and its weights, which the payload names."""
+        return _blobs(payload)
 
     def execute(self, args: Sequence[Value]) -> None:
         """Run on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's device."""
@@ -49,8 +55,12 @@ class AotiDelegate:
         if isinstance(self._model, AbsentPayload):
             self._model.run(outputs)
             return
-        with _on(self._device):
-            results = self._model.run([v.tensor for v in args[: self._num_inputs]])
+        inputs = [value.tensor for value in args[: self._num_inputs]]
+        if isinstance(self._model, StandIn):
+            results = self._model(inputs)
+        else:
+            with _on(self._device):
+                results = self._model.run(inputs)
         if len(results) != len(outputs):
             raise ProgramError(
                 f"{self._name} returned {len(results)} tensors, and the program wants "
@@ -60,7 +70,7 @@ class AotiDelegate:
             output.write(result)
 
 
-def _blobs(context: DelegateContext) -> tuple[memoryview, memoryview]:
+def _blobs(context: Payload) -> tuple[memoryview, memoryview]:
     """The library and the weights: keys in the payload, or after the method's name (1.3)."""
     try:
         keys = str(context.payload, "utf-8").split("\n")

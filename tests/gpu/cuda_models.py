@@ -1,0 +1,238 @@
+"""Small models of the kinds that CUDA delegates are made of, with random weights from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.nn import functional as F
+
+
+class Residual(nn.Module):
+    """(batch, channels, height, width) to the same."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.second(torch.relu(self.norm(self.first(x)))))
+
+
+class ConvNet(nn.Module):
+    """(batch, 3, height, width) to logits (batch, 10)."""
+
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, channels, 7, stride=2, padding=3)
+        self.blocks = nn.Sequential(Residual(channels), Residual(channels))
+        self.head = nn.Linear(channels, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(torch.relu(self.stem(x)), 2)
+        return self.head(self.blocks(x).mean((2, 3)))
+
+
+class Separable(nn.Module):
+    """Depthwise and pointwise convolutions, (batch, 32, height, width) to the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(32, 32, 3, padding=1, groups=32)
+        self.pointwise = nn.Conv2d(32, 32, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.pointwise(F.silu(self.depthwise(x))))
+
+
+class EncoderLayer(nn.Module):
+    """(batch, sequence, width) to the same; attention over heads of 64."""
+
+    def __init__(self, width: int, fused: bool) -> None:
+        super().__init__()
+        self.fused = fused
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = self.qkv(self.before(x)).view(batch, length, 3, -1, 64)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        if self.fused:
+            y = F.scaled_dot_product_attention(q, k, v)
+        else:
+            y = torch.softmax(q @ k.transpose(-2, -1) / 8, -1) @ v
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.after(x))))
+
+
+class Encoder(nn.Module):
+    """Tokens (batch, sequence), int64, to (batch, sequence, width)."""
+
+    def __init__(self, width: int = 256, layers: int = 2, fused: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(1000, width)
+        self.layers = nn.Sequential(
+            *(EncoderLayer(width, fused) for _ in range(layers))
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.layers(self.embedding(tokens))
+
+
+class Attention(nn.Module):
+    """What the backend has a Triton kernel for; three of (batch, heads, sequence, 64) to one."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class DecoderStep(nn.Module):
+    """One token (1, 1) and its position (1,), int64, to logits (1, 1000); keeps its own cache."""
+
+    def __init__(self, width: int = 256, length: int = 128) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(1000, width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm = nn.RMSNorm(width)
+        self.register_buffer("keys", torch.zeros(1, width // 64, length, 64))
+        self.register_buffer("values", torch.zeros(1, width // 64, length, 64))
+        self.register_buffer("positions", torch.arange(length))
+
+    def forward(self, token: Tensor, position: Tensor) -> Tensor:
+        x = self.embedding(token)
+        q, k, v = self.qkv(self.norm(x)).view(1, 1, 3, -1, 64).permute(2, 0, 3, 1, 4)
+        self.keys.index_copy_(2, position, k)
+        self.values.index_copy_(2, position, v)
+        scores = q @ self.keys.transpose(-2, -1) / 8
+        scores = scores.masked_fill(self.positions > position, float("-inf"))
+        y = torch.softmax(scores, -1) @ self.values
+        x = x + self.out(y.transpose(1, 2).reshape(1, 1, -1))
+        return x[:, -1] @ self.embedding.weight.t()
+
+
+class Rows(nn.Module):
+    """Reductions over long rows, (batch, width) to the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return torch.softmax(centred * torch.rsqrt(x.var(-1, keepdim=True) + 1e-5), -1)
+
+
+def mlp(width: int, hidden: int) -> nn.Module:
+    """(..., width) to the same."""
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+
+
+Inputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program.
+
+    Attributes:
+        name: What it is called in the table, and its file.
+        model: Its module, by method.
+        calls: The inputs of the calls to compare, in order, by method; on the CPU, in float32
+            where they are floating. The first one's shapes are exported.
+        dtype: Of weights and of floating inputs.
+        dynamic_shapes: Of ``forward``.
+    """
+
+    name: str
+    model: Callable[[], dict[str, nn.Module]]
+    calls: Callable[[], dict[str, list[Inputs]]]
+    dtype: torch.dtype = torch.float32
+    dynamic_shapes: Any = None
+    specs: dict[str, str] = field(default_factory=dict)
+
+    def build(self) -> tuple[dict[str, nn.Module], dict[str, list[Inputs]]]:
+        """Return the modules and the inputs, the same on every machine."""
+        torch.manual_seed(0)
+        modules = {
+            name: module.to(self.dtype).eval() for name, module in self.model().items()
+        }
+        calls = {
+            name: [tuple(self._cast(value) for value in inputs) for inputs in each]
+            for name, each in self.calls().items()
+        }
+        return modules, calls
+
+    def _cast(self, value: Tensor) -> Tensor:
+        return value.to(self.dtype) if value.is_floating_point() else value
+
+
+def _one(model: Callable[[], nn.Module]) -> Callable[[], dict[str, nn.Module]]:
+    return lambda: {"forward": model()}
+
+
+def _normal(*shapes: tuple[int, ...]) -> Callable[[], dict[str, list[Inputs]]]:
+    """One call on one tensor for each shape."""
+    return lambda: {"forward": [(torch.randn(shape),) for shape in shapes]}
+
+
+def _tokens(*shape: int) -> Callable[[], dict[str, list[Inputs]]]:
+    return lambda: {"forward": [(torch.randint(0, 1000, shape),)]}
+
+
+def _heads(batch: int, heads: int, length: int) -> dict[str, list[Inputs]]:
+    return {"forward": [tuple(torch.randn(batch, heads, length, 64) for _ in range(3))]}
+
+
+def _steps(count: int) -> dict[str, list[Inputs]]:
+    return {
+        "forward": [
+            (torch.randint(0, 1000, (1, 1)), torch.tensor([position]))
+            for position in range(count)
+        ]
+    }
+
+
+def _both_methods() -> dict[str, nn.Module]:
+    encoder = Encoder(layers=1)
+    return {"encode": encoder, "embed": encoder.embedding}
+
+
+BF16, FP16 = torch.bfloat16, torch.float16
+
+CASES = (
+    Case("mlp", _one(lambda: mlp(512, 1024)), _normal((8192, 512))),
+    Case("mlp-small", _one(lambda: mlp(64, 256)), _normal((8, 64))),
+    Case("mlp-bf16", _one(lambda: mlp(512, 2048)), _normal((4096, 512)), BF16),
+    Case("mlp-fp16-odd", _one(lambda: mlp(333, 777)), _normal((1001, 333)), FP16),
+    Case(
+        "mlp-dynamic-batch",
+        _one(lambda: mlp(256, 512)),
+        _normal((64, 256), (3, 256), (500, 256)),
+        dynamic_shapes=({0: Dim("batch", min=2, max=512)},),
+    ),
+    Case("conv", _one(ConvNet), _normal((16, 3, 112, 112))),
+    Case("conv-fp16", _one(ConvNet), _normal((16, 3, 112, 112)), FP16),
+    Case("separable-fp16", _one(Separable), _normal((16, 32, 56, 56)), FP16),
+    Case("encoder", _one(Encoder), _tokens(8, 128)),
+    Case("encoder-fp16", _one(lambda: Encoder(width=384)), _tokens(8, 256), FP16),
+    Case(
+        "encoder-bf16-triton-attention",
+        _one(lambda: Encoder(fused=True)),
+        _tokens(8, 256),
+        BF16,
+    ),
+    Case("triton-attention-bf16", _one(Attention), lambda: _heads(8, 8, 1024), BF16),
+    Case("decoder-kv-cache", _one(DecoderStep), lambda: _steps(6)),
+    Case("decoder-kv-cache-bf16", _one(DecoderStep), lambda: _steps(6), BF16),
+    Case("rows", _one(Rows), _normal((2048, 8192))),
+    Case(
+        "two-methods-bf16",
+        _both_methods,
+        lambda: {name: _tokens(4, 128)()["forward"] for name in ("encode", "embed")},
+        BF16,
+    ),
+)
