@@ -12,6 +12,43 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import TensorLayout
 from torchtrt_executorch.runtime.placement import Placement
 
+#: Where ``MemoryPlanningPass(share_mutable_buffers=True)`` puts the state: behind the activations.
+_STATE_ARENA = 2
+
+Buffers = dict[tuple[int, torch.device], torch.Tensor]
+
+
+class SharedState:
+    """The arena that the methods of a program have in common, if it was planned so.
+
+    That is an arena of host memory behind the one for activations, and the last, of one size in all
+    methods that have it: ``MemoryPlanningPass(share_mutable_buffers=True)`` makes no others.
+
+    Attributes:
+        arenas: Their numbers; empty if nothing is shared.
+        buffers: Their memory.
+        initialized: Arena and offset of each tensor that has its first value.
+    """
+
+    def __init__(self, plans: Sequence[schema.ExecutionPlan]) -> None:
+        sizes = {
+            tuple(plan.non_const_buffer_sizes[_STATE_ARENA:])
+            for plan in plans
+            if len(plan.non_const_buffer_sizes) > _STATE_ARENA
+        }
+        several = len(plans) > 1 and not any(p.non_const_buffer_device for p in plans)
+        one = len(sizes) == 1 and len(next(iter(sizes))) == 1
+        self.arenas = frozenset({_STATE_ARENA} if several and one else ())
+        self.buffers: Buffers = {}
+        self.initialized: set[tuple[int, int]] = set()
+
+    def is_new(self, where: schema.AllocationDetails) -> bool:
+        """Whether a tensor is to be given its first value; no longer, once it was asked."""
+        key = where.memory_id, where.memory_offset
+        new = where.memory_id not in self.arenas or key not in self.initialized
+        self.initialized.add(key)
+        return new
+
 
 class Arenas:
     """Planned memory, zeroed, as ExecuTorch's Python runtime has it.
@@ -19,10 +56,13 @@ class Arenas:
     Tensors that the plan lets share bytes share them here, so aliasing and reuse are the plan's.
     """
 
-    def __init__(self, sizes: Sequence[int], placement: Placement) -> None:
+    def __init__(
+        self, sizes: Sequence[int], placement: Placement, shared: SharedState
+    ) -> None:
         self._sizes = sizes
         self._placement = placement
-        self._buffers: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self._shared = shared
+        self._buffers: Buffers = {}
 
     def view(
         self, where: schema.AllocationDetails, layout: TensorLayout
@@ -55,9 +95,11 @@ class Arenas:
     def _buffer(self, memory_id: int, layout: TensorLayout) -> torch.Tensor:
         device = self._placement.memory(layout.device)
         key = memory_id, device
-        if key not in self._buffers:
-            self._buffers[key] = _zeros(self._sizes[memory_id], device, memory_id)
-        return self._buffers[key]
+        shared = memory_id in self._shared.arenas
+        buffers = self._shared.buffers if shared else self._buffers
+        if key not in buffers:
+            buffers[key] = _zeros(self._sizes[memory_id], device, memory_id)
+        return buffers[key]
 
 
 def _zeros(size: int, device: torch.device, memory_id: int) -> torch.Tensor:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import torch
 from executorch.exir import schema
 from torch.utils._pytree import tree_leaves
 
+from torchtrt_executorch.runtime.arenas import SharedState
 from torchtrt_executorch.runtime.compile import Binder
 from torchtrt_executorch.runtime.errors import (
     InputError,
@@ -63,6 +65,30 @@ def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
     return OnDevice(tensor, device)
 
 
+class CallLock:
+    """Lets one call run at a time, of one method or of all that share state."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._caller: tuple[int, str] | None = None
+
+    @contextmanager
+    def of(self, method: str) -> Iterator[None]:
+        """Wait for other threads' calls. ``InstructionError`` within a call, which can't end first."""
+        thread, caller = threading.get_ident(), self._caller
+        if caller is not None and caller[0] == thread:
+            raise InstructionError(
+                f"{method} is called by a kernel or delegate of {caller[1]}, which runs on the same "
+                "memory: load the program a second time for that"
+            )
+        with self._lock:
+            self._caller = thread, method
+            try:
+                yield
+            finally:
+                self._caller = None
+
+
 class Method:
     """A method, ready to be called. Calls from several threads run one after the other.
 
@@ -76,12 +102,14 @@ class Method:
         placement: Placement,
         recorder: Recorder,
         stand_ins: StandIns,
+        shared: SharedState,
+        calls: CallLock,
     ) -> None:
         self.name: str = plan.name
-        self._lock = threading.Lock()
+        self._calls = calls
         self._placement = placement
         self._recorder = recorder
-        table = ValueTable(plan, file, placement)
+        table = ValueTable(plan, file, placement, shared)
         self._inputs = [table.at(index, "an input") for index in plan.inputs]
         self._outputs = [table.at(index, "an output") for index in plan.outputs]
         self._steps = Binder(file, table, placement, recorder, stand_ins).bind()
@@ -117,7 +145,7 @@ class Method:
             raise InputError(
                 f"{self.name} takes {len(self._inputs)} inputs and is given {len(leaves)}"
             )
-        with self._lock, torch.no_grad():
+        with self._calls.of(self.name), torch.no_grad():
             for value in self._fresh:
                 value.renew(self._placement)
             for index, (value, given) in enumerate(

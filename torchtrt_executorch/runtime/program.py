@@ -10,10 +10,11 @@ from executorch.exir import schema
 
 from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.files import check_writable, staged
+from torchtrt_executorch.runtime.arenas import SharedState
 from torchtrt_executorch.runtime.delegates import Payload
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile, Source, read_program
-from torchtrt_executorch.runtime.method import Method
+from torchtrt_executorch.runtime.method import CallLock, Method
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder, Stats
@@ -43,6 +44,8 @@ class Program:
                     f"a method name is missing or repeated: {plan.name!r}"
                 )
             self._plans[plan.name] = plan
+        self._shared = SharedState(file.program.execution_plan)
+        self._calls = CallLock()
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -66,6 +69,8 @@ class Program:
                     self._placement,
                     self._recorder,
                     self._stand_ins,
+                    self._shared,
+                    self._calls if self._shared.arenas else CallLock(),
                 )
             return self._methods[name]
 

@@ -9,7 +9,7 @@ from typing import Any, Sequence
 import torch
 from executorch.exir import schema
 
-from torchtrt_executorch.runtime.arenas import Arenas
+from torchtrt_executorch.runtime.arenas import Arenas, SharedState
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
 from torchtrt_executorch.runtime.layout import CPU, TensorLayout, read_layout
@@ -117,10 +117,12 @@ class ValueTable:
     plan: schema.ExecutionPlan
     file: ProgramFile
     placement: Placement
+    shared: SharedState
     values: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._arenas = Arenas(self.plan.non_const_buffer_sizes, self.placement)
+        sizes = self.plan.non_const_buffer_sizes
+        self._arenas = Arenas(sizes, self.placement, self.shared)
         self._devices = ArenaDevices(self.plan)
         serialized = [evalue.val for evalue in self.plan.values]
         self.values = [Value(f"value {index}") for index in range(len(serialized))]
@@ -168,7 +170,7 @@ class ValueTable:
         if tensor.allocation_info is not None:
             value.planned = True
             value.data = self._arenas.view(tensor.allocation_info, layout)
-            if initial is not None:
+            if initial is not None and self.shared.is_new(tensor.allocation_info):
                 value.data.copy_(initial)
         elif initial is not None:
             value.constant = True
