@@ -13,12 +13,13 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test test-all test-cpp lint format bench fuzz clean
+.PHONY: help environment demo test test-all test-cpp test-upstream lint format bench fuzz clean
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
 	@echo "make test      the tests, on LANE=$(LANE)"
 	@echo "make test-all  the slow sweeps as well"
+	@echo "make test-upstream  upstream's own tests, the overlay on and off, compared"
 	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, built from EXECUTORCH=its sources"
 	@echo "make lint      black, isort, ruff, mypy"
 	@echo "make format    let black and isort write"
@@ -37,6 +38,9 @@ test: environment
 
 test-all: environment
 	@$(PYTEST) -m "slow or not slow"
+
+test-upstream: environment
+	@$(RUN)/python tools/test_upstream.py
 
 lint: environment
 	@$(RUN)/black --check --quiet $(SOURCES) || { echo "black: run make format"; exit 1; }

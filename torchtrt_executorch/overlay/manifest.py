@@ -407,6 +407,7 @@ PATCHES: tuple[Patch, ...] = (
             "torch_tensorrt.dynamo._inlining",
             f"{_BACKEND}._engine_placeholders",
             f"{_BACKEND}._source",
+            f"{_BACKEND}._warnings",
             f"{_BACKEND}._weight_streaming",
         ),
         amends=(

@@ -22,6 +22,7 @@ from torch_tensorrt.dynamo._writes import declared_mutations
 from torch_tensorrt.executorch._engine_nodes import engine_nodes
 from torch_tensorrt.executorch._engine_placeholders import with_engine_placeholders
 from torch_tensorrt.executorch._source import exported
+from torch_tensorrt.executorch._warnings import warn_of
 from torch_tensorrt.executorch._weight_streaming import weight_streaming_specs
 from torch_tensorrt.executorch.partitioner import TensorRTPartitioner
 
@@ -111,7 +112,9 @@ def export(
             if isinstance(held, GraphModule)
             else held
         )
-        programs[name] = with_engine_placeholders(declared_mutations(program, held))
+        program = declared_mutations(program, held)
+        warn_of(name, program, weight_streaming_budget_per_engine)
+        programs[name] = with_engine_placeholders(program)
     if not allow_no_engine:
         _check_engines(programs)
     pipelines = {

@@ -1,0 +1,34 @@
+"""The README's snippets, run in order as they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("count", [1, len(SNIPPETS)], ids=["the first", "all of them"])
+def test_snippets_run(count: int, tmp_path: Path) -> None:
+    """In a fresh interpreter, on whatever host this is."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHTRT_")}
+    checks = """
+from torchtrt_executorch.runtime import load
+for size in (x, torch.randn(3, 64)):
+    (found,) = load("model.pte", emulated_engines=True).run(size, scale)
+    torch.testing.assert_close(found, model(size, scale=scale))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", "".join(SNIPPETS[:count]) + checks],
+        env=inherited,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
