@@ -36,6 +36,7 @@ def check(blob: bytes, measured: bool = True) -> None:
     )
 
     import torchtrt_executorch.engine_blob  # noqa: F401  without torch_tensorrt
+    from torchtrt_executorch.plans import origin
 
     if measured:
         tracemalloc.start()
@@ -51,6 +52,7 @@ def check(blob: bytes, measured: bool = True) -> None:
     assert peak <= MAX_MULTIPLE * len(blob) + FIXED_COST, (peak, len(blob))
     if engine is None:
         return
+    assert len(origin(engine).text) < 100
     assert deserialize_engine(blob) == (engine, metadata)
     again = serialize_engine(engine, metadata, layout=Layout.TR02)
     assert deserialize_engine(again) == (engine, metadata)

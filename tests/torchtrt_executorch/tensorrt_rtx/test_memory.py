@@ -1,0 +1,51 @@
+"""A large engine that TensorRT-RTX built, from the compiled module to the blob."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch_tensorrt
+from torch import nn
+
+SIZE = 512 << 20
+
+
+def resident(peak: bool = False) -> int:
+    """Return this process's memory in bytes, or the most that it was since ``forget_peak``."""
+    key = "VmHWM:" if peak else "VmRSS:"
+    status = Path("/proc/self/status").read_text().split()
+    return int(status[status.index(key) + 1]) * 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_lowering_peaks_below_two_copies() -> None:
+    x = torch.ones(1, 8192)
+    model = nn.Linear(8192, SIZE // 4 // 8192, bias=False).eval()
+    compiled = torch_tensorrt.compile(
+        model, ir="dynamo", arg_inputs=[x], min_block_size=1
+    )
+    (plan,) = [
+        module.serialized_engine
+        for module in compiled.modules()
+        if hasattr(module, "serialized_engine")
+    ]
+    size = len(plan)
+    assert plan[:4] == b"vtrt" and size > SIZE
+    del model, plan
+    before = resident()
+    forget_peak()
+    edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[x])
+    peak = resident(peak=True) - before
+    assert (
+        len(edge.exported_program().graph_module.lowered_module_0.processed_bytes)
+        > size
+    )
+    assert peak < 2.2 * size, peak / size
