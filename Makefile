@@ -1,12 +1,14 @@
 # Everything sets itself up: `make demo` and `make test` work in a fresh clone.
-#   LANE=2.12, 2.13 (default) or 2.14: the upstream releases, constraints/LANE.txt
+#   LANE=2.12, 2.13, 2.14, 2.13-rtx or 2.14-rtx: the upstream releases, constraints/LANE.txt;
+#   2.13-rtx where TensorRT-RTX has wheels, 2.13 elsewhere
 #   JOBS=2: test files that run at once
 #   PYTHON=python3.10 ... python3.13: the interpreter that the environment is made with
 
-LANE ?= 2.13
+DEFAULT := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),2.13-rtx,2.13)
+LANE ?= $(DEFAULT)
 PYTHON ?= python3
 JOBS ?= 2
-VENV ?= $(if $(filter 2.13,$(LANE)),.venv,.venv-$(LANE))
+VENV ?= $(if $(filter $(DEFAULT),$(LANE)),.venv,.venv-$(LANE))
 RUN = $(VENV)/bin
 export PATH := $(abspath $(RUN)):$(PATH)
 PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile

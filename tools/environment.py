@@ -139,7 +139,7 @@ def cuda_device() -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lane", default="2.13")
+    parser.add_argument("--lane", required=True)
     parser.add_argument("--venv", type=Path, default=Path(".venv"))
     arguments = parser.parse_args()
     environment = Environment(arguments.venv.absolute(), arguments.lane)

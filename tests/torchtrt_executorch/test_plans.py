@@ -40,5 +40,5 @@ def test_one_that_is_cut_short(length: int) -> None:
 def test_anything_else(data: bytes) -> None:
     found = origin(data)
     assert found.builder in (None, *BUILDERS)
-    if not data.startswith((b"ftrt", b"vtrt")):
+    if not data.startswith((b"ftrt", b"vtrt", MAGIC)):
         assert repr(data[:4]) in found.text
