@@ -2,4 +2,5 @@
 
 from torchtrt_executorch.cli import app
 
-app(prog_name="torchtrt-executorch")
+if __name__ == "__main__":
+    app(prog_name="torchtrt-executorch")
