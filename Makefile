@@ -15,7 +15,7 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test test-all test-cpp test-upstream lint format bench fuzz clean
+.PHONY: help environment demo test test-all test-cpp test-upstream lint format bench fuzz clean patches merged
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
@@ -27,6 +27,8 @@ help:
 	@echo "make format    let black and isort write"
 	@echo "make bench     tables of ours beside upstream's"
 	@echo "make fuzz      the engine blob's reader, until it is stopped"
+	@echo "make patches   each patch as a diff against the installed releases, in patches/"
+	@echo "make merged    each patch's tests in a copy of upstream that has it"
 	@echo "make clean     remove the environments and what builds left"
 
 environment:
@@ -65,6 +67,12 @@ bench: environment
 fuzz: environment
 	@$(RUN)/python -m pip install --quiet atheris
 	@$(RUN)/python tests/fuzz/engine_blob.py
+
+patches: environment
+	@$(RUN)/python tools/patch_set.py write
+
+merged: environment
+	@OMP_NUM_THREADS=1 $(RUN)/python tools/patch_set.py check
 
 clean:
 	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

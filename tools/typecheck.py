@@ -34,10 +34,7 @@ def package_folders() -> dict[str, Path]:
 def main() -> int:
     with TemporaryDirectory() as folder:
         tree = Path(folder)
-        _link(ROOT / "torchtrt_executorch", tree / "torchtrt_executorch")
-        for package, source in package_folders().items():
-            upstream = package.removeprefix("torchtrt_executorch.patches.")
-            _link(source, tree / upstream.replace(".", "/"))
+        link_sources(tree)
         for package in UPSTREAM:
             _leave_open(tree / package)
         packages = ("torchtrt_executorch", *UPSTREAM)
@@ -47,6 +44,14 @@ def main() -> int:
             *(argument for package in packages for argument in ("-p", package)),
         ]
         return subprocess.run(command, cwd=tree).returncode
+
+
+def link_sources(tree: Path) -> None:
+    """Link all of our Python files below ``tree``, those for upstream under upstream's names."""
+    _link(ROOT / "torchtrt_executorch", tree / "torchtrt_executorch")
+    for package, source in package_folders().items():
+        upstream = package.removeprefix("torchtrt_executorch.patches.")
+        _link(source, tree / upstream.replace(".", "/"))
 
 
 def _link(source: Path, target: Path) -> None:

@@ -26,9 +26,9 @@ from torchtrt_executorch.overlay.patch import (
     Verdict,
     verdicts_on,
 )
-from torchtrt_executorch.overlay.served import our_spec
+from torchtrt_executorch.overlay.served import our_source, our_spec
 from torchtrt_executorch.overlay.snapshot import Rebinding
-from torchtrt_executorch.overlay.upstream import locate
+from torchtrt_executorch.overlay.upstream import locate, source
 
 
 class Overlay:
@@ -96,10 +96,11 @@ class Overlay:
             )
         if verdict.state is not State.IN_FORCE:
             return
-        for name in patch.replaces:
-            if name in sys.modules:
-                sys.modules[name] = _lazy_module(name)
         for name in (*patch.replaces, *patch.adds):
+            if our_source(name) == source(name) is not None:
+                continue  # upstream has it: merged there, it is upstream's to load
+            if name in sys.modules and name in patch.replaces:
+                sys.modules[name] = _lazy_module(name)
             self._served.setdefault(name, []).append(patch)
             self._packages.add(name.rpartition(".")[0])
         for amendment in patch.amends:
@@ -128,8 +129,10 @@ class Overlay:
         for undo in reversed(self._undo.pop(patch.name, [])):
             undo()
         for name in (*patch.replaces, *patch.adds):
-            self._served[name].remove(patch)
-            if not self._served[name] and name in sys.modules:
+            others = [each for each in self._served.get(name, ()) if each is not patch]
+            was_served = bool(self._served.get(name))
+            self._served[name] = others
+            if was_served and not others and name in sys.modules:
                 _give_back(name)
         for other in self._patches:
             if (

@@ -13,6 +13,8 @@ from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from types import CodeType
 
+from torchtrt_executorch.overlay.upstream import upstream_spec
+
 PATCHES = "torchtrt_executorch.patches."
 
 
@@ -75,7 +77,7 @@ def load_alone(*names: str) -> None:
     for name in names:
         if name in sys.modules:
             continue
-        spec = our_spec(name)
+        spec = upstream_spec(name) or our_spec(name)  # merged there, it is upstream's
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:

@@ -1,0 +1,213 @@
+"""The patches as upstream would see them: as diffs, and tried in a copy of what is installed.
+
+    python tools/patch_set.py write [--to patches] [NAME ...]
+    python tools/patch_set.py check [NAME ...]
+
+``write`` makes one unified diff per patch that has files of its own, against the installed
+releases; ``patch -p1`` applies it in the folder that holds ``torch_tensorrt`` and ``executorch``
+(in a checkout of TensorRT that is ``py/``, in one of ExecuTorch the folder that it is in).
+
+``check`` applies each diff to a copy of the installed packages and runs the patch's tests there.
+The overlay is off for them; where torch_tensorrt can't be imported as it is, for want of a GPU,
+it does that and emulates engines, and nothing else. A patch that amends upstream's modules as
+well can't be merged as files, and keeps its amendments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import Patch, State, verdicts_on
+from torchtrt_executorch.overlay.upstream import locate
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {
+    "torch_tensorrt": ROOT / "py/torch_tensorrt",
+    "executorch.backends": ROOT / "backends",
+    "executorch.exir": ROOT / "exir",
+}
+TESTS = {
+    "target-executorch": [
+        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py",
+        "tests/py/torch_tensorrt/dynamo/test_output_allocator_ops.py",
+        "tests/py/torch_tensorrt/dynamo/test_executorch_target.py",
+    ],
+    "mutated-buffers": ["tests/py/torch_tensorrt/dynamo/test_mutations.py"],
+    "tensorrt-partitioner": [
+        "tests/py/torch_tensorrt/executorch/test_serialization.py",
+        "tests/py/torch_tensorrt/executorch/test_partitioner_boundary.py",
+    ],
+    "executorch-export": [
+        "tests/py/torch_tensorrt/executorch/test_engine_placeholders.py",
+        "tests/py/torch_tensorrt/executorch/test_partitioner.py",
+    ],
+    "whole-operators": ["tests/exir/program/test_whole_operators.py"],
+    "propagate-device-pass": ["tests/exir/passes"],
+    "aoti-partitioner": ["tests/backends/aoti"],
+    "cuda-without-gpu": ["tests/backends/cuda/test_thread_scope.py"],
+}
+#: What torch_tensorrt is imported and engines are made with, on a machine without a GPU.
+HARNESS = ("host", "emulated-engines", "emulated-engines-2.12")
+
+
+def our_file(module: str) -> Path:
+    """Return our file for the upstream module ``module``."""
+    for package, folder in FOLDERS.items():
+        if module.startswith(f"{package}."):
+            below = module.removeprefix(f"{package}.").replace(".", "/")
+            file = folder / f"{below}.py"
+            return file if file.is_file() else folder / below / "__init__.py"
+    raise ValueError(f"{module} is in none of {', '.join(FOLDERS)}")
+
+
+def path_of(module: str) -> str:
+    """Return the path of ``module`` in the folder that upstream's packages are in."""
+    name = module.replace(".", "/")
+    return (
+        f"{name}/__init__.py" if our_file(module).stem == "__init__" else f"{name}.py"
+    )
+
+
+def diff_of(patch: Patch) -> str:
+    """Return the patch as a unified diff against the installed releases."""
+    lines = []
+    for module in (*patch.replaces, *patch.adds):
+        ours = our_file(module).read_text().splitlines(keepends=True)
+        installed, path = locate(module), path_of(module)
+        before = (
+            [] if installed is None else installed.read_text().splitlines(keepends=True)
+        )
+        lines += difflib.unified_diff(
+            before,
+            ours,
+            f"a/{path}" if before else "/dev/null",
+            f"b/{path}",
+        )
+    text = f"{patch.name}: {patch.summary}\n\n{patch.pull_request}\n"
+    if patch.amends:
+        text += "Without its amendments of upstream's modules, which are no files.\n"
+    return f"{text}\n{''.join(lines)}"
+
+
+def write(patches: list[Patch], folder: Path) -> None:
+    """Write one diff per patch to ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for patch in patches:
+        file = folder / f"{patch.name}.patch"
+        file.write_text(diff_of(patch))
+        count = len(patch.replaces) + len(patch.adds)
+        print(f"{file}: {count} files, {len(file.read_text().splitlines())} lines")
+
+
+def check(patches: list[Patch]) -> int:
+    """Run the tests of each patch in a copy of upstream; return how many patches failed."""
+    failed = 0
+    for patch in patches:
+        with TemporaryDirectory() as folder:
+            copy = Path(folder)
+            applied = [each for each in PATCHES if each.name in patch.requires] + [
+                patch
+            ]
+            _copy_upstream(copy, applied)
+            for each in applied:
+                _apply(each, copy)
+            done = _run_tests(patch, copy)
+        failed += done.returncode != 0
+        print(f"{patch.name}: {_last_line(done.stdout)}", flush=True)
+        if done.returncode != 0:
+            print(done.stdout[-6000:], done.stderr[-2000:])
+    return failed
+
+
+def _copy_upstream(copy: Path, patches: list[Patch]) -> None:
+    """Link the installed packages into ``copy``; what the patches touch is a file of its own."""
+    touched = {copy / path_of(module) for patch in patches for module in patch.replaces}
+    for package in ("torch_tensorrt", "executorch"):
+        spec = find_spec(package)
+        assert spec is not None and spec.submodule_search_locations is not None
+        for location in spec.submodule_search_locations:
+            _mirror(Path(location), copy / package, touched)
+
+
+def _mirror(source: Path, target: Path, touched: set[Path]) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in source.iterdir():
+        new = target / entry.name
+        if entry.name == "__pycache__" or new.exists():
+            continue
+        if entry.is_dir():
+            _mirror(entry, new, touched)
+        elif new in touched or entry.suffix == ".py":
+            new.write_bytes(entry.read_bytes())
+        else:
+            new.symlink_to(entry)
+
+
+def _apply(patch: Patch, copy: Path) -> None:
+    command = ["patch", "-p1", "--quiet", "--forward", "--directory", str(copy)]
+    subprocess.run(command, input=diff_of(patch), text=True, check=True)
+
+
+def _run_tests(patch: Patch, copy: Path) -> subprocess.CompletedProcess[str]:
+    kept = {*HARNESS}
+    if patch.amends:
+        kept |= {patch.name, *patch.requires}
+    environment = dict(os.environ)
+    alone = not patch.amends and all(
+        module.startswith("executorch.") for module in patch.modules
+    )
+    if alone:
+        environment["TORCHTRT_EXECUTORCH"] = "0"
+    else:
+        left_out = (each.name for each in PATCHES if each.name not in kept)
+        environment["TORCHTRT_EXECUTORCH_SKIP"] = ",".join(left_out)
+    environment["PYTHONPATH"] = os.pathsep.join((str(copy), str(ROOT / "tools")))
+    environment["MERGED_COPY"] = str(copy)
+    environment["MERGED_MODULES"] = ",".join((*patch.replaces, *patch.adds))
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "in_copy",
+        *TESTS[patch.name],
+    )
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["nothing ran"])[-1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("write", "check"))
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--to", type=Path, default=ROOT / "patches")
+    arguments = parser.parse_args()
+    verdicts = verdicts_on(PATCHES)
+    patches = [
+        patch
+        for patch in PATCHES
+        if patch.name in (arguments.names or TESTS)
+        and verdicts[patch.name].state is State.IN_FORCE
+    ]
+    if arguments.what == "check":
+        return min(check(patches), 1)
+    write(patches, arguments.to)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
