@@ -23,7 +23,7 @@ help:
 	@echo "make test-all  the slow sweeps as well"
 	@echo "make test-upstream  upstream's own tests, the overlay on and off, compared"
 	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, built from EXECUTORCH=its sources"
-	@echo "make lint      black, isort, ruff, mypy"
+	@echo "make lint      black, isort, ruff, mypy, who imports whom"
 	@echo "make format    let black and isort write"
 	@echo "make bench     tables of ours beside upstream's"
 	@echo "make fuzz      the engine blob's reader, until it is stopped"
@@ -51,6 +51,7 @@ lint: environment
 	@$(RUN)/isort --check --quiet $(SOURCES) || { echo "isort: run make format"; exit 1; }
 	@$(RUN)/ruff check --quiet $(SOURCES)
 	@$(RUN)/python tools/typecheck.py
+	@$(RUN)/python tools/imports.py
 
 format: environment
 	@$(RUN)/isort --quiet $(SOURCES)

@@ -10,7 +10,7 @@ releases; ``patch -p1`` applies it in the folder that holds ``torch_tensorrt`` a
 ``check`` applies each diff to a copy of the installed packages and runs the patch's tests there.
 The overlay is off for them; where torch_tensorrt can't be imported as it is, for want of a GPU,
 it does that and emulates engines, and nothing else. A patch that amends upstream's modules as
-well can't be merged as files, and keeps its amendments.
+well can't be merged as files: the overlay stays on for it, and serves none of its files.
 """
 
 from __future__ import annotations
@@ -157,17 +157,11 @@ def _apply(patch: Patch, copy: Path) -> None:
 
 
 def _run_tests(patch: Patch, copy: Path) -> subprocess.CompletedProcess[str]:
-    kept = {*HARNESS}
-    if patch.amends:
-        kept |= {patch.name, *patch.requires}
     environment = dict(os.environ)
-    alone = not patch.amends and all(
-        module.startswith("executorch.") for module in patch.modules
-    )
-    if alone:
-        environment["TORCHTRT_EXECUTORCH"] = "0"
-    else:
-        left_out = (each.name for each in PATCHES if each.name not in kept)
+    if not patch.amends:
+        if all(module.startswith("executorch.") for module in patch.modules):
+            environment["TORCHTRT_EXECUTORCH"] = "0"
+        left_out = (each.name for each in PATCHES if each.name not in HARNESS)
         environment["TORCHTRT_EXECUTORCH_SKIP"] = ",".join(left_out)
     environment["PYTHONPATH"] = os.pathsep.join((str(copy), str(ROOT / "tools")))
     environment["MERGED_COPY"] = str(copy)

@@ -17,18 +17,32 @@ from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
     properties,
 )
-from executorch.backends.cuda._stand_in import on_host
 
 from torchtrt_executorch import stand_ins
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpu
+from torchtrt_executorch.host.stub_libraries import StubLibraries, StubLibrary
 from torchtrt_executorch.overlay.upstream import locate
+from torchtrt_executorch.stand_ins.on_host import on_host
 
 #: Key of a compile spec that names the GPU to compile for, as ``TORCHTRT_GPU`` does. It is obeyed
 #: where there is a GPU as well.
 GPU_COMPILE_SPEC_KEY = "gpu"
 
 _TRITON = "executorch.backends.cuda.triton"
+
+#: The C++ that Inductor writes calls more than these. One symbol that the linker finds is enough for
+#: the library to record that it needs the driver, and all of them are found there when it is loaded.
+_DRIVER = StubLibraries(
+    name="cuda",
+    missing="There is no NVIDIA driver to link against",
+    remedy="compile where there is one",
+    libraries={
+        "libcuda.so": StubLibrary(
+            "libcuda.so.1", ("cuGetErrorString", "cuLaunchKernel", "cuModuleLoadData")
+        )
+    },
+)
 
 
 def apply(module: ModuleType) -> None:
@@ -42,7 +56,7 @@ def apply(module: ModuleType) -> None:
         if gpu is None:
             return preprocess(cls, edge_program, compile_specs)
         partition = None if present.cuda_device() else on_host(edge_program)
-        with described_device(gpu, _toolchain.find()):
+        with described_device(gpu, _toolchain.find(_DRIVER.build)):
             result = preprocess(cls, edge_program, compile_specs)
         if partition is not None:
             stand_ins.keep(_digest(result), partition)

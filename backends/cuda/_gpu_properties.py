@@ -7,8 +7,7 @@ and, for what differs between the GPUs of one capability, from the data sheet of
 from __future__ import annotations
 
 import dataclasses
-
-from torchtrt_executorch.host.described_gpu import DescribedGpu
+from typing import Protocol
 
 _KIB = 1 << 10
 
@@ -77,7 +76,22 @@ _USUAL = {
 }
 
 
-def properties(gpu: DescribedGpu) -> GpuProperties:
+class Gpu(Protocol):
+    """A GPU that is described, not there: its compute capability, name, and bytes of memory."""
+
+    @property
+    def major(self) -> int: ...
+    @property
+    def minor(self) -> int: ...
+    @property
+    def capability(self) -> tuple[int, int]: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def total_memory(self) -> int: ...
+
+
+def properties(gpu: Gpu) -> GpuProperties:
     """Return what is known of ``gpu``.
 
     Raises:

@@ -16,22 +16,7 @@ from typing import Any
 
 import torch
 
-from torchtrt_executorch.host.stub_libraries import StubLibraries, StubLibrary
-
 PIP = 'pip install "torchtrt-executorch[cuda]"'
-
-#: The C++ that Inductor writes calls more than these. One symbol that the linker finds is enough for
-#: the library to record that it needs the driver, and all of them are found there when it is loaded.
-_DRIVER = StubLibraries(
-    name="cuda",
-    missing="There is no NVIDIA driver to link against",
-    remedy="compile where there is one",
-    libraries={
-        "libcuda.so": StubLibrary(
-            "libcuda.so.1", ("cuGetErrorString", "cuLaunchKernel", "cuModuleLoadData")
-        )
-    },
-)
 
 
 class ToolchainError(RuntimeError):
@@ -76,18 +61,20 @@ class Toolchain:
         return str(self.home.joinpath(*names))
 
 
-def find() -> Toolchain:
+def find(stubs: Callable[[], Path]) -> Toolchain:
     """Find what is needed.
+
+    Args:
+        stubs: Makes the folder of link stubs, once all else is there.
 
     Raises:
         ToolchainError: Triton, a C++ compiler or the headers are missing, or the headers are of
             another CUDA than PyTorch's.
-        LinkStubError: The link stub of the driver can't be built.
     """
     if importlib.util.find_spec("triton") is None:
         raise no_triton()
     _check_compiler()
-    return Toolchain(_home(), _DRIVER.build())
+    return Toolchain(_home(), stubs())
 
 
 def no_triton() -> ToolchainError:

@@ -628,7 +628,6 @@ PATCHES: tuple[Patch, ...] = (
                 "_gpu_properties",
                 "_host_weights",
                 "_options",
-                "_stand_in",
                 "_thread_scope",
                 "_toolchain",
                 "_triton_driver",
