@@ -59,8 +59,11 @@ def cheapest(
 ) -> Any:
     """Return the choice of the least cost by :mod:`._gemm_cost`, the first of several.
 
-    Where the model says nothing (no tiles, or sizes that aren't known), Inductor's order stands.
+    Where the model says nothing (no tiles, or convolutions in groups), Inductor's order stands.
     """
+
+    if name == "convolution" and _groups(input_nodes) > 1:
+        return choices[0]
 
     def cost(choice: Any) -> float:
         info = choice.info_dict()
@@ -83,14 +86,12 @@ def _product(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Prod
     if name == "convolution":
         _, weight, *_ = input_nodes
         images, channels, *pixels = _sizes(layout.size)
-        out_channels, depth, *window = _sizes(weight.get_size())
-        _, in_channels, *_ = _sizes(input_nodes[0].get_size())
-        groups = max(1, in_channels // depth)
+        _, depth, *window = _sizes(weight.get_size())
         return Product(
             m=images * math.prod(pixels),
-            n=channels // groups,
+            n=channels,
             k=depth * math.prod(window),
-            batch=groups,
+            batch=1,
             itemsize=itemsize,
             tensor_cores=tensor_cores,
         )
@@ -103,6 +104,12 @@ def _product(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Prod
         for step in _sizes(node.get_stride())
     )
     return Product(m, n, k, math.prod(batch), itemsize, tensor_cores, aligned)
+
+
+def _groups(input_nodes: list[Any]) -> int:
+    """Of a convolution: each has channels of its own, so few that tiles are padding mostly."""
+    image, weight, *_ = input_nodes
+    return _sizes(image.get_size())[1] // _sizes(weight.get_size())[1]
 
 
 def _sizes(values: Any) -> list[int]:

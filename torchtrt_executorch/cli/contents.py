@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from torchtrt_executorch.cli.words import counted
+from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
 
-TENSORRT = "TensorRTBackend"
+TENSORRT, CUDA = "TensorRTBackend", "CudaBackend"
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class DelegateRow:
         backend: The id of its backend.
         device: Its ``target_device``, empty if it has none.
         nbytes: Size of its payload.
-        notes: For a TensorRT engine what has built it, and its bindings; that it needs a host
-            which runs all delegates on one stream.
+        notes: For a TensorRT engine what has built it, and its bindings; for a CUDA library the
+            GPUs that it has code for; that it needs a host which runs all delegates on one stream.
     """
 
     backend: str
@@ -49,6 +50,8 @@ def delegates(file: ProgramFile, plan: schema.ExecutionPlan) -> list[DelegateRow
         specs = {spec.key: bytes(spec.value) for spec in delegate.compile_specs}
         device = specs.get("target_device", b"").decode(errors="replace")
         notes = [_engine_notes(blob)] if delegate.id == TENSORRT else []
+        if delegate.id == CUDA:
+            notes.append(_library_notes(file, blob, specs))
         if "needs_shared_stream" in specs:
             notes.append("needs a host with one stream for all delegates")
         rows.append(DelegateRow(str(delegate.id), device, len(blob), "; ".join(notes)))
@@ -91,6 +94,16 @@ def _engine_notes(blob: memoryview) -> str:
         names[binding.is_input].append(binding.name)
     notes = f"{', '.join(names[True])} -> {', '.join(names[False])}, on cuda:{metadata.device_id}"
     return f"{origin(engine).text}, {notes}"
+
+
+def _library_notes(file: ProgramFile, blob: memoryview, specs: dict[str, bytes]) -> str:
+    name = specs.get("method_name", b"forward").decode(errors="replace")
+    # executorch 1.3 names the library after the method, and leaves the payload empty.
+    key = bytes(blob).partition(b"\n")[0].decode(errors="replace") or f"{name}_so_blob"
+    if key not in file.named_data:
+        return "its library is not in the file"
+    found = capabilities(file.named_data[key].data)
+    return f"machine code for {', '.join(found) or 'no GPU'}"
 
 
 def tables(file: ProgramFile) -> Iterator[Table]:
