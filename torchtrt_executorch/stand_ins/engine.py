@@ -7,9 +7,9 @@ information) raises and says so.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Sequence
 
-import tensorrt as trt
 import torch
 import wrapt
 
@@ -73,19 +73,23 @@ class StandInEngine:
         """Return the name of binding ``index``."""
         return list(self._bindings())[index]
 
-    def get_tensor_mode(self, name: str) -> trt.TensorIOMode:
-        """Return whether the binding is an input or an output."""
-        mode = trt.TensorIOMode
-        return mode.INPUT if name in self.stand_in().inputs else mode.OUTPUT
+    def get_tensor_mode(self, name: str) -> Any:
+        """Return whether the binding is an input or an output, as a ``tensorrt.TensorIOMode``."""
+        # Here, since with TensorRT-RTX there is no such name before torch_tensorrt gives it one.
+        from tensorrt import TensorIOMode
 
-    def get_tensor_dtype(self, name: str) -> trt.DataType:
-        """Return the binding's dtype; symbolic sizes are int64."""
+        is_input = name in self.stand_in().inputs
+        return TensorIOMode.INPUT if is_input else TensorIOMode.OUTPUT
+
+    def get_tensor_dtype(self, name: str) -> Any:
+        """Return the binding's dtype, a ``tensorrt.DataType``; symbolic sizes are int64."""
         value = self._bindings()[name]
         # Here, since the amendments of torch_tensorrt's first modules import this one.
+        from tensorrt import DataType
         from torch_tensorrt._enums import dtype
 
         held = value.dtype if isinstance(value, torch.Tensor) else torch.int64
-        return dtype._from(held).to(trt.DataType)
+        return dtype._from(held).to(DataType)
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
         """Return the binding's shape, -1 where it is dynamic."""
@@ -123,23 +127,24 @@ class StandInTensorRT(wrapt.ObjectProxy):
 
     @property
     def Runtime(self) -> Any:
-        """A class that stands in for ``tensorrt.Runtime``."""
-        return _Runtime
+        """What makes a runtime in the place of ``tensorrt.Runtime``."""
+        return functools.partial(_Runtime, self.__wrapped__)
 
     @property
     def Refitter(self) -> Any:
-        """A class that stands in for ``tensorrt.Refitter``."""
-        return trt.Refitter if present.can_run_engines() else _refitter
+        """What makes a refitter in the place of ``tensorrt.Refitter``."""
+        return self.__wrapped__.Refitter if present.can_run_engines() else _refitter
 
 
 class _Runtime:
-    def __init__(self, logger: Any) -> None:
+    def __init__(self, tensorrt: Any, logger: Any) -> None:
+        self._tensorrt = tensorrt
         self._logger = logger
 
     def deserialize_cuda_engine(self, plan: Buffer) -> Any:
         if is_emulated(plan) or not present.can_run_engines():
             return StandInEngine(plan)
-        return trt.Runtime(self._logger).deserialize_cuda_engine(plan)
+        return self._tensorrt.Runtime(self._logger).deserialize_cuda_engine(plan)
 
 
 def _refitter(engine: Any, logger: Any) -> Any:
