@@ -21,6 +21,6 @@ load_alone(
 # isort: split
 from torch_tensorrt.executorch._blob_metadata import TensorRTBlobMetadata  # noqa: E402
 from torch_tensorrt.executorch._engine_blob import deserialize_engine  # noqa: E402
-from torch_tensorrt.executorch._engine_record import Slot  # noqa: E402
+from torch_tensorrt.executorch._engine_record import DELIMITER, Slot  # noqa: E402
 
-__all__ = ["Slot", "TensorRTBlobMetadata", "deserialize_engine"]
+__all__ = ["DELIMITER", "Slot", "TensorRTBlobMetadata", "deserialize_engine"]

@@ -17,24 +17,24 @@ from typing import Any
 import torch
 
 from torchtrt_executorch.emulation.payload import is_emulated
+from torchtrt_executorch.engine_blob import DELIMITER, Slot
 
-#: Names of the record's slots in ``_TorchTensorRTModule``, in order; ``core/runtime/runtime.h``.
-SLOTS = (
-    "ABI_TARGET_IDX",
-    "NAME_IDX",
-    "DEVICE_IDX",
-    "ENGINE_IDX",
-    "INPUT_BINDING_NAMES_IDX",
-    "OUTPUT_BINDING_NAMES_IDX",
-    "HW_COMPATIBLE_IDX",
-    "SERIALIZED_METADATA_IDX",
-    "TARGET_PLATFORM_IDX",
-    "REQUIRES_OUTPUT_ALLOCATOR_IDX",
-    "RESOURCE_ALLOCATION_STRATEGY_IDX",
-    "REQUIRES_NATIVE_MULTIDEVICE_IDX",
-)
+#: The record's slots, by the names that ``_TorchTensorRTModule`` has for them.
+SLOTS = {
+    "ABI_TARGET_IDX": Slot.ABI_VERSION,
+    "NAME_IDX": Slot.NAME,
+    "DEVICE_IDX": Slot.DEVICE,
+    "ENGINE_IDX": Slot.ENGINE,
+    "INPUT_BINDING_NAMES_IDX": Slot.INPUT_NAMES,
+    "OUTPUT_BINDING_NAMES_IDX": Slot.OUTPUT_NAMES,
+    "HW_COMPATIBLE_IDX": Slot.HARDWARE_COMPATIBLE,
+    "SERIALIZED_METADATA_IDX": Slot.METADATA,
+    "TARGET_PLATFORM_IDX": Slot.TARGET_PLATFORM,
+    "REQUIRES_OUTPUT_ALLOCATOR_IDX": Slot.OUTPUT_ALLOCATOR,
+    "RESOURCE_ALLOCATION_STRATEGY_IDX": Slot.RESOURCE_ALLOCATION,
+    "REQUIRES_NATIVE_MULTIDEVICE_IDX": Slot.NATIVE_MULTIDEVICE,
+}
 ABI_VERSION = "8"
-DELIMITER = "%"
 
 
 def apply_to_layout(module: ModuleType) -> None:
@@ -42,7 +42,7 @@ def apply_to_layout(module: ModuleType) -> None:
     if module.ENABLED_FEATURES.torch_tensorrt_runtime:
         return
     vars(module).update(
-        {name: index for index, name in enumerate(SLOTS)}, SERIALIZATION_LEN=len(SLOTS)
+        {name: int(slot) for name, slot in SLOTS.items()}, SERIALIZATION_LEN=len(SLOTS)
     )
     module.TorchTensorRTModule.decode_metadata = staticmethod(_decode_metadata)
 
@@ -98,20 +98,23 @@ def _record(module: Any) -> list[str | bytes]:
         "inout_symexprs": module.symbolic_shape_expressions,
         "output_tensors_are_unowned": module.output_tensors_are_unowned,
     }
-    return [
-        ABI_VERSION,
-        f"{module.name or 'tensorrt'}_engine",
-        DELIMITER.join(map(str, fields)),
-        module.serialized_engine,
-        DELIMITER.join(module.input_names),
-        DELIMITER.join(module.output_names),
-        str(int(module.settings.hardware_compatible)),
-        base64.b64encode(pickle.dumps(metadata)).decode(),
-        str(module.target_platform),
-        str(int(module.requires_output_allocator)),
-        str(int(module.settings.dynamically_allocate_resources)),
-        str(int(module._has_nccl_ops)),
-    ]
+    record: dict[Slot, str | bytes] = {
+        Slot.ABI_VERSION: ABI_VERSION,
+        Slot.NAME: f"{module.name or 'tensorrt'}_engine",
+        Slot.DEVICE: DELIMITER.join(map(str, fields)),
+        Slot.ENGINE: module.serialized_engine,
+        Slot.INPUT_NAMES: DELIMITER.join(module.input_names),
+        Slot.OUTPUT_NAMES: DELIMITER.join(module.output_names),
+        Slot.HARDWARE_COMPATIBLE: str(int(module.settings.hardware_compatible)),
+        Slot.METADATA: base64.b64encode(pickle.dumps(metadata)).decode(),
+        Slot.TARGET_PLATFORM: str(module.target_platform),
+        Slot.OUTPUT_ALLOCATOR: str(int(module.requires_output_allocator)),
+        Slot.RESOURCE_ALLOCATION: str(
+            int(module.settings.dynamically_allocate_resources)
+        ),
+        Slot.NATIVE_MULTIDEVICE: str(int(module._has_nccl_ops)),
+    }
+    return [record[slot] for slot in sorted(record)]
 
 
 def _decode_metadata(encoded_metadata: str) -> Any:

@@ -8,7 +8,7 @@ node, and the outputs have to be in binding order (pytorch/TensorRT#4329).
 from __future__ import annotations
 
 import operator
-from typing import Any, Iterable, Sequence, final
+from typing import Any, Sequence, final
 
 from executorch.exir.backend.backend_details import (
     BackendDetails,
@@ -25,7 +25,6 @@ from torch_tensorrt.executorch._engine_nodes import (
 from torch_tensorrt.executorch._engine_record import (
     DELIMITER,
     Slot,
-    device_index,
     names,
     text,
 )
@@ -62,7 +61,7 @@ class TensorRTBackend(BackendDetails):
                 record can't be written.
         """
         node = _get_single_engine_node(edge_program)
-        record = engine_record(edge_program, node)
+        record = _get_engine_info_for_node(edge_program, node)
         _validate_engine_info(record, node.name)
         record[Slot.INPUT_NAMES] = DELIMITER.join(
             _names_in_argument_order(
@@ -163,29 +162,8 @@ def _validate_engine_info(engine_info: Sequence[Any], node_name: str = "") -> No
         )
 
 
-# What other modules of upstream's import from here.
-
-
-def _get_engine_nodes_in(nodes: Iterable[Node]) -> list[Node]:
-    return engine_nodes(nodes)
-
-
-def _get_engine_nodes_from_edge_program(edge_program: ExportedProgram) -> list[Node]:
-    return engine_nodes(edge_program.graph_module.graph.nodes)
-
-
 def _get_engine_info_for_node(
     edge_program: ExportedProgram, node: Node, *, metadata_only: bool = False
 ) -> list[Any]:
+    """Return an engine node's record; ``torch_tensorrt.dynamo._exporter`` asks for it, from 2.14 on."""
     return engine_record(edge_program, node, metadata_only=metadata_only)
-
-
-def _get_engine_info_from_edge_program(edge_program: ExportedProgram) -> list[Any]:
-    return engine_record(edge_program, _get_single_engine_node(edge_program))
-
-
-def _parse_device_id(value: Any) -> int:
-    try:
-        return device_index(["", "", value])
-    except ValueError:
-        return 0

@@ -15,20 +15,16 @@ import pytest
 import torch
 from torch.export import ExportedProgram
 from torch_tensorrt.dynamo import _exporter as exporter
+from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
 from torch_tensorrt.executorch import TensorRTBackend
 from torch_tensorrt.executorch._engine_nodes import (
-    engine_bytes,
+    engine_nodes,
+    engine_record,
 )
 from torch_tensorrt.executorch._engine_placeholders import (
     with_engine_placeholders,
 )
 from torch_tensorrt.executorch._engine_record import Slot
-from torch_tensorrt.executorch.backend import (
-    _get_engine_info_for_node,
-    _get_engine_info_from_edge_program,
-    _get_engine_nodes_in,
-    _parse_device_id,
-)
 from torch_tensorrt.executorch.serialization import (
     Layout,
     TensorRTBlobMetadata,
@@ -182,7 +178,7 @@ def test_a_constant_among_the_inputs_is_refused(
     placeholder_program: Export,
 ) -> None:
     program = placeholder_program()
-    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    (node,) = engine_nodes(program.graph.nodes)
     engine = node.args[1 + Slot.ENGINE]
     node.args = ([engine, *node.args[0][1:]], *node.args[1:])
     with pytest.raises(ValueError, match="b_engine are not among the delegate's"):
@@ -194,7 +190,7 @@ def test_a_constant_among_the_inputs_is_refused(
 
 def test_an_output_allocator_is_refused(placeholder_program: Export) -> None:
     program = placeholder_program({Slot.OUTPUT_ALLOCATOR: "1"})
-    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    (node,) = engine_nodes(program.graph.nodes)
     with pytest.raises(RuntimeError, match="target_executorch=True") as refusal:
         blob_of(program)
     assert node.name in str(refusal.value)
@@ -219,7 +215,7 @@ def test_an_engine_that_is_not_in_the_program_is_refused(
 @needs_objects
 def test_an_engine_that_is_an_input_is_refused(placeholder_program: Export) -> None:
     program = placeholder_program()
-    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    (node,) = engine_nodes(program.graph.nodes)
     arguments = list(node.args)
     arguments[1 + Slot.ENGINE] = arguments[0][0]
     node.args = tuple(arguments)
@@ -280,7 +276,7 @@ def as_attribute(module: torch.fx.GraphModule, inputs: Any) -> ExportedProgram:
     program = lifted(module, inputs)
     program.graph_module.held = torch.nn.Module()
     (program.graph_module.held.engine,) = program.constants.values()
-    (node,) = _get_engine_nodes_in(program.graph.nodes)
+    (node,) = engine_nodes(program.graph.nodes)
     with program.graph.inserting_before(node):
         attribute = program.graph.get_attr("held.engine")
     node.args = (node.args[0], attribute)
@@ -316,10 +312,10 @@ def test_the_record_of_every_form(
     form: Callable,
 ) -> None:
     program = form(affine, affine_inputs)
-    (node,) = _get_engine_nodes_in(program.graph.nodes)
-    record = _get_engine_info_from_edge_program(program)
+    (node,) = engine_nodes(program.graph.nodes)
+    record = engine_record(program, *engine_nodes(program.graph.nodes))
     assert bytes(engine_bytes(record[Slot.ENGINE])) == affine_record[Slot.ENGINE]
-    for found in (record, _get_engine_info_for_node(program, node, metadata_only=True)):
+    for found in (record, engine_record(program, node, metadata_only=True)):
         del found[Slot.ENGINE]
         assert found == [v for i, v in enumerate(affine_record) if i != Slot.ENGINE]
 
@@ -340,7 +336,7 @@ def test_the_record_of_an_object_of_the_cpp_runtime(
         program.graph_module.held.engine = engine
     else:
         program.constants.update(dict.fromkeys(program.constants, engine))
-    record = _get_engine_info_from_edge_program(program)
+    record = engine_record(program, *engine_nodes(program.graph.nodes))
     assert bytes(engine_bytes(record[Slot.ENGINE])) == affine_record[Slot.ENGINE]
     assert record[Slot.DEVICE] == affine_record[Slot.DEVICE]
 
@@ -353,8 +349,8 @@ def test_metadata_is_read_without_serializing_the_engine(
     engine = CppEngine(affine_record, "2.14")
     engine.serialized_engine_tensor = lambda: pytest.fail("serialized")
     program.constants.update(dict.fromkeys(program.constants, engine))
-    (node,) = _get_engine_nodes_in(program.graph.nodes)
-    record = _get_engine_info_for_node(program, node, metadata_only=True)
+    (node,) = engine_nodes(program.graph.nodes)
+    record = engine_record(program, node, metadata_only=True)
     assert record[Slot.DEVICE] == affine_record[Slot.DEVICE]
 
 
@@ -365,7 +361,7 @@ def test_an_engine_object_that_is_missing_is_refused(
     program = lifted(affine, affine_inputs)
     program.constants.clear()
     with pytest.raises(RuntimeError, match="is not in the program"):
-        _get_engine_info_from_edge_program(program)
+        engine_record(program, *engine_nodes(program.graph.nodes))
 
 
 @pytest.mark.parametrize(
@@ -383,7 +379,8 @@ def test_an_engine_object_that_is_missing_is_refused(
     ],
 )
 def test_the_device_index(value: Any, index: int) -> None:
-    assert _parse_device_id(value) == index
+    metadata = TensorRTBlobMetadata.from_record(["", "", value])
+    assert metadata.device_id == index
 
 
 # Bytes
@@ -476,7 +473,7 @@ def test_preprocess_is_at_least_half_as_fast_as_a_bare_copy(
 PEAK = """
 import resource, sys
 import numpy, torch
-from torch_tensorrt.executorch._engine_nodes import engine_bytes
+from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
 from torch_tensorrt.executorch.serialization import (
     Layout, TensorRTBlobMetadata, serialize_engine, serialize_engine_info)
 import base64
