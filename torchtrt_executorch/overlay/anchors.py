@@ -56,6 +56,20 @@ class Anchor:
         return None
 
 
+def anchors(*texts: str) -> tuple[Anchor, ...]:
+    """Return anchors as the manifest writes them, a line each.
+
+    Args:
+        texts: ``module``, ``module:name`` or ``module:name(parameter, parameter)``.
+    """
+    found = []
+    for text in texts:
+        module, _, rest = text.partition(":")
+        name, _, parameters = rest.rstrip(")").partition("(")
+        found.append(Anchor(module, name, tuple(filter(None, parameters.split(", ")))))
+    return tuple(found)
+
+
 @lru_cache(maxsize=64)
 def _scope(text: bytes) -> dict[str, ast.stmt]:
     return _names(ast.parse(text).body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtrt_executorch.overlay.anchors import Anchor
+from torchtrt_executorch.overlay.anchors import Anchor, anchors
 from torchtrt_executorch.overlay.patch import (
     EXECUTORCH,
     TESTED,
@@ -39,18 +39,10 @@ _EMULATED = (
     Amendment(_CONVERSION, f"{_EMULATION}:apply_to_conversion"),
     Amendment(_META_OPS, f"{_EMULATION}:apply_to_placeholder"),
 )
-_EMULATED_ANCHORS = (
-    Anchor(_CONVERSION, "interpret_module_to_result", ("module", "inputs", "settings")),
-    Anchor(
-        _CONVERSION,
-        "SerializedInterpreterResult",
-        ("serialized_engine", "input_names", "output_names"),
-    ),
-    Anchor(
-        _META_OPS,
-        "no_op_placeholder_for_execute_engine",
-        ("inputs", "serialized_engine"),
-    ),
+_EMULATED_ANCHORS = anchors(
+    f"{_CONVERSION}:interpret_module_to_result(module, inputs, settings)",
+    f"{_CONVERSION}:SerializedInterpreterResult(serialized_engine, input_names, output_names)",
+    f"{_META_OPS}:no_op_placeholder_for_execute_engine(inputs, serialized_engine)",
 )
 
 PATCHES: tuple[Patch, ...] = (
@@ -101,20 +93,15 @@ PATCHES: tuple[Patch, ...] = (
                 f"{_HOST}.gpu_needed:apply_to_mutable_module",
             ),
         ),
-        anchors=(
-            Anchor("torch_tensorrt.dynamo.utils", "to_torch_device", ("device",)),
-            Anchor("torch_tensorrt.dynamo._refit", "refit_module_weights"),
-            Anchor("torch_tensorrt.runtime._cudagraphs", "enable_cudagraphs"),
-            Anchor(
-                "torch_tensorrt.runtime._cudagraphs", "set_cudagraphs_mode", ("mode",)
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._TRTInterpreter",
-                "TRTInterpreter._populate_trt_builder_config",
-            ),
-            Anchor(f"{_RUNTIME}._MutableTorchTensorRTModule", "dynamo_compile"),
-            Anchor("torch_tensorrt._features", "ENABLED_FEATURES"),
-            Anchor(_META_OPS),
+        anchors=anchors(
+            "torch_tensorrt.dynamo.utils:to_torch_device(device)",
+            "torch_tensorrt.dynamo._refit:refit_module_weights",
+            "torch_tensorrt.runtime._cudagraphs:enable_cudagraphs",
+            "torch_tensorrt.runtime._cudagraphs:set_cudagraphs_mode(mode)",
+            "torch_tensorrt.dynamo.conversion._TRTInterpreter:TRTInterpreter._populate_trt_builder_config",
+            f"{_RUNTIME}._MutableTorchTensorRTModule:dynamo_compile",
+            "torch_tensorrt._features:ENABLED_FEATURES",
+            f"{_META_OPS}",
         ),
     ),
     Patch(
@@ -144,16 +131,11 @@ PATCHES: tuple[Patch, ...] = (
         ),
         anchors=(
             *_EMULATED_ANCHORS,
-            Anchor(
-                f"{_RUNTIME}._TRTEngine",
-                "TRTEngine.execute",
-                ("inputs",),
-            ),
-            Anchor(f"{_RUNTIME}._TRTEngine", "TRTEngine._setup_engine"),
-            Anchor(f"{_RUNTIME}._TRTEngine", "trt"),
-            Anchor(
-                f"{_RUNTIME}._TorchTensorRTModule",
-                "TorchTensorRTModule.forward",
+            *anchors(
+                f"{_RUNTIME}._TRTEngine:TRTEngine.execute(inputs)",
+                f"{_RUNTIME}._TRTEngine:TRTEngine._setup_engine",
+                f"{_RUNTIME}._TRTEngine:trt",
+                f"{_RUNTIME}._TorchTensorRTModule:TorchTensorRTModule.forward",
             ),
         ),
     ),
@@ -186,20 +168,11 @@ PATCHES: tuple[Patch, ...] = (
         ),
         anchors=(
             *_EMULATED_ANCHORS,
-            Anchor(
-                f"{_RUNTIME}._TorchTensorRTModule",
-                "TorchTensorRTModule.decode_metadata",
-                ("encoded_metadata",),
-            ),
-            Anchor(
-                f"{_RUNTIME}._PythonTorchTensorRTModule",
-                "PythonTorchTensorRTModule.forward",
-            ),
-            Anchor(f"{_RUNTIME}._PythonTorchTensorRTModule", "trt"),
-            Anchor(
-                "torch_tensorrt.dynamo._exporter",
-                "inline_trt_modules",
-                ("gm", "cross_compile_module"),
+            *anchors(
+                f"{_RUNTIME}._TorchTensorRTModule:TorchTensorRTModule.decode_metadata(encoded_metadata)",
+                f"{_RUNTIME}._PythonTorchTensorRTModule:PythonTorchTensorRTModule.forward",
+                f"{_RUNTIME}._PythonTorchTensorRTModule:trt",
+                "torch_tensorrt.dynamo._exporter:inline_trt_modules(gm, cross_compile_module)",
             ),
         ),
     ),
@@ -234,87 +207,30 @@ PATCHES: tuple[Patch, ...] = (
                 f"{_PATCHES}.dynamo._partitioning_patch:apply",
             ),
         ),
-        anchors=(
-            Anchor(
-                "torch_tensorrt.dynamo._settings",
-                "CompilationSettings",
-                ("torch_executed_ops", "require_full_compilation"),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo._settings", "CompilationSettings.__getstate__"
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo._settings",
-                "CompilationSettings.__setstate__",
-                ("state",),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
-                "ConverterSupport",
-                ("requires_output_allocator",),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
-                "ConverterRegistry.__getitem__",
-                ("node",),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
-                "ConverterRegistry.set_compilation_settings",
-                ("compilation_settings",),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
-                "ConverterRegistry.qualified_name_or_str",
-                ("target",),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._ConverterRegistry",
-                "DYNAMO_CONVERTERS",
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._TRTInterpreter",
-                "TRTInterpreter.run_node",
-                ("n",),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._TRTInterpreter",
-                "TRTInterpreter.run",
-            ),
-            Anchor("torch_tensorrt.logging", "_LOGGER"),
-            Anchor("torch_tensorrt.dynamo.partitioning", "fast_partition"),
-            Anchor("torch_tensorrt.dynamo.partitioning", "global_partition"),
-            Anchor(
-                "torch_tensorrt.dynamo.conversion._conversion",
-                "convert_module",
-                ("module", "settings", "name"),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo._compiler",
-                "compile",
-                ("require_full_compilation",),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo._compiler",
-                "cross_compile_for_windows",
-                ("require_full_compilation",),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo._compiler", "compile_module", ("gm", "settings")
-            ),
-            Anchor("torch_tensorrt.dynamo._compiler", "convert_module"),
-            Anchor(
-                "torch_tensorrt.dynamo._compiler",
-                "convert_exported_program_to_serialized_trt_engine",
-            ),
-            Anchor(
-                f"{_RUNTIME}._MutableTorchTensorRTModule",
-                "MutableTorchTensorRTModule.__init__",
-                ("pytorch_model",),
-            ),
-            Anchor("torch_tensorrt._compile", "compile", ("ir",)),
-            Anchor("torch_tensorrt._compile", "cross_compile_for_windows"),
-            Anchor("torch_tensorrt._compile", "convert_method_to_trt_engine"),
+        anchors=anchors(
+            "torch_tensorrt.dynamo._settings:CompilationSettings(torch_executed_ops, require_full_compilation)",
+            "torch_tensorrt.dynamo._settings:CompilationSettings.__getstate__",
+            "torch_tensorrt.dynamo._settings:CompilationSettings.__setstate__(state)",
+            "torch_tensorrt.dynamo.conversion._ConverterRegistry:ConverterSupport(requires_output_allocator)",
+            "torch_tensorrt.dynamo.conversion._ConverterRegistry:ConverterRegistry.__getitem__(node)",
+            "torch_tensorrt.dynamo.conversion._ConverterRegistry:ConverterRegistry.set_compilation_settings(compilation_settings)",
+            "torch_tensorrt.dynamo.conversion._ConverterRegistry:ConverterRegistry.qualified_name_or_str(target)",
+            "torch_tensorrt.dynamo.conversion._ConverterRegistry:DYNAMO_CONVERTERS",
+            "torch_tensorrt.dynamo.conversion._TRTInterpreter:TRTInterpreter.run_node(n)",
+            "torch_tensorrt.dynamo.conversion._TRTInterpreter:TRTInterpreter.run",
+            "torch_tensorrt.logging:_LOGGER",
+            "torch_tensorrt.dynamo.partitioning:fast_partition",
+            "torch_tensorrt.dynamo.partitioning:global_partition",
+            "torch_tensorrt.dynamo.conversion._conversion:convert_module(module, settings, name)",
+            "torch_tensorrt.dynamo._compiler:compile(require_full_compilation)",
+            "torch_tensorrt.dynamo._compiler:cross_compile_for_windows(require_full_compilation)",
+            "torch_tensorrt.dynamo._compiler:compile_module(gm, settings)",
+            "torch_tensorrt.dynamo._compiler:convert_module",
+            "torch_tensorrt.dynamo._compiler:convert_exported_program_to_serialized_trt_engine",
+            f"{_RUNTIME}._MutableTorchTensorRTModule:MutableTorchTensorRTModule.__init__(pytorch_model)",
+            "torch_tensorrt._compile:compile(ir)",
+            "torch_tensorrt._compile:cross_compile_for_windows",
+            "torch_tensorrt._compile:convert_method_to_trt_engine",
         ),
     ),
     Patch(
@@ -347,25 +263,11 @@ PATCHES: tuple[Patch, ...] = (
                 )
                 for name in ("compile", "refit_gm", "update_refit_condition")
             ),
-            Anchor(
-                "torch_tensorrt.dynamo._compiler",
-                "compile",
-                ("exported_program", "kwarg_inputs"),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo._compiler",
-                "cross_compile_for_windows",
-                ("exported_program", "kwarg_inputs"),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo._compiler",
-                "convert_exported_program_to_serialized_trt_engine",
-                ("exported_program",),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo.backend.backends",
-                "_graph_has_higher_order_ops",
-                ("gm",),
+            *anchors(
+                "torch_tensorrt.dynamo._compiler:compile(exported_program, kwarg_inputs)",
+                "torch_tensorrt.dynamo._compiler:cross_compile_for_windows(exported_program, kwarg_inputs)",
+                "torch_tensorrt.dynamo._compiler:convert_exported_program_to_serialized_trt_engine(exported_program)",
+                "torch_tensorrt.dynamo.backend.backends:_graph_has_higher_order_ops(gm)",
             ),
         ),
         superseded={"torch-tensorrt": ">=2.14"},
@@ -438,46 +340,18 @@ PATCHES: tuple[Patch, ...] = (
                 "._arg_validator_patch:apply",
             ),
         ),
-        anchors=(
-            Anchor(
-                "torch_tensorrt._compile",
-                "save",
-                ("module", "file_path", "output_format"),
-            ),
-            Anchor("torch_tensorrt.dynamo._exporter", "transform", ("gm",)),
-            Anchor("torch_tensorrt.executorch", "get_edge_compile_config"),
-            Anchor(
-                _META_OPS,
-                "_apply_symbolic_shape_expressions",
-                ("inputs", "shape_info"),
-            ),
-            Anchor(
-                "torch_tensorrt.dynamo._exporter",
-                "export",
-                ("gm", "use_legacy_exporter"),
-            ),
-            Anchor(
-                "executorch.exir.verification.arg_validator",
-                "EdgeOpArgValidator.call_function",
-                ("target",),
-            ),
-            Anchor("executorch.exir.program._program", "to_edge", ("programs",)),
-            Anchor(
-                "executorch.exir.program._program",
-                "to_edge_transform_and_lower",
-                ("programs", "partitioner"),
-            ),
-            Anchor(
-                "executorch.exir.program._program",
-                "ExecutorchProgramManager.save",
-                ("path",),
-            ),
-            Anchor(
-                "executorch.exir.program._program",
-                "ExecutorchProgramManager.write_tensor_data_to_file",
-                ("outdir",),
-            ),
-            Anchor("executorch.exir.program._program", "serialize_for_executorch"),
+        anchors=anchors(
+            "torch_tensorrt._compile:save(module, file_path, output_format)",
+            "torch_tensorrt.dynamo._exporter:transform(gm)",
+            "torch_tensorrt.executorch:get_edge_compile_config",
+            f"{_META_OPS}:_apply_symbolic_shape_expressions(inputs, shape_info)",
+            "torch_tensorrt.dynamo._exporter:export(gm, use_legacy_exporter)",
+            "executorch.exir.verification.arg_validator:EdgeOpArgValidator.call_function(target)",
+            "executorch.exir.program._program:to_edge(programs)",
+            "executorch.exir.program._program:to_edge_transform_and_lower(programs, partitioner)",
+            "executorch.exir.program._program:ExecutorchProgramManager.save(path)",
+            "executorch.exir.program._program:ExecutorchProgramManager.write_tensor_data_to_file(outdir)",
+            "executorch.exir.program._program:serialize_for_executorch",
         ),
     ),
     Patch(
@@ -495,27 +369,11 @@ PATCHES: tuple[Patch, ...] = (
                 ":apply_to_partitioners",
             ),
         ),
-        anchors=(
-            Anchor(
-                "executorch.exir.program._program",
-                "_gen_edge_manager_for_partitioners",
-                ("partitioner", "aten_programs"),
-            ),
-            Anchor(
-                "executorch.exir.program._program",
-                "_sanity_check_graph_for_non_decomp_ops",
-                ("program", "check_op_support"),
-            ),
-            Anchor(
-                "executorch.exir.program._program",
-                "to_edge_transform_and_lower",
-                ("programs", "partitioner"),
-            ),
-            Anchor(
-                "executorch.exir.backend.partitioner",
-                "Partitioner.ops_to_not_decompose",
-                ("ep",),
-            ),
+        anchors=anchors(
+            "executorch.exir.program._program:_gen_edge_manager_for_partitioners(partitioner, aten_programs)",
+            "executorch.exir.program._program:_sanity_check_graph_for_non_decomp_ops(program, check_op_support)",
+            "executorch.exir.program._program:to_edge_transform_and_lower(programs, partitioner)",
+            "executorch.exir.backend.partitioner:Partitioner.ops_to_not_decompose(ep)",
         ),
     ),
     Patch(
@@ -555,17 +413,9 @@ PATCHES: tuple[Patch, ...] = (
                 "torchtrt_executorch.patches.executorch.exir.program._program_patch:apply_to_passes",
             ),
         ),
-        anchors=(
-            Anchor(
-                "executorch.exir.memory_planning",
-                "update_all_tensors_lifetime",
-                ("graph_module",),
-            ),
-            Anchor(
-                "executorch.exir.program._program",
-                "edge_to_executorch_passes",
-                ("config", "name"),
-            ),
+        anchors=anchors(
+            "executorch.exir.memory_planning:update_all_tensors_lifetime(graph_module)",
+            "executorch.exir.program._program:edge_to_executorch_passes(config, name)",
         ),
     ),
     Patch(
@@ -596,17 +446,9 @@ PATCHES: tuple[Patch, ...] = (
                 "torchtrt_executorch.patches.executorch.backends.aoti._aoti_backend_patch:apply",
             ),
         ),
-        anchors=(
-            Anchor(
-                "executorch.backends.aoti.aoti_backend",
-                "AotiBackend.method_name_from_compile_specs",
-                ("compile_specs",),
-            ),
-            Anchor(
-                "executorch.exir.backend.backend_details",
-                "BackendDetails.preprocess_multimethod",
-                ("edge_programs", "compile_specs"),
-            ),
+        anchors=anchors(
+            "executorch.backends.aoti.aoti_backend:AotiBackend.method_name_from_compile_specs(compile_specs)",
+            "executorch.exir.backend.backend_details:BackendDetails.preprocess_multimethod(edge_programs, compile_specs)",
         ),
         superseded={"executorch": ">=1.4"},
     ),
@@ -636,14 +478,10 @@ PATCHES: tuple[Patch, ...] = (
         ),
         prepares=(Amendment(_CUDA_BACKEND, f"{_CUDA_PATCH}:import_without_triton"),),
         amends=(Amendment(_CUDA_BACKEND, f"{_CUDA_PATCH}:apply"),),
-        anchors=(
-            Anchor(_CUDA_BACKEND, "CudaBackend"),
-            Anchor(_CUDA_BACKEND, "ReplaceEdgeOpWithTritonOpPass"),
-            Anchor(
-                "executorch.backends.aoti.aoti_backend",
-                "AotiBackend.preprocess",
-                ("edge_program", "compile_specs"),
-            ),
+        anchors=anchors(
+            f"{_CUDA_BACKEND}:CudaBackend",
+            f"{_CUDA_BACKEND}:ReplaceEdgeOpWithTritonOpPass",
+            "executorch.backends.aoti.aoti_backend:AotiBackend.preprocess(edge_program, compile_specs)",
         ),
     ),
 )
