@@ -19,9 +19,9 @@ from torch.export import ExportedProgram
 
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.emulation.build import program_of
-from torchtrt_executorch.emulation.payload import dump, load, stand_in_of
+from torchtrt_executorch.emulation.payload import dump, stand_in_of
 from torchtrt_executorch.host import present
-from torchtrt_executorch.stand_ins import digest, keep
+from torchtrt_executorch.stand_ins import StandIn, digest, keep
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,9 @@ def _interpret(
         )
     converters = [DYNAMO_CONVERTERS[node][2] for node in operators]
     with unset_fake_temporarily():  # AOTAutograd compiles inside of its own
-        payload = dump(_program(conversion, partition, settings))
-        program = load(payload)
+        partition_program = _program(conversion, partition, settings)
+        payload = dump(partition_program)
+        program = StandIn(partition_program)  # for its bindings
     logger.info(
         "Built an EMULATED engine of %d operators, %d bytes: it runs in PyTorch, not in TensorRT",
         len(operators),

@@ -24,7 +24,7 @@ def is_emulated(engine: Buffer) -> bool:
 
 def dump(program: ExportedProgram) -> bytes:
     """Return the payload that holds ``program``; equal programs give equal bytes."""
-    return MAGIC + StandIn(program).archive()
+    return StandIn(program).archive(prefix=MAGIC)
 
 
 def load(engine: Buffer) -> StandIn:

@@ -111,11 +111,15 @@ class StandIn:
                 )
             )
 
-    def archive(self) -> bytes:
-        """Return the ``torch.export`` archive that holds it; equal programs give equal bytes."""
+    def archive(self, prefix: bytes = b"") -> bytes:
+        """Return the ``torch.export`` archive that holds it; equal programs give equal bytes.
+
+        Args:
+            prefix: What comes before it; weights are too large to put it there afterwards.
+        """
         stream = io.BytesIO()
         torch.export.save(self._program, stream)
-        return stream.getvalue()
+        return b"".join((prefix, stream.getbuffer()))
 
     @classmethod
     def from_archive(cls, archive: bytes | memoryview) -> StandIn:
