@@ -22,6 +22,7 @@ import sys
 import time
 import traceback
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
@@ -38,10 +39,8 @@ def lower(case: Case) -> Any:
     """Return the ``ExecutorchProgramManager`` of ``case``, with inputs and outputs on the device."""
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-    from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+    from executorch.exir import to_edge_transform_and_lower
     from executorch.exir.backend.compile_spec_schema import CompileSpec
-    from executorch.exir.passes import MemoryPlanningPass
-    from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 
     modules, calls = case.build()
     more = [CompileSpec(key, value.encode()) for key, value in case.specs.items()]
@@ -54,16 +53,24 @@ def lower(case: Case) -> Any:
         partitioners[name] = [CudaPartitioner([spec, *more])]
     with torch.no_grad():
         edge = to_edge_transform_and_lower(programs, partitioner=partitioners)
-    return edge.to_executorch(
-        ExecutorchBackendConfig(
-            propagate_device_config=PropagateDeviceConfig(
-                skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
-            ),
-            memory_planning_pass=MemoryPlanningPass(
-                alloc_graph_input=False, alloc_graph_output=False
-            ),
-        )
+    return edge.to_executorch(_resident())
+
+
+def _resident() -> Any:
+    """Return the configuration of a program whose inputs and outputs stay on the device."""
+    from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.passes import MemoryPlanningPass
+
+    planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+    config = ExecutorchBackendConfig(memory_planning_pass=planning)
+    if not hasattr(config, "propagate_device_config"):  # executorch 1.3: no copies
+        return config
+    from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
+
+    resident = PropagateDeviceConfig(
+        skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
     )
+    return replace(config, propagate_device_config=resident)
 
 
 def make(folder: Path, cases: Sequence[Case]) -> None:

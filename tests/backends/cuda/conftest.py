@@ -41,9 +41,11 @@ def delegates(manager: EdgeProgramManager, method: str = "forward") -> list[Dele
             entries = dict(store.pte_data)
             for external in store.external_data.values():
                 entries.update(external)
+            keys = module.processed_bytes.decode().split("\n")
+            if keys == [""]:  # executorch 1.3 names them after the method
+                keys = [f"{method}_so_blob", f"{method}_weights_blob"]
             library, weights = (
-                bytes(store.buffers[entries[key].buffer_index])
-                for key in module.processed_bytes.decode().split("\n")
+                bytes(store.buffers[entries[key].buffer_index]) for key in keys
             )
             found.append(Delegate(module, library, weights))
     return found
