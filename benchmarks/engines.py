@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.architectures import ARCHITECTURES, declare_torchvision
+from benchmarks._architectures import ARCHITECTURES, declare_torchvision
 from torchtrt_executorch.host.present import can_build_engines
 
 WAYS = ("built", "emulated")

@@ -1,6 +1,7 @@
 """Small models of many architectures, from transformers' and torchvision's own classes.
 
-Weights are random and nothing is downloaded.
+Weights are random and nothing is downloaded. torchvision is not among what `make` installs: put a
+release for this PyTorch beside it with `pip install --no-deps torchvision`.
 """
 
 from __future__ import annotations
