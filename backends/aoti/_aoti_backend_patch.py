@@ -1,4 +1,4 @@
-"""Says early what AOTInductor-driven backends of executorch 1.3 can't represent.
+"""Amends ``aoti_backend``: says early what AOTInductor-driven backends of 1.3 can't represent.
 
 They store a delegate's library under a key made of the method's name alone, so a second delegate
 in the method clashes with the first one, after both have been compiled. From 1.4 on the key is a

@@ -1,4 +1,4 @@
-"""``CudaBackend`` without a GPU: it compiles for a described one, and is imported without Triton."""
+"""Amends ``cuda_backend``: compiles for a described GPU where there is none, and without Triton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks operators that return a list of tensors, as engines do, without fixing their sizes.
+"""Amends ``arg_validator``: checks operators that return lists without fixing their sizes.
 
 Upstream takes such a list for the operator's returns, one after the other, and asks the first
 tensor for its length. A dynamic size is the size of the example from then on, in the program as

@@ -1,4 +1,4 @@
-"""Routes operators that need an output allocator to PyTorch, for programs meant for ExecuTorch.
+"""Amends ``_compiler``: operators that need an output allocator run in PyTorch, for ExecuTorch.
 
 Upstream: ``torch_tensorrt.dynamo._compiler``, pytorch/TensorRT#4355.
 """

@@ -1,4 +1,4 @@
-"""Inlines what a compiled module runs in PyTorch by position, for whoever exports it.
+"""Amends ``_exporter``: what a compiled module runs in PyTorch is inlined by position.
 
 Upstream: ``torch_tensorrt.dynamo._exporter``; ``torch_tensorrt.dynamo.export`` and ``save`` go
 through it.

@@ -1,4 +1,4 @@
-"""What a model writes in place, its buffers and inputs, kept across compilation.
+"""Amends ``_compiler``: what a model writes in place survives compilation.
 
 Up to 2.13 upstream freezes every buffer into a constant and drops what is written to it, or to
 an input: the second call of a compiled KV cache, or counter, is wrong, without a word. Here the

@@ -1,4 +1,4 @@
-"""Partitions again where a node has no converter in the partition that it got into.
+"""Amends ``partitioning``: partitions again where a node has no converter in the partition it got.
 
 Upstream: ``torch_tensorrt.dynamo.partitioning``, pytorch/TensorRT#4355.
 """

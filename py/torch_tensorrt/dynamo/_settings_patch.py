@@ -1,4 +1,4 @@
-"""Adds ``target_executorch`` and its routing to ``CompilationSettings``.
+"""Amends ``_settings``: ``target_executorch`` and its routing in ``CompilationSettings``.
 
 Upstream: ``torch_tensorrt.dynamo._settings``, pytorch/TensorRT#4355.
 """

@@ -1,4 +1,4 @@
-"""Lets an engine be freed while another model is traced.
+"""Amends ``_runtime_cache``: an engine can be freed while another model is traced.
 
 Upstream saves an engine's runtime cache when the engine is freed, and makes an empty tensor even
 where there is no cache, which is always so but in TensorRT-RTX. The garbage collector runs when

@@ -62,7 +62,8 @@ def test_every_amendment_has_its_file_and_is_named_after_what_it_amends() -> Non
                 named = file.partition(".patches.")[2]
                 package, _, stem = named.rpartition(".")
                 assert stem.endswith("_patch"), amendment
-                assert Path(our_spec(named).origin or "").is_file()
+                first = Path(our_spec(named).origin or "").read_text().splitlines()[0]
+                assert first.startswith('"""Amends '), first
 
 
 def test_no_file_is_loaded_under_two_names(run) -> None:

@@ -1,4 +1,4 @@
-"""Lets ``torch.compile`` keep what a model writes in place, to its buffers and inputs.
+"""Amends ``backends``: ``torch.compile`` keeps what a model writes in place.
 
 Upstream's usual way through the backend clones every input first, so that such writes are lost.
 Its way for higher-order operators, through AOTAutograd, writes back: it is taken as well where

@@ -1,5 +1,6 @@
-"""Under ``target_executorch`` no node has a converter that needs an output allocator, or that its
-engine lacks.
+"""Amends ``_ConverterRegistry``: no converter that needs an output allocator, or that an engine lacks.
+
+That is so under ``target_executorch``.
 
 The partitioners, the count of supported operators, the interpreter and a refit all ask the
 registry for a node's converter, so this one place decides for all of them.

@@ -1,4 +1,4 @@
-"""Names the node where a converter, or TensorRT's builder, refuses what was let through to it.
+"""Amends ``_TRTInterpreter``: the node is named where a converter or the builder refuses it.
 
 Upstream: ``torch_tensorrt.dynamo.conversion._TRTInterpreter``.
 """

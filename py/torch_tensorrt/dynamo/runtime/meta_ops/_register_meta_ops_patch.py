@@ -1,4 +1,4 @@
-"""Engines whose sizes depend on data: behind a ``nonzero``, say, that runs in PyTorch.
+"""Amends ``register_meta_ops``: engines whose sizes depend on data, behind a ``nonzero``, say.
 
 Upstream computes the sizes of an engine's outputs from hints, which such a size doesn't have, and
 fails: ``Failed to create SymInt for expression 2*u0``. Computed on the sizes themselves, they need
