@@ -270,7 +270,6 @@ PATCHES: tuple[Patch, ...] = (
                 "torch_tensorrt.dynamo.backend.backends:_graph_has_higher_order_ops(gm)",
             ),
         ),
-        superseded={"torch-tensorrt": ">=2.14"},
     ),
     Patch(
         name="tensorrt-partitioner",

@@ -5,7 +5,7 @@ an input: the second call of a compiled KV cache, or counter, is wrong, without 
 program is compiled as a function that takes such state as further inputs and returns it as
 further outputs; the compiled module owns the buffers and copies the values back.
 
-Upstream: ``torch_tensorrt.dynamo._compiler``; 2.14 copies buffers back by itself.
+Upstream: ``torch_tensorrt.dynamo._compiler``; 2.14 copies most buffers back by itself.
 """
 
 from __future__ import annotations
