@@ -75,4 +75,4 @@ def _distance(output: Any, expected: Any) -> float:
         return 0.0
     wide = torch.complex128 if one.is_complex() else torch.float64
     distance = (one.to(wide) - other.to(one.device, wide)).abs()
-    return float(distance.nan_to_num(nan=0.0).max())
+    return distance.detach().nan_to_num(nan=0.0).max().item()

@@ -17,6 +17,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torchtrt_executorch.host.described_gpu import DescribedGpu
 from torchtrt_executorch.host.stub_libraries import LinkStubError
 from torchtrt_executorch.patches.executorch.backends.cuda._cuda_backend_patch import (
+    _DRIVER,
     _described,
 )
 
@@ -109,7 +110,7 @@ def test_no_place_for_the_link_stub(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(LinkStubError, match="NVIDIA driver.*Set XDG_CACHE_HOME"):
-        _toolchain.find()
+        _toolchain.find(_DRIVER.build)
 
 
 #: Hides Triton, then does what a partitioner's user does.
