@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import operator
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -29,6 +30,7 @@ from executorch.exir.passes.propagate_device_pass import (
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
 from executorch.exir.schema import DeviceType, Program, Tensor
 from executorch.exir.tensor import TensorSpec
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, export
 
 ROOT = Path(__file__).parents[3]
@@ -85,6 +87,39 @@ def lowered_module(target: str, shape: tuple[int, ...]) -> LoweredBackendModule:
     ).exported_program()
     specs = [CompileSpec(TARGET_DEVICE_COMPILE_SPEC_KEY, target.encode())]
     return to_backend(bench.NamedDeviceBackend.__name__, program, specs)
+
+
+class Sketch:
+    """A graph of calls on tensors of one shape; its delegates are `lowered_module`'s.
+
+    Attributes:
+        x: Its input.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.owner, self.graph = torch.nn.Module(), torch.fx.Graph()
+        self.owner.lowered = lowered_module("cuda:0", shape)
+        with FakeTensorMode():
+            self.value = torch.empty(shape)
+        self.x = self.graph.placeholder("x")
+        self.x.meta["val"] = self.value
+
+    def call(self, target: Any, *args: Any) -> torch.fx.Node:
+        node = self.graph.call_function(target, args)
+        node.meta["val"] = self.value
+        return node
+
+    def delegate(self, *args: torch.fx.Node) -> torch.fx.Node:
+        """The first output of a delegate."""
+        lowered = self.graph.get_attr("lowered")
+        node = self.call(executorch_call_delegate, lowered, *args)
+        node.meta["val"] = [self.value, self.value]
+        return self.call(operator.getitem, node, 0)
+
+    def module(self, *outputs: torch.fx.Node) -> torch.fx.GraphModule:
+        """The graph as a module, with specs."""
+        self.graph.output(outputs)
+        return SpecPropPass()(torch.fx.GraphModule(self.owner, self.graph)).graph_module
 
 
 def place(

@@ -1,15 +1,10 @@
 """Tensors that an operator of the host writes in place."""
 
-import operator
-
 import pytest
 import torch
 from executorch.exir import memory
-from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
-from executorch.exir.passes.spec_prop_pass import SpecPropPass
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip(
     "executorch.exir.passes._device_copy_ops_registry",
@@ -19,38 +14,25 @@ pytest.importorskip(
 SHAPE = (4, 4)
 
 
+def written_value(sketch, written):
+    """What the host is to write: the method's input, its own, or a delegate's output."""
+    if written == "input":
+        return sketch.x
+    if written == "host":
+        return sketch.call(torch.ops.aten.relu.default, sketch.x)
+    return sketch.delegate(sketch.x, sketch.x)
+
+
 def graph_of(kit, written):
     """Delegates read a tensor before and after the host adds to it in place."""
-    owner, graph = torch.nn.Module(), torch.fx.Graph()
-    owner.lowered = kit.lowered_module("cuda:0", SHAPE)
-    with FakeTensorMode():
-        fake = torch.empty(SHAPE)
-
-    def call(target, *args):
-        node = graph.call_function(target, args)
-        node.meta["val"] = fake
-        return node
-
-    def delegate(*args):
-        node = call(executorch_call_delegate, graph.get_attr("lowered"), *args)
-        node.meta["val"] = [fake, fake]
-        return call(operator.getitem, node, 0)
-
-    x = graph.placeholder("x")
-    x.meta["val"] = fake
-    if written == "input":
-        value = x
-    elif written == "host":
-        value = call(torch.ops.aten.relu.default, x)
-    else:
-        value = delegate(x, x)
-    before = delegate(value, value)
-    shown = call(torch.ops.aten.view_copy.default, value, list(SHAPE))
-    sum_ = call(torch.ops.aten.add_.Tensor, value, before)
-    after = delegate(value, sum_)
-    read = call(torch.ops.aten.relu.default, value)
-    graph.output((before, after, delegate(shown, shown), read))
-    return SpecPropPass()(torch.fx.GraphModule(owner, graph)).graph_module
+    sketch = kit.Sketch(SHAPE)
+    value = written_value(sketch, written)
+    before = sketch.delegate(value, value)
+    shown = sketch.call(torch.ops.aten.view_copy.default, value, list(SHAPE))
+    sum_ = sketch.call(torch.ops.aten.add_.Tensor, value, before)
+    after = sketch.delegate(value, sum_)
+    read = sketch.call(torch.ops.aten.relu.default, value)
+    return sketch.module(before, after, sketch.delegate(shown, shown), read)
 
 
 @pytest.mark.parametrize("written", ["input", "host", "device"])
@@ -74,34 +56,14 @@ def test_readers_see_what_was_written(kit, written, skip):
 @pytest.mark.parametrize("through_view", [False, True])
 def test_views_show_what_was_written(kit, written, through_view):
     """A delegate reads a view before and after the host writes to its bytes."""
-    owner, graph = torch.nn.Module(), torch.fx.Graph()
-    owner.lowered = kit.lowered_module("cuda:0", SHAPE)
-    with FakeTensorMode():
-        fake = torch.empty(SHAPE)
-
-    def call(target, *args):
-        node = graph.call_function(target, args)
-        node.meta["val"] = fake
-        return node
-
-    def delegate(*args):
-        node = call(executorch_call_delegate, graph.get_attr("lowered"), *args)
-        node.meta["val"] = [fake, fake]
-        return call(operator.getitem, node, 0)
-
-    x = graph.placeholder("x")
-    x.meta["val"] = fake
-    value = {
-        "input": lambda: x,
-        "host": lambda: call(torch.ops.aten.relu.default, x),
-        "device": lambda: delegate(x, x),
-    }[written]()
-    view = call(torch.ops.aten.view_copy.default, value, list(SHAPE))
-    before = delegate(view, value)
-    call(torch.ops.aten.add_.Tensor, view if through_view else value, before)
-    after = delegate(view, value)
-    graph.output((before, after, call(torch.ops.aten.relu.default, view)))
-    module = SpecPropPass()(torch.fx.GraphModule(owner, graph)).graph_module
+    sketch = kit.Sketch(SHAPE)
+    value = written_value(sketch, written)
+    view = sketch.call(torch.ops.aten.view_copy.default, value, list(SHAPE))
+    before = sketch.delegate(view, value)
+    sketch.call(torch.ops.aten.add_.Tensor, view if through_view else value, before)
+    after = sketch.delegate(view, value)
+    read = sketch.call(torch.ops.aten.relu.default, view)
+    module = sketch.module(before, after, read)
     for node in kit.find(module, "view_copy"):  # as ExecuTorch's own passes elide it
         node.target = memory.view
         node.meta["spec"] = _ViewSpec(node.args[0].meta["spec"], list(SHAPE))
