@@ -15,7 +15,6 @@ from typing import Any, Callable
 
 import torch
 from torch.fx import GraphModule
-from torch_tensorrt.dynamo._executorch_target import DOC, forward
 from torch_tensorrt.dynamo._writes import buffers_written_back
 
 from torchtrt_executorch.overlay.wrapping import wrapped
@@ -23,6 +22,9 @@ from torchtrt_executorch.overlay.wrapping import wrapped
 
 def apply(module: ModuleType) -> None:
     """Wrap the constructor."""
+    # Here, since the patch of the state, which shares this file, is in force without that module.
+    from torch_tensorrt.dynamo._executorch_target import DOC, forward
+
     mutable = module.MutableTorchTensorRTModule
     mutable.__init__ = wrapped(mutable.__init__, forward, doc=DOC)
 
