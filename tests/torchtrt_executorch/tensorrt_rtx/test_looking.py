@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tensorrt_rtx
 import torch
 import torch_tensorrt
 from executorch.exir import schema
@@ -24,6 +23,10 @@ from torchtrt_executorch.runtime.delegates.tensorrt_engine import (
 
 from ..runtime.test_methods import edited
 from ..runtime.test_stand_ins import engine_of
+
+tensorrt_rtx = pytest.importorskip(
+    "tensorrt_rtx", reason="needs torch-tensorrt-rtx, and a host without a GPU"
+)
 
 ENGINE = "forward/0 (TensorRTBackend)"
 BUILT_BY = f"TensorRT-RTX {tensorrt_rtx.__version__}"
