@@ -54,7 +54,7 @@ def order_delegates(module: GraphModule) -> bool:
     for sorting.
     """
     nodes = list(module.graph.nodes)
-    hand_overs = sorted(_hand_overs(module, nodes), key=lambda each: each.last)
+    hand_overs = _hand_overs(module, nodes)
     fences = Sweep(_copies(nodes, movable=False)).run(hand_overs)
     moved: list[Copy] = []
     if fences:
@@ -79,15 +79,14 @@ def order_delegates(module: GraphModule) -> bool:
 def missing_fences(module: GraphModule) -> int:
     """How many copies a graph lacks between its delegates, each where it serves most of them."""
     nodes = list(module.graph.nodes)
-    hand_overs = sorted(_hand_overs(module, nodes), key=lambda each: each.last)
-    return len(Sweep(_copies(nodes, movable=False)).run(hand_overs))
+    return len(Sweep(_copies(nodes, movable=False)).run(_hand_overs(module, nodes)))
 
 
-def declare_shared_streams(module: GraphModule) -> bool:
+def declare_shared_streams(module: GraphModule) -> None:
     """Marks the delegates of a graph that is right only where they share one stream.
 
     These are those that may still be at work when another that doesn't wait for them is called,
-    with no copy on their device in between, and that other one. Returns whether there are any.
+    with no copy on their device in between, and that other one.
     """
     running: dict[Device, list[Node]] = {}
     marked: set[Node] = set()
@@ -109,7 +108,6 @@ def declare_shared_streams(module: GraphModule) -> bool:
         logger.info(
             "%d delegates need a host that runs them on one stream", len(marked)
         )
-    return bool(marked)
 
 
 def busy_until(module: GraphModule) -> Iterator[tuple[TensorSpec, int]]:
@@ -162,8 +160,9 @@ def _streams(module: GraphModule, delegate: Node) -> Streams:
     return streams_of(lowered.backend_id)
 
 
-def _hand_overs(module: GraphModule, nodes: list[Node]) -> Iterator[HandOver]:
-    """Each delegate that reads another's output and isn't called after that one is done."""
+def _hand_overs(module: GraphModule, nodes: list[Node]) -> list[HandOver]:
+    """Each delegate that reads another's output and isn't called after that one is done, by ends."""
+    found = []
     index = {node: position for position, node in enumerate(nodes)}
     for producer in filter(is_delegate, nodes):
         device = device_of_delegate(module, producer)
@@ -178,7 +177,8 @@ def _hand_overs(module: GraphModule, nodes: list[Node]) -> Iterator[HandOver]:
                     readers.add(user)
         for reader in readers:
             if device_of_delegate(module, reader) == device:
-                yield HandOver(device, index[producer] + 1, index[reader])
+                found.append(HandOver(device, index[producer] + 1, index[reader]))
+    return sorted(found, key=lambda each: each.last)
 
 
 def _orders(node: Node) -> Device | None:

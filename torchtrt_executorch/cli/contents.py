@@ -16,6 +16,7 @@ from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
+from torchtrt_executorch.runtime.streams import NEEDS_SHARED_STREAM
 
 TENSORRT, CUDA = "TensorRTBackend", "CudaBackend"
 
@@ -52,7 +53,7 @@ def delegates(file: ProgramFile, plan: schema.ExecutionPlan) -> list[DelegateRow
         notes = [_engine_notes(blob)] if delegate.id == TENSORRT else []
         if delegate.id == CUDA:
             notes.append(_library_notes(file, blob, specs))
-        if "needs_shared_stream" in specs:
+        if NEEDS_SHARED_STREAM in specs:
             notes.append("needs a host with one stream for all delegates")
         rows.append(DelegateRow(str(delegate.id), device, len(blob), "; ".join(notes)))
     return rows

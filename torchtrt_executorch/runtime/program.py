@@ -18,7 +18,7 @@ from torchtrt_executorch.runtime.method import CallLock, Method
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder, Stats
-from torchtrt_executorch.runtime.streams import Running
+from torchtrt_executorch.runtime.streams import NEEDS_SHARED_STREAM, Running
 from torchtrt_executorch.stand_ins import find
 from torchtrt_executorch.stand_ins.file import StandInFile, write
 
@@ -159,7 +159,7 @@ def save_stand_ins(
 def _needs_shared_stream(file: ProgramFile) -> bool:
     """Whether a delegate says so, in the compile spec that the device pass writes."""
     return any(
-        spec.key == "needs_shared_stream"
+        spec.key == NEEDS_SHARED_STREAM
         for plan in file.program.execution_plan
         for delegate in plan.delegates
         for spec in delegate.compile_specs
