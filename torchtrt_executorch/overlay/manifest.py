@@ -189,6 +189,7 @@ PATCHES: tuple[Patch, ...] = (
             f"{_DYNAMO}._allocator_routing",
             f"{_DYNAMO}._partition_support",
             f"{_DYNAMO}.conversion._refusals",
+            f"{_DYNAMO}.conversion._selection",
         ),
         amends=tuple(
             Amendment(f"torch_tensorrt.{name}", f"{_PATCHES}.{name}_patch:apply")

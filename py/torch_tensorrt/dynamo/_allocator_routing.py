@@ -22,6 +22,7 @@ from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
     ConverterRegistry,
 )
+from torch_tensorrt.dynamo.conversion._selection import selected as selected_by
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
 
@@ -97,7 +98,7 @@ def output_allocator_nodes(module: GraphModule) -> list[Node]:
 
     def selected(node: Node) -> Mapping[str, bool]:
         try:
-            _, _, properties = select(DYNAMO_CONVERTERS, node)
+            _, _, properties = selected_by(select, DYNAMO_CONVERTERS, node)
         except KeyError:
             return {}
         return properties

@@ -1,6 +1,6 @@
 """Amends ``_ConverterRegistry``: no converter that needs an output allocator, or that an engine lacks.
 
-That is so under ``target_executorch``.
+That is so under ``target_executorch``. Under any setting a validator that fails refuses its node.
 
 The partitioners, the count of supported operators, the interpreter and a refit all ask the
 registry for a node's converter, so this one place decides for all of them.
@@ -19,12 +19,14 @@ from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
 
 def apply(module: ModuleType) -> None:
     """Let ``ConverterRegistry[node]`` raise KeyError for a node that is to run in PyTorch."""
+    from torch_tensorrt.dynamo.conversion._selection import selected as selected_by
+
     registry = module.ConverterRegistry
     select = registry.__getitem__
 
     @functools.wraps(select)
     def __getitem__(self: Any, node: Any) -> Any:
-        selected = select(self, node)
+        selected = selected_by(select, self, node)
         settings = self.compilation_settings
         if settings is None or not settings.target_executorch:
             return selected
