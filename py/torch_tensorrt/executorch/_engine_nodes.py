@@ -17,6 +17,7 @@ from typing import Any, Iterable
 from torch._library.fake_class_registry import FakeScriptObject
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch_tensorrt.executorch._engine_objects import record_of
 from torch_tensorrt.executorch._engine_record import Slot
 
 EXECUTE = "tensorrt::execute_engine"
@@ -59,7 +60,7 @@ def engine_record(
         RuntimeError: The engine is not in the program.
     """
     if schema_name(node.target) == EXECUTE:
-        return _record_of(_held(program, node), metadata_only)
+        return record_of(_held(program, node), metadata_only=metadata_only)
     record = list(node.args[1:])
     if isinstance(record[Slot.ENGINE], Node) and not metadata_only:
         record[Slot.ENGINE] = _held(program, node)
@@ -100,23 +101,3 @@ def _lifted(program: ExportedProgram, source: Node) -> Any:
             if name in table:
                 return table[name]
     raise KeyError(source.name)
-
-
-def _record_of(engine: Any, metadata_only: bool) -> list[Any]:
-    """Return an engine object's record, its engine as bytes or a tensor if it offers that.
-
-    The C++ object's state has the engine in base64, as text of 4/3 of its size; from 2.14 on
-    it can be had beside that.
-    """
-    record = getattr(engine, "serialized_info", None)  # the Python runtime's engine
-    if record is not None:
-        return list(record)
-    if hasattr(engine, "serialize_metadata_only"):
-        record = list(engine.serialize_metadata_only())
-        if metadata_only:
-            return record
-        if hasattr(engine, "serialized_engine_tensor"):
-            record[Slot.ENGINE] = engine.serialized_engine_tensor()
-            return record
-    state = engine.__getstate__()
-    return list(state[0] if isinstance(state, tuple) else state)

@@ -36,6 +36,7 @@ from torch_tensorrt.executorch._engine_record import (
     Slot,
     text,
 )
+from torch_tensorrt.executorch._release import placeholder_takes_text
 from torch_tensorrt.executorch.backend import (
     _validate_engine_info,
 )
@@ -109,9 +110,7 @@ class _Rewrite:
     def _engine(self, held: Node, payload: Any) -> Node | str:
         """Return what the placeholder call takes for the engine behind ``held``."""
         data = engine_bytes(payload)
-        operator = torch.ops.tensorrt.no_op_placeholder_for_execute_engine.default
-        argument = operator._schema.arguments[1 + Slot.ENGINE]
-        if str(argument.type) == "str":  # torch-tensorrt 2.12
+        if placeholder_takes_text():
             return base64.b64encode(data).decode()
         with warnings.catch_warnings():  # the bytes are read-only, and nobody writes
             warnings.filterwarnings("ignore", message=".*not writable")

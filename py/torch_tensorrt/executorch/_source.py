@@ -10,11 +10,11 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 from torch_tensorrt._Input import Input
-from torch_tensorrt.dynamo import _exporter
 from torch_tensorrt.dynamo._defaults import default_device
 from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._tracer import get_dynamic_shapes
 from torch_tensorrt.dynamo.utils import get_torch_tensor, to_torch_device
+from torch_tensorrt.executorch._release import named_dims, with_parts_inlined
 
 
 def exported(
@@ -39,7 +39,7 @@ def exported(
             ``dynamic_shapes``.
     """
     if not retrace and dynamic_shapes is None:
-        return lifted_program(_inlined(module))
+        return lifted_program(with_parts_inlined(module))
     if isinstance(arg_inputs, (torch.Tensor, Input)):
         arg_inputs = (arg_inputs,)
     given = (tuple(arg_inputs or ()), dict(kwarg_inputs or {}))
@@ -52,21 +52,10 @@ def exported(
     device = to_torch_device(default_device())
     args, kwargs = pytree.tree_map(lambda leaf: _tensor(leaf, device), given)
     return torch.export.export(
-        _inlined(module), args=args, kwargs=kwargs, dynamic_shapes=dynamic_shapes
-    )
-
-
-def _inlined(module: GraphModule) -> GraphModule:
-    """Return a copy of a compiled module with its engines and its PyTorch parts in one graph.
-
-    Caches that an engine of 2.14's writes to are left alone: ``_writes`` sees to them
-    once there is a program.
-    """
-    options = {"expose_aliased_mutations": False}
-    known = signature(_exporter.transform).parameters
-    return _exporter.transform(
-        module,
-        **{name: value for name, value in options.items() if name in known},
+        with_parts_inlined(module),
+        args=args,
+        kwargs=kwargs,
+        dynamic_shapes=dynamic_shapes,
     )
 
 
@@ -83,16 +72,8 @@ def _shapes_of_inputs(
             "tensors: pass dynamic_shapes, to say which sizes belong together"
         )
     bound = signature(module.forward).bind(*args, **kwargs).arguments
-    dims = _named_dims(args, kwargs)
+    dims = named_dims(args, kwargs)
     return pytree.tree_map(lambda leaf: get_dynamic_shapes(leaf, *dims), dict(bound))
-
-
-def _named_dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the dims that inputs share by name, where the release knows of those."""
-    from torch_tensorrt.dynamo import _tracer
-
-    build = getattr(_tracer, "build_dim_registry", None)
-    return () if build is None else (build(args, kwargs),)
 
 
 def _is_dynamic(leaf: Any) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Mapping, Sequence
 
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from packaging.version import Version
-from torch_tensorrt import __version__ as RELEASE
+from torch_tensorrt.executorch._release import (
+    RELEASE,
+    STREAMS_WEIGHTS,
+    WEIGHT_STREAMING_SINCE,
+)
 from torch_tensorrt.executorch.partitioner import (
     WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY,
     normalize_weight_streaming_budget_per_engine,
 )
-
-_SINCE = "2.14"
 
 
 def weight_streaming_specs(
@@ -34,9 +35,9 @@ def weight_streaming_specs(
     value = normalize_weight_streaming_budget_per_engine(budget)
     if value is None:
         return []
-    if Version(RELEASE) < Version(_SINCE):
+    if not STREAMS_WEIGHTS:
         raise ValueError(
-            f"weight_streaming_budget_per_engine needs torch-tensorrt {_SINCE}: the runtime of "
+            f"weight_streaming_budget_per_engine needs torch-tensorrt {WEIGHT_STREAMING_SINCE}: the runtime of "
             f"{RELEASE} doesn't read it"
         )
     return [CompileSpec(WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY, value)]

@@ -73,7 +73,7 @@ def test_off_switch(run) -> None:
 
 
 BROKEN = {
-    "manifest": ("overlay/manifest.py", "PATCHES: ", "could not be engaged"),
+    "manifest": ("overlay/manifest/__init__.py", "PATCHES: ", "could not be engaged"),
     "engagement": ("overlay/engage.py", "import contextlib", "could not be engaged"),
     "finder": ("overlay/engage.py", "        for patch, prep", "could not serve"),
 }

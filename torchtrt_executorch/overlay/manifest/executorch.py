@@ -1,0 +1,134 @@
+"""Patches of ExecuTorch: its partitioners, its device pass, and what makes its CUDA delegates."""
+
+from __future__ import annotations
+
+from torchtrt_executorch.overlay.anchors import anchors
+from torchtrt_executorch.overlay.manifest.notation import (
+    EXIR,
+    PROGRAM,
+    SYMBOLS,
+    patched,
+    patched_beside,
+)
+from torchtrt_executorch.overlay.patch import EXECUTORCH, Patch
+
+_AOTI = "executorch.backends.aoti"
+_AOTI_BACKEND = f"{_AOTI}.aoti_backend"
+_CUDA = "executorch.backends.cuda"
+_CUDA_BACKEND = f"{_CUDA}.cuda_backend"
+_PASSES = f"{EXIR}.passes"
+
+EXECUTORCH_PATCHES = (
+    Patch(
+        name="whole-operators",
+        summary="What a partitioner wants whole stays whole for it, beside any other, in any order",
+        pull_request="pytorch/executorch#8781",
+        releases=EXECUTORCH,
+        upstream="asks one partitioner after the other, and decomposes in between",
+        kept_because="1.5.1 still decomposes for the first what the second wants whole",
+        adds=(f"{EXIR}.program._whole_operators", SYMBOLS),
+        amends=patched(f"{EXIR}.program._whole_operators_patch:apply", PROGRAM),
+        anchors=anchors(
+            f"{PROGRAM}:_gen_edge_manager_for_partitioners(partitioner, aten_programs)",
+            f"{PROGRAM}:_sanity_check_graph_for_non_decomp_ops(program, check_op_support)",
+            f"{PROGRAM}:to_edge_transform_and_lower(programs, partitioner)",
+            f"{EXIR}.backend.partitioner:Partitioner.ops_to_not_decompose(ep)",
+        ),
+    ),
+    Patch(
+        name="host-staging",
+        summary="The TensorRT delegate of torchtrt_executorch.runtime stages host I/O, logged once",
+        pull_request="pytorch/TensorRT#4328",
+        releases=EXECUTORCH,
+        upstream="stages in its C++ runtime, without a word",
+        kept_because="it is how our own runtime works, and amends nothing upstream",
+    ),
+    Patch(
+        name="propagate-device-pass",
+        summary="Device labels and device copies, each value across at most once, delegates in order",
+        pull_request="pytorch/executorch#18078",
+        releases=EXECUTORCH,
+        upstream="labels from 1.3, copies from 1.4, one per delegate that reads the value",
+        kept_because="1.5.1 still copies a shared value once for every delegate, and orders none of them",
+        replaces=(
+            f"{_PASSES}.propagate_device_pass",
+            f"{_PASSES}.propagate_device_config",
+        ),
+        adds=(
+            f"{_PASSES}._copy_schedule",
+            f"{_PASSES}._delegate_order",
+            f"{_PASSES}._delegate_streams",
+            f"{_PASSES}._device_copies",
+            f"{_PASSES}._device_nodes",
+            f"{_PASSES}._device_placement",
+        ),
+        amends=(
+            *patched_beside(f"{EXIR}.memory_planning"),
+            *patched(f"{EXIR}.program._device_passes_patch:apply", PROGRAM),
+        ),
+        anchors=anchors(
+            f"{EXIR}.memory_planning:update_all_tensors_lifetime(graph_module)",
+            f"{PROGRAM}:edge_to_executorch_passes(config, name)",
+        ),
+    ),
+    Patch(
+        name="aoti-partitioner",
+        summary="Composes after any partitioner, fewest partitions, linear time",
+        pull_request="pytorch/executorch#20077",
+        releases=EXECUTORCH,
+        upstream="skips foreign delegates from 1.4 on, in quadratic time",
+        kept_because="1.5.1 still proposes partitions in quadratic time",
+        replaces=(f"{_AOTI}.aoti_partitioner",),
+        adds=(
+            SYMBOLS,
+            f"{_AOTI}._constant_owners",
+            f"{_AOTI}._convex_partitions",
+            f"{_AOTI}._sizes",
+        ),
+    ),
+    Patch(
+        name="one-aoti-library-per-method",
+        summary="Refuses a second AOTInductor partition per method before anything is compiled",
+        pull_request="pytorch/executorch#20077",
+        releases=EXECUTORCH,
+        upstream="keys a library by its hash from 1.4 on",
+        kept_because="1.3 keys it by the method's name alone",
+        amends=patched_beside(_AOTI_BACKEND),
+        anchors=anchors(
+            f"{_AOTI_BACKEND}:AotiBackend.method_name_from_compile_specs(compile_specs)",
+            f"{EXIR}.backend.backend_details:BackendDetails.preprocess_multimethod(edge_programs, compile_specs)",
+        ),
+        superseded={"executorch": ">=1.4"},
+    ),
+    Patch(
+        name="cuda-without-gpu",
+        summary="CUDA delegates compiled on a host without a GPU, for a described one",
+        pull_request="pytorch/executorch#21984",
+        releases=EXECUTORCH,
+        upstream="compiles for the GPU that it finds, and can't be imported without Triton",
+        kept_because="1.5.1 still needs a GPU",
+        adds=(
+            f"{_CUDA}._constant_folding",
+            f"{_CUDA}._cubin",
+            f"{_CUDA}._described_device",
+            f"{_CUDA}._device_guard",
+            f"{_CUDA}._gemm_cost",
+            f"{_CUDA}._gpu_properties",
+            f"{_CUDA}._host_weights",
+            f"{_CUDA}._options",
+            f"{_CUDA}._thread_scope",
+            f"{_CUDA}._toolchain",
+            f"{_CUDA}._triton_driver",
+            f"{_CUDA}._unmeasured_kernels",
+        ),
+        prepares=patched(
+            f"{_CUDA}._cuda_backend_patch:import_without_triton", _CUDA_BACKEND
+        ),
+        amends=patched_beside(_CUDA_BACKEND),
+        anchors=anchors(
+            f"{_CUDA_BACKEND}:CudaBackend",
+            f"{_CUDA_BACKEND}:ReplaceEdgeOpWithTritonOpPass",
+            f"{_AOTI_BACKEND}:AotiBackend.preprocess(edge_program, compile_specs)",
+        ),
+    ),
+)

@@ -1,0 +1,134 @@
+"""Patches for machines where a GPU, TensorRT or a runtime that loads both is missing."""
+
+from __future__ import annotations
+
+from torchtrt_executorch.overlay.anchors import anchors
+from torchtrt_executorch.overlay.manifest.notation import (
+    CONVERSION,
+    DYNAMO,
+    ENGINE_BYTES,
+    LIFTING,
+    META_OPS,
+    RUNTIME,
+    amended,
+)
+from torchtrt_executorch.overlay.patch import TORCH_TENSORRT, Patch
+
+_HOST = "torchtrt_executorch.host"
+_EMULATION = "torchtrt_executorch.emulation.amendments"
+_CONVERT = f"{CONVERSION}._conversion"
+_INTERPRETER = f"{CONVERSION}._TRTInterpreter"
+_ENGINE = f"{RUNTIME}._TRTEngine"
+_MODULE = f"{RUNTIME}._TorchTensorRTModule"
+_PYTHON_MODULE = f"{RUNTIME}._PythonTorchTensorRTModule"
+_MUTABLE = f"{RUNTIME}._MutableTorchTensorRTModule"
+_CUDAGRAPHS = "torch_tensorrt.runtime._cudagraphs"
+
+#: Emulated engines are built and, in an edge program, run in the same way on every release.
+_EMULATED = (
+    *amended(f"{_EMULATION}:apply_to_conversion", _CONVERT),
+    *amended(f"{_EMULATION}:apply_to_placeholder", META_OPS),
+)
+_EMULATED_ANCHORS = anchors(
+    f"{_CONVERT}:interpret_module_to_result(module, inputs, settings)",
+    f"{_CONVERT}:SerializedInterpreterResult(serialized_engine, input_names, output_names)",
+    f"{META_OPS}:no_op_placeholder_for_execute_engine(inputs, serialized_engine)",
+)
+
+HOST_PATCHES = (
+    Patch(
+        name="host",
+        summary="import torch_tensorrt without a GPU, without TensorRT, or without both",
+        pull_request="pytorch/TensorRT#4504",
+        releases=TORCH_TENSORRT,
+        upstream="queries CUDA and loads TensorRT while it is imported",
+        kept_because="2.14 still needs both to be imported",
+        prepares=amended(f"{_HOST}:prepare", "tensorrt", "torch_tensorrt"),
+        amends=(
+            *amended(
+                f"{_HOST}.cuda_queries:apply",
+                "torch_tensorrt._Device",
+                "torch_tensorrt._utils",
+                f"{DYNAMO}._compiler",
+                f"{DYNAMO}._defaults",
+                _ENGINE,
+                f"{RUNTIME}._serialized_engine_layout",
+            ),
+            *amended(f"{_HOST}.cuda_queries:apply_to_utils", f"{DYNAMO}.utils"),
+            *amended(f"{_HOST}.python_only:apply", _ENGINE),
+            *amended(
+                f"{_HOST}.building:apply",
+                "torch_tensorrt._compile",
+                f"{DYNAMO}._compiler",
+            ),
+            *amended(f"{_HOST}.gpu_needed:apply", f"{DYNAMO}._refit", _CUDAGRAPHS),
+            *amended(f"{_HOST}.targets:apply_to_interpreter", _INTERPRETER),
+            *amended(f"{_HOST}.gpu_needed:apply_to_interpreter", _INTERPRETER),
+            *amended(f"{_HOST}.gpu_needed:apply_to_mutable_module", _MUTABLE),
+        ),
+        anchors=anchors(
+            f"{DYNAMO}.utils:to_torch_device(device)",
+            f"{DYNAMO}._refit:refit_module_weights",
+            f"{_CUDAGRAPHS}:enable_cudagraphs",
+            f"{_CUDAGRAPHS}:set_cudagraphs_mode(mode)",
+            f"{_INTERPRETER}:TRTInterpreter._populate_trt_builder_config",
+            f"{_MUTABLE}:dynamo_compile",
+            "torch_tensorrt._features:ENABLED_FEATURES",
+            META_OPS,
+        ),
+    ),
+    Patch(
+        name="emulated-engines",
+        summary="Everything after the partitioning, without TensorRT",
+        pull_request="pytorch/TensorRT#4504",
+        releases={"torch-tensorrt": ">=2.13,<2.15"},
+        upstream="nothing",
+        kept_because="upstream has no engine that runs without TensorRT",
+        adds=(*LIFTING, ENGINE_BYTES),
+        amends=(
+            *_EMULATED,
+            *amended(
+                f"{_EMULATION}:apply_to_runtime",
+                _INTERPRETER,
+                _CONVERT,
+                f"{DYNAMO}._refit",
+            ),
+            *amended(f"{_EMULATION}:apply_to_engine", _ENGINE),
+            *amended(f"{_EMULATION}:apply_to_module", _MODULE),
+        ),
+        anchors=(
+            *_EMULATED_ANCHORS,
+            *anchors(
+                f"{_ENGINE}:TRTEngine.execute(inputs)",
+                f"{_ENGINE}:TRTEngine._setup_engine",
+                f"{_ENGINE}:trt",
+                f"{_MODULE}:TorchTensorRTModule.forward",
+            ),
+        ),
+    ),
+    Patch(
+        name="emulated-engines-2.12",
+        summary="The same for 2.12's Python runtime, which then can be exported as well",
+        pull_request="pytorch/TensorRT#4574",
+        releases={"torch-tensorrt": ">=2.12,<2.13"},
+        upstream="an engine class for the Python runtime from 2.13 on",
+        kept_because="2.12 gets no more releases",
+        adds=(*LIFTING, ENGINE_BYTES),
+        amends=(
+            *_EMULATED,
+            *amended(f"{_EMULATION}_2_12:apply_to_layout", _MODULE),
+            *amended(f"{_HOST}.cuda_queries:apply", _PYTHON_MODULE),
+            *amended(f"{_EMULATION}_2_12:apply_to_python_module", _PYTHON_MODULE),
+            *amended(f"{_EMULATION}_2_12:apply_to_exporter", f"{DYNAMO}._exporter"),
+        ),
+        anchors=(
+            *_EMULATED_ANCHORS,
+            *anchors(
+                f"{_MODULE}:TorchTensorRTModule.decode_metadata(encoded_metadata)",
+                f"{_PYTHON_MODULE}:PythonTorchTensorRTModule.forward",
+                f"{_PYTHON_MODULE}:trt",
+                f"{DYNAMO}._exporter:inline_trt_modules(gm, cross_compile_module)",
+            ),
+        ),
+    ),
+)
