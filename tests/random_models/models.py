@@ -27,11 +27,7 @@ torch.export.register_dataclass(Pair, serialized_type_name="tests.random_models.
 
 @dataclass(frozen=True)
 class Layer:
-    """One step: what ``kind`` makes of the last value, added to it or in its place.
-
-    One that writes isn't shared: PyTorch 2.13 can't decompose a program that has a buffer under two
-    names and writes to it.
-    """
+    """One step: what ``kind`` makes of the last value, added to it or in its place."""
 
     kind: type[nn.Module]
     options: tuple[Any, ...] = ()
@@ -45,11 +41,12 @@ class Case:
 
     Attributes:
         layers: In order. One that ``shares`` is an earlier one of its kind once more (1), or has
-            that one's weights (2).
+            that one's weights and buffers (2).
         given: The inputs: "tensors", "keywords", "dict" or "nested".
         returned: The outputs: "tensor", "tuple", "dict" or "pair".
         in_pytorch: Operators of ATen that TensorRT is not to take.
         retrace: Trace the compiled module for the export.
+        fast: Take upstream's fast partitioner, not its global one.
     """
 
     layers: tuple[Layer, ...]
@@ -57,6 +54,7 @@ class Case:
     returned: str
     in_pytorch: frozenset[str] = field(default_factory=frozenset)
     retrace: bool = False
+    fast: bool = True
 
     def model(self) -> nn.Module:
         """Return the model in evaluation mode, the same weights each time."""
@@ -89,9 +87,12 @@ class Model(nn.Module):
                 made = alike[0]
             elif alike and layer.shares == 2:
                 made = copy.deepcopy(alike[0])
-                for name, parameter in alike[0].named_parameters():
+                for name, held in (
+                    *alike[0].named_parameters(),
+                    *alike[0].named_buffers(),
+                ):
                     owner, _, last = name.rpartition(".")
-                    setattr(made.get_submodule(owner), last, parameter)
+                    setattr(made.get_submodule(owner), last, held)
             self.layers.append(made)
 
     def forward(self, x: Any, y: Tensor | None = None) -> Any:
@@ -106,8 +107,7 @@ class Model(nn.Module):
         last = values[-1]
         kinds = {
             "tensor": last,
-            # None among them fails in upstream's compile_module: "no attribute 'target'".
-            "tuple": (last, values[len(values) // 2] * 2, last),
+            "tuple": (None, last, values[len(values) // 2] * 2, 3, last),
             "dict": {"last": last, "constant": torch.ones(2), "first": values[0]},
             "pair": (Pair(last), Pair(values[0], last.sum())),
         }
@@ -128,6 +128,8 @@ layers = st.builds(
     Layer,
     st.just(Writes),
     st.tuples(st.sampled_from([*REGIONS]), st.sampled_from([*WRITES]), st.booleans()),
+    shares=st.integers(0, 2),
+    adds=st.booleans(),
 )
 OPERATORS = (
     "addmm",
@@ -145,5 +147,6 @@ cases = st.builds(
     st.sampled_from(["tensors", "keywords", "dict", "nested"]),
     st.sampled_from(["tensor", "tuple", "dict", "pair"]),
     st.frozensets(st.sampled_from(OPERATORS), max_size=3),
+    st.booleans(),
     st.booleans(),
 )

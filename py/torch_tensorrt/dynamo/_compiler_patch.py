@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from torch_tensorrt.dynamo import _allocator_routing
+from torch_tensorrt.dynamo._constant_outputs import compile_with_constants
 from torch_tensorrt.dynamo._executorch_target import (
     DOC,
     check,
@@ -33,7 +34,8 @@ def apply(module: ModuleType) -> None:
         ),
         convert_exported_program_to_serialized_trt_engine=wrapped(single, refuse),
         compile_module=wrapped(
-            module.compile_module, _allocator_routing.compile_routed
+            wrapped(module.compile_module, compile_with_constants),
+            _allocator_routing.compile_routed,
         ),
         convert_module=wrapped(
             wrapped(module.convert_module, convert_named),

@@ -13,7 +13,9 @@ EXIR = "executorch.exir"
 PROGRAM = f"{EXIR}.program._program"
 
 #: Modules that several patches add; each is upstream's name for one of our files.
-WRITES = (f"{DYNAMO}._graph_copies", f"{DYNAMO}._writes")
+WRITES = tuple(
+    f"{DYNAMO}.{name}" for name in ("_graph_copies", "_shared_state", "_writes")
+)
 LIFTING = (
     f"{DYNAMO}._attribute_names",
     *WRITES,

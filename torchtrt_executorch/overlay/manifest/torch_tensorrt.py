@@ -42,6 +42,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{DYNAMO}._executorch_target",
             f"{DYNAMO}._graph_copies",
             f"{DYNAMO}._allocator_routing",
+            f"{DYNAMO}._constant_outputs",
             f"{DYNAMO}._partition_support",
             f"{CONVERSION}._refusals",
             f"{CONVERSION}._selection",
