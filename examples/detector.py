@@ -2,17 +2,19 @@
 
     python examples/detector.py --output detector.pte
 
-The partner is ExecuTorch's CUDA backend where there is a GPU, and XNNPACK elsewhere. TensorRT-RTX
-builds real engines anywhere; where they can't run, their partitions stand in for them. Only where
-there is TensorRT alone, and it can't build, engines are emulated. The weights are random; nothing
-is downloaded.
+The partner is ExecuTorch's CUDA backend, which compiles without a GPU as well; XNNPACK where there
+is no Triton or no C++ compiler. TensorRT-RTX builds real engines anywhere. What can't run here,
+engines and CUDA libraries, its partition stands in for. Only where there is TensorRT alone, and it
+can't build, engines are emulated. The weights are random; nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import warnings
 from contextlib import nullcontext, redirect_stdout
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Annotated
@@ -52,7 +54,8 @@ class Detections(nn.Module):
     def forward(self, logits: Tensor, boxes: Tensor) -> Tensor:
         scores, best = logits[:, self.classes].softmax(-1)[:, :-1].max(-1)
         labels = self.classes[best]
-        centres, sizes = boxes.split(2, -1)
+        # Not split(): ExecuTorch's CUDA backend has no kernel for it.
+        centres, sizes = boxes[:, :2], boxes[:, 2:]
         corners = [centres - sizes / 2, centres + sizes / 2]
         rows = torch.cat([*corners, scores[:, None], labels[:, None]], -1)
         # How many pass is known at run time only: TensorRT would need an output allocator.
@@ -124,15 +127,20 @@ def lowered(module: GraphModule, image: Tensor) -> EdgeProgramManager:
 
 
 def partner() -> Partitioner:
-    """Return the CUDA backend's partitioner where there is a GPU, and XNNPACK's elsewhere."""
-    if DEVICE.type == "cpu":
-        from executorch.backends.xnnpack.partition import xnnpack_partitioner
-
-        return xnnpack_partitioner.XnnpackPartitioner()
+    """Return the CUDA backend's partitioner where it can compile, and XNNPACK's elsewhere."""
+    if not (find_spec("triton") and shutil.which("g++")):
+        return xnnpack()
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 
     return CudaPartitioner([CudaBackend.generate_method_name_compile_spec("forward")])
+
+
+def xnnpack() -> Partitioner:
+    """Return XNNPACK's partitioner, whose delegates run in ExecuTorch's own runtime here."""
+    from executorch.backends.xnnpack.partition import xnnpack_partitioner
+
+    return xnnpack_partitioner.XnnpackPartitioner()
 
 
 def write(edge: EdgeProgramManager, output: Path) -> list[Path]:
@@ -144,12 +152,12 @@ def write(edge: EdgeProgramManager, output: Path) -> list[Path]:
 
 
 def run_in_executorch(module: Detections, logits: Tensor, boxes: Tensor) -> Tensor:
-    """Run what comes after YOLOS in ExecuTorch's own runtime, by the partner and CPU kernels."""
+    """Run what comes after YOLOS in ExecuTorch's own runtime, by XNNPACK and CPU kernels."""
     from executorch.runtime import Runtime
 
     edge = torch_tensorrt.executorch.export(
         torch.export.export(module, (logits, boxes)),
-        partitioners=[partner()],
+        partitioners=[xnnpack()],
         allow_no_engine=True,
     )
     program = Runtime.get().load_program(edge.to_executorch().buffer)

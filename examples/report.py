@@ -65,17 +65,18 @@ class Report:
         )
         self._console.print(f"{found} objects found, with random weights.")
         for built_by, count in Counter(plain.payloads.values()).items():
+            what = "CUDA libraries" if built_by.startswith("AOTI") else "engines"
             self._console.print(
-                f"{count} engines in it, by {built_by}.", highlight=False
+                f"{count} {what} in it, by {built_by}.", highlight=False
             )
         if self.emulated:
             self._console.print(
                 "[yellow]TensorRT's engines are EMULATED: PyTorch ran their operators.[/]"
             )
-        elif plain.stand_ins:
+        if plain.stand_ins:
             self._console.print(
-                "[yellow]This machine can't run them: their partitions stood in for them, in "
-                "PyTorch.[/]"
+                f"[yellow]This machine can't run {', '.join(sorted(plain.stand_ins))}: their "
+                "partitions stood in for them, in PyTorch.[/]"
             )
 
     def _backends(self) -> list[list[str]]:

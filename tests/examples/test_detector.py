@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -35,7 +37,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 MODULES = ("detector", "report", "operator_counts")
 
 on_cpu = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="with a GPU the partner is the CUDA backend"
+    torch.cuda.is_available(), reason="with a GPU everything is on it"
+)
+needs_compilers = pytest.mark.skipif(
+    not (importlib.util.find_spec("triton") and shutil.which("g++")),
+    reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
 )
 with_stand_ins = pytest.mark.skipif(
     can_run_engines(), reason="an engine that runs here doesn't tell its operators"
@@ -105,12 +111,45 @@ def test_photograph_comes_with_a_package(detector: ModuleType) -> None:
     assert image.std() > 0.5
 
 
-@on_cpu
+@pytest.mark.parametrize("missing", ["Triton", "g++", ""])
+def test_the_partner_is_cuda_wherever_it_compiles(
+    detector: ModuleType, monkeypatch: Any, missing: str
+) -> None:
+    triton, compiler = missing != "Triton" or None, missing != "g++" or None
+    monkeypatch.setattr(detector, "find_spec", lambda name: triton)
+    monkeypatch.setattr(detector.shutil, "which", lambda name: compiler)
+    partner = type(detector.partner()).__name__
+    assert partner == ("XnnpackPartitioner" if missing else "CudaPartitioner")
+
+
+@needs_compilers
 def test_the_file_is_stacked_over_three(demo: Demo) -> None:
     backends = {delegate.id for delegate in demo.plan.delegates}
-    assert backends == {"TensorRTBackend", "XnnpackBackend"}
+    assert backends == {"TensorRTBackend", "CudaBackend"}
     assert "aten::nonzero" in {operator.name for operator in demo.plan.operators}
     assert all(demo.report.counts["target"].values())
+
+
+@needs_compilers
+@on_cpu
+def test_what_a_stand_in_computed_is_said(
+    detector: ModuleType, demo: Demo, capsys: Any
+) -> None:
+    program = runtime.load(
+        demo.output,
+        list(demo.output.parent.glob("*.ptd")),
+        emulated_engines=demo.report.emulated,
+    )
+    program.run(detector.photograph())
+    stats = program.stats()
+    assert "forward/1 (CudaBackend)" in stats.stand_ins
+    built_by = stats.payloads["forward/1 (CudaBackend)"]
+    assert built_by.startswith("AOTInductor for sm_")
+    report = detector.Report(demo.report.emulated)
+    report.show(demo.output, stats, stats, found=1)
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"1 CUDA libraries in it, by {built_by}" in said
+    assert "forward/1 (CudaBackend): their partitions stood in for them" in said
 
 
 @on_cpu

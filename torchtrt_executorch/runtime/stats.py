@@ -40,7 +40,8 @@ class Stats:
     ``not_run`` names the delegates whose payload a simulation could not run here, so that results
     that depend on them mean nothing. ``stand_ins`` names those that a stand-in computed for, the
     payload's partition in PyTorch. ``payloads`` says what has built a delegate's payload, where its
-    bytes tell: ``"TensorRT-RTX 1.5.0.114"``, ``"TensorRT 11.0.0.114"``, ``"EMULATED"``.
+    bytes tell: ``"TensorRT-RTX 1.5.0.114"``, ``"TensorRT 11.0.0.114"``, ``"EMULATED"``,
+    ``"AOTInductor for sm_80"``.
     """
 
     calls: Mapping[str, int]

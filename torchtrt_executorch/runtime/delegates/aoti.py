@@ -11,6 +11,7 @@ from typing import Any, Sequence
 
 import torch
 
+from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.runtime.delegates import DelegateContext, Payload
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
@@ -31,6 +32,9 @@ class AotiDelegate:
         self._device = context.target_device("cuda:0")
         self._num_inputs = context.num_inputs
         library, weights = _blobs(context)
+        if gpus := capabilities(library):
+            built_by = f"AOTInductor for {', '.join(gpus)}"
+            context.recorder.loaded(self._name, built_by)
         self._model: Any | StandIn | AbsentPayload
         if self._device.type == "cuda" and context.placement.stands_in:
             self._model = context.stand_in() or AbsentPayload(context, "a CUDA device")
