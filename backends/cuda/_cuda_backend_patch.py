@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import sys
@@ -15,18 +16,19 @@ from executorch.backends.cuda._described_device import (
 )
 from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
-    properties,
+    common_properties,
 )
 
 from torchtrt_executorch import stand_ins
 from torchtrt_executorch.host import present
-from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpu
+from torchtrt_executorch.host.builder import installed_builder
+from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpus, is_set
 from torchtrt_executorch.host.stub_libraries import StubLibraries, StubLibrary
 from torchtrt_executorch.overlay.upstream import locate
 from torchtrt_executorch.stand_ins.on_host import on_host
 
-#: Key of a compile spec that names the GPU to compile for, as ``TORCHTRT_GPU`` does. It is obeyed
-#: where there is a GPU as well.
+#: Key of a compile spec that names the GPU to compile for, or several, as ``TORCHTRT_GPU`` does. It
+#: is obeyed where there is a GPU as well.
 GPU_COMPILE_SPEC_KEY = "gpu"
 
 _TRITON = "executorch.backends.cuda.triton"
@@ -102,12 +104,18 @@ class _PassWithoutTriton:
 
 
 def _described(compile_specs: Any) -> GpuProperties | None:
-    """The GPU to compile for, unless it is the one that is there.
+    """The GPU to compile for, or what several have in common, unless it is the one that is there.
 
     Raises:
         ValueError: It is misdescribed, or can't be compiled for.
     """
     for spec in compile_specs:
         if spec.key == GPU_COMPILE_SPEC_KEY:
-            return properties(DescribedGpu.parse(bytes(spec.value).decode()))
-    return None if present.cuda_device() else properties(described_gpu())
+            gpus = DescribedGpu.parse_list(bytes(spec.value).decode())
+            return common_properties(gpus)
+    if present.cuda_device():
+        return None
+    if is_set():
+        return common_properties(described_gpus())
+    gpus = DescribedGpu.parse_list(installed_builder().default_library_gpus)
+    return dataclasses.replace(common_properties(gpus), others=())

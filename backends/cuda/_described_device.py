@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from executorch.backends.cuda import (
     _constant_folding,
+    _fat_binaries,
     _host_weights,
     _options,
     _unmeasured_kernels,
@@ -81,6 +82,7 @@ _REQUIRED = {
     "torch._dynamo.device_interface:CudaInterface.get_device_properties",
     "torch._inductor:aot_compile",
     "torch._inductor.codecache:AotCodeCompiler.compile",
+    "torch._inductor.codecache:CudaKernelParamCache.set",
     "torch._inductor.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block",
     "torch._inductor.fx_passes.joint_graph:lazy_init",
     "torch._inductor.runtime.cache_dir_utils:cache_dir",
@@ -93,6 +95,7 @@ _REQUIRED = {
     "torch.cuda:get_device_properties",
     "torch.export.passes:move_to_device_pass",
     "torch.utils.cpp_extension:_join_cuda_home",
+    "triton.compiler.compiler:compile",
     "triton.runtime.driver:DriverConfig.active",
 }
 
@@ -122,6 +125,7 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         **_host_weights.answers(),
         **_options.answers(),
         **_constant_folding.answers(),
+        **_fat_binaries.answers(gpu, toolchain),
     }
     try:
         with (
@@ -214,7 +218,7 @@ def _caches(gpu: GpuProperties) -> Answers:
     from torch._inductor.runtime import cache_dir_utils
 
     ordinary = Path(cache_dir_utils.cache_dir())
-    described = ordinary / f"described-sm_{gpu.major}{gpu.minor}"
+    described = ordinary / f"described-{gpu.key}"
     described.mkdir(exist_ok=True)
     answers: Answers = {
         "torch._inductor.runtime.cache_dir_utils:cache_dir": _always(str(described))

@@ -7,7 +7,8 @@ and, for what differs between the GPUs of one capability, from the data sheet of
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 _KIB = 1 << 10
 
@@ -16,9 +17,9 @@ _KIB = 1 << 10
 class GpuProperties:
     """The attributes of ``torch.cuda.get_device_properties``, those that compilers read.
 
-    Sizes are in bytes, registers in 32-bit words, clocks in kHz, ``memory_bus_width`` in bits. Two
-    are not among them: a multiprocessor's multiply-adds in a cycle, in float32 and, on its tensor
-    cores, in float16.
+    Sizes are in bytes, registers in 32-bit words, clocks in kHz, ``memory_bus_width`` in bits.
+    Three are not among them: a multiprocessor's multiply-adds in a cycle, in float32 and, on its
+    tensor cores, in float16; and ``others``, capabilities beside this one to have code for.
     """
 
     major: int
@@ -40,10 +41,18 @@ class GpuProperties:
     max_threads_per_block: int = 1024
     warp_size: int = 32
     gcnArchName: str = ""
+    others: tuple[tuple[int, int], ...] = ()
 
     @property
     def capability(self) -> tuple[int, int]:
         return self.major, self.minor
+
+    @property
+    def key(self) -> str:
+        """A name for all that differs in what is compiled: ``sm_80-sm_90-163KiB``."""
+        each = (self.capability, *self.others)
+        names = [f"sm_{major}{minor}" for major, minor in each]
+        return "-".join([*names, f"{self.shared_memory_per_block_optin // _KIB}KiB"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +83,33 @@ _USUAL = {
     (12, 0): _Usual(170, 1536, 100, 128, 512, 96, 2407, 14001, 512),  # RTX 5090
     (12, 1): _Usual(48, 1536, 100, 128, 512, 24, 2418, 4266, 256),  # DGX Spark
 }
+
+
+def common_properties(gpus: Sequence[Gpu]) -> GpuProperties:
+    """Return the properties to compile with for several GPUs, or for one.
+
+    They are those of the lowest compute capability, with the least memory of either kind and the
+    fewest threads that any has: what fits there fits everywhere.
+
+    Raises:
+        ValueError: As :func:`properties`.
+    """
+    first, *others = each = sorted(map(properties, gpus), key=lambda p: p.capability)
+
+    def least(name: str) -> Any:
+        return min(getattr(one, name) for one in each)
+
+    limits = (
+        "total_memory",
+        "max_threads_per_multi_processor",
+        "shared_memory_per_multiprocessor",
+        "shared_memory_per_block_optin",
+    )
+    return dataclasses.replace(
+        first,
+        **{name: least(name) for name in limits},
+        others=tuple(one.capability for one in others),
+    )
 
 
 class Gpu(Protocol):

@@ -10,6 +10,7 @@ import dataclasses
 import importlib.util
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,23 @@ class Toolchain:
             "torch.utils.cpp_extension:include_paths": includes,
             "torch.utils.cpp_extension:library_paths": libraries,
         }
+
+    def program(self, name: str) -> str:
+        """Return the path of one of CUDA's programs.
+
+        Raises:
+            ToolchainError: It isn't there.
+        """
+        for folder in dict.fromkeys([self.home, *_folders()]):
+            if (folder / "bin" / name).is_file():
+                return str(folder / "bin" / name)
+        found = shutil.which(name)
+        if found is None:
+            raise ToolchainError(
+                f"CUDA delegates for more than one GPU are put together by CUDA's {name}, and it "
+                f"is not in {self.home / 'bin'}: {PIP}"
+            )
+        return found
 
     def _in_home(self, *names: str) -> str:
         return str(self.home.joinpath(*names))

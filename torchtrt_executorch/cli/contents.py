@@ -104,7 +104,11 @@ def _library_notes(file: ProgramFile, blob: memoryview, specs: dict[str, bytes])
     if key not in file.named_data:
         return "its library is not in the file"
     found = capabilities(file.named_data[key].data)
-    return f"machine code for {', '.join(found) or 'no GPU'}"
+    machine = [name for name in found if name.startswith("sm_")]
+    notes = f"machine code for {', '.join(machine) or 'no GPU'}"
+    for name in found[len(machine) :]:
+        notes += f", PTX for {name.replace('compute', 'sm')} and later"
+    return notes
 
 
 def tables(file: ProgramFile) -> Iterator[Table]:

@@ -33,6 +33,8 @@ class Builder:
         library: The library that the bindings ask the loader for.
         needs_gpu: Whether building takes a GPU.
         default_gpu: The GPU that is described where there is none; one that engines run on.
+        default_library_gpus: The GPUs that CUDA libraries run on beside its engines; they have code
+            for the first, which runs on the others as it is, or translated by the driver.
         default_targets: The GPUs that it builds one engine for unless it is told; empty if that is
             the GPU at hand.
     """
@@ -45,6 +47,7 @@ class Builder:
     library: str
     needs_gpu: bool
     default_gpu: str
+    default_library_gpus: str
     default_targets: str = ""
 
     def installed_version(self) -> str | None:
@@ -70,6 +73,7 @@ TENSORRT = Builder(
     library="nvinfer",
     needs_gpu=True,
     default_gpu="sm_90:80GiB",
+    default_library_gpus="sm_90:80GiB",
 )
 TENSORRT_RTX = Builder(
     name="TensorRT-RTX",
@@ -80,6 +84,7 @@ TENSORRT_RTX = Builder(
     library="tensorrt_rtx",
     needs_gpu=False,
     default_gpu="sm_89:24GiB",
+    default_library_gpus="sm_80:24GiB,sm_86:24GiB,sm_89:24GiB,sm_120:24GiB",
     default_targets="sm_80, sm_86, sm_89, sm_120 and later",
 )
 BUILDERS = (TENSORRT, TENSORRT_RTX)

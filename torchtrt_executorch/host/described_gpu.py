@@ -1,9 +1,9 @@
-"""The GPU that a host without one compiles for.
+"""The GPU that a host without one compiles for, or the GPUs.
 
-``TORCHTRT_GPU=sm_87:16GiB`` describes it: compute capability and memory. Without the variable it
-is one that the installed builder's engines run on: ``sm_90:80GiB`` for TensorRT, ``sm_89:24GiB``
-for TensorRT-RTX. It is only in force where PyTorch can't use a CUDA device; a real GPU is never
-masked.
+``TORCHTRT_GPU=sm_87:16GiB`` describes it: compute capability and memory. Several are separated by
+commas, ``sm_80:16GiB,sm_90:80GiB``: what is compiled then runs on each. Without the variable it is
+one that the installed builder's engines run on: ``sm_90:80GiB`` for TensorRT, ``sm_89:24GiB`` for
+TensorRT-RTX. It is only in force where PyTorch can't use a CUDA device; a real GPU is never masked.
 """
 
 from __future__ import annotations
@@ -68,11 +68,27 @@ class DescribedGpu:
             raise _malformed(text, "describes a GPU without memory")
         return cls(int(match["major"]), int(match["minor"]), total_memory)
 
+    @classmethod
+    def parse_list(cls, text: str) -> tuple[DescribedGpu, ...]:
+        """Read descriptions with commas between them, one or more.
+
+        Returns:
+            One for each compute capability, in its order; of two of one, the smaller.
+
+        Raises:
+            ValueError: as :meth:`parse`.
+        """
+        found = sorted(
+            (cls.parse(part) for part in text.split(",")),
+            key=lambda gpu: (gpu.capability, -gpu.total_memory),
+        )
+        return tuple({gpu.capability: gpu for gpu in found}.values())
+
 
 def _malformed(text: str, what: str) -> ValueError:
     return ValueError(
         f"{VARIABLE}={text!r} {what}. Write the compute capability and the memory, in GiB or "
-        f"MiB, as in {VARIABLE}=sm_90:80GiB or {VARIABLE}=sm_87:16GiB."
+        f"MiB, as in {VARIABLE}=sm_90:80GiB or {VARIABLE}=sm_87:16GiB, and commas between several."
     )
 
 
@@ -82,14 +98,26 @@ def is_set() -> bool:
 
 
 @functools.cache
-def described_gpu() -> DescribedGpu:
-    """The GPU of ``$TORCHTRT_GPU``, read once; the installed builder's default without it.
+def described_gpus() -> tuple[DescribedGpu, ...]:
+    """The GPUs of ``$TORCHTRT_GPU``, read once; the installed builder's default without it.
 
     Raises:
-        ValueError: the variable is not a description.
+        ValueError: the variable has something that is not a description.
     """
     if is_set():
-        return DescribedGpu.parse(os.environ[VARIABLE])
+        return DescribedGpu.parse_list(os.environ[VARIABLE])
     builder = installed_builder()
     gpu = DescribedGpu.parse(builder.default_gpu)
-    return dataclasses.replace(gpu, targets=builder.default_targets)
+    return (dataclasses.replace(gpu, targets=builder.default_targets),)
+
+
+def described_gpu() -> DescribedGpu:
+    """What each of :func:`described_gpus` can do: the lowest capability, the least memory."""
+    first, *others = gpus = described_gpus()
+    if not others:
+        return first
+    return dataclasses.replace(
+        first,
+        total_memory=min(gpu.total_memory for gpu in gpus),
+        targets=", ".join(f"sm_{gpu.major}{gpu.minor}" for gpu in gpus),
+    )

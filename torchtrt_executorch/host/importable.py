@@ -46,7 +46,7 @@ def obstacles(patched: bool) -> Iterator[str]:
         yield "there is no CUDA device, and the patch host, which does without, is not in force"
     if patched and os.environ.get(VARIABLE):
         try:
-            DescribedGpu.parse(os.environ[VARIABLE])
+            DescribedGpu.parse_list(os.environ[VARIABLE])
         except ValueError as error:
             yield f"where there is no GPU: {error}"
 

@@ -1,7 +1,8 @@
 """For which GPUs TensorRT-RTX builds, on a host without one.
 
 By itself it builds one engine for most of the GPUs that it supports. A GPU that the user has
-described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for nothing else.
+described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for nothing else; or all of
+several.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any
 
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
-from torchtrt_executorch.host.described_gpu import VARIABLE, described_gpu, is_set
+from torchtrt_executorch.host.described_gpu import VARIABLE, described_gpus, is_set
 
 _MEMBER = re.compile(r"SM(?P<capability>\d+)")
 
 
 class UntargetableGpuError(Exception):
-    """TensorRT-RTX can't build for the GPU that is described.
+    """TensorRT-RTX can't build for a GPU that is described.
 
     Not a ``RuntimeError``: upstream's ``torch.compile`` backend takes one as a failed build of
     one engine, and goes on in PyTorch.
@@ -40,7 +41,7 @@ def check() -> None:
         UntargetableGpuError: They can't; with what they can be built for.
     """
     if is_set_here():
-        _target()
+        _described()
 
 
 def apply_to_interpreter(module: ModuleType) -> None:
@@ -52,25 +53,27 @@ def apply_to_interpreter(module: ModuleType) -> None:
     @functools.wraps(configure)
     def configure_for_target(self: Any, *args: Any, **kwargs: Any) -> Any:
         configuration = configure(self, *args, **kwargs)
-        configuration.num_compute_capabilities = 1
-        configuration.set_compute_capability(_target(), 0)
+        wanted = _described()
+        configuration.num_compute_capabilities = len(wanted)
+        for index, capability in enumerate(wanted):
+            configuration.set_compute_capability(capability, index)
         return configuration
 
     module.TRTInterpreter._populate_trt_builder_config = configure_for_target
 
 
-def _target() -> Any:
-    """Return the described GPU as a ``tensorrt.ComputeCapability``."""
-    gpu = described_gpu()
+def _described() -> list[Any]:
+    """Return the described GPUs, each as a ``tensorrt.ComputeCapability``."""
     targets = dict(_targets())
-    if gpu.capability not in targets:
-        known = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
-        raise UntargetableGpuError(
-            f"{installed_builder().name} {present.bindings_version()} can't build engines for "
-            f"{VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds for {known}, and without the "
-            f"variable for {installed_builder().default_targets} at once"
-        )
-    return targets[gpu.capability]
+    for gpu in described_gpus():
+        if gpu.capability not in targets:
+            known = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
+            raise UntargetableGpuError(
+                f"{installed_builder().name} {present.bindings_version()} can't build engines for "
+                f"{VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds for {known}, and without the "
+                f"variable for {installed_builder().default_targets} at once"
+            )
+    return [targets[gpu.capability] for gpu in described_gpus()]
 
 
 def _targets() -> Iterator[tuple[tuple[int, int], Any]]:

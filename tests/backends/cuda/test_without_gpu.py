@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.cuda_library import capabilities
-from torchtrt_executorch.host.described_gpu import described_gpu
+from torchtrt_executorch.host.builder import TENSORRT, installed_builder
 
 from .conftest import Delegate, delegates, needs_compilers
 
@@ -103,9 +104,15 @@ def test_the_library_needs_the_driver_and_no_more_than_a_target_has(
     assert not any("torch" in line or "cudart" in line for line in needed)
 
 
-def test_it_has_machine_code_for_the_described_gpu_alone(delegate) -> None:
-    gpu = described_gpu()
-    assert capabilities(delegate.library) == [f"sm_{gpu.major}{gpu.minor}"]
+def expected_code() -> tuple[str, bool]:
+    """Machine code that there is by default, and whether there is assembly for later GPUs."""
+    return ("sm_90", False) if installed_builder() is TENSORRT else ("sm_80", True)
+
+
+def test_it_has_code_for_the_gpus_of_the_engines_beside_it(delegate) -> None:
+    machine, portable = expected_code()
+    assembly = [machine.replace("sm", "compute")] if portable else []
+    assert capabilities(delegate.library) == [machine, *assembly]
     for cut in (0, 10, 5000, len(delegate.library) // 2):
         capabilities(delegate.library[:cut])
 
@@ -114,8 +121,10 @@ def test_inspect_says_which(lowered, tmp_path) -> None:
     path = tmp_path / "model.pte"
     path.write_bytes(copy.deepcopy(lowered).to_executorch().buffer)
     shown = CliRunner().invoke(app, ["inspect", str(path)]).output
-    gpu = described_gpu()
-    assert "CudaBackend" in shown and f"sm_{gpu.major}{gpu.minor}" in shown
+    machine, portable = expected_code()
+    words = " ".join(re.findall(r"[\w,]+", shown))
+    assert f"machine code for {machine}" in words
+    assert (f"PTX for {machine} and later" in words) == portable
 
 
 def test_another_thread_sees_no_device_meanwhile(lowered, meanwhile) -> None:

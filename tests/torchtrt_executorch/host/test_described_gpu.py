@@ -13,14 +13,15 @@ from torchtrt_executorch.host.described_gpu import (
     VARIABLE,
     DescribedGpu,
     described_gpu,
+    described_gpus,
 )
 
 
 @pytest.fixture(autouse=True)
 def read_again() -> Iterator[None]:
-    described_gpu.cache_clear()
+    described_gpus.cache_clear()
     yield
-    described_gpu.cache_clear()
+    described_gpus.cache_clear()
 
 
 @given(
@@ -78,3 +79,18 @@ def test_without_a_description_it_is_one_that_the_builder_supports(
 def test_the_environment_describes(environment) -> None:
     environment(VARIABLE, "sm_87:16GiB")
     assert described_gpu() == DescribedGpu(8, 7, 16 * 1024**3)
+
+
+def test_several_are_one_that_each_of_them_can_stand_in_for(environment) -> None:
+    environment(VARIABLE, "sm_90:80GiB,sm_80:40GiB,sm_86:16GiB,sm_90:40GiB")
+    gpus = [(gpu.capability, gpu.total_memory >> 30) for gpu in described_gpus()]
+    assert gpus == [((8, 0), 40), ((8, 6), 16), ((9, 0), 40)]
+    gpu = described_gpu()
+    assert (gpu.capability, gpu.total_memory) == ((8, 0), 16 << 30)
+    assert gpu.name == "described sm_80, built for sm_80, sm_86, sm_90"
+
+
+@pytest.mark.parametrize("text", ["sm_80:16GiB,", ",", "sm_80:16GiB;sm_90:16GiB"])
+def test_one_of_several_that_is_misdescribed(text: str) -> None:
+    with pytest.raises(ValueError, match="commas between several"):
+        DescribedGpu.parse_list(text)

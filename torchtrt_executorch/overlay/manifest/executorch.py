@@ -112,6 +112,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._cubin",
             f"{_CUDA}._described_device",
             f"{_CUDA}._device_guard",
+            f"{_CUDA}._fat_binaries",
             f"{_CUDA}._gemm_cost",
             f"{_CUDA}._gpu_properties",
             f"{_CUDA}._host_weights",
