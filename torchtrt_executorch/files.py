@@ -6,7 +6,7 @@ import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -71,3 +71,40 @@ def data_file_name(program: Path, name: str) -> str:
     if name == "_default_external_constant.ptd":
         return f"{program.stem}.ptd"
     return f"{program.stem}.{name}"
+
+
+def write_data_files(
+    write: Callable[[str], None], folder: str | os.PathLike[str]
+) -> None:
+    """Write data files whose names ExecuTorch has chosen, the same for every model.
+
+    Args:
+        write: Writes them, whole, to the folder that it is given.
+        folder: Where they go. Older data of the same program is replaced.
+
+    Raises:
+        FileExistsError: A file of that name holds something else: other keys, or other sizes.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".data.") as made:
+        write(made)
+        files = sorted(Path(made).iterdir())
+        for file in files:
+            target = Path(folder) / file.name
+            if target.exists() and _sizes(target) != _sizes(file):
+                raise FileExistsError(
+                    f"{target} isn't this program's data, and another program may need it: write "
+                    "to a folder of its own, or use save(), which names data after the program"
+                )
+        for file in files:
+            os.replace(file, Path(folder) / file.name)
+
+
+def _sizes(file: Path) -> dict[str, int] | None:
+    """Return the size of what a data file holds, by key; None if it is no data file."""
+    from torchtrt_executorch.runtime.errors import ProgramError
+    from torchtrt_executorch.runtime.files import read_data
+
+    try:
+        return {key: named.held.nbytes for key, named in read_data(file).items()}
+    except ProgramError:
+        return None

@@ -15,7 +15,12 @@ from typing import Any, Callable
 
 from torch.export import ExportedProgram
 
-from torchtrt_executorch.files import check_writable, staged, write_program
+from torchtrt_executorch.files import (
+    check_writable,
+    staged,
+    write_data_files,
+    write_program,
+)
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
 
@@ -32,6 +37,9 @@ def apply(module: ModuleType) -> None:
         ),
     )
     manager.save = wrapped(manager.save, _save)
+    manager.write_tensor_data_to_file = wrapped(
+        manager.write_tensor_data_to_file, _write_data
+    )
 
 
 def _lower(
@@ -89,3 +97,11 @@ def _save(
             write_program(manager, folder / target.name)
 
     save(*args, **kwargs)
+
+
+def _write_data(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    call = signature(function).bind(*args, **kwargs)
+    manager, folder = call.args
+    write_data_files(lambda path: function(manager, path), folder)

@@ -181,3 +181,32 @@ def test_where_it_cant_be_saved(
     with pytest.raises(error, match="can't"):
         external.save(tmp_path / name)
     assert not os.listdir(tmp_path)
+
+
+class OtherWeights(Weights):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3, 5))
+
+
+@pytest.fixture(scope="module")
+def other() -> Any:
+    edge = to_edge_transform_and_lower(torch.export.export(OtherWeights(), (X,)))
+    return edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+
+
+def test_data_by_itself_never_overwrites_another_programs(
+    external: Any, other: Any, tmp_path: Path
+) -> None:
+    external.write_tensor_data_to_file(str(tmp_path))
+    (weights,) = tmp_path.iterdir()
+    before = weights.read_bytes()
+    with pytest.raises(FileExistsError, match=f"{weights} isn't this program's data"):
+        other.write_tensor_data_to_file(tmp_path)
+    assert [*tmp_path.iterdir()] == [weights] and weights.read_bytes() == before
+    external.write_tensor_data_to_file(outdir=tmp_path)  # its own, again
+    assert weights.read_bytes() == before
+    weights.write_bytes(b"notes")
+    with pytest.raises(FileExistsError):
+        external.write_tensor_data_to_file(tmp_path)
+    assert weights.read_bytes() == b"notes"
