@@ -1,4 +1,7 @@
-"""``python -m benchmarks [NAME ...]``: the tables of all benchmarks, or of those named."""
+"""``python -m benchmarks [NAME ...]``: the tables of all benchmarks, or of those named.
+
+``python -m benchmarks NAME --option ...`` hands options to the one that is named.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,14 @@ from pkgutil import iter_modules
 
 import benchmarks
 
+#: Those that take an hour or more, and are run by name alone.
+ON_REQUEST = ("zoo",)
 
-def main(names: list[str]) -> None:
-    """Run the benchmarks called ``names``, all of them if there are none."""
+
+def main(arguments: list[str]) -> None:
+    """Run the benchmarks that are named, all of them if none is."""
+    first = next((i for i, each in enumerate(arguments) if each.startswith("-")), None)
+    names, options = arguments[:first], arguments[first:] if first else []
     known = [
         module.name
         for module in iter_modules(benchmarks.__path__)
@@ -19,7 +27,10 @@ def main(names: list[str]) -> None:
     if unknown := sorted(set(names) - set(known)):
         sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
     for name in names or known:
-        import_module(f"benchmarks.{name}").main()
+        if name in ON_REQUEST and not names:
+            continue
+        run = import_module(f"benchmarks.{name}").main
+        run(options) if options else run()
 
 
 if __name__ == "__main__":

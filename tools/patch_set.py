@@ -50,6 +50,9 @@ TESTS = {
         "tests/py/torch_tensorrt/executorch/test_engine_placeholders.py",
         "tests/py/torch_tensorrt/executorch/test_save.py",
     ],
+    "compiling-partitioner": [
+        "tests/py/torch_tensorrt/executorch/test_compiling_partitioner.py"
+    ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "propagate-device-pass": ["tests/exir/passes"],
     "aoti-partitioner": ["tests/backends/aoti"],

@@ -45,11 +45,25 @@ def apply(module: ModuleType) -> None:
 def _lower(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    given = kwargs.get("programs", args[0] if args else None)
     if "programs" in kwargs:
-        kwargs["programs"] = _traceable(kwargs["programs"])
+        kwargs["programs"] = _traceable(given)
     elif args:
-        args = (_traceable(args[0]), *args[1:])
-    return function(*args, **kwargs)
+        args = (_traceable(given), *args[1:])
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _forget_symbols(
+            given
+        )  # of lowering, which the caller's next pass would trip over
+
+
+def _forget_symbols(programs: Any) -> None:
+    from executorch.exir._data_dependent import forget_unclaimed_symbols
+
+    for program in programs.values() if isinstance(programs, dict) else [programs]:
+        if isinstance(program, ExportedProgram):
+            forget_unclaimed_symbols(program)
 
 
 def _traceable(programs: Any) -> Any:
@@ -58,9 +72,7 @@ def _traceable(programs: Any) -> Any:
         return {name: _traceable(program) for name, program in programs.items()}
     if not isinstance(programs, ExportedProgram):
         return programs  # upstream's to complain about
-    from executorch.exir._data_dependent import forget_unclaimed_symbols
-
-    forget_unclaimed_symbols(programs)
+    _forget_symbols(programs)
     if "torch_tensorrt" not in sys.modules:
         return programs  # nobody can have compiled an engine
     from torch_tensorrt.executorch._engine_placeholders import (

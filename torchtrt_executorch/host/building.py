@@ -43,7 +43,13 @@ class TensorRTUnavailableError(Exception):
 
     Not a ``RuntimeError``: upstream's ``torch.compile`` backend takes one as a failed build of
     one engine, and goes on in PyTorch.
+
+    Attributes:
+        about_host: No other program and no other partition would fare better, so that nothing
+            falls back from it.
     """
+
+    about_host = True
 
     def __init__(self) -> None:
         missing = []

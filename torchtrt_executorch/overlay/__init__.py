@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any
 
-UPSTREAM = ("torch_tensorrt", "tensorrt", "executorch")
+UPSTREAM = ("torch_tensorrt", "tensorrt", "executorch", "transformers.exporters")
 SWITCH = "TORCHTRT_EXECUTORCH"
 
 

@@ -16,7 +16,8 @@ from torchtrt_executorch.overlay.upstream import VARIANTS, installed_release, so
 SKIP = "TORCHTRT_EXECUTORCH_SKIP"
 
 #: Per distribution, the releases that this project is tested with. A patch that is for some of
-#: them only is left out of the others silently; a release beyond them is worth a warning.
+#: them only is left out of the others silently; a release beyond them is worth a warning, unless
+#: the distribution is one that most who have it have for something else.
 TORCH_TENSORRT = {"torch-tensorrt": ">=2.12,<2.15"}
 EXECUTORCH = {"executorch": ">=1.3,<1.6"}
 TESTED: Mapping[str, str] = TORCH_TENSORRT | EXECUTORCH
@@ -136,7 +137,7 @@ def verdict_on(patch: Patch) -> Verdict:
             return Verdict(
                 State.NOT_APPLICABLE,
                 f"{name} {release} is not a release it knows ({known})",
-                surprising=not _matches(TESTED[name], release),
+                surprising=name in TESTED and not _matches(TESTED[name], release),
             )
     missing = [lack for anchor in patch.anchors if (lack := anchor.missing())]
     missing += [

@@ -16,6 +16,7 @@ from typing import Any, Callable
 
 from torch.fx import GraphModule, Node
 from torch.fx.node import Target
+from torch_tensorrt.dynamo._build_fallback import compile_what_builds
 from torch_tensorrt.dynamo._executorch_target import check
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
@@ -67,7 +68,7 @@ def _route_output_allocator_ops(settings: CompilationSettings) -> None:
     check(
         settings.target_executorch,
         settings.executorch_allocator_routing,
-        settings.require_full_compilation,
+        require_full_compilation=settings.require_full_compilation,
     )
     if (
         not settings.target_executorch
@@ -131,6 +132,8 @@ def compile_routed(
             "them needs an output allocator: %s",
             _described(output_allocator_nodes(call.arguments["gm"])),
         )
+    if routed.executorch_build_fallback and not routed.dryrun:
+        return compile_what_builds(compile_module, call)
     return compile_module(*call.args, **call.kwargs)
 
 
@@ -146,7 +149,7 @@ def convert_guarded(
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``convert_module``.
 
     Raises:
-        RuntimeError: The engine would need an output allocator.
+        AllocatorNeededError: The engine would need an output allocator.
     """
     call = inspect.signature(convert_module).bind(*args, **kwargs)
     call.apply_defaults()
@@ -155,19 +158,29 @@ def convert_guarded(
         return convert_module(*args, **kwargs)
     name, nodes = call.arguments["name"], output_allocator_nodes(module)
     if nodes:
-        raise _unroutable(name, f"the converters selected for {_described(nodes)}")
+        cause = f"the converters selected for {_described(nodes)}"
+        raise AllocatorNeededError(name, cause, nodes)
     engine = convert_module(*args, **kwargs)
     if engine.requires_output_allocator:
         nodes = [node for node in module.graph.nodes if node.op.startswith("call_")]
-        raise _unroutable(name, f"the converter of one of {_described(nodes)}")
+        cause = f"the converter of one of {_described(nodes)}"
+        raise AllocatorNeededError(name, cause, nodes)
     return engine
 
 
-def _unroutable(engine: str, cause: str) -> RuntimeError:
-    return RuntimeError(
-        f"target_executorch=True, but {cause} in the engine {engine!r} needs an output allocator, "
-        "which ExecuTorch can't give it. Add the operator to torch_executed_ops"
-    )
+class AllocatorNeededError(RuntimeError):
+    """An engine would need an output allocator in spite of the routing.
+
+    Attributes:
+        nodes: The names of the nodes that may be why.
+    """
+
+    def __init__(self, engine: str, cause: str, nodes: Iterable[Node]) -> None:
+        super().__init__(
+            f"target_executorch=True, but {cause} in the engine {engine!r} needs an output "
+            "allocator, which ExecuTorch can't give it. Add the operator to torch_executed_ops"
+        )
+        self.nodes = [node.name for node in nodes]
 
 
 def _name(target: Target) -> str:

@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import Any, Callable
 
 from torch_tensorrt.dynamo import _allocator_routing
+from torch_tensorrt.dynamo._build_fallback import convert_or_leave
+from torch_tensorrt.dynamo._build_progress import convert_aloud
 from torch_tensorrt.dynamo._constant_outputs import compile_with_constants
 from torch_tensorrt.dynamo._executorch_target import (
     DOC,
@@ -16,6 +18,7 @@ from torch_tensorrt.dynamo._executorch_target import (
     refuse,
     request,
 )
+from torch_tensorrt.dynamo._lowering_fallback import lower_what_lowers
 from torch_tensorrt.dynamo.conversion._refusals import convert_named
 
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
@@ -33,15 +36,30 @@ def apply(module: ModuleType) -> None:
             cross, _for_executorch, like=undecorated(cross), doc=DOC
         ),
         convert_exported_program_to_serialized_trt_engine=wrapped(single, refuse),
-        compile_module=wrapped(
-            wrapped(module.compile_module, compile_with_constants),
+        pre_export_lowering=wrapped(module.pre_export_lowering, lower_what_lowers),
+        post_lowering=wrapped(module.post_lowering, lower_what_lowers),
+        compile_module=_inside_out(
+            module.compile_module,
+            compile_with_constants,
             _allocator_routing.compile_routed,
         ),
-        convert_module=wrapped(
-            wrapped(module.convert_module, convert_named),
+        convert_module=_inside_out(
+            module.convert_module,
+            convert_aloud,
+            convert_named,
             _allocator_routing.convert_guarded,
+            convert_or_leave,
         ),
     )
+
+
+def _inside_out(
+    function: Callable[..., Any], *arounds: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Wrap ``function`` in each of ``arounds``, the first of them innermost."""
+    for around in arounds:
+        function = wrapped(function, around)
+    return function
 
 
 def _for_executorch(
@@ -51,14 +69,14 @@ def _for_executorch(
     *,
     target_executorch: bool = False,
     executorch_allocator_routing: str = "target",
+    executorch_build_fallback: bool = False,
 ) -> Any:
-    check(
-        target_executorch,
-        executorch_allocator_routing,
-        kwargs.get("require_full_compilation"),
-    )
-    with request(
-        target_executorch=target_executorch,
-        executorch_allocator_routing=executorch_allocator_routing,
-    ):
+    given = {
+        "target_executorch": target_executorch,
+        "executorch_allocator_routing": executorch_allocator_routing,
+        "executorch_build_fallback": executorch_build_fallback,
+    }
+    full = kwargs.get("require_full_compilation")
+    check(**given, require_full_compilation=full)
+    with request(**given):
         return function(*args, **kwargs)

@@ -1,9 +1,10 @@
-"""The two settings that say that a program is compiled for ExecuTorch.
+"""The settings that say that a program is compiled for ExecuTorch.
 
 ``target_executorch`` keeps out of TensorRT what needs an output allocator there, and
-``executorch_allocator_routing`` says how that is decided. What they do is in
-:mod:`~torch_tensorrt.dynamo._allocator_routing`; here is how they
-are spelled, checked, and carried from a public function to the settings that upstream builds.
+``executorch_allocator_routing`` says how that is decided
+(:mod:`~torch_tensorrt.dynamo._allocator_routing`); ``executorch_build_fallback`` keeps out what
+can't be built (:mod:`~torch_tensorrt.dynamo._build_fallback`). Here is how they are spelled,
+checked, and carried from a public function to the settings that upstream builds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from typing import Any, Callable
 
 ROUTINGS = ("target", "node")
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {"target_executorch": False, "executorch_allocator_routing": "target"}
+    {
+        "target_executorch": False,
+        "executorch_allocator_routing": "target",
+        "executorch_build_fallback": False,
+    }
 )
 
 IN_PYTORCH = "torchtrt_executorch_in_pytorch"
@@ -32,6 +37,9 @@ executorch_allocator_routing (str): What leaves TensorRT under ``target_executor
     ``"target"``: all nodes of an operator that has at least one such converter.
     ``"node"``: the nodes for which such a converter would be selected, so that
     ``aten.index.Tensor`` with integer indices stays in TensorRT. Default is ``"target"``.
+executorch_build_fallback (bool): Under ``target_executorch``, run in PyTorch what TensorRT can't
+    convert or build, with one warning that names the operators and the reasons, rather than
+    raise. Default is False.
 """
 
 _requested: ContextVar[Mapping[str, Any]] = ContextVar("_requested", default=DEFAULTS)
@@ -40,20 +48,26 @@ _requested: ContextVar[Mapping[str, Any]] = ContextVar("_requested", default=DEF
 def check(
     target_executorch: object,
     executorch_allocator_routing: object,
+    executorch_build_fallback: object = False,
+    *,
     require_full_compilation: object = False,
 ) -> None:
     """Check the values of the settings, whoever gives them.
 
     Raises:
-        TypeError: ``target_executorch`` is not a bool.
-        ValueError: ``executorch_allocator_routing`` is not one of :data:`ROUTINGS`, or
-            ``target_executorch`` and ``require_full_compilation`` are both set.
+        TypeError: ``target_executorch`` or ``executorch_build_fallback`` is not a bool.
+        ValueError: ``executorch_allocator_routing`` is not one of :data:`ROUTINGS`,
+            ``target_executorch`` and ``require_full_compilation`` are both set, or
+            ``executorch_build_fallback`` is without ``target_executorch``.
     """
-    if not isinstance(target_executorch, bool):
-        raise TypeError(
-            f"target_executorch={target_executorch!r} is a {type(target_executorch).__name__}; "
-            "it takes True or False"
-        )
+    for name, value in (
+        ("target_executorch", target_executorch),
+        ("executorch_build_fallback", executorch_build_fallback),
+    ):
+        if not isinstance(value, bool):
+            raise TypeError(
+                f"{name}={value!r} is a {type(value).__name__}; it takes True or False"
+            )
     if executorch_allocator_routing not in ROUTINGS:
         raise ValueError(
             f"executorch_allocator_routing={executorch_allocator_routing!r} is not a routing; "
@@ -63,6 +77,11 @@ def check(
         raise ValueError(
             "target_executorch=True runs operators that need an output allocator in PyTorch, and "
             "require_full_compilation=True forbids that: set only one of the two"
+        )
+    if executorch_build_fallback and not target_executorch:
+        raise ValueError(
+            "executorch_build_fallback=True is for programs that are compiled with "
+            "target_executorch=True: set both"
         )
 
 
@@ -95,6 +114,7 @@ def forward(
     *,
     target_executorch: bool = False,
     executorch_allocator_routing: str = "target",
+    executorch_build_fallback: bool = False,
 ) -> Any:
     """Check the settings before ``function`` starts, and give it those that differ from upstream.
 
@@ -104,15 +124,13 @@ def forward(
     call = inspect.signature(function).bind_partial(*args, **kwargs)
     # torch.compile compiles what it can: upstream ignores require_full_compilation there.
     partial = call.arguments.get("ir") == "torch_compile"
-    check(
-        target_executorch,
-        executorch_allocator_routing,
-        kwargs.get("require_full_compilation") and not partial,
-    )
     given = {
         "target_executorch": target_executorch,
         "executorch_allocator_routing": executorch_allocator_routing,
+        "executorch_build_fallback": executorch_build_fallback,
     }
+    full = kwargs.get("require_full_compilation") and not partial
+    check(**given, require_full_compilation=full)
     changed = {name: value for name, value in given.items() if value != DEFAULTS[name]}
     return function(*args, **kwargs, **changed)
 

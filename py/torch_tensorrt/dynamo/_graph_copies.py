@@ -32,6 +32,15 @@ def copied_graph(
     return copy, copies
 
 
+def copied_module(module: GraphModule) -> GraphModule:
+    """Return ``module`` with a copy of its graph, sharing what it holds."""
+    graph, _ = copied_graph(module.graph)
+    graph.set_codegen(module.graph._codegen)  # its input and output trees
+    copy = GraphModule(module, graph)
+    copy.meta.update(module.meta)
+    return copy
+
+
 def with_graph_of_its_own(program: ExportedProgram) -> ExportedProgram:
     """Return ``program`` with a copy of its graph, for passes that change it in place."""
     graph, _ = copied_graph(program.graph)

@@ -17,13 +17,16 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch_tensorrt._enums import dtype
+from torch_tensorrt.dynamo._build_fallback import is_leaving_out, unbuildable_without
+from torch_tensorrt.dynamo._build_progress import expect_engines
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
-from torch_tensorrt.dynamo._graph_copies import copied_graph
+from torch_tensorrt.dynamo._graph_copies import copied_module
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
     ConverterRegistry,
 )
+from torch_tensorrt.dynamo.partitioning.common import construct_submodule_inputs
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
 
@@ -56,7 +59,7 @@ def partitioned(
     ``global_partition``.
 
     Raises:
-        TypeError: TensorRT lacks the dtype of an engine's input or output.
+        UnsupportedDtypeError: TensorRT lacks the dtype of an engine's input or output.
     """
     settings = DYNAMO_CONVERTERS.compilation_settings or CompilationSettings()
     call = signature(partition).bind(*args, **kwargs)
@@ -65,7 +68,7 @@ def partitioned(
         if (
             settings.target_executorch
         ):  # the global partitioner changes what it is given
-            call.arguments["gm"] = _copied(module)
+            call.arguments["gm"] = copied_module(module)
         result = partition(*call.args, **call.kwargs)
         engines = {
             name: child
@@ -74,16 +77,16 @@ def partitioned(
         }
         if not settings.target_executorch or not _leave_out(module.graph, engines):
             break
+    expect_engines(len(engines))
     if not settings.dryrun:
         for name, engine in engines.items():
-            check_dtypes(name, engine, settings)
+            with unbuildable_without(engine):
+                check_dtypes(name, engine, settings)
+                if (
+                    is_leaving_out()
+                ):  # as compile_module is about to, with nobody to catch it
+                    construct_submodule_inputs(engine)
     return result
-
-
-def _copied(module: GraphModule) -> GraphModule:
-    graph, _ = copied_graph(module.graph)
-    graph.set_codegen(module.graph._codegen)  # its input and output trees
-    return GraphModule(module, graph)
 
 
 def _leave_out(graph: Graph, engines: Mapping[str, GraphModule]) -> list[Node]:
@@ -105,13 +108,26 @@ def _leave_out(graph: Graph, engines: Mapping[str, GraphModule]) -> list[Node]:
     return found
 
 
+class UnsupportedDtypeError(TypeError):
+    """TensorRT lacks the dtype of an engine's input or output.
+
+    Attributes:
+        nodes: The names of the nodes in the engine that read it or make it.
+    """
+
+    def __init__(self, message: str, nodes: Iterable[Node]) -> None:
+        super().__init__(message)
+        self.nodes = [node.name for node in nodes]
+
+
 def check_dtypes(
     name: str, partition: GraphModule, settings: CompilationSettings
 ) -> None:
     """Check that TensorRT has the dtypes of what goes into an engine and comes out of it.
 
     Raises:
-        TypeError: It lacks one; the engine, the tensor and the setting that helps are named.
+        UnsupportedDtypeError: It lacks one; the engine, the tensor and the setting that helps are
+            named.
     """
     returned = pytree.tree_leaves(partition.graph.output_node().args)
     for role, nodes in (
@@ -125,9 +141,10 @@ def check_dtypes(
             way = "keep its operator in PyTorch, with torch_executed_ops"
             if value.dtype == torch.float64:
                 way = f"compile with truncate_double=True, or {way}"
-            raise TypeError(
+            raise UnsupportedDtypeError(
                 f"the engine {name!r} {role} {node.name} in {value.dtype}, which TensorRT doesn't "
-                f"have: {way}"
+                f"have: {way}",
+                node.users if node.op == "placeholder" else [node],
             )
 
 

@@ -25,6 +25,8 @@ def apply(module: ModuleType) -> None:
 
 
 def _extended(upstream: Any) -> type:
+    checked_upstream = getattr(upstream, "__post_init__", lambda _: None)  # since 2.14
+
     @dataclass
     class CompilationSettings(upstream):  # type: ignore[misc]
         target_executorch: bool = field(
@@ -33,18 +35,21 @@ def _extended(upstream: Any) -> type:
         executorch_allocator_routing: str = field(
             default_factory=partial(requested, "executorch_allocator_routing")
         )
+        executorch_build_fallback: bool = field(
+            default_factory=partial(requested, "executorch_build_fallback")
+        )
 
         def __post_init__(self) -> None:
-            if hasattr(upstream, "__post_init__"):  # since 2.14
-                upstream.__post_init__(self)
-            check(self.target_executorch, self.executorch_allocator_routing)
+            checked_upstream(self)
+            check(**{name: getattr(self, name) for name in DEFAULTS})
 
         # Every engine carries its pickled settings. At their defaults the fields are left out,
-        # so that programs compiled without them stay the same to the byte.
+        # so that programs compiled without them stay the same to the byte. What was to be done
+        # about a failure is nothing that an engine which could be built depends on.
         def __getstate__(self) -> dict[str, Any]:
             state: dict[str, Any] = upstream.__getstate__(self)
             for name, default in DEFAULTS.items():
-                if state[name] == default:
+                if state[name] == default or name == "executorch_build_fallback":
                     del state[name]
             if self.target_executorch:
                 # A set of str is pickled in an order that changes from process to process.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 
 import torch
 from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -27,6 +27,9 @@ from torch_tensorrt.executorch._engine_record import (
     device_index,
 )
 from torch_tensorrt.executorch.backend import TensorRTBackend
+
+if TYPE_CHECKING:
+    from torch_tensorrt.dynamo._settings import CompilationSettings
 
 __all__ = [
     "WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY",
@@ -57,20 +60,81 @@ class TensorRTPartitioner(Partitioner):
     partition. The spec is for ahead of time only: it labels the tensors at the delegate's boundary.
     At run time the blob's device decides.
 
+    With ``compile_settings`` it compiles the programs that ``to_edge_transform_and_lower`` hands it,
+    as ``torch_tensorrt.compile`` does; without, it takes compiled programs as they are. Put it first
+    in the list: what it doesn't take, those behind it get, as they would get it from a compiled
+    program, and from a program that TensorRT can run nothing of as it was.
+
     Args:
         compile_specs: Handed to every delegate, before ``target_device``. From torch-tensorrt 2.14
             on the runtime reads ``weight_streaming_budget``.
+        compile_settings: Settings of ``torch_tensorrt.dynamo.compile``, by name, or a
+            ``CompilationSettings``; ``target_executorch=True`` is implied.
+        fail_on_build_error: Raise what TensorRT raises. By default what it can't convert or build
+            goes to the partitioners behind, with a warning that names operators and reasons.
+
+    Raises:
+        TypeError: ``compile_settings`` are no settings.
+        ValueError: One of them is not known, or they exclude each other.
     """
 
-    def __init__(self, compile_specs: list[CompileSpec] | None = None) -> None:
+    def __init__(
+        self,
+        compile_specs: list[CompileSpec] | None = None,
+        *,
+        compile_settings: Mapping[str, Any] | CompilationSettings | None = None,
+        fail_on_build_error: bool = False,
+    ) -> None:
         super().__init__()
         self.compile_specs = list(compile_specs or ())
         self.delegation_spec = DelegationSpec(
             TensorRTBackend.__name__, self.compile_specs
         )
+        self._settings: dict[str, Any] | None = None
+        self._fail_on_build_error = fail_on_build_error
+        self._handed = (
+            0  # programs seen before they were decomposed, and not partitioned yet
+        )
+        if compile_settings is not None:
+            from torch_tensorrt.executorch._compiling import checked_settings
+
+            self._settings = checked_settings(compile_settings)
+
+    def transform_for_pre_decomposition(
+        self, exported_program: ExportedProgram
+    ) -> ExportedProgram:
+        """Return the program compiled, if there are ``compile_settings``.
+
+        ``to_edge_transform_and_lower`` calls it, of ExecuTorch 1.5 by itself.
+
+        Raises:
+            Exception: TensorRT can't build it, with ``fail_on_build_error``.
+        """
+        if self._settings is None:
+            return exported_program
+        from torch_tensorrt.executorch._compiling import compiled
+
+        self._handed += 1
+        return compiled(
+            exported_program,
+            self._settings,
+            fail_on_build_error=self._fail_on_build_error,
+        )
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag the partitions of ``exported_program``, an edge program or a plain one."""
+        """Tag the partitions of ``exported_program``, an edge program or a plain one.
+
+        Raises:
+            RuntimeError: It was to be compiled, and is past that.
+        """
+        if self._settings is not None:
+            if not self._handed:
+                raise RuntimeError(
+                    "TensorRTPartitioner(compile_settings=...) compiles programs before they are "
+                    "edge programs: pass it to to_edge_transform_and_lower, or compile with "
+                    "torch_tensorrt.compile and leave compile_settings out"
+                )
+            self._handed -= 1
         partition_tags: dict[str, DelegationSpec] = {}
         for node in engine_nodes(exported_program.graph_module.graph.nodes):
             tag = f"tensorrt_{len(partition_tags)}"

@@ -26,6 +26,7 @@ _SETTINGS = f"{DYNAMO}._settings"
 _REGISTRY = f"{CONVERSION}._ConverterRegistry"
 _INTERPRETER = f"{CONVERSION}._TRTInterpreter"
 _PARTITIONING = f"{DYNAMO}.partitioning"
+_PASS_MANAGER = f"{DYNAMO}.lowering.passes.pass_manager"
 _EXPORTER = f"{DYNAMO}._exporter"
 _MUTABLE = f"{RUNTIME}._MutableTorchTensorRTModule"
 _ARG_VALIDATOR = f"{EXIR}.verification.arg_validator"
@@ -41,6 +42,9 @@ TORCH_TENSORRT_PATCHES = (
         adds=(
             f"{DYNAMO}._executorch_target",
             f"{DYNAMO}._graph_copies",
+            f"{DYNAMO}._build_fallback",
+            f"{DYNAMO}._build_progress",
+            f"{DYNAMO}._lowering_fallback",
             f"{DYNAMO}._allocator_routing",
             f"{DYNAMO}._constant_outputs",
             f"{DYNAMO}._partition_support",
@@ -55,6 +59,7 @@ TORCH_TENSORRT_PATCHES = (
             _MUTABLE,
             _COMPILE,
             _PARTITIONING,
+            _PASS_MANAGER,
         ),
         anchors=anchors(
             f"{_SETTINGS}:CompilationSettings(torch_executed_ops, require_full_compilation)",
@@ -69,12 +74,17 @@ TORCH_TENSORRT_PATCHES = (
             f"{_INTERPRETER}:TRTInterpreter.run",
             "torch_tensorrt.logging:_LOGGER",
             f"{_PARTITIONING}:fast_partition",
+            f"{_PARTITIONING}.common:construct_submodule_inputs(module)",
             f"{_PARTITIONING}:global_partition",
             f"{CONVERSION}._conversion:convert_module(module, settings, name)",
             f"{_COMPILER}:compile(require_full_compilation)",
             f"{_COMPILER}:cross_compile_for_windows(require_full_compilation)",
             f"{_COMPILER}:compile_module(gm, settings)",
             f"{_COMPILER}:convert_module",
+            f"{_COMPILER}:pre_export_lowering",
+            f"{_COMPILER}:post_lowering",
+            f"{_PASS_MANAGER}:DynamoPassManager.__call__(settings)",
+            f"{_PASS_MANAGER}:DynamoPassManager.build_from_passlist(passes)",
             f"{_COMPILER}:convert_exported_program_to_serialized_trt_engine",
             f"{_MUTABLE}:MutableTorchTensorRTModule.__init__(pytorch_model)",
             f"{_COMPILE}:compile(ir)",
@@ -171,6 +181,27 @@ TORCH_TENSORRT_PATCHES = (
             f"{PROGRAM}:ExecutorchProgramManager.save(path)",
             f"{PROGRAM}:ExecutorchProgramManager.write_tensor_data_to_file(outdir)",
             f"{PROGRAM}:serialize_for_executorch",
+        ),
+    ),
+    Patch(
+        name="compiling-partitioner",
+        summary="TensorRTPartitioner(compile_settings=...) compiles what ExecuTorch hands it",
+        pull_request="pytorch/TensorRT#4574",
+        releases=TESTED,
+        upstream="takes programs that were compiled before",
+        kept_because="2.14's partitioner compiles nothing",
+        requires=(
+            "target-executorch",
+            "mutated-buffers",
+            "tensorrt-partitioner",
+            "executorch-export",
+        ),
+        adds=(f"{BACKEND}._compiling",),
+        amends=patched(f"{EXIR}.program._pre_decomposition_patch:apply", PROGRAM),
+        anchors=anchors(
+            f"{_COMPILER}:compile(exported_program, arg_inputs, kwarg_inputs)",
+            f"{PROGRAM}:to_edge_transform_and_lower(programs, partitioner)",
+            f"{EXIR}.backend.partitioner:Partitioner",
         ),
     ),
 )

@@ -25,28 +25,28 @@ class ConversionRefusedError(RuntimeError):
 
     Attributes:
         partition: Name of the partition, where it has one.
+        nodes: The operators of the nodes, by their names.
+        reason: The first line of it.
     """
 
     def __init__(self, nodes: Sequence[Node], reason: str) -> None:
         super().__init__(reason)
         self.partition = ""
-        self._nodes = {node.name: _operator(node) for node in nodes}
-        self._reason = (
-            reason.strip().splitlines()[0] if reason.strip() else "none given"
-        )
+        self.nodes = {node.name: _operator(node) for node in nodes}
+        self.reason = reason.strip().splitlines()[0] if reason.strip() else "none given"
 
     def __str__(self) -> str:
         partition = f" in the partition {self.partition!r}" if self.partition else ""
-        if not self._nodes:
+        if not self.nodes:
             return (
-                f"TensorRT refuses the engine{partition} at build time: {self._reason}. Leave the "
+                f"TensorRT refuses the engine{partition} at build time: {self.reason}. Leave the "
                 "operator that it names to PyTorch, with torch_executed_ops"
             )
-        names = ", ".join(f"{name} ({op})" for name, op in self._nodes.items())
-        operators = ", ".join(repr(op) for op in sorted(set(self._nodes.values())))
+        names = ", ".join(f"{name} ({op})" for name, op in self.nodes.items())
+        operators = ", ".join(repr(op) for op in sorted(set(self.nodes.values())))
         return (
             f"TensorRT refuses {names}{partition} at build time, though a converter takes it: "
-            f"{self._reason}. Leave it to PyTorch, with torch_executed_ops={{{operators}}}"
+            f"{self.reason}. Leave it to PyTorch, with torch_executed_ops={{{operators}}}"
         )
 
 

@@ -1,0 +1,280 @@
+"""transformers' architectures through its own exporter: what XNNPACK exports, does TensorRT export too?
+
+    python -m benchmarks zoo [--backend tensorrt|xnnpack] [--family text|vision|audio|other]
+                             [--every N] [--name TYPE ...] [--seconds N] [--out FILE]
+
+Every architecture that builds from a tiny random configuration and runs goes through
+``ExecutorchExporter``, with XNNPACK and, where that exports and runs, with TensorRT before it, each in
+a process of its own that is stopped after a time. ``--every 10`` takes a tenth of them. ``--out`` has a
+line of JSON per architecture, and is continued where it was left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import _zoo_models as models
+
+BACKENDS = ("xnnpack", "tensorrt")
+#: Largest difference from eager PyTorch, beside the largest value.
+TOLERANCE = 1e-3
+_ENGINE = re.compile(r"TensorRT engine \d+ of \d+: (\d+) operators")
+
+
+def main(options: list[str] | None = None) -> None:
+    """Run the architectures asked for, and print what became of them."""
+    arguments = _arguments(options or [])
+    done = _read(arguments.out)
+    names = arguments.name or models.names()[:: arguments.every]
+    for index, name in enumerate(names, start=1):
+        if name not in done:
+            done[name] = measured(name, arguments.backend, arguments.seconds)
+            if arguments.out is not None:
+                with arguments.out.open("a") as file:
+                    print(json.dumps(done[name]), file=file)
+        print(f"{index}/{len(names)} {name}: {_short(done[name])}", flush=True)
+    rows = [done[name] for name in names]
+    if arguments.family:
+        rows = [row for row in rows if row.get("family") == arguments.family]
+    _print(rows)
+
+
+def measured(name: str, backends: list[str], seconds: int) -> dict[str, Any]:
+    """Return what became of one architecture, in a process that has ``seconds`` for each backend."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=_measure, args=(name, backends, sender)
+    )
+    began = time.monotonic()
+    process.start()
+    sender.close()
+    row: dict[str, Any] = {"name": name}
+    try:
+        while receiver.poll(max(0, began + seconds * len(backends) - time.monotonic())):
+            row.update(receiver.recv())
+        row["late"] = True
+    except EOFError:
+        pass
+    process.kill()
+    process.join()
+    if process.exitcode not in (0, -9) and "error" not in row:
+        row["error"] = f"the process ended with {process.exitcode}"
+    return row
+
+
+def _measure(name: str, backends: list[str], sender: Any) -> None:
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    try:
+        zooed = models.make(name)
+    except BaseException as error:
+        sender.send({"skipped": _first_line(error)})
+        return
+    sender.send(
+        {
+            "family": models.family(zooed.model),
+            "class": type(zooed.model).__name__,
+            "build": time.perf_counter() - began,
+        }
+    )
+    for backend in backends:
+        found = exported(zooed, backend)
+        sender.send({backend: found})
+        if backend == "xnnpack" and "error" in found:
+            return  # nothing to compare with
+
+
+def exported(zooed: models.Zooed, backend: str) -> dict[str, Any]:
+    """Export and run a model with one backend.
+
+    Returns:
+        ``seconds`` of the export; ``difference`` from eager, beside the largest value; ``engines``,
+        ``delegates`` by backend, ``operators`` by where they run, ``copies``; or ``error``.
+    """
+    from transformers.exporters.configs import ExecutorchConfig
+    from transformers.exporters.exporter_executorch import ExecutorchExporter
+
+    import torchtrt_executorch.runtime as runtime
+
+    said = _Operators()
+    log = logging.getLogger("torch_tensorrt.dynamo._compiler")
+    logging.disable(logging.NOTSET)
+    log.setLevel(logging.INFO)
+    log.addHandler(said)
+    log.propagate = False
+    found: dict[str, Any] = {}
+    began = time.perf_counter()
+    try:
+        exporter = ExecutorchExporter()
+        config = ExecutorchConfig(backend=backend)
+        result = exporter.export(zooed.model, dict(zooed.inputs), config=config)
+        found["seconds"] = time.perf_counter() - began
+        found["left"] = said.left
+        outputs = models.tensors_of(result(**zooed.inputs))
+        found["difference"] = _difference(outputs, zooed.outputs)
+        manager = result.program
+        plan = manager.executorch_program.execution_plan[0]
+        found["delegates"] = Counter(each.id for each in plan.delegates)
+        found["engines"] = found["delegates"]["TensorRTBackend"]
+        program = runtime.load(manager.buffer)
+        leaves = torch.utils._pytree.tree_leaves(zooed.inputs)
+        program.run(*leaves)
+        stats = program.stats()
+        found["operators"] = {
+            "tensorrt": said.operators,
+            "others": _others(result),
+            "kernels": sum(stats.kernels.values()),
+        }
+        found["copies"] = sum(each.copies for each in stats.copies.values())
+    except Exception as error:
+        step = "run" if "seconds" in found else "export"
+        found["error"] = f"{step}: {_first_line(error)}"
+    finally:
+        log.removeHandler(said)
+    return found
+
+
+class _Operators(logging.Handler):
+    """Counts the operators of the engines that are built, and keeps what was left out."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.operators = 0
+        self.left: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if (found := _ENGINE.match(message)) and ", built in" in message:
+            self.operators += int(found[1])
+        if "left to PyTorch" in message:
+            self.left.append(message.partition(": ")[2][:300])
+
+
+def _others(result: Any) -> int:
+    """Return how many operators the delegates other than TensorRT's have in them."""
+    edge = result.program._execution_programs["forward"].graph_module
+    count = 0
+    for module in edge.modules():
+        if getattr(module, "backend_id", "TensorRTBackend") != "TensorRTBackend":
+            graph = module.original_module.graph
+            count += sum(node.op == "call_function" for node in graph.nodes)
+    return count
+
+
+def _difference(
+    outputs: list[torch.Tensor], expected: list[torch.Tensor]
+) -> float | None:
+    if len(outputs) != len(expected):
+        raise RuntimeError(f"{len(outputs)} outputs instead of {len(expected)}")
+    largest = 0.0
+    for output, wanted in zip(outputs, expected, strict=True):
+        if output.shape != wanted.shape:
+            raise RuntimeError(f"{tuple(output.shape)}, not {tuple(wanted.shape)}")
+        if wanted.numel():
+            scale = wanted.double().abs().nan_to_num().max().clamp(min=1)
+            gap = (output.double() - wanted.double()).nan_to_num().abs().max()
+            largest = max(largest, float(gap / scale))
+    return largest
+
+
+def _first_line(error: BaseException) -> str:
+    while error.__cause__ is not None and type(error) is RuntimeError:
+        error = error.__cause__
+    line = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {line[:160]}"
+
+
+def outcome(found: dict[str, Any] | None) -> str:
+    """Return ``"agrees"``, ``"differs"``, the step that failed, or ``"late"``."""
+    if found is None:
+        return "late"
+    if "error" in found:
+        return str(found["error"]).partition(":")[0]
+    return "agrees" if found["difference"] <= TOLERANCE else "differs"
+
+
+def _short(row: dict[str, Any]) -> str:
+    if "skipped" in row:
+        return f"left out ({row['skipped'][:80]})"
+    return ", ".join(
+        f"{backend} {outcome(row[backend])}" for backend in BACKENDS if backend in row
+    ) or str(row.get("error", "late"))
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    tried = [row for row in rows if "family" in row]
+    told = [
+        row for row in tried if outcome(row.get("xnnpack")) in ("agrees", "differs")
+    ]
+    table = Table(title="of the programs that XNNPACK exports and runs")
+    for heading in (
+        "family",
+        "tried",
+        "xnnpack",
+        "tensorrt",
+        "with engines",
+        "agreeing",
+    ):
+        table.add_column(heading, justify="left" if heading == "family" else "right")
+    for kind in (*models.FAMILIES, "all"):
+        own = [row for row in told if kind in (row["family"], "all")]
+        ran = [r for r in own if outcome(r.get("tensorrt")) in ("agrees", "differs")]
+        table.add_row(
+            kind,
+            str(sum(kind in (row["family"], "all") for row in tried)),
+            str(len(own)),
+            str(len(ran)),
+            str(sum(row["tensorrt"]["engines"] > 0 for row in ran)),
+            str(sum(_agree(row) for row in ran)),
+        )
+    console = Console()
+    console.print(table)
+    left = Counter(
+        str((row.get("tensorrt") or {}).get("error") or outcome(row.get("tensorrt")))
+        for row in told
+        if not _agree(row)
+    )
+    for cause, count in left.most_common():
+        console.print(f"{count} x {cause}", markup=False)
+
+
+def _agree(row: dict[str, Any]) -> bool:
+    """Whether TensorRT's program is as near to eager as XNNPACK's, or near enough."""
+    found = row.get("tensorrt")
+    if outcome(found) not in ("agrees", "differs"):
+        return False
+    assert found is not None
+    return bool(found["difference"] <= max(TOLERANCE, 2 * row["xnnpack"]["difference"]))
+
+
+def _arguments(options: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks zoo")
+    parser.add_argument("--backend", choices=BACKENDS, action="append")
+    parser.add_argument("--family", choices=models.FAMILIES)
+    parser.add_argument("--every", type=int, default=1, metavar="N")
+    parser.add_argument("--name", action="append", metavar="TYPE")
+    parser.add_argument("--seconds", type=int, default=240, metavar="N")
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    arguments = parser.parse_args(options)
+    arguments.backend = arguments.backend or list(BACKENDS)
+    return arguments
+
+
+def _read(file: Path | None) -> dict[str, dict[str, Any]]:
+    if file is None or not file.exists():
+        return {}
+    rows = (json.loads(line) for line in file.read_text().splitlines())
+    return {row["name"]: row for row in rows}

@@ -1,0 +1,1 @@
+"""Patches to torch_tensorrt.dynamo.lowering."""

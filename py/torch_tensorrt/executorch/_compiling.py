@@ -1,0 +1,197 @@
+"""Programs compiled on their way into ExecuTorch, as a partitioner in its list asks for it.
+
+The way is that of ``torch_tensorrt.compile`` and ``torch_tensorrt.executorch.export``, so that the
+engines and their blobs are the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import fields
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+from executorch.exir._data_dependent import forget_unclaimed_symbols
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+from torch_tensorrt.dynamo import _compiler
+from torch_tensorrt.dynamo._build_progress import shown_progress
+from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
+from torch_tensorrt.dynamo._lifting import lifted_program
+from torch_tensorrt.dynamo._settings import CompilationSettings
+from torch_tensorrt.dynamo._writes import declared_mutations, made_functional
+from torch_tensorrt.executorch._engine_nodes import engine_nodes
+from torch_tensorrt.executorch._engine_placeholders import with_engine_placeholders
+from torch_tensorrt.executorch._release import with_parts_inlined
+
+logger = logging.getLogger(__name__)
+
+#: Parameters of ``torch_tensorrt.dynamo.compile`` that are no settings.
+_GIVEN = ("exported_program", "inputs", "arg_inputs", "kwarg_inputs")
+
+
+def checked_settings(
+    settings: Mapping[str, Any] | CompilationSettings,
+) -> dict[str, Any]:
+    """Return settings as keyword arguments of ``torch_tensorrt.dynamo.compile``.
+
+    Args:
+        settings: A mapping of those, or a ``CompilationSettings``. ``target_executorch=True`` is
+            implied.
+
+    Raises:
+        TypeError: It is neither.
+        ValueError: There is no setting of the name, or settings exclude each other.
+    """
+    parameters = signature(_compiler.compile).parameters.values()
+    known = {
+        p.name
+        for p in parameters
+        if p.kind is not Parameter.VAR_KEYWORD and p.name not in _GIVEN
+    }
+    if isinstance(settings, CompilationSettings):
+        settings = _changed(settings, known)
+    elif not isinstance(settings, Mapping):
+        raise TypeError(
+            "compile_settings takes a mapping of settings of torch_tensorrt.dynamo.compile, or a "
+            f"CompilationSettings, not {type(settings).__name__}"
+        )
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), sorted(known), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ValueError(
+                f"compile_settings: torch_tensorrt.dynamo.compile has no setting {name!r}{hint}"
+            )
+    checked = {**settings, "target_executorch": settings.get("target_executorch", True)}
+    if checked["target_executorch"] is not True:
+        raise ValueError(
+            "compile_settings: a program that ExecuTorch lowers is compiled with "
+            "target_executorch=True; leave it out"
+        )
+    if checked.get("require_full_compilation"):
+        raise ValueError(
+            "compile_settings: require_full_compilation=True leaves nothing to the partitioners "
+            "behind; with fail_on_build_error=True whatever TensorRT has a converter for and "
+            "can't build is an error"
+        )
+    return checked
+
+
+def _changed(settings: CompilationSettings, known: set[str]) -> dict[str, Any]:
+    """Return what ``settings`` has other than by default, all of which has to be ``known``."""
+    default = CompilationSettings()
+    changed = {
+        field.name: getattr(settings, field.name)
+        for field in fields(settings)
+        if field.init and getattr(settings, field.name) != getattr(default, field.name)
+    }
+    changed.pop("target_executorch", None)  # implied
+    return changed
+
+
+def compiled(
+    program: ExportedProgram,
+    settings: Mapping[str, Any],
+    *,
+    fail_on_build_error: bool = False,
+) -> ExportedProgram:
+    """Return ``program`` with TensorRT engines in the place of what they can run.
+
+    The program is left as it is; it is returned itself if TensorRT takes nothing of it.
+
+    Args:
+        program: As ``torch.export.export`` returned it, in ATen.
+        settings: From :func:`checked_settings`.
+        fail_on_build_error: Raise what TensorRT raises, rather than leave to others what it can't
+            build, with a warning that says so.
+    """
+    if engine_nodes(program.graph.nodes):
+        return program  # compiled already
+    if not fail_on_build_error:
+        settings = {"executorch_build_fallback": True, **settings}
+    try:
+        found = _compiled(program, settings)
+    except Exception as error:
+        if fail_on_build_error or getattr(error, "about_host", False):
+            raise
+        logger.warning(
+            "TensorRT takes nothing of this program, which the partitioners behind get as it is: "
+            "%s: %s. With fail_on_build_error=True this is an error",
+            type(error).__name__,
+            (str(error).strip().splitlines() or ["no reason given"])[0],
+        )
+        return program
+    return found
+
+
+def _compiled(program: ExportedProgram, settings: Mapping[str, Any]) -> ExportedProgram:
+    # The shapes are those of the program: nothing is asked of example inputs.
+    given = with_graph_of_its_own(program)
+    forget_unclaimed_symbols(given)
+    with shown_progress():
+        module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
+    found = declared_mutations(lifted_program(with_parts_inlined(module)), module)
+    if not engine_nodes(found.graph.nodes):
+        return program
+    _check_interface(made_functional(program), found)
+    return with_engine_placeholders(found)
+
+
+def _check_interface(program: ExportedProgram, found: ExportedProgram) -> None:
+    """Check that ``found`` is called and returns and writes as ``program`` does.
+
+    Raises:
+        RuntimeError: It doesn't; what differs is named.
+    """
+    for what, of in (
+        ("inputs", _inputs),
+        ("outputs", _outputs),
+        ("what is written", _written),
+    ):
+        wanted, got = of(program), of(found)
+        if wanted != got:
+            raise RuntimeError(
+                f"compiling changed the program's {what}: {wanted} became {got}"
+            )
+
+
+def _inputs(program: ExportedProgram) -> list[str]:
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    return [
+        f"{name} {_described(nodes[str(name)])}" if str(name) in nodes else repr(name)
+        for name in program.graph_signature.user_inputs
+    ]
+
+
+def _outputs(program: ExportedProgram) -> list[str]:
+    values = pytree.tree_leaves(program.graph.output_node().args[0])
+    specs = program.graph_signature.output_specs
+    return [
+        _described(value) if isinstance(value, Node) else repr(value)
+        for spec, value in zip(specs, values, strict=True)
+        if spec.kind is OutputKind.USER_OUTPUT
+    ]
+
+
+def _written(program: ExportedProgram) -> list[str]:
+    specs = program.graph_signature.output_specs
+    return sorted(
+        f"{spec.kind.name.lower()} {spec.target}"
+        for spec in specs
+        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+    )
+
+
+def _described(node: Node) -> str:
+    """Return the type of a value; what is dynamic of its shape goes by another name elsewhere."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    sizes = ("?" if isinstance(s, torch.SymInt) else str(s) for s in value.shape)
+    return f"{value.dtype}[{', '.join(sizes)}]"

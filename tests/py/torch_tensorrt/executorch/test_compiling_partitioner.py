@@ -1,0 +1,294 @@
+"""``TensorRTPartitioner(compile_settings=...)``: what ``torch_tensorrt.compile`` and ``export`` make."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch_tensorrt
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import EdgeProgramManager, to_edge, to_edge_transform_and_lower
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch import nn
+from torch.export import Dim, ExportedProgram, export
+from torch_tensorrt.dynamo._settings import CompilationSettings
+from torch_tensorrt.executorch import TensorRTPartitioner
+
+from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.runtime import load
+
+SETTINGS = {"min_block_size": 1}
+
+
+class Found(nn.Module):
+    """An engine, an operator that is PyTorch's, another engine, and state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> dict[str, Any]:
+        self.calls.add_(1)
+        found = torch.nonzero(self.linear(x).relu())
+        return {"last": x.sin() * scale + found.sum(), "calls": self.calls * 2}
+
+
+X, SCALE = torch.linspace(-1, 1, 8).reshape(2, 4), torch.full((4,), 2.0)
+
+
+@pytest.fixture(autouse=True)
+def _emulated() -> Iterator[None]:
+    with emulated_engines():
+        yield
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Found().eval()
+
+
+def exported(model: nn.Module, dynamic: bool = False) -> ExportedProgram:
+    rows = {0: Dim("rows", min=1, max=16)} if dynamic else None
+    shapes = {"x": rows, "scale": None} if dynamic else None
+    return export(model, (X,), {"scale": SCALE}, dynamic_shapes=shapes)
+
+
+def partitioners(**options: Any) -> list[Any]:
+    tensorrt = TensorRTPartitioner(compile_settings=SETTINGS, **options)
+    return [tensorrt, XnnpackPartitioner()]
+
+
+def delegates(edge: EdgeProgramManager, method: str = "forward") -> list[Any]:
+    module = edge.exported_program(method).graph_module
+    return [m for m in module.modules() if isinstance(m, LoweredBackendModule)]
+
+
+def backends(edge: EdgeProgramManager, method: str = "forward") -> list[str]:
+    return [each.backend_id for each in delegates(edge, method)]
+
+
+def partitions(edge: EdgeProgramManager) -> list[tuple[str, bytes]]:
+    return [(each.backend_id, bytes(each.processed_bytes)) for each in delegates(edge)]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_makes_what_compile_and_export_make(model: nn.Module, dynamic: bool) -> None:
+    """Partition by partition, and byte for byte in the blobs."""
+    program = exported(model, dynamic)
+    here = to_edge_transform_and_lower(program, partitioner=partitioners())
+    compiled = torch_tensorrt.dynamo.compile(
+        program,
+        arg_inputs=[X],
+        kwarg_inputs={"scale": SCALE},
+        target_executorch=True,
+        **SETTINGS,
+    )
+    there = torch_tensorrt.executorch.export(
+        compiled, partitioners=[XnnpackPartitioner()]
+    )
+    assert partitions(here) == partitions(there)
+    assert backends(here).count("TensorRTBackend") == 2
+
+
+def test_runs_as_the_model_does(model: nn.Module) -> None:
+    edge = to_edge_transform_and_lower(exported(model), partitioner=partitioners())
+    program = load(edge.to_executorch().buffer, emulated_engines=True)
+    for calls in (1, 2):
+        last, doubled = program.run(X, SCALE)
+        found = torch.nonzero(model.linear(X).relu())
+        torch.testing.assert_close(last, X.sin() * SCALE + found.sum())
+        torch.testing.assert_close(doubled, torch.full((1,), 2.0 * calls))
+
+
+def test_the_caller_s_program_is_left_as_it_is(model: nn.Module) -> None:
+    program = exported(model)
+    graph, signature = str(program.graph), str(program.graph_signature)
+    tensors = {name: id(value) for name, value in program.state_dict.items()}
+    to_edge_transform_and_lower(program, partitioner=partitioners())
+    assert str(program.graph) == graph
+    assert str(program.graph_signature) == signature
+    assert {name: id(value) for name, value in program.state_dict.items()} == tensors
+    program.module()(X, scale=SCALE)
+
+
+def test_each_method_has_its_own_list(model: nn.Module) -> None:
+    programs = {"both": exported(model), "neither": export(nn.Softmax(-1), (X,))}
+    edge = to_edge_transform_and_lower(
+        programs,
+        partitioner={"both": partitioners(), "neither": []},
+        constant_methods={"version": 3},
+        generate_etrecord=True,
+    )
+    assert "TensorRTBackend" in backends(edge, "both")
+    assert backends(edge, "neither") == []
+    assert {"both", "neither"} <= set(edge.methods)
+    assert load(edge.to_executorch().buffer).method("version")() == (3,)
+
+
+def test_without_settings_a_program_is_taken_as_it_is(model: nn.Module) -> None:
+    lists = [TensorRTPartitioner(), XnnpackPartitioner()]
+    edge = to_edge_transform_and_lower(exported(model), partitioner=lists)
+    assert "TensorRTBackend" not in backends(edge)
+
+
+def test_what_is_compiled_already_is_not_compiled_again(model: nn.Module) -> None:
+    program = exported(model)
+    once = TensorRTPartitioner(compile_settings=SETTINGS)
+    compiled = once.transform_for_pre_decomposition(program)
+    assert compiled is not program
+    assert once.transform_for_pre_decomposition(compiled) is compiled
+
+
+def test_a_program_of_which_tensorrt_takes_nothing_is_what_others_get() -> None:
+    program = export(nn.Identity(), (X,))
+    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
+    assert partitioner.transform_for_pre_decomposition(program) is program
+
+
+def test_past_the_aten_dialect_it_is_refused(model: nn.Module) -> None:
+    edge = to_edge(exported(model))
+    with pytest.raises(RuntimeError, match="pass it to to_edge_transform_and_lower"):
+        edge.to_backend(TensorRTPartitioner(compile_settings=SETTINGS))
+
+
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "unknown": ({"min_blok_size": 1}, ValueError, "did you mean min_block_size"),
+    "inputs": ({"arg_inputs": [X]}, ValueError, "no setting 'arg_inputs'"),
+    "off": ({"target_executorch": False}, ValueError, "leave it out"),
+    "full": ({"require_full_compilation": True}, ValueError, "fail_on_build_error"),
+    "kind": ("fp16", TypeError, "takes a mapping"),
+}
+
+
+@pytest.mark.parametrize(("settings", "error", "says"), BAD.values(), ids=BAD)
+def test_bad_settings(settings: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        TensorRTPartitioner(compile_settings=settings)
+
+
+def test_settings_as_an_object(model: nn.Module) -> None:
+    settings = CompilationSettings(
+        min_block_size=1, torch_executed_ops={"torch.ops.aten.sin.default"}
+    )
+    lists = [TensorRTPartitioner(compile_settings=settings)]
+    edge = to_edge_transform_and_lower(exported(model), partitioner=lists)
+    graph = edge.exported_program().graph
+    assert any("aten.sin" in str(node.target) for node in graph.nodes)
+    assert "TensorRTBackend" in backends(edge)
+
+
+class Doubles(nn.Module):
+    """Has an engine's worth of operators in a dtype that TensorRT lacks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double().exp().cos().float().sin()
+
+
+def test_what_tensorrt_lacks_goes_to_the_others(caplog: Any) -> None:
+    program = export(Doubles(), (X,))
+    with caplog.at_level(logging.WARNING):
+        edge = to_edge_transform_and_lower(program, partitioner=partitioners())
+    (output,) = load(edge.to_executorch().buffer, emulated_engines=True).run(X)
+    torch.testing.assert_close(output, Doubles()(X))
+    assert "TensorRTBackend" in backends(edge)
+    (message,) = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
+    assert "torch.float64" in message
+    assert "exp" in message
+
+
+def test_or_is_an_error_on_request() -> None:
+    program = export(Doubles(), (X,))
+    lists = partitioners(fail_on_build_error=True)
+    with pytest.raises(TypeError, match="truncate_double"):
+        to_edge_transform_and_lower(program, partitioner=lists)
+
+
+class OnNoHost(Exception):
+    about_host = True
+
+
+@pytest.mark.parametrize("error", [OnNoHost("no TensorRT"), ValueError("odd graph")])
+def test_errors_that_nothing_falls_back_from(
+    model: nn.Module,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
+) -> None:
+    """A machine without TensorRT would leave out everything, and say nothing that helps."""
+    from torch_tensorrt.dynamo import _compiler
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(_compiler, "compile_module", fails)
+    program = exported(model)
+    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
+    if isinstance(error, OnNoHost):
+        with pytest.raises(OnNoHost):
+            partitioner.transform_for_pre_decomposition(program)
+    else:
+        assert partitioner.transform_for_pre_decomposition(program) is program
+        assert "ValueError: odd graph" in caplog.text
+
+
+def test_progress_is_a_line_per_engine(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
+) -> None:
+    import sys
+
+    lists = [TensorRTPartitioner(compile_settings=SETTINGS)]
+    with caplog.at_level(logging.INFO, logger="torch_tensorrt.dynamo._compiler"):
+        to_edge_transform_and_lower(exported(model), partitioner=lists)
+    said = [r.getMessage() for r in caplog.records if " of 2: " in r.getMessage()]
+    assert [line.split(":")[0] for line in said] == [
+        "TensorRT engine 1 of 2",
+        "TensorRT engine 2 of 2",
+    ]
+    assert all("operators (" in line and line.endswith(" s") for line in said)
+    caplog.clear()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    to_edge_transform_and_lower(exported(model), partitioner=lists)
+    shown = capsys.readouterr().err
+    assert "TensorRT engine 2 of 2" in shown
+    assert "built in" in shown
+
+
+def test_interfaces_that_differ_are_no_engine_s(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Should compiling lose an output, the program is exported as it was."""
+    from torch_tensorrt.executorch import _compiling
+
+    real = _compiling.lifted_program
+
+    def without_last_output(module: Any) -> ExportedProgram:
+        program = real(module)
+        output = program.graph.output_node()
+        output.args = (output.args[0][:-1],)
+        program.graph_signature.output_specs.pop()
+        return program
+
+    monkeypatch.setattr(_compiling, "lifted_program", without_last_output)
+    program = exported(model)
+    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
+    assert partitioner.transform_for_pre_decomposition(program) is program
+    assert "changed the program's outputs" in caplog.text
+
+
+def test_signatures_stay(model: nn.Module) -> None:
+    """Inputs by name and order, outputs by order, and what is written."""
+    program = exported(model)
+    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
+    compiled = partitioner.transform_for_pre_decomposition(program)
+    functional = program.run_decompositions({})
+    assert (
+        compiled.graph_signature.user_inputs == functional.graph_signature.user_inputs
+    )
+    assert {*compiled.graph_signature.buffers_to_mutate.values()} == {"calls"}
+    ours: Mapping[str, Any] = compiled.module()(X, scale=SCALE)
+    assert list(ours) == ["last", "calls"]
