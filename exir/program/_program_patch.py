@@ -52,10 +52,8 @@ def _lower(
         args = (_traceable(given), *args[1:])
     try:
         return function(*args, **kwargs)
-    finally:
-        _forget_symbols(
-            given
-        )  # of lowering, which the caller's next pass would trip over
+    finally:  # the caller's next pass would trip over those of lowering
+        _forget_symbols(given)
 
 
 def _forget_symbols(programs: Any) -> None:

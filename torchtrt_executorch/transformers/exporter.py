@@ -43,15 +43,17 @@ def apply(module: ModuleType) -> None:
 def _prepare_for_tensorrt(
     module: ModuleType, model: Any, sample_inputs: dict[str, Any]
 ) -> _Prepared:
-    """Engines first, then the CUDA backend where it can be compiled, then XNNPACK."""
+    """Engines first, then the CUDA backend where it can compile the model, then XNNPACK."""
     from torch_tensorrt.dynamo import compile as dynamo_compile
     from torch_tensorrt.executorch import TensorRTPartitioner
 
     model, sample_inputs, rest = module.prepare_for_xnnpack(model, sample_inputs)
     known = signature(dynamo_compile).parameters
     settings = {name: value for name, value in SETTINGS.items() if name in known}
-    first = TensorRTPartitioner(compile_settings=settings)
-    return model, sample_inputs, [first, *_cuda_partitioners("forward"), *rest]
+    partitioners = [TensorRTPartitioner(compile_settings=settings)]
+    if module.module_dtype(model) == torch.bfloat16:  # its attention takes nothing else
+        partitioners += _cuda_partitioners("forward")
+    return model, sample_inputs, [*partitioners, *rest]
 
 
 def _prepare_for_cuda(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
@@ -84,10 +85,11 @@ class StateAsInputs:
     def _call_entry(self, program: ExportedProgram) -> ModuleCallEntry:
         call = program.module_call_graph[0].signature
         assert call is not None  # the entry of the whole program has one
+        leaf = torch.empty(0)
         args, kwargs = _tree(call.in_spec)
-        returned = (_tree(call.out_spec), *(0 for _ in self._written))
+        returned = (_tree(call.out_spec), *(leaf for _ in self._written))
         names = call.forward_arg_names and [*call.forward_arg_names, *self.buffers]
-        in_tree = (args, {**kwargs, **dict.fromkeys(self.buffers, 0)})
+        in_tree = (args, {**kwargs, **dict.fromkeys(self.buffers, leaf)})
         signature = ModuleCallSignature(
             inputs=[],
             outputs=[],
@@ -122,4 +124,7 @@ class StateAsInputs:
 
 
 def _tree(spec: pytree.TreeSpec) -> Any:
-    return pytree.tree_unflatten([0] * spec.num_leaves, spec)
+    # Of tensors, since there are nodes, such as transformers' caches, that take nothing else for
+    # a leaf when they are flattened again.
+    leaf = torch.empty(0)
+    return pytree.tree_unflatten([leaf] * spec.num_leaves, spec)

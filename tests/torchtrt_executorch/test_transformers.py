@@ -1,0 +1,174 @@
+"""transformers' exporter with TensorRT: registered, exported, run, saved, loaded, and generating."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import State, verdicts_on
+
+IN_FORCE = verdicts_on(PATCHES)["transformers-exporter"].state is State.IN_FORCE
+needs_exporter = pytest.mark.skipif(not IN_FORCE, reason="needs transformers 5.23")
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 99,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.fixture(autouse=True)
+def _emulated() -> Iterator[None]:
+    with emulated_engines():
+        yield
+
+
+def backends(program: Any) -> set[str]:
+    plan = program.executorch_program.execution_plan[0]
+    return {each.id for each in plan.delegates}
+
+
+@needs_exporter
+def test_an_encoder_with_a_mask(tmp_path: Path) -> None:
+    """A mask that isn't causal; as it was exported, and as it was saved and loaded again."""
+    from transformers import BertConfig, BertModel
+    from transformers.exporters.base import ExportedModel
+    from transformers.exporters.configs import ExecutorchConfig
+    from transformers.exporters.exporter_executorch import ExecutorchExporter
+
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(**SIZES)).eval()
+    mask = torch.ones(2, 7, dtype=torch.int64)
+    mask[1, 4:] = 0
+    inputs = {"input_ids": torch.randint(0, 99, (2, 7)), "attention_mask": mask}
+    expected = model(**inputs).last_hidden_state
+    exported = ExecutorchExporter().export(
+        model, dict(inputs), config=ExecutorchConfig(backend="tensorrt")
+    )
+    assert "TensorRTBackend" in backends(exported.program)
+    torch.testing.assert_close(exported(**inputs).last_hidden_state, expected)
+    exported.save_pretrained(tmp_path)
+    loaded = ExportedModel.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(**inputs).last_hidden_state, expected)
+    loaded.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again/model.pte").read_bytes() == (
+        tmp_path / "model.pte"
+    ).read_bytes()
+
+
+@needs_exporter
+def test_what_executorch_s_wheel_can_run_it_runs() -> None:
+    from executorch.runtime import Method
+    from transformers import BertConfig, BertModel
+    from transformers.exporters.configs import ExecutorchConfig
+    from transformers.exporters.exporter_executorch import ExecutorchExporter
+
+    model = BertModel(BertConfig(**SIZES)).eval()
+    inputs = {"input_ids": torch.randint(0, 99, (1, 4))}
+    exported = ExecutorchExporter().export(
+        model, dict(inputs), config=ExecutorchConfig(backend="xnnpack")
+    )
+    assert isinstance(exported.runners["model"].method, Method)
+
+
+@needs_exporter
+def test_a_decoder_with_a_static_cache_generates_eager_s_tokens() -> None:
+    """The cache is the caller's, and written in place."""
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+    from transformers.exporters.configs import ExecutorchConfig
+    from transformers.exporters.exporter_executorch import ExecutorchExporter
+    from transformers.exporters.utils import decompose_for_generation
+
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, num_key_value_heads=2, eos_token_id=None)
+    model = LlamaForCausalLM(config).eval()
+    prompt, new = torch.randint(3, 99, (1, 5)), 6
+    greedy = GenerationConfig(
+        cache_implementation="static", max_new_tokens=new, do_sample=False
+    )
+    given = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+    wanted = model.generate(**given, generation_config=greedy)[0, prompt.shape[1] :]
+    length = GenerationConfig(cache_implementation="static", max_length=16)
+    exported = ExecutorchExporter().export_for_generation(
+        model,
+        given,
+        ExecutorchConfig(backend="tensorrt"),
+        generation_config=length,
+    )
+    for component in exported.components.values():
+        assert "TensorRTBackend" in backends(component.program)
+    parts = decompose_for_generation(model, given, generation_config=length)
+    (_, prefill), (_, decode) = parts["prefill"], parts["decode"]
+    cache = prefill["past_key_values"]
+    cache.reset()
+    run = exported.runners
+    result = run["prefill"](
+        **{k: v for k, v in prefill.items() if k in run["prefill"].metadata.kwargs}
+    )
+    tokens = [int(result.logits[0, -1].argmax())]
+    for position in range(prompt.shape[1], prompt.shape[1] + new - 1):
+        mask = torch.zeros_like(decode["attention_mask"])
+        mask[..., : position + 1] = True
+        result = run["decode"](
+            input_ids=torch.tensor([tokens[-1:]]),
+            attention_mask=mask,
+            position_ids=torch.tensor([[position]]),
+            past_key_values=result.past_key_values,
+        )
+        tokens.append(int(result.logits[0, -1].argmax()))
+    assert tokens == wanted.tolist()
+
+
+def run(code: str, *ahead: Path) -> Any:
+    path = os.pathsep.join([*map(str, ahead), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=sys.prefix,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "RuntimeWarning: torchtrt-executorch" not in done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_torch_imports_no_transformers() -> None:
+    code = "import json, sys, torch; print(json.dumps('transformers' in sys.modules))"
+    assert run(code) is False
+
+
+TABLE = (
+    "import json, importlib\n"
+    "module = importlib.import_module('transformers.exporters.exporter_executorch')\n"
+    "print(json.dumps(sorted(module._BACKEND_PREPARE)))"
+)
+
+
+@needs_exporter
+def test_registered_where_the_exporter_is_the_first_import() -> None:
+    assert run(TABLE) == ["cuda", "mlx", "tensorrt", "xnnpack"]
+
+
+@needs_exporter
+def test_an_unknown_transformers_is_left_alone(tmp_path: Path) -> None:
+    """In silence: most who have it have it for something else."""
+    info = tmp_path / "transformers-9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: transformers\nVersion: 9.9\n"
+    )
+    assert run(TABLE, tmp_path) == ["cuda", "mlx", "xnnpack"]
