@@ -24,9 +24,12 @@ def _update(
 ) -> Any:
     # Here, since importing it at the top would import this module's own upstream half-way.
     from executorch.exir.passes._delegate_order import busy_until
+    from executorch.exir.passes._device_state import kept_memory
 
     specs = function(*args, **kwargs)
     graph_module = args[0] if args else kwargs["graph_module"]
+    for spec in kept_memory(graph_module):
+        spec.lifetime = [0, len(graph_module.graph.nodes) - 1]
     for spec, last in busy_until(graph_module):
         start, end = spec.lifetime
         if end is not None and end < last:

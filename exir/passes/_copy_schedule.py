@@ -110,6 +110,15 @@ class Sweep:
                 known.remove(entry)
             self._place(source, min(source.last, place))
 
+    def places(self, device: Device) -> list[int]:
+        """Where something orders a device, copies that may stand anywhere where they are."""
+        open_ = (
+            copy.index
+            for copy in self.copies
+            if copy.device == device and copy.place is None
+        )
+        return [*self._placed.get(device, ()), *open_]
+
     def moved(self) -> list[Copy]:
         """The copies that have a new place, what they copy from first."""
         for copy in self.copies:

@@ -16,7 +16,7 @@ from copy import copy as shallow_copy
 
 import torch
 from executorch.exir import memory
-from executorch.exir.passes._copy_schedule import Copy, HandOver, Sweep
+from executorch.exir.passes._copy_schedule import Copy, HandOver
 from executorch.exir.passes._delegate_streams import (
     Streams,
     declare_shared_stream,
@@ -37,6 +37,8 @@ from executorch.exir.passes._device_nodes import (
     tensor_specs,
     written_args,
 )
+from executorch.exir.passes._device_state_ops import START, STORE
+from executorch.exir.passes._state_order import NextCall, fences, next_calls
 from executorch.exir.tensor import TensorSpec
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
@@ -54,32 +56,39 @@ def order_delegates(module: GraphModule) -> bool:
     for sorting.
     """
     nodes = list(module.graph.nodes)
-    hand_overs = _hand_overs(module, nodes)
-    fences = Sweep(_copies(nodes, movable=False)).run(hand_overs)
-    moved: list[Copy] = []
-    if fences:
-        sweep = Sweep(_copies(nodes, movable=True))
-        fewer = sweep.run(hand_overs)
-        if len(fewer) < len(fences):
-            fences, moved = fewer, sweep.moved()
+    hand_overs, across = _hand_overs(module, nodes), _next_calls(module, nodes)
+    end = _end(nodes)
+    added, moved = fences(
+        lambda: _copies(nodes, movable=False), hand_overs, across, end
+    )
+    if added:
+        fewer, places = fences(
+            lambda: _copies(nodes, movable=True), hand_overs, across, end
+        )
+        if len(fewer) < len(added):
+            added, moved = fewer, places
     _move(nodes, moved)
-    if fences:
-        _insert_fences(module, [(nodes[each.last], each.device) for each in fences])
-    if moved or fences:
+    if added:
+        _insert_fences(module, [(nodes[each.last], each.device) for each in added])
+    if moved or added:
         logger.info(
             "delegates hand over %d tensors between streams: %d copies moved between them, "
             "%d copies of one byte added",
-            len(hand_overs),
+            len(hand_overs) + len(across),
             len(moved),
-            len(fences),
+            len(added),
         )
-    return bool(moved or fences)
+    return bool(moved or added)
 
 
 def missing_fences(module: GraphModule) -> int:
     """How many copies a graph lacks between its delegates, each where it serves most of them."""
     nodes = list(module.graph.nodes)
-    return len(Sweep(_copies(nodes, movable=False)).run(_hand_overs(module, nodes)))
+    hand_overs, across = _hand_overs(module, nodes), _next_calls(module, nodes)
+    added, _ = fences(
+        lambda: _copies(nodes, movable=False), hand_overs, across, _end(nodes)
+    )
+    return len(added)
 
 
 def declare_shared_streams(module: GraphModule) -> None:
@@ -90,12 +99,16 @@ def declare_shared_streams(module: GraphModule) -> None:
     """
     running: dict[Device, list[Node]] = {}
     marked: set[Node] = set()
-    for node in module.graph.nodes:
+    nodes = list(module.graph.nodes)
+    if _next_calls(module, nodes):
+        nodes *= 2  # what one call leaves running, the next one meets
+    for node in nodes:
         if is_delegate(node):
             device = device_of_delegate(module, node)
             streams = _streams(module, node)
-            if device != HOST and not streams.waits and running.get(device):
-                marked.update(running[device], [node])
+            others = [each for each in running.get(device, ()) if each is not node]
+            if device != HOST and not streams.waits and others:
+                marked.update(others, [node])
             if device != HOST and streams.leaves_running:
                 running.setdefault(device, []).append(node)
         elif (device_copied := _orders(node)) is not None:
@@ -181,6 +194,17 @@ def _hand_overs(module: GraphModule, nodes: list[Node]) -> list[HandOver]:
     return sorted(found, key=lambda each: each.last)
 
 
+def _next_calls(module: GraphModule, nodes: list[Node]) -> list[NextCall]:
+    index = {node: position for position, node in enumerate(nodes)}
+    return next_calls(module, index, lambda node: _streams(module, node))
+
+
+def _end(nodes: list[Node]) -> int:
+    """The last position of a call: from there on, buffers have their new values."""
+    stores = (i for i, node in enumerate(nodes) if operator_name(node) == STORE)
+    return next(stores, len(nodes) - 1)
+
+
 def _orders(node: Node) -> Device | None:
     """The device on which a node orders what comes before it and after it; None if on none."""
     name = operator_name(node)
@@ -204,7 +228,13 @@ def _copies(nodes: list[Node], movable: bool) -> list[Copy]:
     """The copies that order something, in the graph's order."""
     index = {node: position for position, node in enumerate(nodes)}
     body = next(index[node] for node in nodes if node.op != "placeholder")
-    written = {_root(arg) for node in nodes for arg in written_args(node)}
+    end = _end(nodes)
+    written = {
+        _root(arg)
+        for node in nodes
+        if operator_name(node) not in (START, STORE)
+        for arg in written_args(node)
+    }
     found: dict[Node, Copy] = {}
     for node in nodes:
         device = _orders(node)
@@ -222,13 +252,13 @@ def _copies(nodes: list[Node], movable: bool) -> list[Copy]:
             continue
         producer = source.all_input_nodes[0] if is_getitem(source) else source
         copy.first = max(index[producer] + 1, body)
-        copy.last = min(index[user] for user in node.users)
+        copy.last = min(end, min(index[user] for user in node.users))
         copy.source = found.get(source)
     for copy in reversed(found.values()):
         if copy.source is not None and copy.place is None:
             source_users = copy.source.node.users
             copy.source.last = min(
-                found[user].last if user in found else index[user]
+                found[user].last if user in found else min(end, index[user])
                 for user in source_users
             )
     return list(found.values())

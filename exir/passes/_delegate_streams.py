@@ -28,6 +28,8 @@ class Streams:
         releases: The ExecuTorch releases that this is true of.
         evidence: Where that is to be seen.
         takes_host_memory: A delegate on a device also takes tensors in host memory.
+        writes_last: Outputs are written after all that reads inputs is done, so that one may lie
+            where the other does.
     """
 
     leaves_running: bool
@@ -35,6 +37,7 @@ class Streams:
     releases: str
     evidence: str
     takes_host_memory: bool = True
+    writes_last: bool = False
 
 
 #: What upstream's pass takes for granted of every backend, and this one of those that it doesn't know.
@@ -57,9 +60,12 @@ _KNOWN = {
                 "backend option use_shared_cuda_stream, or inside a CallerStreamGuard. "
                 "execute refuses tensors that are not in the device's memory. "
                 "cuda_allocator.cpp: et_copy is a cudaMemcpy on the legacy default stream, which "
-                "comes after all of that and before whatever is enqueued next"
+                "comes after all of that and before whatever is enqueued next. "
+                "execute has AOTInductor allocate the outputs, and then enqueues copies of them "
+                "into the program's tensors on the same stream"
             ),
             takes_host_memory=False,
+            writes_last=True,
         ),
     ),
     "TensorRTBackend": (

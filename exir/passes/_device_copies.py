@@ -9,11 +9,13 @@ from executorch.exir import memory
 from executorch.exir.passes._device_nodes import (
     HOST,
     Device,
+    operator_name,
     tensor_spec,
     values_of,
     written_args,
 )
 from executorch.exir.passes._device_placement import Placement
+from executorch.exir.passes._device_state_ops import START, STORE
 from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
 from torch.fx import Node
 from torch.fx.node import map_arg
@@ -33,6 +35,10 @@ class Copies:
         self.places: dict[Node, dict[Device, Node]] = {}
         self.changed = False
         self._body = next(n for n in self.graph.nodes if n.op != "placeholder")
+        # After this, what state was and what it is to be have changed places.
+        self._end = next(
+            (n for n in placement.order if operator_name(n) == STORE), placement.output
+        )
 
     def take(self, node: Node) -> None:
         """Points a node's arguments at its own side, and notes where its result is."""
@@ -41,10 +47,11 @@ class Copies:
             placement.settle_view(node)
             self._take_view(node)
             return
-        written = written_args(node)
+        keeps_state = operator_name(node) in (START, STORE)
+        written = [] if keeps_state else written_args(node)
         self._read(node)
         placement.settle(node)
-        if tensor_spec(node) is not None:
+        if tensor_spec(node) is not None and not keeps_state:
             self.places[node] = {placement.home[node]: node}
         for value in written:
             self._written_on_host(value)
@@ -60,7 +67,7 @@ class Copies:
         def place(value: Node) -> Node:
             if value not in self.places:
                 return value
-            here = self.placement.side(reader, value in self.placement.views)
+            here = self.placement.side(reader, self.placement.is_kept(value))
             return self._at(value, here or self.placement.home[value], reader)
 
         args, kwargs = map_arg(reader.args, place), map_arg(reader.kwargs, place)
@@ -83,7 +90,7 @@ class Copies:
         if node.target is memory.view or home == HOST:
             self.places[node][home] = node
         elif any(
-            placement.side(user, reads_view=True) not in (home, None)
+            placement.side(user, kept=True) not in (home, None)
             for user in node.users
             if not placement.is_view(user)
         ):
@@ -92,6 +99,8 @@ class Copies:
 
     def _at(self, value: Node, side: Device, reader: Node) -> Node:
         """The node that holds a value on a side, made for its first reader there."""
+        if self.placement.order.get(reader, -1) > self.placement.order[self._end]:
+            reader = self._end
         places = self.places[value]
         if side not in places:
             if value in self.placement.views:

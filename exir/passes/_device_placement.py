@@ -5,7 +5,7 @@ Decides, node by node in the graph's order, and changes nothing; `_device_copies
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
 from executorch.exir import memory
@@ -22,6 +22,7 @@ from executorch.exir.passes._device_nodes import (
     tensor_specs,
     written_args,
 )
+from executorch.exir.passes._device_state_ops import START, STORE
 from executorch.exir.tensor import TensorSpec
 from torch.fx import GraphModule, Node
 
@@ -37,7 +38,7 @@ IDENTITIES = {
     "dim_order_ops::_to_dim_order_copy",
 }
 # They read a tensor's sizes, or, like a copy to the host, take it wherever it is.
-_READ_ANYWHERE = {"aten::sym_numel", "aten::sym_size", "aten::sym_stride", D2H}
+_READ_ANYWHERE = {START, "aten::sym_numel", "aten::sym_size", "aten::sym_stride", D2H}
 
 
 class Options(Protocol):
@@ -55,6 +56,9 @@ class Placement:
         home: node -> the device that its result lives on, as far as the walk has come.
         views: view -> the value whose bytes it shows, and its size (None: that value's own).
         labels: spec -> the device to write onto it.
+        written: What host operators write in place.
+        devices: Where delegates live, but for the host.
+        states: Placeholders of mutable buffers that live on a device.
     """
 
     def __init__(self, options: Options, module: GraphModule, is_branch: bool) -> None:
@@ -71,22 +75,45 @@ class Placement:
         self.order = {node: index for index, node in enumerate(nodes)}
         self.output = nodes[-1]
         self._returned = set(self.output.all_input_nodes)
-        self._written = {arg for node in nodes for arg in written_args(node)}
+        stores = [node for node in nodes if operator_name(node) == STORE]
+        self._kept = {arg for node in stores for arg in node.all_input_nodes}
+        used = {self.side(node) for node in nodes if is_delegate(node)}
+        self.devices = sorted(
+            (each for each in used if each and each != HOST),
+            key=lambda each: (each[0].value, each[1]),
+        )
+        self.states = {node.all_input_nodes[0] for node in stores}
+        self.written = {
+            arg
+            for node in nodes
+            if operator_name(node) not in (START, STORE)
+            for arg in written_args(node)
+        }
 
-    def side(self, reader: Node, reads_view: bool = False) -> Device | None:
-        """The device on which a node reads an argument; None: wherever that lives."""
+    def side(self, reader: Node, kept: bool = False) -> Device | None:
+        """The device on which a node reads an argument; None: wherever that lives.
+
+        The caller may rebind an output's memory, and keep it: what is ``kept`` can't be given away,
+        as a view, which doesn't own its memory, or state, which the next call writes over.
+        """
         if is_delegate(reader):
             device = device_of_delegate(self.module, reader)
             return HOST if self.is_branch else device
         if reader is self.output:
-            # The caller may rebind an output's memory, which a view doesn't own.
-            stays = self.options.skip_d2h_for_method_outputs and not reads_view
+            stays = self.options.skip_d2h_for_method_outputs and not kept
             return None if stays or not self.moves else HOST
+        if operator_name(reader) == STORE:
+            spec = tensor_spec(reader.all_input_nodes[0])
+            assert spec is not None
+            return spec.device, spec.device_index
         anywhere = is_getitem(reader) or operator_name(reader) in _READ_ANYWHERE
         return None if anywhere else HOST
 
-    def readers(self, value: Node) -> Iterator[tuple[Node, Device | None]]:
+    def readers(
+        self, value: Node, kept: bool | None = None
+    ) -> Iterator[tuple[Node, Device | None]]:
         """Those that read a value, directly or through views, each with its side."""
+        kept = value in self._kept if kept is None else kept
         pending = [value]
         while pending:
             node = pending.pop()
@@ -94,7 +121,30 @@ class Placement:
                 if self.is_view(user, self.home[value]):
                     pending.append(user)
                 else:
-                    yield user, self.side(user, reads_view=node is not value)
+                    yield user, self.side(user, kept or node is not value)
+
+    def sides(
+        self,
+        value: Node,
+        home: Device,
+        without: Collection[Node] = (),
+        kept: bool = False,
+    ) -> set[Device | None]:
+        """Where a value is read, were it to live in some place, by all but some readers."""
+        before = self.home.get(value)
+        self.home[value] = home
+        found = {
+            side for user, side in self.readers(value, kept) if user not in without
+        }
+        if before is None:
+            del self.home[value]
+        else:
+            self.home[value] = before
+        return found
+
+    def is_kept(self, value: Node) -> bool:
+        """Whether a value's memory is not for a caller: a view's, or a mutable buffer's."""
+        return value in self.views or value in self._kept
 
     def is_view(self, node: Node, home: Device | None = None) -> bool:
         """Whether a node shows its first argument's bytes, at no cost where that one lives."""
@@ -104,12 +154,12 @@ class Placement:
         if name not in RESHAPES and name not in IDENTITIES:
             return False
         base = node.all_input_nodes[0]
-        if node in self._written or base in self._written:
+        if node in self.written or base in self.written:
             return False
         if not self.moves or (home or self.home[base]) == HOST:
             # Portable kernels make real copies; ExecuTorch elides just these.
             return name == VIEW_COPY and node not in self._returned
-        return _shows_same_bytes(node, base)
+        return shows_same_bytes(node, base)
 
     def settle(self, node: Node) -> None:
         """Decides where the result of a node that is no view lives, after all before it."""
@@ -126,7 +176,7 @@ class Placement:
             if not self.moves:
                 self.home[node] = self._label_in_host_memory(node, spec)
             elif node.op == "placeholder":
-                self.home[node] = self._home_of_input(node, spec)
+                self.home[node] = self.home_of_input(node, spec)
         if node is not self.output:
             for each in tensor_specs(node):
                 self.labels[each] = self.home[node]
@@ -150,10 +200,12 @@ class Placement:
         root = self.views[node][0] if node in self.views else node
         return [root, *self._views_of.get(root, ())]
 
-    def _home_of_input(self, node: Node, spec: TensorSpec) -> Device:
+    def home_of_input(self, node: Node, spec: TensorSpec) -> Device:
         """Where the caller puts a method input; the host for what isn't the caller's to put."""
+        if node in self.states:
+            return spec.device, spec.device_index
         skips = self.options.skip_h2d_for_method_inputs
-        if not skips or spec.const or node in self._written:
+        if not skips or spec.const or node in self.written:
             return HOST
         readers = sorted(filter(is_delegate, node.users), key=self.order.__getitem__)
         sides = (self.side(reader) for reader in readers)
@@ -167,7 +219,7 @@ class Placement:
         return sides.pop() if len(sides) == 1 and not spec.const else HOST
 
 
-def _shows_same_bytes(view: Node, base: Node) -> bool:
+def shows_same_bytes(view: Node, base: Node) -> bool:
     """Whether a view operator's result is its argument's memory, under a shape known ahead."""
     spec, base_spec = tensor_spec(view), tensor_spec(base)
     if spec is None or base_spec is None or spec.dtype != base_spec.dtype:

@@ -27,6 +27,7 @@ from executorch.exir.passes._device_nodes import (
     parse_device,
 )
 from executorch.exir.passes._device_placement import Placement
+from executorch.exir.passes._device_state import place_states, write_in_place
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 from torch.utils import _pytree as pytree
@@ -54,7 +55,10 @@ class PropagateDevicePass(PassBase):
     1. A value lives where it is produced: a delegate's outputs on its device, all else on the host.
        A method input lives on the first device whose delegate reads it directly when
        ``skip_h2d_for_method_inputs`` says that the caller puts it there. Constants and tensors
-       that an operator writes in place (mutated buffers) are not the caller's: they stay on the host.
+       that an operator writes in place are not the caller's: they stay on the host. A mutable
+       buffer lives where it takes the fewest copies per call, where its new value is made if there
+       is a choice; on a device its new value's memory becomes its own. It has its first value from
+       the method's first call, and no caller gets its memory.
     2. Every reader reads a tensor on its own side. A value is copied to a side at most once, and
        only if something there reads it; between two devices it goes through the host. Method
        outputs are read by the host, or wherever they live with ``skip_d2h_for_method_outputs``.
@@ -123,11 +127,16 @@ class PropagateDevicePass(PassBase):
         self.skip_d2h_for_method_outputs = skip_d2h_for_method_outputs
         self.enable_non_cpu_memory_planning = enable_non_cpu_memory_planning
         self.set_shared_stream(shared_stream)
+        self.set_state_on_host("")
 
     def set_shared_stream(self, shared_stream: bool) -> None:
         """Sets the option, for callers that get a pass from upstream's own code."""
         _refuse_dict("shared_stream", shared_stream)
         self.shared_stream = shared_stream
+
+    def set_state_on_host(self, reason: str) -> None:
+        """Leaves mutable buffers in host memory, for a reason that the log gives; not if empty."""
+        self.state_on_host = reason
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Places the tensors of a method and of its control-flow branches, in place."""
@@ -138,6 +147,9 @@ class PropagateDevicePass(PassBase):
         return PassResult(graph_module, changed)
 
     def _place(self, module: GraphModule, is_branch: bool) -> bool:
+        moved = False
+        if self.enable_non_cpu_memory_planning and not is_branch:
+            moved = place_states(Placement(self, module, is_branch), self.state_on_host)
         placement = Placement(self, module, is_branch)
         if not self.enable_non_cpu_memory_planning:
             _label(placement)
@@ -146,8 +158,10 @@ class PropagateDevicePass(PassBase):
         for node in placement.order:
             copies.take(node)
         copies.erase_unread_views()
-        if moved := copies.changed:
+        moved |= copies.changed
+        if moved:
             _update_output(placement.output)
+        write_in_place(module)
         labelled = _write_labels(placement)
         if self.shared_stream and not is_branch:
             declare_shared_streams(module)

@@ -159,6 +159,93 @@ class ReusedMemory(SharedInput):
         return a - b
 
 
+class State(torch.nn.Module):
+    """A buffer that starts with data, read and written by one delegate."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.w = weight(size)
+        self.register_buffer("h", torch.randn(size, size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        h = torch.mm(self.h, self.w) + x
+        self.h.copy_(h)
+        return torch.relu(h)
+
+
+class StateOfTwo(State):
+    """Another delegate reads the buffer's old value, a third its new one, and a host the output."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = torch.mm(self.h, self.w) + x
+        y = torch.sigmoid(h)
+        old = torch.neg(y) + self.h
+        z = torch.neg(old) + h + torch.mm(x, self.w)
+        self.h.copy_(h)
+        return z, old
+
+
+class StateBetweenCalls(State):
+    """Nothing is copied in a call: what one leaves running, another delegate reads in the next."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.neg(self.h) + x
+        h = torch.neg(slow(x * x)) + self.w
+        self.h.copy_(h)
+        return y
+
+
+class StateForTheHost(State):
+    """The host reads the old value of a buffer that lives on a device."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = torch.mm(self.h, self.w) + x
+        y = torch.sigmoid(self.h)
+        self.h.copy_(h)
+        return y, torch.relu(h)
+
+
+class StateReturned(State):
+    """The old and the new value of a buffer that lives on a device are returned."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = torch.mm(self.h, self.w) + x
+        old = self.h.clone()
+        self.h.copy_(h)
+        return h, torch.relu(torch.sigmoid(x) + h), old
+
+
+class StateOfOneValue(torch.nn.Module):
+    """Buffers of one value each, a small one and one that is filled from a piece of it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("small", torch.full((size, size), 0.5))
+        self.register_buffer("large", torch.full((4 * size, size), 0.9))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        small = self.small + torch.sigmoid(x)
+        y = small - x
+        large = torch.neg(self.large) * self.large
+        self.small.copy_(small)
+        self.large.copy_(large)
+        return y, large
+
+
+class StateViews(State):
+    """Delegates read views of a buffer's old value and of its new one."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows, columns = x.shape
+        h = self.h + x
+        y = torch.sigmoid(h)
+        old = self.h.view(rows // 2, 2 * columns)
+        new = h.view(rows // 2, 2 * columns)
+        both = old.relu() - new
+        self.h.copy_(h)
+        return y, both
+
+
 @dataclass(frozen=True)
 class Model:
     """A model, how it is partitioned, and the ways in which it is emitted.
@@ -171,6 +258,7 @@ class Model:
         small: Width of the input with stand-ins, and on a GPU unless ``large`` is given.
         large: Width on a GPU.
         real_only: Whether stand-ins can't do it.
+        backends: Whose ids the stand-ins have, in turn.
     """
 
     name: str
@@ -180,6 +268,7 @@ class Model:
     small: int = 64
     large: int | None = None
     real_only: bool = False
+    backends: tuple[str, ...] = ("CudaBackend",)
 
     def size(self, real: bool) -> int:
         return self.large if real and self.large else self.small
@@ -192,6 +281,7 @@ class Model:
 _SLOW = {"small": 16, "large": 2048}
 _VIEWED = (".sigmoid.", ".view.", "view_copy")
 _BOTH = ("default", "skip")
+_KINDS = ("CudaBackend", "TensorRTBackend")
 MODELS = (
     Model("alone", Alone, (), (*_BOTH, "noalloc")),
     Model("shared-input", SharedInput, options=_BOTH, **_SLOW),
@@ -206,6 +296,20 @@ MODELS = (
     Model("returned", Returned, options=(*_BOTH, "skipout")),
     Model("own-buffer", OwnBuffer, real_only=True),
     Model("hosts-buffer", HostsBuffer),
+    Model("state", State),
+    Model("state-tensorrt", State, backends=("TensorRTBackend",)),
+    Model("state-of-two", StateOfTwo),
+    Model("state-of-two-kinds", StateOfTwo, backends=_KINDS),
+    Model("state-between-calls", StateBetweenCalls, options=_BOTH, **_SLOW),
+    Model("state-for-the-host", StateForTheHost, options=_BOTH),
+    Model(
+        "state-returned",
+        StateReturned,
+        (".sigmoid.", "clone"),
+        options=(*_BOTH, "noalloc"),
+    ),
+    Model("state-of-one-value", StateOfOneValue, small=256, backends=_KINDS),
+    Model("state-views", StateViews, _VIEWED, backends=_KINDS),
 )
 
 

@@ -59,19 +59,20 @@ SIDES = ("ours", "one-stream", "upstream")
 
 
 def lower(
-    program: Model, real: bool, backends: Sequence[str] = ("CudaBackend",)
+    program: Model, real: bool, backends: Sequence[str] = ()
 ) -> tuple[torch.nn.Module, EdgeProgramManager]:
-    """The model and its edge program, with stand-ins as ``backends`` or, if ``real``, CUDA libraries."""
+    """The model and its edge program, with stand-ins of its backends, or of these, or CUDA libraries if ``real``."""
     torch.manual_seed(0)
     size = program.size(real)
     model = program.model(size).eval()
-    exported = export(model, (program.inputs(size, 0),))
+    with torch.no_grad():  # else what the host writes back to a buffer is refused
+        exported = export(model, (program.inputs(size, 0),))
     config = EdgeCompileConfig(_check_ir_validity=False)
     groups = standin.ends_and_begins(program.host)
     if not real:
         edge = to_edge(exported, compile_config=config)
         edge = edge.to_backend(standin.Groups(groups))
-        return model, standin.pose(edge, backends)
+        return model, standin.pose(edge, backends or program.backends)
     from cuda_groups import CudaGroups
 
     partitioner = CudaGroups(groups)

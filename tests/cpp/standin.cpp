@@ -77,7 +77,9 @@ Stream* new_stream() {
 class Memory final : public DeviceAllocator {
  public:
   Result<void*> allocate(size_t nbytes, DeviceIndex, size_t) override {
-    return std::malloc(nbytes);
+    void* memory = std::malloc(nbytes);
+    std::memset(memory, 0xff, nbytes); // as good as anything that cudaMalloc may give: NaN
+    return memory;
   }
   void deallocate(void* memory, DeviceIndex) override { std::free(memory); }
   Error copy_host_to_device(void* to, const void* from, size_t nbytes, DeviceIndex) override {

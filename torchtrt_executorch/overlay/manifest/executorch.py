@@ -45,7 +45,7 @@ EXECUTORCH_PATCHES = (
     ),
     Patch(
         name="propagate-device-pass",
-        summary="Device labels and device copies, each value across at most once, delegates in order",
+        summary="Device labels and copies, each value across at most once, state in place, delegates in order",
         pull_request="pytorch/executorch#18078",
         releases=EXECUTORCH,
         upstream="labels from 1.3, copies from 1.4, one per delegate that reads the value",
@@ -55,20 +55,26 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}.propagate_device_config",
         ),
         adds=(
+            f"{EXIR}.emit._device_state",
             f"{_PASSES}._copy_schedule",
             f"{_PASSES}._delegate_order",
             f"{_PASSES}._delegate_streams",
             f"{_PASSES}._device_copies",
             f"{_PASSES}._device_nodes",
             f"{_PASSES}._device_placement",
+            f"{_PASSES}._device_state",
+            f"{_PASSES}._device_state_ops",
+            f"{_PASSES}._state_order",
         ),
         amends=(
-            *patched_beside(f"{EXIR}.memory_planning"),
+            *patched_beside(f"{EXIR}.emit._emitter", f"{EXIR}.memory_planning"),
             *patched(f"{EXIR}.program._device_passes_patch:apply", PROGRAM),
         ),
         anchors=anchors(
+            f"{EXIR}.emit._emitter:_Emitter._emit_operator(target, args, kwargs)",
             f"{EXIR}.memory_planning:update_all_tensors_lifetime(graph_module)",
             f"{PROGRAM}:edge_to_executorch_passes(config, name)",
+            f"{PROGRAM}:insert_write_back_for_buffers_pass",
         ),
     ),
     Patch(
