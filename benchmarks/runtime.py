@@ -35,6 +35,15 @@ class SmallSteps(nn.Module):
         return x
 
 
+class Chain(nn.Module):
+    """64 delegates, each behind an operator that stays on the host."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(64):
+            x = torch.cumsum(x + 1, 0) * 0.1
+        return x
+
+
 def _models() -> list[tuple[str, nn.Module, torch.Tensor, bool]]:
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
@@ -44,6 +53,7 @@ def _models() -> list[tuple[str, nn.Module, torch.Tensor, bool]]:
         ("mlp, XNNPACK", mlp, torch.randn(32, 256), True),
         ("transformer block", block, torch.randn(2, 16, 64), False),
         ("100 small operators", SmallSteps(), torch.randn(8), False),
+        ("64-delegate chain", Chain(), torch.randn(8), True),
         ("16 MiB of weights", nn.Linear(2048, 2048), torch.randn(1, 2048), False),
     ]
 

@@ -6,37 +6,49 @@ or write beyond a tensor's end.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping
 
 from torchtrt_executorch.runtime.errors import ProgramError
 
 Guard = Callable[[Mapping[str, Any]], None]
 
 
-def _per_channel(names: Sequence[str]) -> Guard:
-    """Each of ``names``, if given, has one element for each of the input's channels."""
+def _batch_norm(arguments: Mapping[str, Any]) -> None:
+    """One statistic for each of the input's channels, and none missing that is read."""
+    source = arguments["input"]
+    channels = source.size(1) if source.dim() > 1 else 1
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        tensor = arguments.get(name)
+        if tensor is not None and tensor.numel() != channels:
+            raise ProgramError(
+                f"the argument {name} has {tensor.numel()} elements for {channels} channels"
+            )
+        if (
+            tensor is None
+            and name.startswith("running_")
+            and arguments.get("training") is False
+        ):
+            raise ProgramError(
+                f"the argument {name} is missing, and no training is to replace it"
+            )
 
-    def check(arguments: Mapping[str, Any]) -> None:
-        source = arguments["input"]
-        channels = source.size(1) if source.dim() > 1 else 1
-        for name in names:
-            tensor = arguments.get(name)
-            if tensor is not None and tensor.numel() != channels:
-                raise ProgramError(
-                    f"the argument {name} has {tensor.numel()} elements for {channels} channels"
-                )
 
-    return check
+def _transform(arguments: Mapping[str, Any]) -> None:
+    """Each dimension once, and all of them the tensor's."""
+    source, dims = arguments["self"], arguments["dim"]
+    rank = source.dim()
+    found = {dim % rank for dim in dims if -rank <= dim < rank}
+    if not dims or len(found) != len(dims):
+        raise ProgramError(
+            f"{list(dims)} are no dimensions to transform a tensor of {rank} by"
+        )
 
-
-_STATISTICS = _per_channel(("weight", "bias", "running_mean", "running_var"))
 
 _GUARDS: dict[str, Guard] = {
-    "aten::native_batch_norm": _STATISTICS,
-    "aten::_native_batch_norm_legit": _STATISTICS,
-    "aten::_native_batch_norm_legit_no_training": _STATISTICS,
-    "aten::_batch_norm_no_update": _STATISTICS,
-    "aten::_batch_norm_with_update": _STATISTICS,
+    "aten::_native_batch_norm_legit": _batch_norm,
+    "aten::_native_batch_norm_legit_no_training": _batch_norm,
+    "aten::_fft_r2c": _transform,
+    "aten::_fft_c2r": _transform,
 }
 
 

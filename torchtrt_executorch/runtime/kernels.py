@@ -1,8 +1,9 @@
 """Kernels: torch's out-variants, found by the operator's name, and what a user registers.
 
-A ``.pte`` names its operators, and is not to be trusted: only operators that write their results
-to arguments (out-variants and in-place ones) can be named, and none that opens files. Symbolic
-and metadata operators are ExecuTorch's own few (:mod:`~torchtrt_executorch.runtime.prims`).
+A ``.pte`` names its operators, and is not to be trusted: it may name those that ExecuTorch has
+kernels for (:mod:`~torchtrt_executorch.runtime.operators`), and what the user has registered.
+Symbolic and metadata operators are ExecuTorch's own few
+(:mod:`~torchtrt_executorch.runtime.prims`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any, Callable, Protocol, Sequence
 
 import torch
 
-from torchtrt_executorch.runtime.arguments import converter
+from torchtrt_executorch.runtime.calls import Run, bind_call
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.guards import guard
+from torchtrt_executorch.runtime.operators import executorch_kernels
 from torchtrt_executorch.runtime.values import Value
 
 #: Called with the arguments' values in the order of the operator's schema, outputs included.
@@ -31,20 +32,31 @@ class Kernel(Protocol):
     @property
     def metadata_only(self) -> bool: ...
 
-    def check(self, args: Sequence[Value]) -> None:
-        """Raise ``ProgramError`` if an instruction can't have these arguments."""
+    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
+        """The arguments whose ``data`` is another object after a run. Every other one stays."""
 
-    def run(self, args: Sequence[Value]) -> None: ...
+    def writes(self, args: Sequence[Value]) -> Sequence[Value] | None:
+        """The tensors that a run writes as a whole; None if that isn't known."""
+
+    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
+        """What one instruction does. ``replaced`` has the ``id`` of each value that is replaced.
+
+        Raises ``ProgramError`` if an instruction can't have these arguments.
+        """
 
 
-_registered: dict[str, Function] = {}
+_registered: dict[str, Function | torch._ops.OpOverload] = {}
 
 
-def register_kernel(name: str, function: Function | None) -> None:
+def register_kernel(
+    name: str, function: Function | torch._ops.OpOverload | None
+) -> None:
     """Run ``function`` for the operator ``name`` (``"namespace::operator.overload"``).
 
     ``function`` takes the operator's arguments in the order of its schema, outputs last, and writes
-    the outputs in place. ``None`` takes a registration back. Programs loaded later see it.
+    the outputs in place; or it is an operator of torch's that does, as ``torch.ops.aten.acos.out``.
+    Either is trusted with whatever a file hands to it. ``None`` takes a registration back. Programs
+    loaded later see it.
     """
     if function is None:
         _registered.pop(name, None)
@@ -60,16 +72,25 @@ class Registered:
     function: Function
     metadata_only: bool = False
 
-    def check(self, args: Sequence[Value]) -> None:
-        pass
+    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
+        return ()
 
-    def run(self, args: Sequence[Value]) -> None:
+    def writes(self, args: Sequence[Value]) -> None:
+        return None
+
+    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
+        function = self.function
         # The last argument is the return value, which is the output argument once more.
-        self.function(*(value.get() for value in args[:-1]))
-        for value in args:
-            for tensor in value.tensors():
+        given = args[:-1]
+        tensors = [tensor for value in args for tensor in value.tensors()]
+
+        def run() -> None:
+            function(*[value.get() for value in given])
+            for tensor in tensors:
                 if tensor.layout is not None and not tensor.constant:
                     tensor.layout.settle(tensor.tensor)
+
+        return run
 
 
 class TorchKernel:
@@ -81,61 +102,48 @@ class TorchKernel:
         self.name = name
         self._op = op
         arguments = op._schema.arguments
-        self._names = [argument.name for argument in arguments]
-        self._guard = guard(op._schema.name)
-        self._converters = [converter(argument) for argument in arguments]
-        self._positional = sum(not argument.kwarg_only for argument in arguments)
         self._writes = [
             index
             for index, argument in enumerate(arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        self._outs = [i for i in self._writes if arguments[i].kwarg_only]
-
-    def check(self, args: Sequence[Value]) -> None:
-        if len(args) != len(self._names) + 1:
+        if not self._writes:
             raise ProgramError(
-                f"{self.name} takes {len(self._names)} arguments and returns one value, "
-                f"but is given {len(args)} values"
+                f"{name!r} is no ExecuTorch kernel: it does not write its result to an argument"
             )
-        for index in self._writes:
-            for value in args[index].tensors():
-                if value.constant:
-                    raise ProgramError(
-                        f"{self.name} writes to {value.name}, a constant"
-                    )
+        self._in_place = not any(arguments[index].kwarg_only for index in self._writes)
 
-    def run(self, args: Sequence[Value]) -> None:
-        outputs = [v for index in self._writes for v in args[index].tensors()]
-        values = [
-            convert(value.get())
-            for convert, value in zip(self._converters, args[:-1], strict=True)
-        ]
-        for index in self._outs:
-            for output in args[index].tensors():
-                self._make_room(output, args)
-        if self._guard is not None:
-            self._guard(dict(zip(self._names, values, strict=True)))
-        split = self._positional
-        result = self._op(
-            *values[:split],
-            **dict(zip(self._names[split:], values[split:], strict=True)),
+    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
+        # What an in-place operator returns is the argument that it changed.
+        return (
+            args[-1:] if self._in_place and args[-1] not in self._changed(args) else ()
         )
-        for output in outputs:
-            assert output.layout is not None
-            output.layout.settle(output.tensor)
-        returned = args[-1]
-        if isinstance(result, torch.Tensor) and returned not in outputs:
-            # An in-place operator: what it returns is the argument that it changed.
-            returned.data = result
 
-    def _make_room(self, output: Value, args: Sequence[Value]) -> None:
-        """Empty an output that will be resized, as torch wants it, unless it is read as well."""
-        assert output.layout is not None
-        if output.layout.static or not output.tensor.numel():
-            return
-        if sum(other.data is output.data for other in args[:-1]) < 2:
-            output.tensor.resize_(0)
+    def writes(self, args: Sequence[Value]) -> Sequence[Value] | None:
+        return None if self._in_place else self._changed(args)
+
+    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
+        count = len(self._op._schema.arguments)
+        if len(args) != count + 1:
+            raise ProgramError(
+                f"{self.name} takes {count} arguments and returns one value, but is given "
+                f"{len(args)} values"
+            )
+        changed = self._changed(args)
+        for value in changed:
+            if value.constant:
+                raise ProgramError(f"{self.name} writes to {value.name}, a constant")
+        returned = args[-1] if self.replaces(args) else None
+        if returned is not None and returned.layout is None:
+            raise ProgramError(f"{self.name} returns a tensor for {returned.name}")
+        try:
+            return bind_call(self._op, args[:-1], changed, returned, replaced)
+        except ProgramError as error:
+            raise ProgramError(f"{self.name}: {error}") from error
+
+    def _changed(self, args: Sequence[Value]) -> list[Value]:
+        inside = [index for index in self._writes if index < len(args)]
+        return [value for index in inside for value in args[index].tensors()]
 
 
 def find_kernel(name: str, prims: Callable[[str], Kernel | None]) -> Kernel:
@@ -143,35 +151,30 @@ def find_kernel(name: str, prims: Callable[[str], Kernel | None]) -> Kernel:
 
     Raises ``ProgramError`` with the operator's name and what to do, if there is none.
     """
-    if name in _registered:
-        return Registered(name, _registered[name])
-    return prims(name) or TorchKernel(name, _torch_operator(name))
+    registered = _registered.get(name)
+    if isinstance(registered, torch._ops.OpOverload):
+        return TorchKernel(name, registered)
+    if registered is not None:
+        return Registered(name, registered)
+    found = prims(name)
+    if found is not None:
+        return found
+    if name not in executorch_kernels():
+        raise ProgramError(
+            f"no kernel for the operator {name!r}: ExecuTorch has none. Give one: "
+            f"register_kernel({name!r}, function), where an operator of torch's will do"
+        )
+    return TorchKernel(name, _torch_operator(name))
 
 
 def _torch_operator(name: str) -> torch._ops.OpOverload:
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")
-    found: Any = torch.ops
-    for part, kind in (
-        (namespace, torch._ops._OpNamespace),
-        (operator, torch._ops.OpOverloadPacket),
-        (overload or "default", torch._ops.OpOverload),
-    ):
-        found = getattr(found, part, None) if part.isidentifier() else None
-        if not isinstance(found, kind):
-            raise ProgramError(
-                f"no kernel for the operator {name!r}: torch does not have it here. Import the "
-                f"library that defines it, or give one: register_kernel({name!r}, function)"
-            )
-    _refuse_unless_safe(name, found)
-    return found
-
-
-def _refuse_unless_safe(name: str, op: torch._ops.OpOverload) -> None:
-    arguments = op._schema.arguments
-    if not any(a.alias_info is not None and a.alias_info.is_write for a in arguments):
+    packet = getattr(getattr(torch.ops, namespace), operator, None)
+    found = getattr(packet, overload or "default", None)
+    if not isinstance(found, torch._ops.OpOverload):
         raise ProgramError(
-            f"{name!r} is no ExecuTorch kernel: it does not write its result to an argument"
+            f"no kernel for the operator {name!r}: torch does not have it here. Import the "
+            f"library that defines it, or give one: register_kernel({name!r}, function)"
         )
-    if any("filename" in argument.name for argument in arguments):
-        raise ProgramError(f"{name!r} opens files, which a program may not")
+    return found

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Iterator, Sequence
+from typing import Any, Sequence
 
 import torch
 from executorch.exir import schema
-from torch.utils._pytree import tree_leaves
 
 from torchtrt_executorch.runtime.arenas import SharedState
-from torchtrt_executorch.runtime.compile import Binder
-from torchtrt_executorch.runtime.errors import (
-    InputError,
-    InstructionError,
-    ProgramError,
-)
+from torchtrt_executorch.runtime.binding import Binder, Key
+from torchtrt_executorch.runtime.calling import CallLock
+from torchtrt_executorch.runtime.delegates import Delegate
+from torchtrt_executorch.runtime.errors import InstructionError, ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
+from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.steps import DelegateStep, KernelStep, Step
-from torchtrt_executorch.runtime.values import Value, ValueTable, nbytes
+from torchtrt_executorch.runtime.steps import Kind, Step
+from torchtrt_executorch.runtime.values import Value, ValueTable
 
 #: As many as ExecuTorch's own runtime allows one call, so that no program runs forever.
 MAX_INSTRUCTIONS = 10_000_000
@@ -46,49 +42,6 @@ class ValueInfo:
     dynamic: bool = False
 
 
-@dataclass(frozen=True)
-class OnDevice:
-    """A host tensor that an input is to take for one on ``device``: see :func:`on_device`."""
-
-    tensor: torch.Tensor
-    device: torch.device
-
-
-def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
-    """An input that lives on ``device`` in a simulation, wherever the program declares it.
-
-    Without this, an input in host memory stands in for one on the device that the program says.
-    """
-    device = torch.device(device)
-    if device.type != "cpu":
-        device = torch.device(device.type, device.index or 0)
-    return OnDevice(tensor, device)
-
-
-class CallLock:
-    """Lets one call run at a time, of one method or of all that share state."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._caller: tuple[int, str] | None = None
-
-    @contextmanager
-    def of(self, method: str) -> Iterator[None]:
-        """Wait for other threads' calls. ``InstructionError`` within a call, which can't end first."""
-        thread, caller = threading.get_ident(), self._caller
-        if caller is not None and caller[0] == thread:
-            raise InstructionError(
-                f"{method} is called by a kernel or delegate of {caller[1]}, which runs on the same "
-                "memory: load the program a second time for that"
-            )
-        with self._lock:
-            self._caller = thread, method
-            try:
-                yield
-            finally:
-                self._caller = None
-
-
 class Method:
     """A method, ready to be called. Calls from several threads run one after the other.
 
@@ -104,27 +57,62 @@ class Method:
         stand_ins: StandIns,
         shared: SharedState,
         calls: CallLock,
+        original: Method | None = None,
     ) -> None:
         self.name: str = plan.name
+        self._made_of = plan, file, placement, recorder, stand_ins
         self._calls = calls
         self._placement = placement
-        self._recorder = recorder
         table = ValueTable(plan, file, placement, shared)
-        self._inputs = [table.at(index, "an input") for index in plan.inputs]
+        if original is not None:
+            table.share_constants(original._table)
+        self._table: ValueTable = table
+        given = [table.at(index, "an input") for index in plan.inputs]
+        self._given = given
         self._outputs = [table.at(index, "an output") for index in plan.outputs]
-        self._steps = Binder(file, table, placement, recorder, stand_ins).bind()
-        taken = {id(value) for value in self._inputs}
+        self._inputs = Inputs(self.name, given, placement, recorder)
+        loaded = {} if original is None else original._delegates
+        binder = Binder(file, table, placement, recorder, stand_ins, loaded)
+        self._steps: list[Step] = binder.bind()
+        self._delegates: dict[Key, Delegate] = binder.delegates
+        self._straight = all(step.kind is not Kind.JUMP for step in self._steps)
+        self._runs = [(index, step.run) for index, step in enumerate(self._steps)]
+        self._position = 0
+        self._tally = recorder.tally(self.name, self._steps)
+        taken = {id(value) for value in given}
         self._fresh = [
             value
             for value in table.values
             if value.layout is not None
             and not (value.planned or value.constant or id(value) in taken)
         ]
+        # Memory that was made for this call alone is the caller's as it is.
+        fresh = {id(v) for v in self._fresh} - binder.lent - binder.moved
+        once = Counter(map(id, self._outputs))
+        self._own = [id(v) in fresh and once[id(v)] == 1 for v in self._outputs]
+
+    def clone(self) -> Method:
+        """The same method once more, for calls that run beside this one's.
+
+        It has memory and engine contexts of its own, and state that starts anew; weights and engines
+        are shared. State that other methods share is not the clone's.
+        """
+        plan, file, placement, recorder, stand_ins = self._made_of
+        return Method(
+            plan,
+            file,
+            placement,
+            recorder,
+            stand_ins,
+            SharedState([plan]),
+            CallLock(),
+            self,
+        )
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """What the method takes, in order."""
-        return _describe(self._inputs, "input")
+        return _describe(self._given, "input")
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
@@ -140,95 +128,66 @@ class Method:
         Raises ``InputError`` for inputs that the method doesn't take, ``InstructionError`` or
         ``DeviceError`` when an instruction fails.
         """
-        leaves = tree_leaves(inputs)
-        if len(leaves) != len(self._inputs):
-            raise InputError(
-                f"{self.name} takes {len(self._inputs)} inputs and is given {len(leaves)}"
-            )
-        with self._calls.of(self.name), torch.no_grad():
+        self._calls.enter(self.name)
+        recording = torch.is_grad_enabled()
+        if recording:  # as torch.no_grad does, which takes a microsecond more
+            torch._C._set_grad_enabled(False)
+        try:
             for value in self._fresh:
                 value.renew(self._placement)
-            for index, (value, given) in enumerate(
-                zip(self._inputs, leaves, strict=True)
-            ):
-                self._set_input(value, given, f"input {index} of {self.name}")
+            self._inputs.set(inputs)
             self._run()
             running = self._placement.running
             if running and any(value.device.type != "cpu" for value in self._outputs):
                 running.wait_for_all()  # as the caller has to, who reads them
-            return tuple(self._result(value) for value in self._outputs)
+            return tuple(
+                [
+                    value.data if own else self._result(value)
+                    for value, own in zip(self._outputs, self._own, strict=True)
+                ]
+            )
+        finally:
+            if recording:
+                torch._C._set_grad_enabled(True)
+            self._calls.leave()
 
     def _run(self) -> None:
-        kernels: Counter[str] = Counter()
-        delegates: Counter[str] = Counter()
-        steps = self._steps
-        position = executed = 0
-        while position < len(steps):
-            step = steps[position]
-            executed += 1
-            if executed > MAX_INSTRUCTIONS:
-                raise InstructionError(
-                    f"{self.name}: stopped after {MAX_INSTRUCTIONS} instructions, "
-                    f"at instruction {position} ({step.name})"
-                )
-            position = self._execute(step, position)
-            if isinstance(step, KernelStep):
-                kernels[step.name] += 1
-            elif isinstance(step, DelegateStep):
-                delegates[step.name] += 1
-        self._recorder.called(self.name, kernels, delegates)
-
-    def _execute(self, step: Step, position: int) -> int:
-        where = f"{self.name}: instruction {position} ({step.name})"
+        self._position = 0
         try:
-            target = step.run()
+            if self._straight:
+                for position, run in self._runs:
+                    self._position = position
+                    run()
+                self._tally.calls += 1
+            else:
+                self._tally.add(self._interpret())
         except ProgramError as error:
             kind = InstructionError if type(error) is ProgramError else type(error)
-            raise kind(f"{where}: {error}") from error
+            raise kind(f"{self._where()}: {error}") from error
         except Exception as error:
             # Kernels and delegates raise what they like; say which instruction it was.
             raise InstructionError(
-                f"{where}: {type(error).__name__}: {error}"
+                f"{self._where()}: {type(error).__name__}: {error}"
             ) from error
-        return position + 1 if target is None else target
 
-    def _set_input(self, value: Value, given: Any, where: str) -> None:
-        if value.layout is None:
-            if type(given) is not type(value.data) or given != value.data:
-                raise InputError(
-                    f"{where} is {given!r}; the model was exported for {value.data!r}"
-                )
-            return
-        explicit = given.device if isinstance(given, OnDevice) else None
-        tensor = given.tensor if isinstance(given, OnDevice) else given
-        if not isinstance(tensor, torch.Tensor):
-            raise InputError(f"{where} is a {type(given).__name__}, not a tensor")
-        layout = value.layout
-        if tensor.dtype != layout.dtype:
-            raise InputError(f"{where} is {tensor.dtype}; it has to be {layout.dtype}")
-        try:
-            layout.check_shape(tuple(tensor.shape))
-        except ProgramError as error:
-            raise InputError(f"{where}: {error}") from None
-        home = explicit or self._placement.home(tensor, layout.device)
-        if value.planned:
-            value.write(tensor)
-            self._recorder.copied(home, value.device, nbytes(tensor))
-            return
-        if self._placement.simulate:
-            tensor = tensor.cpu()
-        # Never the caller's own object: an instruction that resizes it is not to be seen outside.
-        value.data = tensor.detach()
-        value.device = value.label = home
-        if tensor.layout != torch.strided or tensor.stride() != layout.strides(
-            tuple(tensor.shape)
-        ):
-            value.data = torch.empty_strided(
-                tensor.shape,
-                layout.strides(tuple(tensor.shape)),
-                dtype=tensor.dtype,
-                device=tensor.device,
-            ).copy_(tensor)
+    def _interpret(self) -> list[int]:
+        """Follow the jumps. Return how often each step was run."""
+        runs = [step.run for step in self._steps]
+        counts = [0] * len(runs)
+        position = executed = 0
+        while position < len(runs):
+            self._position = position
+            executed += 1
+            if executed > MAX_INSTRUCTIONS:
+                raise InstructionError(f"stopped after {MAX_INSTRUCTIONS} instructions")
+            counts[position] += 1
+            target = runs[position]()
+            position = position + 1 if target is None else target
+        return counts
+
+    def _where(self) -> str:
+        name = self._steps[self._position].name
+        return f"{self.name}: instruction {self._position} ({name})"
 
     def _result(self, value: Value) -> Any:
         data = value.get()

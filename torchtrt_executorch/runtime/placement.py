@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,8 +28,9 @@ class Placement:
     simulate: bool = False
     running: Running | None = None
 
-    @property
+    @cached_property
     def stands_in(self) -> bool:
+        """Whether host memory stands in for that of devices."""
         return self.simulate or not torch.cuda.is_available()
 
     def memory(self, device: torch.device) -> torch.device:
@@ -54,7 +56,8 @@ class ArenaDevices:
     """The device of each of a plan's memory arenas.
 
     Before executorch 1.4, and with ``enable_non_cpu_memory_planning=False``, no arena has a
-    device: then a tensor's own label is all that says where it lives.
+    device: all that is planned is in host memory, and labels don't move it. Without planned memory,
+    a tensor's label is what says where it lives.
     """
 
     def __init__(self, plan: schema.ExecutionPlan) -> None:
@@ -64,10 +67,12 @@ class ArenaDevices:
                 entry.device_type, entry.device_index
             )
 
-    def locate(self, tensor: schema.Tensor) -> tuple[torch.device, torch.device]:
-        """Where a tensor lives, and where its label says that it does."""
+    def locate(self, tensor: schema.Tensor) -> tuple[torch.device, torch.device | None]:
+        """Where a tensor lives, and where its label says that it does, if the label has a say."""
         extra = tensor.extra_tensor_info
         label = device_of(extra.device_type, extra.device_index) if extra else CPU
-        if tensor.allocation_info is None or not self._devices:
+        if tensor.allocation_info is None:
             return label, label
+        if not self._devices:
+            return CPU, None
         return self._devices.get(tensor.allocation_info.memory_id, CPU), label

@@ -5,15 +5,25 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Callable, Sequence
 
+from torchtrt_executorch.runtime.calls import Run
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.kernels import Kernel
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Value, nbytes
+from torchtrt_executorch.runtime.values import Value, nbytes, same_kind
 
 Body = Callable[[Sequence[Value]], None]
+
+
+class Result(Enum):
+    """What an operator does to the argument that is its result."""
+
+    NUMBER = "a number"
+    VIEW = "another tensor's memory"
+    WRITTEN = "a tensor, written in its memory"
 
 
 @dataclass(frozen=True)
@@ -23,16 +33,30 @@ class Prim:
     name: str
     arity: int
     body: Body
+    result: Result
     metadata_only: bool = False
 
-    def check(self, args: Sequence[Value]) -> None:
+    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
+        return () if self.result is Result.WRITTEN else args[-1:]
+
+    def writes(self, args: Sequence[Value]) -> None:
+        return None
+
+    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
         if len(args) != self.arity:
             raise ProgramError(
                 f"{self.name} takes {self.arity} values, but is given {len(args)}"
             )
-
-    def run(self, args: Sequence[Value]) -> None:
-        self.body(args)
+        out = args[-1]
+        is_number = self.result is Result.NUMBER
+        if self.result is not Result.WRITTEN and (out.layout is None) != is_number:
+            raise ProgramError(
+                f"{self.name} returns {self.result.value}, and {out.name} is none"
+            )
+        if self.result is Result.VIEW:
+            same_kind(args[0], out)
+        body = self.body
+        return lambda: body(args)
 
 
 def _number(function: Callable[..., Any]) -> Body:
@@ -87,8 +111,7 @@ def _scalar(args: Sequence[Value]) -> None:
 def _view(args: Sequence[Value]) -> None:
     """``et_view(self, size, out)``: ``out`` becomes ``self``'s memory with another shape."""
     source, size, out = args
-    if out.layout is None:
-        raise ProgramError(f"{out.name} is not a tensor")
+    assert out.layout is not None
     view = source.tensor.view(size.get())
     out.layout.check_shape(tuple(view.shape))
     out.data, out.device, out.label = view, source.device, source.label
@@ -122,41 +145,58 @@ class DeviceCopy:
     recorder: Recorder
     metadata_only: bool = False
 
-    def check(self, args: Sequence[Value]) -> None:
+    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
+        return ()
+
+    def writes(self, args: Sequence[Value]) -> Sequence[Value]:
+        return args[1:2]
+
+    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
         if len(args) != 3:
             raise ProgramError(f"{self.name} takes 3 values, but is given {len(args)}")
-
-    def run(self, args: Sequence[Value]) -> None:
-        source, out = args[0], args[1]
+        source, out, _ = args
         to_device = "_h2d_" in self.name
         host, device = (source, out) if to_device else (out, source)
-        if self.placement.simulate and (
-            host.device.type != "cpu" or device.device.type == "cpu"
-        ):
-            raise DeviceError(
-                f"{self.name} copies {'to' if to_device else 'from'} a device, but is given "
-                f"{source.name} on {source.device} and {out.name} on {out.device}"
-            )
-        out.resize(source.tensor.shape).copy_(source.tensor)
-        self.recorder.copied(source.device, out.device, nbytes(source.tensor))
-        if self.placement.running is not None and nbytes(source.tensor):
-            self.placement.running.wait(device.device)
+        placement, recorder = self.placement, self.recorder
+
+        def run() -> None:
+            if placement.simulate and (
+                host.device.type != "cpu" or device.device.type == "cpu"
+            ):
+                raise DeviceError(
+                    f"{self.name} copies {'to' if to_device else 'from'} a device, but is given "
+                    f"{source.name} on {source.device} and {out.name} on {out.device}"
+                )
+            out.write(source.tensor)
+            recorder.copied(source.device, out.device, nbytes(source.tensor))
+            if placement.running is not None and nbytes(source.tensor):
+                placement.running.wait(device.device)
+
+        return run
 
 
-_PRIMS: dict[str, tuple[int, Body, bool]] = {
+_INTEGERS = ("floordiv", "mod")
+
+_PRIMS: dict[str, tuple[int, Body, Result, bool]] = {
     **{
-        f"executorch_prim::{name}.Scalar": (arity + 1, _number(function), True)
+        f"executorch_prim::{name}.{overload}": (
+            arity + 1,
+            _number(function),
+            Result.NUMBER,
+            True,
+        )
         for name, (arity, function) in _NUMBERS.items()
+        for overload in (("Scalar", "int") if name in _INTEGERS else ("Scalar",))
     },
-    "aten::sym_size.int": (3, _size, True),
-    "aten::sym_stride.int": (3, _stride, True),
-    "aten::sym_numel": (2, _numel, True),
-    "aten::_local_scalar_dense": (2, _scalar, False),
-    "executorch_prim::et_view.default": (3, _view, True),
-    "executorch_prim::et_copy_index.tensor": (3, _copy_index, False),
-    "dim_order_ops::_to_dim_order_copy.out": (5, _copy, False),
-    "dim_order_ops::_clone_dim_order.out": (5, _copy, False),
-    "dim_order_ops::_empty_dim_order.out": (4, _empty, False),
+    "aten::sym_size.int": (3, _size, Result.NUMBER, True),
+    "aten::sym_stride.int": (3, _stride, Result.NUMBER, True),
+    "aten::sym_numel": (2, _numel, Result.NUMBER, True),
+    "aten::_local_scalar_dense": (2, _scalar, Result.NUMBER, False),
+    "executorch_prim::et_view.default": (3, _view, Result.VIEW, True),
+    "executorch_prim::et_copy_index.tensor": (3, _copy_index, Result.WRITTEN, False),
+    "dim_order_ops::_to_dim_order_copy.out": (5, _copy, Result.WRITTEN, False),
+    "dim_order_ops::_clone_dim_order.out": (5, _copy, Result.WRITTEN, False),
+    "dim_order_ops::_empty_dim_order.out": (4, _empty, Result.WRITTEN, False),
 }
 
 

@@ -11,10 +11,11 @@ from executorch.exir import schema
 from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.files import check_writable, staged
 from torchtrt_executorch.runtime.arenas import SharedState
+from torchtrt_executorch.runtime.calling import CallLock
 from torchtrt_executorch.runtime.delegates import Payload
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile, Source, read_program
-from torchtrt_executorch.runtime.method import CallLock, Method
+from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder, Stats
@@ -27,7 +28,10 @@ class Program:
     """A loaded ``.pte``. Methods are prepared when they are first asked for."""
 
     def __init__(
-        self, file: ProgramFile, placement: Placement, stand_ins: StandIns
+        self,
+        file: ProgramFile,
+        placement: Placement,
+        stand_ins: StandIns,
     ) -> None:
         self._file = file
         self._placement = placement
@@ -106,8 +110,8 @@ def load(
     name one only if you trust its author. Those that this process keeps are found without it.
 
     A ``.pte`` is untrusted input: all offsets and indices are checked, nothing is unpickled, and no
-    code is run but torch's out-variants, registered kernels, and the payloads of delegates, which
-    are native code or native models by design.
+    code is run but torch's for operators that ExecuTorch has kernels for, registered kernels, and the
+    payloads of delegates, which are native code or native models by design.
 
     Raises ``ValueError`` for ``ordered_streams`` without a simulation, ``ProgramError`` for a file
     that is damaged or incomplete, ``OSError`` for one that can't

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Mapping
+from typing import Mapping, Sequence
 
 import torch
+
+from torchtrt_executorch.runtime.steps import Kind, Step
 
 
 @dataclass(frozen=True)
@@ -54,27 +56,58 @@ class Stats:
     payloads: Mapping[str, str] = field(default_factory=dict)
 
 
+class Tally:
+    """How often a method ran, and its steps.
+
+    Only a call of the method writes to it, and those don't overlap: no lock is taken.
+
+    Attributes:
+        calls: Calls that ran each step once.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.calls = 0
+        self._steps = steps
+        self._branching = 0
+        self._runs = [0] * len(steps)
+
+    def add(self, runs: Sequence[int]) -> None:
+        """Count a call that ran each step as often as ``runs`` says."""
+        self._branching += 1
+        self._runs = [old + new for old, new in zip(self._runs, runs, strict=True)]
+
+    @property
+    def total(self) -> int:
+        """The number of calls."""
+        return self.calls + self._branching
+
+    def of(self, kind: Kind) -> Counter[str]:
+        """How often the steps of one kind ran, by name."""
+        counts: Counter[str] = Counter()
+        for step, runs in zip(self._steps, self._runs, strict=True):
+            if step.kind is kind and runs + self.calls:
+                counts[step.name] += runs + self.calls
+        return counts
+
+
 class Recorder:
     """Thread-safe counters behind :class:`Stats`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls: Counter[str] = Counter()
-        self._kernels: Counter[str] = Counter()
-        self._delegates: Counter[str] = Counter()
+        self._tallies: list[tuple[str, Tally]] = []
         self._copies: dict[str, Traffic] = {}
         self._staged: dict[str, Staging] = {}
         self._not_run: set[str] = set()
         self._stand_ins: set[str] = set()
         self._payloads: dict[str, str] = {}
 
-    def called(
-        self, method: str, kernels: Mapping[str, int], delegates: Mapping[str, int]
-    ) -> None:
+    def tally(self, method: str, steps: Sequence[Step]) -> Tally:
+        """Return a method's own counts, which are added to those of the program."""
+        tally = Tally(steps)
         with self._lock:
-            self._calls[method] += 1
-            self._kernels.update(kernels)
-            self._delegates.update(delegates)
+            self._tallies.append((method, tally))
+        return tally
 
     def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
         """Count a copy; one that stays on a host is nobody's traffic."""
@@ -118,10 +151,18 @@ class Recorder:
 
     def snapshot(self) -> Stats:
         with self._lock:
+            calls: Counter[str] = Counter()
+            kernels: Counter[str] = Counter()
+            delegates: Counter[str] = Counter()
+            for method, tally in self._tallies:
+                if tally.total:
+                    calls[method] += tally.total
+                kernels += tally.of(Kind.KERNEL)
+                delegates += tally.of(Kind.DELEGATE)
             return Stats(
-                dict(self._calls),
-                dict(self._kernels),
-                dict(self._delegates),
+                dict(calls),
+                dict(kernels),
+                dict(delegates),
                 dict(self._copies),
                 dict(self._staged),
                 frozenset(self._not_run),

@@ -22,15 +22,15 @@ class Value:
 
     ``data`` is a ``torch.Tensor``, ``int``, ``float``, ``bool``, ``str``, ``None``, a list of
     ``bool`` or ``float``, or a :class:`Boxed` list. ``layout`` is set for tensors. ``device`` is
-    where a tensor lives now; ``label`` is where its metadata says that it does. A tensor is
-    ``planned`` into an arena, or ``constant``; it is ``initialized`` if the file has bytes for it.
+    where a tensor lives now; ``label`` is where its metadata says that it does, None where it has no
+    say. A tensor is ``planned`` into an arena, or ``constant``; it is ``initialized`` if the file has bytes for it.
     """
 
     name: str
     data: Any = None
     layout: TensorLayout | None = None
     device: torch.device = CPU
-    label: torch.device = CPU
+    label: torch.device | None = CPU
     constant: bool = False
     planned: bool = False
     initialized: bool = False
@@ -49,6 +49,14 @@ class Value:
                 v for v in self.data.items if v is not None and v.layout is not None
             ]
         return ()
+
+    @property
+    def signature(self) -> object:
+        """What doesn't change of it between calls, to be compared."""
+        layout = self.layout
+        if layout is None:
+            return type(self.data)
+        return layout.dtype, layout.sizes, layout.dim_order, layout.dynamism
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -128,6 +136,12 @@ class ValueTable:
         self.values = [Value(f"value {index}") for index in range(len(serialized))]
         for value, val in zip(self.values, serialized, strict=True):
             self._fill(value, val)
+
+    def share_constants(self, other: ValueTable) -> None:
+        """Hold the constants that ``other``, of the same plan, holds."""
+        for value, twin in zip(self.values, other.values, strict=True):
+            if value.constant:
+                value.data = twin.data
 
     def at(self, index: int, what: str) -> Value:
         if not 0 <= index < len(self.values):
@@ -223,6 +237,19 @@ def _from_bytes(data: memoryview, layout: TensorLayout) -> torch.Tensor:
         flat = flat.clone()
     strides = layout.strides(layout.sizes)
     return flat.view(layout.dtype).as_strided(layout.sizes, strides)
+
+
+def same_kind(source: Value, target: Value) -> None:
+    """Raise ``ProgramError`` unless ``target`` may be given the ``data`` of ``source``."""
+    one, other = source.layout, target.layout
+    if (one and one.dtype) != (other and other.dtype):
+        raise ProgramError(
+            f"{source.name} can't become {target.name}: "
+            + " and ".join(
+                f"{v.layout.dtype if v.layout else 'no tensor'}"
+                for v in (source, target)
+            )
+        )
 
 
 def _kind(data: Any) -> str:

@@ -9,7 +9,11 @@ from typing import Any, Callable, final
 
 import pytest
 import torch
-from executorch.exir import schema, to_edge_transform_and_lower
+from executorch.exir import (
+    ExecutorchBackendConfig,
+    schema,
+    to_edge_transform_and_lower,
+)
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import (
@@ -23,7 +27,13 @@ from executorch.exir.backend.partitioner import (
 )
 from torch.export import ExportedProgram, export
 
-from torchtrt_executorch.runtime import DeviceError, ProgramError, Traffic, load
+from torchtrt_executorch.runtime import (
+    DeviceError,
+    ProgramError,
+    Staging,
+    Traffic,
+    load,
+)
 
 from . import programs
 from .test_methods import edited, instructions
@@ -246,13 +256,34 @@ def test_a_target_device_that_is_none(value: bytes) -> None:
         _run(spoil)
 
 
+def test_without_device_memory_the_cuda_delegate_moves_its_tensors() -> None:
+    """Labels alone move nothing: so it was planned before executorch 1.4."""
+    edge = to_edge_transform_and_lower(
+        export(Model(), (torch.randn(2, 3),)), partitioner=[MulOn("cuda:0")]
+    )
+    config = ExecutorchBackendConfig(enable_non_cpu_memory_planning=False)
+    pte = bytes(edge.to_executorch(config).buffer)
+    program = load(pte, simulate_devices=True)
+    program.run(torch.randn(2, 3))
+    staging = Staging(1, Traffic(2, 2 * 24), Traffic(1, 24))
+    assert program.stats().staged == {"forward/0 (CudaBackend)": staging}
+    assert program.stats().copies == {}
+
+
 def test_a_cpu_delegate_takes_no_device_tensor() -> None:
     def move(program: schema.Program) -> None:
         plan = program.execution_plan[0]
         (call,) = instructions(program, schema.DelegateCall)[:1]
-        plan.values[call.args[0]].val.extra_tensor_info = schema.ExtraTensorInfo(
+        tensor = plan.values[call.args[0]].val
+        tensor.extra_tensor_info = schema.ExtraTensorInfo(
             device_type=schema.DeviceType.CUDA
         )
+        sizes, where = plan.non_const_buffer_sizes, tensor.allocation_info
+        sizes.append(sizes[where.memory_id])
+        where.memory_id = len(sizes) - 1
+        plan.non_const_buffer_device = [
+            schema.NonConstBufferDevice(where.memory_id, schema.DeviceType.CUDA, 0)
+        ]
 
     pte = edited(programs.build(programs.named("xnnpack_mlp")), move)
     with pytest.raises(DeviceError, match="XnnpackBackend.*works on host tensors"):

@@ -135,6 +135,18 @@ def test_agrees_with_eager(config: str, simulate: bool) -> None:
         torch.testing.assert_close(program.run(x)[0], model(x))
 
 
+@pytest.mark.parametrize("simulate", [False, True])
+def test_labels_move_nothing_that_is_planned_on_the_host(simulate: bool) -> None:
+    """A host kernel reads what an engine writes, with a GPU, without one, and in a simulation."""
+    model, pte = build(TwoEngines, HOST)
+    program = _load(pte, simulate_devices=simulate)
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(program.run(x)[0], model(x))
+    stats = program.stats()
+    assert stats.copies == {} and len(stats.staged) == 2
+
+
 @needs_device_copies
 @pytest.mark.parametrize("config", [COPIED, RESIDENT])
 def test_device_resident_io_is_bound_and_says_nothing(

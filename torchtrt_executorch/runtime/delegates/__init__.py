@@ -150,6 +150,18 @@ def load_delegate(context: DelegateContext) -> Delegate:
     return _backend(context.backend_id)(context)
 
 
+def clone_delegate(loaded: Delegate | None, context: DelegateContext) -> Delegate:
+    """Load a delegate, sharing what it can with one that is ``loaded``, to be run beside it.
+
+    A delegate says how by a method ``clone``, which takes the context and returns the other one.
+    """
+    clone = getattr(loaded, "clone", None)
+    if clone is None:
+        return load_delegate(context)
+    made: Delegate = clone(context)
+    return made
+
+
 def _backend(backend_id: str) -> Backend:
     if backend_id in _registered:
         return _registered[backend_id]

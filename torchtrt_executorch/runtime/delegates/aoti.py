@@ -15,7 +15,7 @@ from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.runtime.delegates import DelegateContext, Payload
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.values import Value, nbytes
 from torchtrt_executorch.stand_ins import StandIn
 
 
@@ -29,17 +29,18 @@ class AotiDelegate:
 
     def __init__(self, context: DelegateContext) -> None:
         self._name = context.name
-        self._device = context.target_device("cuda:0")
-        self._num_inputs = context.num_inputs
+        self.device = context.target_device("cuda:0")
+        self.num_inputs = context.num_inputs
+        self._recorder = context.recorder
         library, weights = _blobs(context)
         if gpus := capabilities(library):
             built_by = f"AOTInductor for {', '.join(gpus)}"
             context.recorder.loaded(self._name, built_by)
         self._model: Any | StandIn | AbsentPayload
-        if self._device.type == "cuda" and context.placement.stands_in:
+        if self.device.type == "cuda" and context.placement.stands_in:
             self._model = context.stand_in() or AbsentPayload(context, "a CUDA device")
         else:
-            self._model = _load(context.name, library, weights, self._device)
+            self._model = _load(context.name, library, weights, self.device)
 
     @staticmethod
     def parts(payload: Payload) -> tuple[memoryview, memoryview]:
@@ -48,23 +49,19 @@ class AotiDelegate:
 
     def execute(self, args: Sequence[Value]) -> None:
         """Run on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's device."""
-        for value in args:
-            if value.layout is not None and value.device != self._device:
-                raise DeviceError(
-                    f"{value.name} lives on {value.device}, and {self._name} takes tensors on "
-                    f"{self._device} alone: a copy (et_copy::_h2d_copy) is missing, or the tensor "
-                    "is mislabelled"
-                )
-        outputs = args[self._num_inputs :]
+        outputs = args[self.num_inputs :]
+        elsewhere = [
+            value
+            for value in args
+            if value.layout is not None and value.device != self.device
+        ]
+        if elsewhere:
+            self._serve(elsewhere, outputs)
         if isinstance(self._model, AbsentPayload):
             self._model.run(outputs)
             return
-        inputs = [value.tensor for value in args[: self._num_inputs]]
-        if isinstance(self._model, StandIn):
-            results = self._model(inputs)
-        else:
-            with _on(self._device):
-                results = self._model.run(inputs)
+        inputs = [value.tensor for value in args[: self.num_inputs]]
+        results = self._run(self._model, inputs)
         if len(results) != len(outputs):
             raise ProgramError(
                 f"{self._name} returned {len(results)} tensors, and the program wants "
@@ -72,6 +69,33 @@ class AotiDelegate:
             )
         for output, result in zip(outputs, results, strict=True):
             output.write(result)
+
+    def _run(self, model: Any, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        results: Sequence[torch.Tensor]
+        if isinstance(model, StandIn):
+            return model(inputs)
+        if self.device.type == "cpu":
+            results = model.run(inputs)
+            return results
+        with torch.cuda.device(self.device):
+            results = model.run([tensor.to(self.device) for tensor in inputs])
+        return results
+
+    def _serve(self, elsewhere: Sequence[Value], outputs: Sequence[Value]) -> None:
+        """Count what is in host memory because nothing is planned on a device: it is moved here.
+
+        So does the backend of executorch 1.3, whose programs are planned so.
+        """
+        sizes: tuple[list[int], list[int]] = [], []
+        for value in elsewhere:
+            if value.device.type != "cpu" or value.label is not None:
+                raise DeviceError(
+                    f"{value.name} lives on {value.device}, and {self._name} takes tensors on "
+                    f"{self.device} alone: a copy (et_copy::_h2d_copy) is missing, or the tensor "
+                    "is mislabelled"
+                )
+            sizes[value in outputs].append(nbytes(value.tensor))
+        self._recorder.staged(self._name, *sizes)
 
 
 def _blobs(context: Payload) -> tuple[memoryview, memoryview]:

@@ -1,0 +1,254 @@
+"""What a file may do with the kernels that it can name: anything but harm the process.
+
+``python tests/fuzz/kernels.py FIRST COUNT`` runs ``COUNT`` hostile programs for each operator, from
+the seed ``FIRST`` on. Their arguments are of the types that the operator's schema asks for, since
+anything else is refused before it runs, and otherwise as bad as can be: shapes that don't go
+together, indices beyond every end, sizes that overflow. A program may be refused, or run; the process
+has to live, and memory around the planned tensors has to stay what it was.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+import warnings
+from typing import Any
+
+import torch
+from executorch.exir import schema
+from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
+from executorch.exir.tensor import make_allocation_info, scalar_type_enum
+
+from torchtrt_executorch.runtime import ProgramError, load
+from torchtrt_executorch.runtime.operators import executorch_kernels
+
+DTYPES = (
+    torch.float32,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+    torch.float16,
+    torch.float64,
+)
+INTS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    -1,
+    -2,
+    7,
+    100,
+    -100,
+    2**31,
+    -(2**31),
+    2**40,
+    2**63 - 1,
+    -(2**63),
+)
+GAP = 64
+"""Bytes on either side of each planned tensor, which nothing may write."""
+
+
+class Plan:
+    """One method that calls one operator once."""
+
+    def __init__(
+        self, name: str, op: torch._ops.OpOverload, rng: random.Random
+    ) -> None:
+        self.rng = rng
+        self.values: list[schema.EValue] = []
+        self.buffers: list[bytes] = []
+        self.size = 0
+        self.gaps = [self.gap()]
+        self.outputs: list[int] = []
+        self.shape = self.some_shape()
+        self.dtype = rng.choice((*DTYPES[:2] * 3, *DTYPES))
+        args = [self.argument(a) for a in op._schema.arguments]
+        returned = self.outputs[0] if self.outputs else self.add(schema.Null())
+        operator, _, overload = name.partition(".")
+        call = schema.KernelCall(0, [*args, returned])
+        self.plan = schema.ExecutionPlan(
+            name=name,
+            container_meta_type=schema.ContainerMetadata("", ""),
+            values=self.values,
+            inputs=[],
+            outputs=self.gaps,
+            chains=[schema.Chain([], [], [schema.Instruction(call)], None)],
+            operators=[schema.Operator(operator, overload)],
+            delegates=[],
+            non_const_buffer_sizes=[0, self.size],
+        )
+
+    def add(self, value: Any) -> int:
+        self.values.append(schema.EValue(value))
+        return len(self.values) - 1
+
+    def gap(self) -> int:
+        """Memory that the method returns, and that nothing may have written."""
+        gap = schema.Tensor(
+            scalar_type=schema.ScalarType.BYTE,
+            storage_offset=0,
+            sizes=[GAP],
+            dim_order=[0],
+            requires_grad=False,
+            layout=0,
+            data_buffer_idx=0,
+            allocation_info=make_allocation_info(1, self.size),
+            shape_dynamism=schema.TensorShapeDynamism.STATIC,
+        )
+        self.size += GAP
+        return self.add(gap)
+
+    def some_shape(self) -> list[int]:
+        sizes = (0, 1, 1, 2, 3, 4, 8)
+        return [
+            self.rng.choice(sizes)
+            for _ in range(self.rng.choice((0, 1, 2, 2, 3, 4, 4)))
+        ]
+
+    def argument(self, argument: Any) -> int:
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        index = self.value(str(argument.real_type), written)
+        if written:
+            self.outputs.append(index)
+        return index
+
+    def value(self, kind: str, written: bool = False) -> int:
+        rng = self.rng
+        if kind.startswith("Optional["):
+            if rng.random() < 0.4:
+                return self.add(schema.Null())
+            kind = kind[len("Optional[") : -1]
+        if kind.startswith("List["):
+            return self.list_of(kind[len("List[") : -1], written)
+        if kind == "Tensor":
+            return self.tensor(written)
+        if kind in ("number", "float"):
+            number = rng.choice((0.0, 1.5, -1.0, float("nan"), float("inf"), 1e300))
+            return self.add(schema.Double(number))
+        if kind == "bool":
+            return self.add(schema.Bool(rng.random() < 0.5))
+        if kind == "str":
+            texts = ("none", "tanh", "floor", "trunc", "x", "")
+            return self.add(schema.String(rng.choice(texts)))
+        if kind in ("ScalarType", "Layout", "MemoryFormat"):
+            return self.add(schema.Int(rng.choice((0, 1, 3, 4, 6, 11, 99))))
+        if kind == "int":
+            return self.add(schema.Int(self.integer()))
+        return self.add(schema.Null())
+
+    def integer(self) -> int:
+        return self.rng.choice(INTS[:5] if self.rng.random() < 0.8 else INTS)
+
+    def list_of(self, kind: str, written: bool) -> int:
+        count = self.rng.choice((0, 1, 2, 2, 3, 4, 5))
+        if kind == "bool":
+            return self.add(schema.BoolList([self.rng.random() < 0.5] * count))
+        if kind == "float":
+            return self.add(schema.DoubleList([self.rng.random() * 4] * count))
+        items = [self.value(kind, written) for _ in range(count)]
+        if kind == "Tensor":
+            return self.add(schema.TensorList(items))
+        if kind == "Optional[Tensor]":
+            empty = [isinstance(self.values[i].val, schema.Null) for i in items]
+            pairs = zip(items, empty, strict=True)
+            return self.add(
+                schema.OptionalTensorList([-1 if e else i for i, e in pairs])
+            )
+        return self.add(schema.IntList(items))
+
+    def tensor(self, written: bool) -> int:
+        rng = self.rng
+        sizes = list(self.shape) if rng.random() < 0.7 else self.some_shape()
+        dtype = self.dtype if rng.random() < 0.8 else rng.choice(DTYPES)
+        bounded = written and rng.random() < 0.8
+        if bounded and rng.random() < 0.9:  # large enough for most results
+            sizes = [16] * len(sizes)
+        nbytes = dtype.itemsize
+        for size in sizes:
+            nbytes *= size
+        bound = schema.TensorShapeDynamism.DYNAMIC_BOUND
+        static = schema.TensorShapeDynamism.STATIC
+        tensor = schema.Tensor(
+            scalar_type=scalar_type_enum(dtype),
+            storage_offset=0,
+            sizes=sizes,
+            dim_order=list(range(len(sizes))),
+            requires_grad=False,
+            layout=0,
+            data_buffer_idx=0,
+            allocation_info=None,
+            shape_dynamism=bound if bounded else static,
+        )
+        if written:
+            tensor.allocation_info = make_allocation_info(1, self.size)
+            self.size += -(-nbytes // 16) * 16
+            self.gaps.append(self.gap())
+        else:
+            self.buffers.append(self.content(dtype, nbytes))
+            tensor.data_buffer_idx = len(self.buffers)
+        return self.add(tensor)
+
+    def content(self, dtype: torch.dtype, nbytes: int) -> bytes:
+        kind = self.rng.random()
+        if dtype in (torch.int32, torch.int64) and kind < 0.8:
+            code, choices = ("i", INTS[:10]) if dtype == torch.int32 else ("q", INTS)
+            if kind < 0.5:
+                choices = INTS[:4]
+            numbers = [
+                self.rng.choice(choices) for _ in range(nbytes // dtype.itemsize)
+            ]
+            return struct.pack(f"<{len(numbers)}{code}", *numbers)
+        if dtype == torch.bool:
+            return bytes(self.rng.choice((0, 1)) for _ in range(nbytes))
+        return self.rng.randbytes(nbytes)
+
+
+def program(plan: Plan) -> bytes:
+    """The ``.pte`` of one plan."""
+    made = schema.Program(
+        version=0,
+        execution_plan=[plan.plan],
+        constant_buffer=[schema.Buffer(data) for data in (b"", *plan.buffers)],
+        backend_delegate_data=[],
+        segments=[],
+        constant_segment=schema.SubsegmentOffsets(0, []),
+    )
+    return bytes(serialize_pte_binary(PTEFile(program=made)))
+
+
+def run(first: int, count: int, only: str = "") -> tuple[int, int]:
+    """Run programs of every operator. Return how many ran to their end, and how many were refused.
+
+    Raises ``AssertionError`` where memory changed that nothing was planned in.
+    """
+    import torch.ao.quantization.fx._decomposed
+
+    ran = refused = 0
+    for name in sorted(executorch_kernels()):
+        namespace, _, rest = name.partition("::")
+        operator, _, overload = rest.partition(".")
+        packet = getattr(getattr(torch.ops, namespace), operator, None)
+        op = getattr(packet, overload or "default", None)
+        if only not in name or op is None:
+            continue
+        for seed in range(first, first + count):
+            plan = Plan(name, op, random.Random(f"{name} {seed}"))
+            print(f"{name} {seed}", file=sys.stderr, flush=True)
+            try:
+                method = load(program(plan)).method(name)
+                assert not any(gap.any() for gap in method()), f"{name} {seed}"
+                ran += 1
+            except ProgramError:
+                refused += 1
+    return ran, refused
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    print(*run(int(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:])))
