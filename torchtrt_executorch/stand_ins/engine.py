@@ -41,9 +41,8 @@ class StandInEngine:
         self._found: StandIn | None = None
 
     def has_stand_in(self) -> bool:
-        """Whether there is something to run in its place."""
-        self._found = self._found or stand_in_of(self._plan)
-        return self._found is not None
+        """Whether there is something to run in its place; it is loaded when it is needed."""
+        return is_emulated(self._plan) or self._look() is not None
 
     def stand_in(self) -> StandIn:
         """What runs in the engine's place.
@@ -51,9 +50,12 @@ class StandInEngine:
         Raises:
             NeedsGpuError: There is nothing.
         """
-        if not self.has_stand_in():
+        if (found := self._look()) is None:
             raise NeedsGpuError("running an engine that was built elsewhere")
-        assert self._found is not None
+        return found
+
+    def _look(self) -> StandIn | None:
+        self._found = self._found or stand_in_of(self._plan)
         return self._found
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -111,18 +111,14 @@ class StandIn:
                 )
             )
 
-    def archive(self, prefix: bytes = b"") -> bytes:
-        """Return the ``torch.export`` archive that holds it; equal programs give equal bytes.
-
-        Args:
-            prefix: What comes before it; weights are too large to put it there afterwards.
-        """
+    def archive(self) -> bytes:
+        """Return the ``torch.export`` archive that holds it; equal programs give equal bytes."""
         stream = io.BytesIO()
         torch.export.save(self._program, stream)
-        return b"".join((prefix, stream.getbuffer()))
+        return stream.getvalue()
 
     @classmethod
-    def from_archive(cls, archive: bytes | memoryview) -> StandIn:
+    def from_archive(cls, archive: bytes) -> StandIn:
         """Return the program in ``archive``, which has to come from someone who is trusted.
 
         Its operators are looked up by name, its symbolic shapes are parsed by sympy, and PyTorch

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import warnings
+import weakref
 from typing import Any
 
 import torch
@@ -115,6 +116,7 @@ class _Rewrite:
         with warnings.catch_warnings():  # the bytes are read-only, and nobody writes
             warnings.filterwarnings("ignore", message=".*not writable")
             tensor = torch.frombuffer(data, dtype=torch.uint8)
+        vars(tensor)["__deepcopy__"] = _Shared(tensor)
         return self._lift(held, tensor)
 
     def _lift(self, held: Node, tensor: torch.Tensor) -> Node:
@@ -157,3 +159,23 @@ class _Rewrite:
             constants=self._constants,
             verifiers=program.verifiers,
         )
+
+
+class _Shared:
+    """The ``__deepcopy__`` of a tensor that nobody writes: it is its own copy.
+
+    ExecuTorch copies each delegate's program, with all that it holds, before it is lowered.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = weakref.ref(tensor)
+
+    def __call__(self, memo: dict[int, Any]) -> torch.Tensor | None:
+        return self._tensor()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ordinary, ()  # of the tensor that is unpickled
+
+
+def _ordinary() -> None:
+    """Return no ``__deepcopy__``, which has a tensor copied as Python copies what it can pickle."""

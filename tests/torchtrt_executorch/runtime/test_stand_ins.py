@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from torchtrt_executorch import emulated_engines, stand_ins
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.emulation.payload import MAGIC
+from torchtrt_executorch.emulation.payload import load as load_payload
 from torchtrt_executorch.runtime import ProgramError, load, save_stand_ins
 from torchtrt_executorch.runtime.files import read_program
 from torchtrt_executorch.stand_ins import StandIn, digest
@@ -63,7 +64,7 @@ def with_an_engine(seed: int) -> tuple[bytes, StandIn]:
         )
         edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
     pte = bytes(edge.to_executorch().buffer)
-    program = StandIn.from_archive(engine_of(pte)[len(MAGIC) :])
+    program = load_payload(engine_of(pte))
 
     def spoil(program: schema.Program) -> None:
         (inline,) = program.backend_delegate_data
