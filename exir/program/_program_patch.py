@@ -22,19 +22,29 @@ from torchtrt_executorch.files import (
     write_program,
 )
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
+from torchtrt_executorch.progress import as_step
 
 
 def apply(module: ModuleType) -> None:
-    """Wrap the two ways into ExecuTorch, and the two ways out of it."""
-    manager = module.ExecutorchProgramManager
+    """Wrap the two ways into ExecuTorch, and the ways out of it."""
+    edge, manager = module.EdgeProgramManager, module.ExecutorchProgramManager
+    lower = module.to_edge_transform_and_lower
     vars(module).update(
         serialize_for_executorch=wrapped(module.serialize_for_executorch, _serialize),
         to_edge=wrapped(module.to_edge, _lower, like=undecorated(module.to_edge)),
         to_edge_transform_and_lower=wrapped(
-            module.to_edge_transform_and_lower,
+            wrapped(
+                lower,
+                as_step("ExecuTorch: to_edge_transform_and_lower"),
+                like=undecorated(lower),
+            ),
             _lower,
-            like=undecorated(module.to_edge_transform_and_lower),
         ),
+    )
+    edge.to_executorch = wrapped(
+        edge.to_executorch,
+        as_step("ExecuTorch: to_executorch"),
+        like=undecorated(edge.to_executorch),
     )
     manager.save = wrapped(manager.save, _save)
     manager.write_tensor_data_to_file = wrapped(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Callable
 
+from torch.fx import GraphModule
 from torch_tensorrt.dynamo import _allocator_routing
 from torch_tensorrt.dynamo._build_fallback import convert_or_leave
 from torch_tensorrt.dynamo._build_progress import convert_aloud
@@ -22,6 +23,7 @@ from torch_tensorrt.dynamo._lowering_fallback import lower_what_lowers
 from torch_tensorrt.dynamo.conversion._refusals import convert_named
 
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
+from torchtrt_executorch.progress import as_step
 
 
 def apply(module: ModuleType) -> None:
@@ -31,7 +33,11 @@ def apply(module: ModuleType) -> None:
     vars(module).update(
         _output_allocator_ops=_allocator_routing._output_allocator_ops,
         _route_output_allocator_ops=_allocator_routing._route_output_allocator_ops,
-        compile=wrapped(module.compile, _for_executorch, doc=DOC),
+        compile=wrapped(
+            wrapped(module.compile, as_step("Torch-TensorRT: compile")),
+            _for_executorch,
+            doc=DOC,
+        ),
         cross_compile_for_windows=wrapped(
             cross, _for_executorch, like=undecorated(cross), doc=DOC
         ),
@@ -45,6 +51,7 @@ def apply(module: ModuleType) -> None:
         ),
         convert_module=_inside_out(
             module.convert_module,
+            as_step(_engine),
             convert_aloud,
             convert_named,
             _allocator_routing.convert_guarded,
@@ -60,6 +67,11 @@ def _inside_out(
     for around in arounds:
         function = wrapped(function, around)
     return function
+
+
+def _engine(module: GraphModule, *args: Any, **kwargs: Any) -> str:
+    operators = sum(node.op.startswith("call_") for node in module.graph.nodes)
+    return f"Torch-TensorRT: engine {kwargs.get('name', '')}, {operators} operators"
 
 
 def _for_executorch(

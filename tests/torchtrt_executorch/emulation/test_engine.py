@@ -22,8 +22,7 @@ import torch_tensorrt
 from torch.fx import GraphModule
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.emulation import emulation_enabled
-from torchtrt_executorch.emulation import flat
+from torchtrt_executorch.emulation import emulation_enabled, flat
 from torchtrt_executorch.emulation.payload import MAGIC, dump, is_emulated, load
 
 needs_objects = pytest.mark.skipif(

@@ -178,6 +178,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{_ARG_VALIDATOR}:EdgeOpArgValidator.call_function(target)",
             f"{PROGRAM}:to_edge(programs)",
             f"{PROGRAM}:to_edge_transform_and_lower(programs, partitioner)",
+            f"{PROGRAM}:EdgeProgramManager.to_executorch(config)",
             f"{PROGRAM}:ExecutorchProgramManager.save(path)",
             f"{PROGRAM}:ExecutorchProgramManager.write_tensor_data_to_file(outdir)",
             f"{PROGRAM}:serialize_for_executorch",

@@ -1,0 +1,68 @@
+"""What a long compilation or export is at: lines on a terminal, and in the log elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a step may take before a terminal is told of it: most models are small.
+PATIENCE = 2.0
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Say on a terminal that the step ``name`` is under way, once it takes long, and how long it took.
+
+    Where stderr is none, its seconds are logged at INFO. Steps may hold steps.
+    """
+    terminal = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+    if terminal is None:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            logger.info("%s: %.1f s", name, time.monotonic() - began)
+        return
+    told = threading.Lock()
+
+    def tell() -> None:
+        if told.acquire(blocking=False):
+            print(f"{name} ...", file=terminal, flush=True)
+
+    timer = threading.Timer(PATIENCE, tell)
+    timer.daemon = True
+    timer.start()
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        seconds = time.monotonic() - began
+        if seconds >= PATIENCE:
+            tell()
+            print(f"{name}: {seconds:.1f} s", file=terminal, flush=True)
+        else:
+            told.acquire(blocking=False)  # it is too late
+
+
+def as_step(name: str | Callable[..., str]) -> Callable[..., Any]:
+    """Return what makes a call a step, for :func:`~torchtrt_executorch.overlay.wrapping.wrapped`.
+
+    Args:
+        name: Of the step, or what says it for the call's arguments.
+    """
+
+    def around(
+        function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        with step(name if isinstance(name, str) else name(*args, **kwargs)):
+            return function(*args, **kwargs)
+
+    return around
