@@ -15,6 +15,10 @@ from torchtrt_executorch.stand_ins import Buffer
 _MAGICS = {b"ftrt": TENSORRT, b"vtrt": TENSORRT_RTX}
 #: Where a plan says which version has built it, a byte each for the version's parts.
 _VERSION = slice(24, 28)
+#: Where a TensorRT-RTX plan says for which GPUs, a bit each; of 1.5, found by building for each.
+_TARGETS = slice(32, 36)
+_TARGET_BITS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121", "sm_121+")
+_TARGETS_KNOWN = ("1.5.",)
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,19 @@ def origin(plan: Buffer) -> Origin:
         return Origin(builder, "", f"{builder.name}, cut short before its version")
     version = ".".join(map(str, header[_VERSION]))
     return Origin(builder, version, f"{builder.name} {version}")
+
+
+def targets(plan: Buffer) -> tuple[str, ...] | None:
+    """Return the GPUs that a plan was built for, as ``sm_80``; ``sm_121+`` is all after it.
+
+    None if it doesn't say, which only plans of TensorRT-RTX do, or not in a way that is known.
+    """
+    built_by = origin(plan)
+    if built_by.builder is not TENSORRT_RTX or not built_by.version.startswith(
+        _TARGETS_KNOWN
+    ):
+        return None
+    bits = int.from_bytes(bytes(memoryview(plan)[_TARGETS]), "little")
+    if not bits or bits >> len(_TARGET_BITS):
+        return None
+    return tuple(gpu for bit, gpu in enumerate(_TARGET_BITS) if bits >> bit & 1)

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from torchtrt_executorch import __version__
+from torchtrt_executorch.cli.exits import EXITS, in_sentences
 from torchtrt_executorch.cli.inspect import inspect
 from torchtrt_executorch.cli.run import run
 from torchtrt_executorch.cli.status import status
 
-app = typer.Typer(
-    help="One .pte over TensorRT, ExecuTorch's CUDA backend and CPU kernels.",
-    no_args_is_help=True,
-    add_completion=False,
-)
-app.command()(status)
-app.command()(inspect)
-app.command()(run)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.command(epilog=EXITS["status"])(in_sentences(status))
+app.command(epilog=EXITS["inspect"])(in_sentences(inspect))
+app.command(epilog=EXITS["run"])(in_sentences(run))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"torchtrt-executorch {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=EXITS[""])
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """One .pte over TensorRT, ExecuTorch's CUDA backend and CPU kernels."""

@@ -2,29 +2,134 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from torchtrt_executorch.cli.exits import FOUND, unable
+from torchtrt_executorch.files import check_writable, staged
+
+if TYPE_CHECKING:
+    from torchtrt_executorch.inspection.facts import Facts, Method
+
 
 def inspect(
-    path: Annotated[
-        Path, typer.Argument(help="The .pte.", exists=True, dir_okay=False)
-    ],
+    path: Annotated[Path, typer.Argument(help="The .pte.")],
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page of it: one file, no network."),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(help="Write the picture of one method alone."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all of it as JSON.")
+    ] = False,
+    diff: Annotated[
+        Path | None,
+        typer.Option(help="An earlier export; say what changed since."),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(help="A .ptd file; repeatable. By default those beside the .pte."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="The method that --svg draws.")
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="A GPU that it has to run on, such as sm_87."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if there are warnings.")
+    ] = False,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(help="A kind of finding to leave out, such as emulated."),
+    ] = None,
 ) -> None:
-    """Print the methods, delegates, engines and kernels of a .pte, without running any of it."""
-    # Here, so that commands that need no torch don't wait for it.
-    from torchtrt_executorch.cli.contents import tables
-    from torchtrt_executorch.runtime.errors import ProgramError
-    from torchtrt_executorch.runtime.files import read_program
+    """Say what is in a .pte: methods, delegates, engines, kernels, and what could be better.
 
-    console = Console()
+    Nothing of the file is run.
+    """
+    targets = [_target(out, kind) for out, kind in ((html, ".html"), (svg, ".svg"))]
+    # Here, so that commands that need no torch don't wait for it.
+    from torchtrt_executorch.cli.tables import changes_table, show_findings, tables
+    from torchtrt_executorch.inspection.advice import advise
+    from torchtrt_executorch.inspection.data import as_data
+    from torchtrt_executorch.inspection.difference import difference
+    from torchtrt_executorch.inspection.page import page
+    from torchtrt_executorch.inspection.picture import svg as picture
+
+    facts = _read(path, data)
+    changes = None if diff is None else difference(_read(diff, None), facts)
     try:
-        for table in tables(read_program(path)):
+        findings = [
+            each for each in advise(facts, gpu) if each.name not in (ignore or ())
+        ]
+    except ValueError as error:
+        raise unable(f"--gpu: {error}") from None
+    drawn = None if svg is None else _drawn(facts, method)
+    if targets[0] is not None:
+        _write(targets[0], page(facts, findings))
+    if targets[1] is not None and drawn is not None:
+        _write(targets[1], picture(drawn))
+    console = Console()
+    if as_json:
+        print(json.dumps(as_data(facts, findings, changes)))
+    elif changes is not None:
+        console.print(changes_table(changes))
+    elif html is None and svg is None:
+        for table in tables(facts):
             console.print(table)
+    if not as_json:
+        show_findings(console, findings)
+    if strict and any(each.level == "warning" for each in findings):
+        raise typer.Exit(FOUND)
+
+
+def _target(out: Path | None, kind: str) -> Path | None:
+    """Where a file is to be written, checked before any work is done."""
+    if out is None:
+        return None
+    if out.suffix.lower() != kind:
+        raise unable(f"{out}: --{kind[1:]} writes a file that ends in {kind}")
+    try:
+        return check_writable(out)
+    except OSError as error:
+        raise unable(str(error)) from None
+
+
+def _write(target: Path, text: str) -> None:
+    with staged(target) as folder:
+        (folder / target.name).write_text(text, encoding="utf-8")
+    Console(stderr=True).print(Text(f"Wrote {target}"), soft_wrap=True)
+
+
+def _read(path: Path, data: list[Path] | None) -> Facts:
+    from torchtrt_executorch.inspection import read
+    from torchtrt_executorch.runtime.errors import ProgramError
+
+    try:
+        return read(path, data)
+    except IsADirectoryError:
+        raise unable(f"{path}: it is a folder; give it the .pte") from None
+    except OSError as error:
+        raise unable(f"{path}: {error.strerror or error}") from None
     except ProgramError as error:
-        Console(stderr=True).print(Text(f"{path}: {error}", "red"))
-        raise typer.Exit(2) from None
+        raise unable(f"{path}: {error}") from None
+
+
+def _drawn(facts: Facts, name: str | None) -> Method:
+    methods = {each.name: each for each in facts.methods}
+    if name is None and methods:
+        return methods.get("forward", facts.methods[0])
+    if name not in methods:
+        known = ", ".join(methods) or "none"
+        raise unable(f"there is no method {name!r}; the program has {known}")
+    return methods[name]

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any, Mapping
+from textwrap import shorten
+from typing import Annotated, Any, Iterator, Mapping
 
 import typer
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchtrt_executorch import overlay
+from torchtrt_executorch.cli.exits import FOUND, unable
 from torchtrt_executorch.host.builder import problems
 from torchtrt_executorch.host.importable import obstacles
 from torchtrt_executorch.overlay import SWITCH
@@ -32,17 +34,23 @@ DISTRIBUTIONS = (
     "tensorrt-rtx-cu13-libs",
     "executorch",
 )
+#: What a patch is while the overlay is.
+OFF = "off"
 _COLOURS = {
-    State.IN_FORCE: "green",
-    State.STEPPED_ASIDE: "cyan",
-    State.NOT_APPLICABLE: "yellow",
-    State.FAILED: "red",
+    State.IN_FORCE.value: "green",
+    State.STEPPED_ASIDE.value: "cyan",
+    State.NOT_APPLICABLE.value: "yellow",
+    State.FAILED.value: "red",
+    OFF: "yellow",
 }
+#: PyTorch's own switch for plug-ins: it calls them when this is 1, or not set.
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 # Imports what the patches amend, and says what became of each patch.
 _TRIAL = """
 import importlib, json, torch
 from torchtrt_executorch import overlay
+from torchtrt_executorch.cli.exits import FOUND, unable
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.upstream import locate
 for name in dict.fromkeys(name for patch in PATCHES for name in patch.modules):
@@ -62,21 +70,36 @@ def report(tried: bool = False) -> dict[str, Any]:
             by itself reports what happened in it, any other what its sources let expect.
 
     Returns:
-        ``active``: whether ``import torch`` activates the overlay here; ``installed``: release
-        per distribution, None where it isn't; ``problems``: what is wrong with those, a sentence
-        each; ``obstacles``: why ``import torch_tensorrt`` would fail, likewise; ``patches``: the
-        manifest, with ``state`` and ``reason`` of each.
+        ``active``: whether ``import torch`` activates the overlay here, or has; ``off_because``:
+        why not; ``tried``: whether ``state`` says what happened, rather than what the sources let
+        expect; ``installed``: release per distribution, None where it isn't; ``problems``: what is
+        wrong with those, a sentence each; ``obstacles``: why ``import torch_tensorrt`` would fail,
+        likewise; ``patches``: the manifest, with ``state`` and ``reason`` of each.
     """
-    active = os.environ.get(SWITCH, "1") != "0"
-    verdicts = _trial() if tried else overlay.verdicts() or verdicts_on(PATCHES)
+    off = _off_because()
+    happened = overlay.verdicts()
+    verdicts = _trial() if tried and not off else happened or verdicts_on(PATCHES)
     host = verdicts["host"].state
     return {
-        "active": active,
+        "active": not off,
+        "off_because": off,
+        "tried": tried or happened is not None,
         "installed": {name: distribution_release(name) for name in DISTRIBUTIONS},
         "problems": list(problems()),
-        "obstacles": list(obstacles(patched=active and host is State.IN_FORCE)),
-        "patches": [_row(patch, verdicts[patch.name]) for patch in PATCHES],
+        "obstacles": list(obstacles(patched=not off and host is State.IN_FORCE)),
+        "patches": [_row(patch, verdicts[patch.name], off) for patch in PATCHES],
     }
+
+
+def _off_because() -> str:
+    """Why the overlay isn't active in a process like this one; empty if it is."""
+    if any(isinstance(finder, overlay.OverlayFinder) for finder in sys.meta_path):
+        return ""
+    if os.environ.get(SWITCH, "1") == "0":
+        return f"{SWITCH}=0"
+    if (autoload := os.environ.get(_AUTOLOAD, "1")) != "1":
+        return f"{_AUTOLOAD}={autoload}, with which import torch calls no plug-ins"
+    return ""
 
 
 def _trial() -> Mapping[str, Verdict]:
@@ -103,45 +126,99 @@ def _trial() -> Mapping[str, Verdict]:
     }
 
 
-def _row(patch: Patch, found: Verdict) -> dict[str, Any]:
+def _row(patch: Patch, found: Verdict, off: str) -> dict[str, Any]:
     manifest = asdict(patch) | {"modules": patch.modules}
-    return manifest | {"state": found.state.value, "reason": found.reason}
+    state, reason = found.state.value, found.reason
+    if off and found.state is State.IN_FORCE:
+        state, reason = OFF, off
+    return manifest | {"state": state, "reason": reason}
 
 
 def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A patch to say all about.",
+            autocompletion=lambda: [patch.name for patch in PATCHES],
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Say all about every patch.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
     tried: Annotated[
         bool,
         typer.Option("--try", help="Import what is patched, and say what came of it."),
     ] = False,
 ) -> None:
-    """Print each patch: its pull request, its modules, and whether it is in force here."""
+    """Print what is installed, and whether each patch is in force here."""
+    if name is not None and name not in {patch.name for patch in PATCHES}:
+        known = ", ".join(patch.name for patch in PATCHES)
+        raise unable(f"there is no patch {name!r}; there are {known}")
     found = report(tried)
+    rows = [row for row in found["patches"] if name in (None, row["name"])]
     if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    console = Console()
+        print(json.dumps(found | {"patches": rows}, indent=2))
+    else:
+        console = Console(highlight=False)
+        if name is None:
+            _show_host(console, found)
+        for row in rows if name or verbose else ():
+            _show_all(console, row)
+        if not (name or verbose):
+            for line in _lines(rows, console.width):
+                console.print(line)
+            console.print()
+            console.print(_HAPPENED if found["tried"] else _EXPECTED)
+    if tried and any(row["state"] == State.FAILED.value for row in rows):
+        raise typer.Exit(FOUND)
+
+
+_HAPPENED = "That is what came of importing what is patched."
+_EXPECTED = (
+    "That is what the installed sources let expect; --try imports them and says what came of it. "
+    "status NAME says all about a patch."
+)
+
+
+def _show_host(console: Console, found: dict[str, Any]) -> None:
     for name, release in found["installed"].items():
-        console.print(f"{name}: {release or 'not installed'}", highlight=False)
+        console.print(f"{name}: {release or 'not installed'}")
     for problem in found["problems"]:
         console.print(Text(problem, "red"))
     for obstacle in found["obstacles"]:
         console.print(Text(f"import torch_tensorrt would fail: {obstacle}", "red"))
-    if not found["active"]:
-        console.print(f"[red]The overlay is off: {SWITCH}=0[/red]")
-    table = Table(show_lines=True)
-    for heading in ("patch", "pull request", "modules", "state", "upstream / why ours"):
-        table.add_column(heading, overflow="fold")
-    for row in found["patches"]:
-        state = State(row["state"])
-        words = f"[{_COLOURS[state]}]{state.value}[/]"
-        if row["reason"]:
-            words += f"\n{row['reason']}"
-        table.add_row(
-            f"[bold]{row['name']}[/]\n{row['summary']}",
-            row["pull_request"],
-            "\n".join(row["modules"]),
-            words,
-            f"{row['upstream']}\n[dim]{row['kept_because']}[/]",
-        )
+    if found["off_because"]:
+        console.print(Text(f"The overlay is off: {found['off_because']}", "red"))
+    console.print()
+
+
+def _lines(rows: list[dict[str, Any]], width: int) -> Iterator[Text]:
+    """A line for each patch: state, name, and why it isn't in force, or what it does."""
+    states, names = (max(len(row[key]) for row in rows) for key in ("state", "name"))
+    left = max(width - states - names - 4, 20)
+    for row in rows:
+        words = shorten(row["reason"] or row["summary"], left, placeholder=" …")
+        state = f"{row['state']:{states}}", _COLOURS[row["state"]]
+        yield Text.assemble(state, f"  {row['name']:{names}}  {words}")
+
+
+def _show_all(console: Console, row: dict[str, Any]) -> None:
+    state = (row["state"], _COLOURS[row["state"]])
+    console.print(Text.assemble((row["name"], "bold"), ": ", state))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for heading, words in (
+        ("reason", row["reason"]),
+        ("what", row["summary"]),
+        ("pull request", row["pull_request"]),
+        ("upstream", row["upstream"]),
+        ("kept because", row["kept_because"]),
+        ("modules", "\n".join(row["modules"])),
+        ("adds", "\n".join(row["adds"])),
+    ):
+        if words:
+            table.add_row(f"  {heading}", Text(words))
     console.print(table)
+    console.print()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from random import Random
+from xml.etree import ElementTree
 
 import pytest
 import torch
 import torch_tensorrt
+from click.testing import Result
 from executorch.exir import to_edge
 from torch.export import export
 from typer.testing import CliRunner
@@ -68,3 +75,144 @@ def test_names_that_look_like_markup_are_shown(tmp_path: Path, name: str) -> Non
 
 def _padded(name: str) -> bytes:
     return name.ljust(len("aten::relu"), "_").encode()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that needs nothing but kernels of the host."""
+    path = tmp_path_factory.mktemp("plain") / "plain.pte"
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+    program = to_edge({"forward": export(model, (torch.randn(2, 4),))})
+    path.write_bytes(program.to_executorch().buffer)
+    return path
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "80"}).invoke(
+        app, ["inspect", *map(str, arguments)]
+    )
+
+
+def test_80_columns(pte: Path) -> None:
+    lines = call(pte).output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("TensorRTBackend" in line for line in lines)
+
+
+def test_files(pte: Path, tmp_path: Path) -> None:
+    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
+    assert call(pte, "--html", page, "--svg", picture).exit_code == 0
+    assert "TensorRTBackend" in page.read_text()
+    root = ElementTree.parse(picture).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "TensorRTBackend" in "".join(root.itertext())
+    assert sorted(tmp_path.iterdir()) == [page, picture]
+
+
+def test_json(pte: Path, plain: Path) -> None:
+    tree = json.loads(call(pte, "--json", "--diff", plain).stdout)
+    assert tree["schema"] == "torchtrt-executorch/inspection/1"
+    assert tree["methods"][0]["delegates"][0]["emulated"] is True
+    assert "emulated" in [each["name"] for each in tree["findings"]]
+    assert "delegates" in [each["what"] for each in tree["changes"]]
+
+
+def test_difference(pte: Path, plain: Path) -> None:
+    said = call(pte, "--diff", plain).output
+    assert "aten::addmm.out" in said and "before" in said
+    assert "Nothing changed" in call(plain, "--diff", plain).output
+
+
+def test_strict(pte: Path, plain: Path) -> None:
+    assert call(plain, "--strict").exit_code == 0
+    assert call(pte).exit_code == 0
+    strict = call(pte, "--strict")
+    assert strict.exit_code == 1 and "EMULATED" in strict.output
+    names = {
+        each["name"] for each in json.loads(call(pte, "--json").stdout)["findings"]
+    }
+    ignored = [option for name in names for option in ("--ignore", name)]
+    assert call(pte, "--strict", *ignored).exit_code == 0
+
+
+#: What is asked for, and what is said; {} is a folder that holds what `bad` makes.
+BAD = {
+    "not there": (["{}/none.pte"], "No such file"),
+    "a folder": (["{}"], "it is a folder"),
+    "empty": (["{}/empty.pte"], "empty"),
+    "another type": (["{}/picture.png"], "identifier"),
+    "short": (["{}/short.pte"], "truncated"),
+    "a newer schema": (["{}/newer.pte"], "incompatible version"),
+    "no such GPU": (["{}/plain.pte", "--gpu", "huge"], "as in sm_87"),
+    "no such method": (["{}/plain.pte", "--svg", "{}/x.svg", "--method", "no"], "no method"),
+    "another suffix": (["{}/plain.pte", "--html", "{}/plain.pte"], "ends in .html"),
+    "a folder to write": (["{}/plain.pte", "--html", "{}/folder.html"], "folder"),
+    "nowhere to write": (["{}/plain.pte", "--html", "{}/no/x.html"], "no folder"),
+    "no other": (["{}/plain.pte", "--diff", "{}/none.pte"], "No such file"),
+    "no data": (["{}/plain.pte", "--data", "{}/none.ptd"], "No such file"),
+    "other data": (["{}/plain.pte", "--data", "{}/empty.pte"], "empty"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case: str, plain: Path, tmp_path: Path) -> None:
+    """One sentence, exit 2, nothing written."""
+    whole = plain.read_bytes()
+    (tmp_path / "folder.html").mkdir()
+    for name, data in {
+        "plain.pte": whole,
+        "empty.pte": b"",
+        "picture.png": b"\x89PNG\r\n\x1a\n" + bytes(200),
+        "short.pte": whole[: len(whole) // 2],
+        "newer.pte": whole.replace(b"ET12", b"ET13"),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    before = {path: path.stat().st_size for path in tmp_path.rglob("*")}
+    arguments, said = BAD[case]
+    result = call(*(each.replace("{}", str(tmp_path)) for each in arguments))
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert isinstance(result.exception, SystemExit)
+    assert {path: path.stat().st_size for path in tmp_path.rglob("*")} == before
+
+
+def test_every_byte_that_is_wrong_is_a_sentence(plain: Path, tmp_path: Path) -> None:
+    """Whatever a byte is changed to, the page is made or the file is refused."""
+    whole, damaged = plain.read_bytes(), tmp_path / "damaged.pte"
+    random = Random(0)
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(3):
+            data[random.randrange(len(data))] = random.randrange(256)
+        damaged.write_bytes(data)
+        result = call(damaged, "--html", tmp_path / "page.html")
+        assert result.exit_code in (0, 2), result.exception
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("package", ["executorch", "torch"])
+@pytest.mark.parametrize("command", ["inspect", "run"])
+def test_without_a_package(
+    package: str, command: str, plain: Path, tmp_path: Path
+) -> None:
+    """What isn't installed is said in a sentence, with what to install."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {package!r}:\n"
+        f"            raise ModuleNotFoundError(f'No module named {{name!r}}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+    )
+    inputs = ["--inputs", str(plain)] if command == "run" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "torchtrt_executorch.cli", command, str(plain), *inputs],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"{command} needs {package}, which isn't installed: pip install {package}"
+    ]

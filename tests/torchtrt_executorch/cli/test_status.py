@@ -16,15 +16,19 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, verdict_on
 
 
-def status(*options: str, **environment: str) -> str:
-    """What it prints in a process of its own: this one has long engaged the overlay."""
-    done = subprocess.run(
+def process(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "torchtrt_executorch.cli", "status", *options],
         env={**os.environ, "COLUMNS": "600", **environment},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def status(*options: str, **environment: str) -> str:
+    """What it prints in a process of its own: this one has long engaged the overlay."""
+    done = process(*options, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -34,15 +38,45 @@ def rows(**environment: str) -> dict[str, Any]:
     return {row["name"]: row for row in found["patches"]} | {"": found}
 
 
-def test_table() -> None:
-    words = status()
+def test_a_line_for_each_patch() -> None:
+    """State, name, and why not, or what it does: in 80 columns."""
+    lines = status(COLUMNS="80").splitlines()
+    assert max(map(len, lines)) <= 80
+    for patch in PATCHES:
+        (line,) = [each for each in lines if f"  {patch.name}  " in each]
+        here = verdict_on(patch)
+        assert line.startswith(here.state.value)
+        words = line.partition(f"  {patch.name}  ")[2].strip().removesuffix(" …")
+        assert words and (here.reason or patch.summary).startswith(words)
+    assert f"torch: {importlib.metadata.version('torch')}" in lines
+    assert not any("The overlay is off" in line for line in lines)
+    assert any("sources let expect" in line for line in lines)
+
+
+def test_all_about_every_patch() -> None:
+    words = status("--verbose")
     for patch in PATCHES:
         assert patch.name in words
         assert patch.pull_request in words
+        assert patch.kept_because in words
         assert all(module in words for module in patch.modules)
     assert State.IN_FORCE.value in words
-    assert f"torch: {importlib.metadata.version('torch')}" in words
-    assert "The overlay is off" not in words
+
+
+def test_all_about_one_patch() -> None:
+    first, other = PATCHES[0], PATCHES[-1]
+    words = status(first.name, COLUMNS="80")
+    assert words.startswith(f"{first.name}: ") and other.name not in words
+    assert all(module in words for module in first.modules)
+    assert max(map(len, words.splitlines())) <= 80
+    (row,) = json.loads(status(first.name, "--json"))["patches"]
+    assert row["name"] == first.name
+
+
+def test_no_such_patch() -> None:
+    done = process("nothing")
+    assert done.returncode == 2
+    assert "there is no patch 'nothing'" in done.stderr and "host" in done.stderr
 
 
 def test_json_is_the_manifest_and_what_is_in_force() -> None:
@@ -65,8 +99,31 @@ def test_what_is_turned_off() -> None:
     assert found[""]["active"] is False
     assert found[name]["state"] == "not applicable"
     assert "TORCHTRT_EXECUTORCH_SKIP" in found[name]["reason"]
+    states = {row["state"] for row in found[""]["patches"]}
+    assert State.IN_FORCE.value not in states and "off" in states
     words = status(TORCHTRT_EXECUTORCH="0", TORCHTRT_EXECUTORCH_SKIP=name)
-    assert "The overlay is off" in words
+    assert "The overlay is off: TORCHTRT_EXECUTORCH=0" in words
+
+
+@pytest.mark.parametrize("options", [(), ("--try",)])
+def test_pytorch_calls_no_plug_ins(options: tuple[str, ...]) -> None:
+    """With PyTorch's own switch off nothing is in force, as the process that tries it finds."""
+    switch = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    found = json.loads(status("--json", *options, **switch))
+    assert found["active"] is False
+    assert all(row["state"] != State.IN_FORCE.value for row in found["patches"])
+    asked = (
+        "import sys, torch; print(any(type(f).__module__.startswith('torchtrt_executorch')"
+        " for f in sys.meta_path))"
+    )
+    tried = subprocess.run(
+        [sys.executable, "-c", asked],
+        env={**os.environ, **switch},
+        capture_output=True,
+        text=True,
+    )
+    assert tried.stdout.strip() == "False", tried.stderr
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in status(**switch)
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
@@ -126,7 +183,10 @@ def test_it_says_what_happened(tmp_path: Path) -> None:
     )
     environment = {"PYTHONPATH": str(tmp_path)}
     assert rows(**environment)["executorch-export"]["state"] == "in force"
-    found = json.loads(status("--json", "--try", **environment))["patches"]
+    done = process("--json", "--try", **environment)
+    assert done.returncode == 1  # a patch has failed
+    assert "executorch-export" in process("--try", **environment).stdout
+    found = json.loads(done.stdout)["patches"]
     states = {row["name"]: (row["state"], row["reason"]) for row in found}
     assert states["executorch-export"][0] == "failed"
     assert "OSError('broken')" in states["executorch-export"][1]

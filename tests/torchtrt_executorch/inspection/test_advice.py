@@ -1,0 +1,181 @@
+"""Each finding on a real program that has it, and not on its like that hasn't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge
+from executorch.exir.passes import MemoryPlanningPass
+from torch import nn
+from torch.export import export
+
+from torchtrt_executorch.inspection import gpus, read
+from torchtrt_executorch.inspection.advice import Finding, advise
+
+from .programs import (
+    emulated,
+    engine_blob,
+    planned,
+    pte,
+    straight,
+    there_and_back,
+    unplanned,
+)
+
+PLANNED = {"enable_non_cpu_memory_planning": True}
+
+
+def named(name: str, program: bytes) -> list[Finding]:
+    return [each for each in advise(read(program)) if each.name == name]
+
+
+def skipping(alloc_graph_input: bool) -> bytes:
+    config = pytest.importorskip("executorch.exir.passes.propagate_device_config")
+    return pte(
+        straight,
+        propagate_device_config=config.PropagateDeviceConfig(
+            skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
+        ),
+        memory_planning_pass=MemoryPlanningPass(
+            alloc_graph_input=alloc_graph_input, alloc_graph_output=False
+        ),
+        **PLANNED,
+    )
+
+
+def in_one_place() -> bytes:
+    return pte(straight, ("cuda:0", "cuda:0", "cuda:0"), **PLANNED)
+
+
+CASES: dict[str, tuple[Callable[[], bytes], Callable[[], bytes], str]] = {
+    "planned-device-input": (
+        lambda: skipping(alloc_graph_input=True),
+        lambda: skipping(alloc_graph_input=False),
+        "alloc_graph_input=False",
+    ),
+    "copies-at-the-edge": (
+        in_one_place,
+        lambda: skipping(alloc_graph_input=False),
+        "skip_h2d_for_method_inputs=True",
+    ),
+    "staging": (
+        unplanned,
+        planned,
+        "enable_non_cpu_memory_planning=True",
+    ),
+    "round-trip": (
+        lambda: pte(there_and_back, **PLANNED),
+        lambda: pte(there_and_back, ("cuda:0", "cuda:1"), **PLANNED),
+        "CudaPartitioner",
+    ),
+    "lone-device": (
+        lambda: pte(straight, ("cuda:0", "cuda:0", "cuda:1"), **PLANNED),
+        in_one_place,
+        "target_device",
+    ),
+    "divided-engine": (
+        lambda: pte(straight, engine=engine_blob(), **PLANNED),
+        lambda: pte(there_and_back, engine=engine_blob(), **PLANNED),
+        "use_fast_partitioner=False",
+    ),
+    "emulated": (emulated, planned, "emulated_engines()"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_found_where_it_is(name: str) -> None:
+    has, has_not, said = CASES[name]
+    found = named(name, has())
+    assert found, [each.name for each in advise(read(has()))]
+    assert all(said in each.advice for each in found)
+    assert all("forward" in each.text for each in found)
+    assert not named(name, has_not())
+
+
+def test_no_planning_advises_planning_with_the_flags() -> None:
+    """Who skips copies without device planning is told what the flags need."""
+    (found,) = named("staging", unplanned())
+    assert "skip_* flags do nothing without it" in found.advice
+
+
+def test_a_round_trip_says_which_kernel() -> None:
+    program = pte(there_and_back, size=32, **PLANNED)
+    (found,) = named("round-trip", program)
+    assert "aten::sigmoid.out" in found.text and "4.0 KiB leave cuda:0" in found.text
+    (method,) = read(program).methods
+    kinds = [method.instructions[each].kind for each in found.instructions]
+    assert kinds == ["copy", "kernel"]
+
+
+def test_many_kernels_are_no_round_trip() -> None:
+    def long(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x + y).relu().sin().cos() + y
+
+    assert not named("round-trip", pte(long, **PLANNED))
+
+
+def test_external_weights(tmp_path: Path) -> None:
+    """Found when the data file is gone, not while it is beside the program."""
+    edge = to_edge(export(nn.Linear(8, 4), (torch.randn(2, 8),)))
+    program = edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+    program.save(str(tmp_path / "model.pte"))
+    (data,) = tmp_path.glob("*.ptd")
+    facts = read(tmp_path / "model.pte")
+    assert facts.data_files == (data.name,)
+    assert not [each for each in advise(facts) if each.name == "missing-data"]
+    data.rename(tmp_path / "elsewhere.ptd")
+    (found,) = [
+        each
+        for each in advise(read(tmp_path / "model.pte"))
+        if each.name == "missing-data"
+    ]
+    assert found.level == "warning" and "beside" in found.text
+    given = read(tmp_path / "model.pte", [tmp_path / "elsewhere.ptd"])
+    assert not advise(given)
+    other = to_edge(export(nn.Linear(3, 3), (torch.randn(2, 3),)))
+    other.to_executorch(ExecutorchBackendConfig(external_constants=True)).save(
+        str(tmp_path / "other.pte")
+    )
+    (tmp_path / "other.ptd").rename(tmp_path / "model.ptd")
+    names = [each.name for each in advise(read(tmp_path / "model.pte"))]
+    assert names == ["missing-data", "missing-data"]
+
+
+def test_a_damaged_engine() -> None:
+    from torchtrt_executorch.emulation.payload import MAGIC
+
+    blob = engine_blob()
+    assert MAGIC in blob
+    assert not named("damaged", pte(straight, engine=blob))
+    found, *_ = named("damaged", pte(straight, engine=blob[: len(blob) // 2]))
+    assert "can't be read" in found.text
+
+
+@pytest.mark.parametrize(
+    ("gpus_of_library", "runs", "runs_not"),
+    [
+        (["sm_80"], ["sm_80", "sm_86", "sm_89"], ["sm_75", "sm_87", "sm_90"]),
+        (["sm_86"], ["sm_86", "sm_89"], ["sm_80", "sm_87"]),
+        (["sm_87"], ["sm_87"], ["sm_86", "sm_89"]),
+        (["sm_90"], ["sm_90"], ["sm_89", "sm_100"]),
+        (["sm_120"], ["sm_120"], ["sm_121"]),
+        (["sm_86", "sm_80+"], ["sm_86", "sm_80", "sm_87", "sm_120"], ["sm_75"]),
+        ([], [], ["sm_80"]),
+    ],
+)
+def test_where_libraries_run(
+    gpus_of_library: list[str], runs: list[str], runs_not: list[str]
+) -> None:
+    for each in runs:
+        assert gpus.library_runs_on(gpus_of_library, gpus.capability(each))
+    for each in runs_not:
+        assert not gpus.library_runs_on(gpus_of_library, gpus.capability(each))
+
+
+@pytest.mark.parametrize("name", ["", "large", "sm_", "sm_8", "8.7", "sm_87x7"])
+def test_no_gpu(name: str) -> None:
+    with pytest.raises(ValueError, match="as in sm_87"):
+        gpus.capability(name)

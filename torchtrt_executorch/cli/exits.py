@@ -1,0 +1,57 @@
+"""Exit statuses, and sentences in the place of tracebacks."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any, Callable
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+#: Found or differs; can't be done.
+FOUND, UNABLE = 1, 2
+
+#: Said at the end of each command's help, and in docs/inspect.md.
+EXITS = {
+    "": "Every command exits with 0 when all is well, and with 2 when it can't do what it was "
+    "asked: wrong options, a file that can't be read or written, a package that isn't there.",
+    "status": "Exits with 0 whatever it reports; 1 for a patch that failed, with --try; 2 for a "
+    "patch that there is none of.",
+    "inspect": "Exits with 0; 1 with --strict when there are warnings; 2 when a file can't be read "
+    "or written.",
+    "run": "Exits with 0; 1 when outputs differ from --compare or could not be compared; 2 when "
+    "the program is unsound or can't be run.",
+}
+
+
+def unable(message: str) -> typer.Exit:
+    """Print why something can't be done, and return what to raise."""
+    Console(stderr=True, soft_wrap=True).print(Text(message, "red"))
+    return typer.Exit(UNABLE)
+
+
+def in_sentences(command: Callable[..., None]) -> Callable[..., None]:
+    """Have a command say in one sentence what it lacks, and what it can't read or write."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+            sys.stdout.flush()
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in ("torch", "executorch", "jinja2"):
+                raise
+            raise unable(
+                f"{command.__name__} needs {package}, which isn't installed: pip install {package}"
+            ) from None
+        except BrokenPipeError:
+            # Who reads has left, as `head` does: Python would complain once more at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:
+            raise unable(str(error)) from None
+
+    return wrapper

@@ -1,0 +1,10 @@
+"""See what is in a ``.pte``: facts, what could be better, and how two exports differ.
+
+:mod:`.facts` is the model, :func:`read` makes it of a file. The terminal's table, JSON, the page
+and the picture are views of it; :mod:`.advice` and :mod:`.difference` look at nothing else.
+"""
+
+from torchtrt_executorch.inspection.facts import Facts
+from torchtrt_executorch.inspection.reading import read
+
+__all__ = ["Facts", "read"]

@@ -1,0 +1,89 @@
+"""What could be better about a file, from its facts alone, and what to change in the export."""
+
+from __future__ import annotations
+
+from typing import Callable, Iterator
+
+from torchtrt_executorch.inspection import gpus
+from torchtrt_executorch.inspection.advice.copies import (
+    avoidable_staging,
+    handed_over_by_caller,
+    planned_device_inputs,
+    round_trips,
+)
+from torchtrt_executorch.inspection.advice.delegates import (
+    damaged,
+    divided_engines,
+    emulated,
+    lone_devices,
+    other_gpu,
+)
+from torchtrt_executorch.inspection.advice.finding import Finding
+from torchtrt_executorch.inspection.facts import Facts, Method
+from torchtrt_executorch.inspection.words import short, size
+
+__all__ = ["Finding", "advise"]
+
+#: What is looked for in each method, in this order.
+LOOKS: tuple[Callable[[Method], Iterator[Finding]], ...] = (
+    planned_device_inputs,
+    emulated,
+    damaged,
+    avoidable_staging,
+    round_trips,
+    divided_engines,
+    lone_devices,
+    handed_over_by_caller,
+)
+
+#: Findings of one kind for one method; what is beyond is counted.
+_MOST_ALIKE = 20
+
+
+def advise(facts: Facts, gpu: str | None = None) -> list[Finding]:
+    """Return what is found in a file, warnings first.
+
+    Args:
+        gpu: A GPU that it is to run on, as ``sm_87``.
+
+    Raises:
+        ValueError: ``gpu`` names none.
+    """
+    wanted = None if gpu is None else gpus.capability(gpu)
+    found = list(_missing_data(facts))
+    for method in facts.methods:
+        for look in LOOKS:
+            found += _bounded(look(method))
+        if wanted is not None:
+            found += _bounded(other_gpu(method, wanted))
+    return sorted(found, key=lambda each: each.level != "warning")
+
+
+def _bounded(found: Iterator[Finding]) -> Iterator[Finding]:
+    more, last = 0, None
+    for index, finding in enumerate(found):
+        if index < _MOST_ALIKE:
+            yield finding
+        else:
+            more, last = more + 1, finding
+    if last is not None:
+        text = f"{last.method}: and {more} more of this kind."
+        yield Finding(last.name, last.level, text, last.advice, last.method)
+
+
+def _missing_data(facts: Facts) -> Iterator[Finding]:
+    advice = (
+        "Put the .ptd files that were saved with the program beside it, or save both with "
+        "torch_tensorrt.save (pytorch/TensorRT#4404)."
+    )
+    if facts.data_problem:
+        text = f"The data files beside the program aren't its own: {short(facts.data_problem, 300)}."
+        yield Finding("missing-data", "warning", text, advice)
+    keys = {key for m in facts.methods for d in m.delegates for key in d.missing}
+    if names := [*facts.missing_data, *sorted(keys)]:
+        total = sum(facts.missing_data.values())
+        of_bytes = f", {size(total)}" if total else ""
+        shown = ", ".join(short(name, 60) for name in names[:3])
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        text = f"External weights aren't beside the file{of_bytes}: {shown}{more}."
+        yield Finding("missing-data", "warning", text, advice)

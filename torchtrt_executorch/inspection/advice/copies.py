@@ -1,0 +1,146 @@
+"""Advice on what crosses between devices."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Iterator
+
+from torchtrt_executorch.inspection.advice.finding import Finding, name_of
+from torchtrt_executorch.inspection.facts import HOST, Method
+from torchtrt_executorch.inspection.words import short, size
+
+#: Kernels between two copies that are few enough to be moved.
+_FEW = 3
+
+
+def planned_device_inputs(method: Method) -> Iterator[Finding]:
+    """Inputs on a device, in planned memory: the caller's tensor is copied there as the host's."""
+    planned = [
+        place
+        for place, index in enumerate(method.inputs)
+        if method.values[index].device != HOST
+        and method.values[index].storage == "planned"
+    ]
+    if planned:
+        yield Finding(
+            "planned-device-input",
+            "warning",
+            f"{name_of(method)}: input {', '.join(map(str, planned[:8]))} is taken on a device, in "
+            "planned memory: ExecuTorch's C++ runtime copies the caller's tensor into it as it "
+            "would on the host, and crashes (pytorch/executorch#21577).",
+            "skip_h2d_for_method_inputs=True needs enable_non_cpu_memory_planning=True and "
+            "memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False) beside it, in "
+            "ExecutorchBackendConfig.",
+            method.name,
+        )
+
+
+def avoidable_staging(method: Method) -> Iterator[Finding]:
+    """Delegates of one device that hand values over through host memory."""
+    if any(arena.device != HOST for arena in method.arenas):
+        return
+    times: dict[tuple[int, str], int] = Counter()
+    made_there: set[tuple[int, str]] = set()
+    for each in method.crossings:
+        if each.staged:
+            device = each.target if each.source == HOST else each.source
+            times[each.value, device] += 1
+            if each.source != HOST:
+                made_there.add((each.value, device))
+    wasted = {key: n for key, n in times.items() if n > 1}
+    if not wasted:
+        return
+    handed = sum(key in made_there for key in wasted)
+    total = sum(method.values[v].nbytes * (n - 1) for (v, _), n in wasted.items())
+    yield Finding(
+        "staging",
+        "warning",
+        f"{name_of(method)}: delegates copy {len(wasted)} value{'s' * (len(wasted) > 1)} between "
+        f"host memory and their device more than once, {size(total)} in vain; {handed} of them "
+        "from one delegate to the next.",
+        "Give to_executorch() ExecutorchBackendConfig(enable_non_cpu_memory_planning=True). The "
+        "skip_* flags do nothing without it.",
+        method.name,
+    )
+
+
+def round_trips(method: Method) -> Iterator[Finding]:
+    """Values that leave a device for a few kernels, whose results go back to it."""
+    inwards = {
+        (each.instruction, each.value): each.target
+        for each in method.crossings
+        if each.source == HOST
+    }
+    for crossing in method.crossings:
+        if crossing.target != HOST:
+            continue
+        step = method.instructions[crossing.instruction]
+        start = (crossing.value,) if crossing.staged else step.writes
+        kernels, back = _until_back(method, start, step.index, inwards)
+        names = [method.instructions[each].name for each in kernels]
+        if names and len(names) <= _FEW and crossing.source in back.values():
+            value = next(v for v, device in back.items() if device == crossing.source)
+            returned = method.values[value].nbytes
+            plural = "s" if len(names) > 1 else ""
+            yield Finding(
+                "round-trip",
+                "warning",
+                f"{name_of(method)}: {size(crossing.nbytes)} leave {crossing.source} at instruction "
+                f"{crossing.instruction} for the host kernel{plural} "
+                f"{', '.join(short(name, 40) for name in names)}, and {size(returned)} go back.",
+                f"Have the operator{plural} run on {crossing.source} as well: give export() a "
+                "CudaPartitioner, register a TensorRT converter, or write the model without.",
+                method.name,
+                (crossing.instruction, *kernels),
+            )
+
+
+def _until_back(
+    method: Method,
+    values: tuple[int, ...],
+    after: int,
+    inwards: dict[tuple[int, int], str],
+) -> tuple[list[int], dict[int, str]]:
+    """Follow values through host kernels, a few; what of their results goes to which device."""
+    pending, seen = deque(values), set(values)
+    kernels: dict[int, None] = {}
+    back: dict[int, str] = {}
+    while pending and len(kernels) <= _FEW:
+        value = pending.popleft()
+        for reader in method.readers.get(value, ())[: 8 * _FEW]:
+            if reader <= after:
+                continue
+            step = method.instructions[reader]
+            if (reader, value) in inwards and value not in values:
+                back[value] = inwards[reader, value]
+            elif step.kind == "kernel" and "et_" not in step.name.partition("::")[0]:
+                kernels[reader] = None
+                pending.extend(v for v in step.writes if v not in seen)
+                seen.update(step.writes)
+    return sorted(kernels), back
+
+
+def handed_over_by_caller(method: Method) -> Iterator[Finding]:
+    """Inputs and outputs that are copied where the caller could have them on the device."""
+    inputs, outputs = set(method.inputs), set(method.outputs)
+    at_edge = [
+        each
+        for each in method.crossings
+        if not each.staged
+        and (
+            (each.value in inputs and each.source == HOST)
+            or outputs.intersection(method.instructions[each.instruction].writes)
+        )
+    ]
+    if at_edge:
+        yield Finding(
+            "copies-at-the-edge",
+            "note",
+            f"{name_of(method)}: {len(at_edge)} cop{'ies' if len(at_edge) > 1 else 'y'} of inputs "
+            f"and outputs, {size(sum(each.nbytes for each in at_edge))}.",
+            "A caller that has them on the device needs none: PropagateDeviceConfig("
+            "skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True) with "
+            "MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False).",
+            method.name,
+            tuple(each.instruction for each in at_edge[:20]),
+        )

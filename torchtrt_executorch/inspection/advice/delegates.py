@@ -1,0 +1,108 @@
+"""Advice on delegates: where they are, what runs them, and what could be one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Iterator
+
+from torchtrt_executorch.inspection import gpus
+from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, name_of
+from torchtrt_executorch.inspection.facts import HOST, Method
+from torchtrt_executorch.inspection.words import short
+
+
+def emulated(method: Method) -> Iterator[Finding]:
+    found = [each for each in method.delegates if each.emulated]
+    if found:
+        yield Finding(
+            "emulated",
+            "warning",
+            f"{name_of(method)}: {len(found)} engine{'s are' if len(found) > 1 else ' is'} EMULATED, "
+            "and no TensorRT runs them.",
+            "Export without emulated_engines() and TORCHTRT_EMULATE, where TensorRT can build "
+            "engines; torch-tensorrt-rtx needs no GPU for it.",
+            method.name,
+            tuple(call for each in found[:20] for call in calls_of(method, each)),
+        )
+
+
+def damaged(method: Method) -> Iterator[Finding]:
+    for each in method.delegates:
+        if each.damaged and not each.missing:
+            yield Finding(
+                "damaged",
+                "warning",
+                f"{name_of(method)}: the payload of delegate {each.index} "
+                f"({short(each.backend, 40)}) can't be read: {short(each.damaged, 200)}.",
+                "Export the program again.",
+                method.name,
+                calls_of(method, each),
+            )
+
+
+def divided_engines(method: Method) -> Iterator[Finding]:
+    """Engines that follow each other with nothing between that either needs from elsewhere."""
+    before: dict[str, tuple[int, set[int], set[int]]] = {}
+    for step in method.instructions:
+        engine = step.delegate is not None and (
+            method.delegates[step.delegate].owner == "tensorrt"
+        )
+        for device, (_, own, others) in before.items():
+            if engine and step.device == device:
+                continue
+            if step.kind in ("copy", "move") and own.intersection(step.reads):
+                own.update(step.writes)
+            elif (own | others).intersection(step.reads):
+                others.update(step.writes)
+                own.difference_update(step.writes)
+        if not engine:
+            continue
+        if step.device in before:
+            at, own, others = before[step.device]
+            if own.intersection(step.reads) and not others.intersection(step.reads):
+                yield Finding(
+                    "divided-engine",
+                    "warning",
+                    f"{name_of(method)}: the engines at instructions {at} and {step.index} follow "
+                    f"each other on {step.device} with nothing between: they could be one.",
+                    "Compile what they hold as one module, with a smaller min_block_size or "
+                    "use_fast_partitioner=False.",
+                    method.name,
+                    (at, step.index),
+                )
+        before[step.device] = step.index, set(step.writes), set()
+
+
+def lone_devices(method: Method) -> Iterator[Finding]:
+    on = Counter(each.device for each in method.delegates if each.device != HOST)
+    for device, count in on.items():
+        if count == 1 and max(on.values()) > 1:
+            alone = next(each for each in method.delegates if each.device == device)
+            most, _ = on.most_common(1)[0]
+            yield Finding(
+                "lone-device",
+                "warning",
+                f"{name_of(method)}: delegate {alone.index} ({short(alone.backend, 40)}) is the only "
+                f"one on {device}, and {on[most]} are on {most}.",
+                f"If that isn't meant, compile it for {most}: device=torch_tensorrt.Device(gpu_id="
+                "...) for engines, CompileSpec('target_device', ...) for partitioners.",
+                method.name,
+                calls_of(method, alone),
+            )
+
+
+def other_gpu(method: Method, wanted: int) -> Iterator[Finding]:
+    for each in method.delegates:
+        if each.owner not in ("tensorrt", "cuda") or each.emulated or each.damaged:
+            continue
+        what = f"{name_of(method)}: delegate {each.index} ({short(each.backend, 40)}, {each.payload})"
+        at = method.name, calls_of(method, each)
+        again = f"Compile it for that GPU: TORCHTRT_GPU=sm_{wanted} on a machine without one."
+        if each.gpus is None:
+            text = f"{what} doesn't say which GPUs it runs on; sm_{wanted} has to be tried."
+            yield Finding("gpu-unknown", "note", text, again, *at)
+            continue
+        runs = gpus.engine_runs_on if each.owner == "tensorrt" else gpus.library_runs_on
+        if not runs(each.gpus, wanted):
+            text = f"{what} is for {', '.join(each.gpus) or 'no GPU'} and can't run on sm_{wanted}."
+            yield Finding("gpu", "warning", text, again, *at)

@@ -1,0 +1,40 @@
+"""What a piece of advice is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchtrt_executorch.inspection.facts import Delegate, Method
+from torchtrt_executorch.inspection.words import short
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that could be better.
+
+    Attributes:
+        name: Which kind it is, as ``--ignore`` takes it.
+        level: ``"warning"``, which ``--strict`` counts, or ``"note"``.
+        text: What was found, and where.
+        advice: What to change.
+        method: The method it is about; empty for the file.
+        instructions: The instructions that it is about.
+    """
+
+    name: str
+    level: str
+    text: str
+    advice: str
+    method: str = ""
+    instructions: tuple[int, ...] = ()
+
+
+def name_of(method: Method) -> str:
+    """Return what a method is called in a finding."""
+    return short(method.name, 40) or "a method"
+
+
+def calls_of(method: Method, delegate: Delegate) -> tuple[int, ...]:
+    """Return the first instructions that call a delegate."""
+    calls = [s.index for s in method.instructions if s.delegate == delegate.index]
+    return tuple(calls[:20])

@@ -1,0 +1,59 @@
+"""The facts of a file as data: what ``inspect --json`` writes. ``docs/inspect.md`` describes it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Sequence
+
+from torchtrt_executorch.inspection.advice import Finding
+from torchtrt_executorch.inspection.difference import Change
+from torchtrt_executorch.inspection.facts import Facts, Method
+from torchtrt_executorch.inspection.memory import usage
+
+#: Goes up when a key changes its meaning or goes; new keys may come at any time.
+SCHEMA = "torchtrt-executorch/inspection/1"
+
+
+def as_data(
+    facts: Facts,
+    findings: Sequence[Finding],
+    changes: Sequence[Change] | None = None,
+) -> dict[str, Any]:
+    """Return the facts of a file as lists, dictionaries, strings and numbers."""
+    tree = {
+        "schema": SCHEMA,
+        "name": facts.name,
+        "bytes": facts.nbytes,
+        "methods": [_method(method) for method in facts.methods],
+        "named_data": dict(facts.named_data),
+        "data_files": list(facts.data_files),
+        "missing_data": dict(facts.missing_data),
+        "findings": [asdict(finding) for finding in findings],
+    }
+    if changes is not None:
+        tree["changes"] = [asdict(change) for change in changes]
+    return tree
+
+
+def _method(method: Method) -> dict[str, Any]:
+    return {
+        "name": method.name,
+        "devices": list(method.devices),
+        "inputs": list(method.inputs),
+        "outputs": list(method.outputs),
+        "memory": [
+            {
+                "device": each.device,
+                "planned": each.planned,
+                "peak": each.peak,
+                "peak_at": each.peak_at,
+                "used": list(each.used),
+            }
+            for each in usage(method)
+        ],
+        "arenas": [asdict(arena) for arena in method.arenas],
+        "delegates": [asdict(delegate) for delegate in method.delegates],
+        "instructions": [asdict(step) for step in method.instructions],
+        "values": [asdict(value) for value in method.values],
+        "crossings": [asdict(crossing) for crossing in method.crossings],
+    }

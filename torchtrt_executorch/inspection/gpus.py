@@ -1,0 +1,51 @@
+"""Which GPU runs what: compute capabilities, compared as NVIDIA's compatibility rules say."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable
+
+#: Jetson and DRIVE: binaries run on these exactly, and theirs on no other GPU.
+_TEGRA = {53, 62, 72, 87, 101, 110}
+_NAME = re.compile(r"sm_?(\d{2,3})[a-z]?")
+
+
+def capability(name: str) -> int:
+    """Return ``87`` for ``sm_87``.
+
+    Raises:
+        ValueError: It names no GPU architecture.
+    """
+    found = _NAME.fullmatch(name.strip().lower())
+    if not found:
+        raise ValueError(
+            f"{name!r} is no GPU architecture: give its compute capability, as in sm_87"
+        )
+    return int(found[1])
+
+
+def library_runs_on(gpus: Iterable[str], wanted: int) -> bool:
+    """Whether a library with code for ``gpus`` runs on the GPU ``wanted``.
+
+    Machine code runs on GPUs of the same major version and no smaller minor one. From 9.0 on Triton
+    compiles for one GPU alone, and Tegra's are compatible with none. What the driver translates
+    (PTX), ``sm_80+``, runs on all that are later.
+    """
+    for name in gpus:
+        each = capability(name.removesuffix("+"))
+        exact = each >= 90 or {each, wanted} & _TEGRA
+        same = not exact and each // 10 == wanted // 10
+        if each == wanted or (each < wanted and (same or name.endswith("+"))):
+            return True
+    return False
+
+
+def engine_runs_on(gpus: Iterable[str], wanted: int) -> bool:
+    """Whether an engine that was built for ``gpus`` runs there; ``sm_121+`` is all after it."""
+    for each in gpus:
+        named = capability(each.removesuffix("+"))
+        if each.endswith("+") and wanted > named:
+            return True
+        if named == wanted and not each.endswith("+"):
+            return True
+    return False

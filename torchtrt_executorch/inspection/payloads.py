@@ -1,0 +1,99 @@
+"""What is known of a delegate's payload from its bytes. Nothing of it is executed or unpickled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from executorch.exir import schema
+
+from torchtrt_executorch.cuda_library import capabilities
+from torchtrt_executorch.engine_blob import deserialize_engine
+from torchtrt_executorch.inspection.facts import HOST, Delegate
+from torchtrt_executorch.plans import origin, targets
+from torchtrt_executorch.runtime.delegates import Payload
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.files import ProgramFile
+from torchtrt_executorch.runtime.streams import NEEDS_SHARED_STREAM
+
+_TENSORRT, _CUDA = "TensorRTBackend", "CudaBackend"
+
+
+def delegate_facts(
+    file: ProgramFile, plan: schema.ExecutionPlan, index: int
+) -> Delegate:
+    """Return what is known of delegate ``index`` of a method.
+
+    Raises:
+        ProgramError: Its payload is not in the file.
+    """
+    payload = Payload.of(file, plan, index)
+    known = Delegate(
+        index=index,
+        backend=payload.backend_id,
+        device=_device(payload, HOST),
+        nbytes=len(payload.payload),
+        shared_stream=NEEDS_SHARED_STREAM in payload.compile_specs,
+    )
+    if payload.backend_id == _TENSORRT:
+        return _engine(payload, known)
+    if payload.backend_id == _CUDA:
+        return _library(payload, replace(known, device=_device(payload, "cuda:0")))
+    return known
+
+
+def _device(payload: Payload, default: str) -> str:
+    try:
+        device = str(payload.target_device("cpu" if default == HOST else default))
+    except ProgramError:
+        return default
+    return HOST if device == "cpu" else device
+
+
+def _engine(payload: Payload, known: Delegate) -> Delegate:
+    known = replace(known, owner="tensorrt")
+    try:
+        engine, metadata = deserialize_engine(payload.payload)
+    except ValueError as error:
+        device = _device(payload, "cuda:0")
+        return replace(known, device=device, damaged=str(error))
+    built_by = origin(engine)
+    names = {True: [], False: []}  # type: dict[bool, list[str]]
+    for binding in metadata.io_bindings:
+        names[binding.is_input].append(binding.name)
+    return replace(
+        known,
+        device=_device(payload, f"cuda:{metadata.device_id}"),
+        payload=built_by.text,
+        inputs=tuple(names[True]),
+        outputs=tuple(names[False]),
+        gpus=targets(engine),
+        emulated=built_by.text == "EMULATED",
+    )
+
+
+def _library(payload: Payload, known: Delegate) -> Delegate:
+    keys = str(bytes(payload.payload[:4096]), "utf-8", "replace").split("\n")
+    if keys == [""]:
+        # executorch 1.3 names both after the method, and leaves the payload empty.
+        method = payload.compile_specs.get("method_name", b"forward").decode(
+            errors="replace"
+        )
+        keys = [f"{method}_so_blob", f"{method}_weights_blob"]
+    held = [payload.named_data[key] for key in keys if key in payload.named_data]
+    known = replace(
+        known,
+        owner="cuda",
+        nbytes=known.nbytes + sum(len(each.held) for each in held),
+        named_data=tuple(keys),
+        missing=tuple(key for key in keys if key not in payload.named_data),
+    )
+    if keys[0] in known.missing:
+        return replace(known, damaged="its library is in no file")
+    found = capabilities(payload.named_data[keys[0]].held)
+    machine = [name for name in found if name.startswith("sm_")]
+    later = [name.replace("compute", "sm") for name in found[len(machine) :]]
+    words = f"machine code for {', '.join(machine) or 'no GPU'}"
+    for name in later:
+        words += f", PTX for {name} and later"
+    gpus = *machine, *(f"{name}+" for name in later)
+    return replace(known, payload=words, gpus=gpus)

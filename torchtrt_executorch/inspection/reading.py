@@ -1,0 +1,75 @@
+"""Read the facts of a ``.pte``, by the runtime's reader. Nothing of it is executed."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+from typing import Sequence
+
+from torchtrt_executorch.inspection.facts import Facts
+from torchtrt_executorch.inspection.methods import MethodReader, external_name
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.files import ProgramFile, Source, read_program
+from torchtrt_executorch.runtime.layout import CPU, read_layout
+
+
+def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
+    """Return the facts of a ``.pte``.
+
+    Args:
+        source: Its path, or its bytes.
+        data_files: Its ``.ptd`` files. None takes those that are named after it, beside it.
+
+    Raises:
+        ProgramError: The file is damaged, or isn't such a file.
+        OSError: It can't be read.
+    """
+    is_path = not isinstance(source, (bytes, bytearray, memoryview))
+    beside = _beside(Path(source)) if is_path and data_files is None else []  # type: ignore[arg-type]
+    wanted, problem = list(data_files or beside), ""
+    try:
+        file = read_program(source, wanted)
+    except ProgramError as error:
+        if not beside:
+            raise
+        file, wanted, problem = read_program(source), [], str(error)
+    return Facts(
+        name=Path(source).name if is_path else "program",  # type: ignore[arg-type]
+        nbytes=Path(source).stat().st_size if is_path else len(source),  # type: ignore[arg-type]
+        methods=[
+            MethodReader(file, plan).method() for plan in file.program.execution_plan
+        ],
+        named_data={key: len(entry.held) for key, entry in file.named_data.items()},
+        data_files=tuple(Path(each).name for each in wanted if _is_path(each)),  # type: ignore[arg-type]
+        missing_data=_missing(file),
+        data_problem=problem,
+    )
+
+
+def _is_path(source: Source) -> bool:
+    return not isinstance(source, (bytes, bytearray, memoryview))
+
+
+def _beside(program: Path) -> list[Path]:
+    """The data files that ``save`` writes beside a program: ``model.ptd``, ``model.*.ptd``."""
+    pattern = glob.escape(str(program.with_suffix("")))
+    return [
+        Path(each)
+        for each in sorted(glob.glob(f"{pattern}*.ptd"))
+        if _own(each, program)
+    ]
+
+
+def _own(data: str, program: Path) -> bool:
+    rest = Path(data).name.removeprefix(program.stem)
+    return rest.startswith(".")
+
+
+def _missing(file: ProgramFile) -> dict[str, int]:
+    found = {}
+    for plan in file.program.execution_plan:
+        for value in plan.values:
+            name = external_name(value.val)
+            if name is not None and name not in file.named_data:
+                found[name] = read_layout(value.val, name, CPU).nbytes
+    return found
