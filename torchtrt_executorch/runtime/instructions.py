@@ -56,10 +56,23 @@ def delegate_step(
 
 
 def move_step(source: Value, target: Value) -> Step:
-    """``target`` becomes what ``source`` is. Raises ``ProgramError`` if it may not."""
-    same_kind(source, target)
+    """``target`` becomes what ``source`` is. Raises ``ProgramError`` if it may not.
+
+    One that holds nothing may become anything, for a while: state changes places through it. What
+    comes back from there is looked at when it does.
+    """
+    between = source.layout is None and source.data is None
+    if not between and not (target.layout is None and target.data is None):
+        same_kind(source, target)
 
     def run() -> None:
+        if between and target.layout is not None:
+            dtype = getattr(source.data, "dtype", None)
+            if dtype != target.layout.dtype:
+                raise ProgramError(
+                    f"{source.name} can't become {target.name}: {dtype or 'no tensor'} and "
+                    f"{target.layout.dtype}"
+                )
         target.data = source.data
         target.device, target.label = source.device, source.label
 
