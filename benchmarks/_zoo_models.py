@@ -157,7 +157,8 @@ def make(name: str) -> Zooed:
         except Exception:
             if not {"input_ids", "pixel_values"} <= inputs.keys():
                 raise
-            del inputs["pixel_values"]  # it wants as many image tokens as there are patches
+            # It wants as many image tokens as there are patches.
+            del inputs["pixel_values"]
             outputs = model(**inputs)
     return Zooed(model, inputs, tensors_of(outputs))
 

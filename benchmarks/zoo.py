@@ -18,6 +18,7 @@ import multiprocessing
 import re
 import time
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from benchmarks import _zoo_models as models
 BACKENDS = ("xnnpack", "tensorrt")
 #: Largest difference from eager PyTorch, beside the largest value.
 TOLERANCE = 1e-3
+_LOGS = ("torchtrt_executorch.progress", "torch_tensorrt.dynamo._compiler")
 _ENGINE = re.compile(r"TensorRT engine \d+ of \d+: (\d+) operators")
 
 
@@ -38,6 +40,7 @@ def main(options: list[str] | None = None) -> None:
     arguments = _arguments(options or [])
     done = _read(arguments.out)
     names = arguments.name or models.names()[:: arguments.every]
+    _import()
     for index, name in enumerate(names, start=1):
         if name not in done:
             done[name] = measured(name, arguments.backend, arguments.seconds)
@@ -49,6 +52,17 @@ def main(options: list[str] | None = None) -> None:
     if arguments.family:
         rows = [row for row in rows if row.get("family") == arguments.family]
     _print(rows)
+
+
+def _import() -> None:
+    """Import what every process needs, once, before they are forked."""
+    for name in (
+        "executorch.runtime",
+        "torch_tensorrt.executorch",
+        "transformers.exporters.exporter_executorch",
+        "torchtrt_executorch.runtime",
+    ):
+        import_module(name)
 
 
 def measured(name: str, backends: list[str], seconds: int) -> dict[str, Any]:
@@ -109,12 +123,13 @@ def exported(zooed: models.Zooed, backend: str) -> dict[str, Any]:
 
     import torchtrt_executorch.runtime as runtime
 
-    said = _Operators()
-    log = logging.getLogger("torch_tensorrt.dynamo._compiler")
+    said = _Said()
+    logs = [logging.getLogger(name) for name in _LOGS]
     logging.disable(logging.NOTSET)
-    log.setLevel(logging.INFO)
-    log.addHandler(said)
-    log.propagate = False
+    for log in logs:
+        log.setLevel(logging.INFO)
+        log.addHandler(said)
+        log.propagate = False
     found: dict[str, Any] = {}
     began = time.perf_counter()
     try:
@@ -143,11 +158,12 @@ def exported(zooed: models.Zooed, backend: str) -> dict[str, Any]:
         step = "run" if "seconds" in found else "export"
         found["error"] = f"{step}: {_first_line(error)}"
     finally:
-        log.removeHandler(said)
+        for log in logs:
+            log.removeHandler(said)
     return found
 
 
-class _Operators(logging.Handler):
+class _Said(logging.Handler):
     """Counts the operators of the engines that are built, and keeps what was left out."""
 
     def __init__(self) -> None:
@@ -157,7 +173,7 @@ class _Operators(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        if (found := _ENGINE.match(message)) and ", built in" in message:
+        if found := _ENGINE.match(message):
             self.operators += int(found[1])
         if "left to PyTorch" in message:
             self.left.append(message.partition(": ")[2][:300])

@@ -18,7 +18,7 @@ from torchtrt_executorch.progress import step
 
 X = torch.ones(2, 3)
 STEPS = [
-    "Torch-TensorRT: engine _run_on_acc_0, 2 operators",
+    "TensorRT engine 1 of 1: 2 operators (1 relu, 1 mul)",
     "Torch-TensorRT: compile",
     "ExecuTorch: to_edge_transform_and_lower",
     "ExecuTorch: to_executorch",

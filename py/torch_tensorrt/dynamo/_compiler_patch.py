@@ -11,7 +11,7 @@ from typing import Any, Callable
 from torch.fx import GraphModule
 from torch_tensorrt.dynamo import _allocator_routing
 from torch_tensorrt.dynamo._build_fallback import convert_or_leave
-from torch_tensorrt.dynamo._build_progress import convert_aloud
+from torch_tensorrt.dynamo._build_progress import next_engine
 from torch_tensorrt.dynamo._constant_outputs import compile_with_constants
 from torch_tensorrt.dynamo._executorch_target import (
     DOC,
@@ -52,7 +52,6 @@ def apply(module: ModuleType) -> None:
         convert_module=_inside_out(
             module.convert_module,
             as_step(_engine),
-            convert_aloud,
             convert_named,
             _allocator_routing.convert_guarded,
             convert_or_leave,
@@ -70,8 +69,7 @@ def _inside_out(
 
 
 def _engine(module: GraphModule, *args: Any, **kwargs: Any) -> str:
-    operators = sum(node.op.startswith("call_") for node in module.graph.nodes)
-    return f"Torch-TensorRT: engine {kwargs.get('name', '')}, {operators} operators"
+    return next_engine(module)
 
 
 def _for_executorch(

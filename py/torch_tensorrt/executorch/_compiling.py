@@ -20,7 +20,6 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 from torch_tensorrt.dynamo import _compiler
-from torch_tensorrt.dynamo._build_progress import shown_progress
 from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
 from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._settings import CompilationSettings
@@ -134,8 +133,7 @@ def _compiled(program: ExportedProgram, settings: Mapping[str, Any]) -> Exported
     # The shapes are those of the program: nothing is asked of example inputs.
     given = with_graph_of_its_own(program)
     forget_unclaimed_symbols(given)
-    with shown_progress():
-        module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
+    module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
     found = declared_mutations(lifted_program(with_parts_inlined(module)), module)
     if not engine_nodes(found.graph.nodes):
         return program

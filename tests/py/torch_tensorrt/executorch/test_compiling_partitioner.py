@@ -236,13 +236,10 @@ def test_errors_that_nothing_falls_back_from(
         assert "ValueError: odd graph" in caplog.text
 
 
-def test_progress_is_a_line_per_engine(
-    model: nn.Module, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
-) -> None:
-    import sys
-
+def test_each_engine_is_a_step_of_its_own(model: nn.Module, caplog: Any) -> None:
+    """Which of how many, what is in it, and seconds; see ``test_progress`` for terminals."""
     lists = [TensorRTPartitioner(compile_settings=SETTINGS)]
-    with caplog.at_level(logging.INFO, logger="torch_tensorrt.dynamo._compiler"):
+    with caplog.at_level(logging.INFO, logger="torchtrt_executorch.progress"):
         to_edge_transform_and_lower(exported(model), partitioner=lists)
     said = [r.getMessage() for r in caplog.records if " of 2: " in r.getMessage()]
     assert [line.split(":")[0] for line in said] == [
@@ -250,12 +247,6 @@ def test_progress_is_a_line_per_engine(
         "TensorRT engine 2 of 2",
     ]
     assert all("operators (" in line and line.endswith(" s") for line in said)
-    caplog.clear()
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    to_edge_transform_and_lower(exported(model), partitioner=lists)
-    shown = capsys.readouterr().err
-    assert "TensorRT engine 2 of 2" in shown
-    assert "built in" in shown
 
 
 def test_interfaces_that_differ_are_no_engine_s(
