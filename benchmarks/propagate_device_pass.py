@@ -31,7 +31,7 @@ from executorch.exir.passes.propagate_device_pass import (
     PropagateDevicePass,
 )
 from executorch.exir.program import EdgeProgramManager, _program
-from executorch.exir.schema import KernelCall, Program
+from executorch.exir.schema import JumpFalseCall, KernelCall, MoveCall, Program
 from executorch.exir.tensor import get_scalar_type
 from rich.console import Console
 from rich.table import Table
@@ -104,7 +104,8 @@ class Cost:
     """What one method costs per inference.
 
     Attributes:
-        copies: Copies by operator.
+        copies: Copies by operator, in any call but the first.
+        first: Copies by operator that the first call alone makes.
         moved: Bytes by operator.
         planned: Planned bytes by device.
         unordered: Copies that are missing between delegates of ExecuTorch's C++ runtime.
@@ -112,6 +113,7 @@ class Cost:
     """
 
     copies: Counter[str] = field(default_factory=Counter)
+    first: Counter[str] = field(default_factory=Counter)
     moved: Counter[str] = field(default_factory=Counter)
     planned: Counter[str] = field(default_factory=Counter)
     unordered: int = 0
@@ -122,14 +124,18 @@ def cost_of(program: Program, method: int = 0) -> Cost:
     """Counts what an emitted or deserialized program says, at the upper bound of its shapes."""
     plan = program.execution_plan[method]
     cost = Cost()
-    for instruction in (i for chain in plan.chains for i in chain.instructions):
-        call = instruction.instr_args
+    calls = [i.instr_args for chain in plan.chains for i in chain.instructions]
+    once = _first_call_alone(calls)
+    for index, call in enumerate(calls):
         if not isinstance(call, KernelCall):
             continue
         name = plan.operators[call.op_index].name
         if name.startswith("et_copy::"):
             tensor: Any = plan.values[call.args[0]].val
             kind = name.removeprefix("et_copy::_").removesuffix("_copy")
+            if index in once:
+                cost.first[kind] += 1
+                continue
             cost.copies[kind] += 1
             cost.moved[kind] += math.prod(tensor.sizes) * (
                 get_scalar_type(tensor.scalar_type).itemsize
@@ -141,6 +147,17 @@ def cost_of(program: Program, method: int = 0) -> Cost:
     for index, size in enumerate(plan.non_const_buffer_sizes):
         cost.planned[devices.get(index, "cpu")] += size
     return cost
+
+
+def _first_call_alone(calls: Sequence[Any]) -> set[int]:
+    """The instructions after a jump that end by giving its condition another value."""
+    once: set[int] = set()
+    for index, call in enumerate(calls):
+        if isinstance(call, JumpFalseCall):
+            last = calls[call.destination_instruction - 1]
+            if isinstance(last, MoveCall) and last.move_to == call.cond_value_index:
+                once.update(range(index, call.destination_instruction))
+    return once
 
 
 def measure(

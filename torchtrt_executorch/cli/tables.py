@@ -13,6 +13,7 @@ from torchtrt_executorch.cli.words import counted
 from torchtrt_executorch.inspection.advice import Finding
 from torchtrt_executorch.inspection.difference import Change
 from torchtrt_executorch.inspection.facts import HOST, Facts, Method
+from torchtrt_executorch.inspection.state import buffers
 from torchtrt_executorch.inspection.words import payload, short
 
 _COLOURS = {"warning": "yellow", "note": "cyan"}
@@ -46,13 +47,20 @@ def _method(method: Method) -> Table:
         device = "" if each.device == HOST else each.device
         cells = short(each.backend), device, f"{each.nbytes:,}", payload(each)
         table.add_row(*map(Text, cells))
+    state = buffers(method)
+    for buffer in state[:_MOST]:
+        value = buffer.value
+        name = f"state {short(value.name) or f'value {value.index}'}"
+        device = "cpu" if value.device == HOST else value.device
+        table.add_row(*map(Text, (name, device, f"{value.nbytes:,}", buffer.notes)))
     kernels = Counter(
         step.name for step in method.instructions if step.kind in ("kernel", "copy")
     )
     for name, count in kernels.most_common(_MOST):
         said = f"called {counted(count, 'time')}"
         table.add_row(Text(f"kernel {short(name)}"), "cpu", "", said)
-    left_out = max(len(method.delegates) - _MOST, 0) + max(len(kernels) - _MOST, 0)
+    several = (method.delegates, state, kernels)
+    left_out = sum(max(len(each) - _MOST, 0) for each in several)
     if left_out:
         table.add_row(f"and {left_out} more: --json has all")
     return table

@@ -2,13 +2,9 @@
 
 import copy
 import itertools
-import logging
 
 import pytest
 import torch
-from executorch.exir.capture._config import ExecutorchBackendConfig
-from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, naive
-from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -204,117 +200,3 @@ def test_random_graphs_make_the_fewest_copies(kit, plan, skip_outputs):
 @settings(max_examples=2000, deadline=None)
 def test_many_random_graphs_make_the_fewest_copies(kit, plan, skip_outputs):
     check(kit, plan, skip_outputs)
-
-
-class Cache(torch.nn.Module):
-    """A buffer that is read and written by one delegate, and another that the host only counts in."""
-
-    def __init__(self, data):
-        super().__init__()
-        self.register_buffer("cache", data)
-        self.register_buffer("count", torch.zeros(1))
-
-    def forward(self, x):
-        self.count.copy_(torch.relu(self.count - 1))
-        self.cache.copy_(self.cache + x)
-        return torch.relu(self.cache)
-
-
-def emit(kit, data, planning=None, **options):
-    edge = kit.lower(Cache(data), (torch.zeros_like(data),))
-    config = ExecutorchBackendConfig(**options)
-    if planning is not None:
-        config.memory_planning_pass = planning
-    return edge.to_executorch(config)
-
-
-def plan_of(kit, emitted):
-    program = kit.bench.deserialize_pte_binary(emitted.buffer).program
-    return program.execution_plan[0]
-
-
-def first_call(plan):
-    """The instructions that the first call alone runs."""
-    jump = plan.chains[0].instructions[0].instr_args
-    return plan.chains[0].instructions[1 : jump.destination_instruction]
-
-
-def test_the_first_call_fills_a_buffer_in_pieces_of_its_one_value(kit):
-    emitted = emit(kit, torch.full((1 << 20,), 3.0))
-    plan = plan_of(kit, emitted)
-    calls = [each.instr_args for each in first_call(plan)]
-    copied = [call.args for call in calls if hasattr(call, "args")]
-    assert len(copied) == 64 and len(emitted.buffer) < 128 * 1024
-    where = [plan.values[args[1]].val for args in copied]
-    offsets = [each.allocation_info.memory_offset_low for each in where]
-    assert {each.extra_tensor_info.device_type.name for each in where} == {"CUDA"}
-    assert sorted(offsets) == [min(offsets) + (1 << 16) * i for i in range(64)]
-
-
-@pytest.mark.parametrize("count", [1, 100, (1 << 16) + 1, 65 * 65537])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int64])
-def test_pieces_cover_a_buffer_of_any_size(kit, count, dtype):
-    from executorch.exir.emit import _device_state
-
-    piece = _device_state._piece(torch.ones(count, dtype=dtype))
-    offsets = _device_state._offsets(count * dtype.itemsize, piece.nbytes)
-    covered = set()
-    for offset in offsets:
-        assert offset % dtype.itemsize == 0
-        covered |= {offset, offset + piece.nbytes}
-    assert min(covered) == 0 and max(covered) == count * dtype.itemsize
-    assert all(b - a <= piece.nbytes for a, b in itertools.pairwise(sorted(covered)))
-    assert len(offsets) <= 64
-
-
-def test_data_is_a_constant_of_the_program(kit):
-    data = torch.arange(16.0).view(4, 4)
-    plan = plan_of(kit, emit(kit, data))
-    (copied,) = [each.instr_args.args for each in first_call(plan)[:1]]
-    source, target, _ = (plan.values[index].val for index in copied)
-    assert source.data_buffer_idx > 0 and source.allocation_info is None
-    # The C++ runtime would read an initial state into the buffer as if the host could write there.
-    assert target.data_buffer_idx == 0 and target.allocation_info is not None
-
-
-def test_an_initialized_buffer_is_not_loaded_into_device_memory(kit):
-    from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
-
-    plan = plan_of(
-        kit,
-        emit(kit, torch.ones(4, 4), passes=[InitializedMutableBufferPass(["cache"])]),
-    )
-    for value in plan.values:
-        tensor = value.val
-        info = getattr(tensor, "extra_tensor_info", None)
-        if info is not None and info.device_type.name != "CPU":
-            assert tensor.data_buffer_idx == 0
-
-
-@pytest.mark.parametrize(
-    "planning, words",
-    [
-        ({"alloc_mutable_buffers": False}, "the caller's"),
-        (
-            {"memory_planning_algo": MemoryPlanningAlgorithmSuite([naive])},
-            "greedy",
-        ),
-    ],
-)
-def test_the_log_says_why_a_buffer_stays_on_the_host(kit, caplog, planning, words):
-    caplog.set_level(logging.INFO)
-    emitted = emit(
-        kit,
-        torch.zeros(4, 4),
-        MemoryPlanningPass(**planning),
-        emit_mutable_buffer_names=True,
-    )
-    assert not kit.find(emitted.exported_program().graph_module, "et_state")
-    assert "cache lives on the host" in caplog.text and words in caplog.text
-
-
-def test_the_log_says_where_buffers_live(kit, caplog):
-    caplog.set_level(logging.INFO)
-    emit(kit, torch.zeros(4, 4))
-    assert "the buffer cache lives on cuda:0" in caplog.text
-    assert "the buffer count lives on the host: " in caplog.text
