@@ -1,6 +1,7 @@
 """A decoder of 374 million parameters, compiled and exported: seconds, and memory at its peak.
 
-Each stage runs in a process of its own, since a peak is never given back. Engines are emulated, so
+In two steps, and in one: ``to_edge_transform_and_lower`` with a ``TensorRTPartitioner`` that compiles.
+Each way has a process of its own, since a peak is never given back. Engines are emulated, so
 that what is measured is everything around TensorRT.
 """
 
@@ -19,6 +20,8 @@ from torch.nn import functional
 
 VOCABULARY, WIDTH, HEADS, LAYERS, TOKENS = 32_000, 1_024, 16, 24, 64
 _GIB = 2**30
+
+WAYS = ("compile and export", "one call")
 
 
 class _Block(nn.Module):
@@ -58,9 +61,15 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _GIB
 
 
-def measure() -> list[tuple[str, float, float]]:
-    """Return per stage its name, its seconds and the process's peak in GiB once it is over."""
+def measure(way: str) -> list[tuple[str, float, float]]:
+    """Return per stage its name, its seconds and the process's peak in GiB once it is over.
+
+    Args:
+        way: One of :data:`WAYS`.
+    """
     import torch_tensorrt
+    from executorch.exir import to_edge_transform_and_lower
+    from torch_tensorrt.executorch import TensorRTPartitioner
 
     from torchtrt_executorch import emulated_engines
 
@@ -76,36 +85,40 @@ def measure() -> list[tuple[str, float, float]]:
         rows.append((name, time.perf_counter() - start, _peak()))
         return result
 
+    settings = {"min_block_size": 1, "target_executorch": True}
     with emulated_engines(), torch.no_grad():
-        compiled = timed(
-            "compile",
-            lambda: torch_tensorrt.compile(
-                model, ir="dynamo", arg_inputs=[tokens], min_block_size=1
-            ),
-        )
-        edge = timed("export", lambda: torch_tensorrt.executorch.export(compiled))
+        if way == WAYS[0]:
+            compiled = timed(
+                "compile",
+                lambda: torch_tensorrt.compile(
+                    model, ir="dynamo", arg_inputs=[tokens], **settings
+                ),
+            )
+            edge = timed("export", lambda: torch_tensorrt.executorch.export(compiled))
+        else:
+            program = timed("trace", lambda: torch.export.export(model, (tokens,)))
+            partitioners = [TensorRTPartitioner(compile_settings=settings)]
+            edge = timed(
+                "one call",
+                lambda: to_edge_transform_and_lower(program, partitioner=partitioners),
+            )
         timed("to_executorch", edge.to_executorch)
     return rows
 
 
 def main() -> None:
-    """Print the table."""
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "benchmarks.large_decoder",
-        "--measure",
-    ]
-    process = subprocess.run(command, capture_output=True, text=True, check=True)
-    print(f"{'large decoder':<20}{'seconds':>10}{'peak GiB':>10}")
-    for name, seconds, peak in json.loads(process.stdout.splitlines()[-1]):
-        print(f"{name:<20}{seconds:>10.1f}{peak:>10.1f}")
+    """Print a table for each way."""
+    module = ("-W", "ignore", "-m", "benchmarks.large_decoder")
+    for way in WAYS:
+        command = [sys.executable, *module, "--measure", way]
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+        print(f"{way:<20}{'seconds':>10}{'peak GiB':>10}")
+        for name, seconds, peak in json.loads(process.stdout.splitlines()[-1]):
+            print(f"{name:<20}{seconds:>10.1f}{peak:>10.1f}")
 
 
 if __name__ == "__main__":
     if "--measure" in sys.argv:
-        print(json.dumps(measure()))
+        print(json.dumps(measure(sys.argv[-1])))
     else:
         main()
