@@ -36,6 +36,10 @@ class _Compiled:
     for_another: Callable[[Capability], Any]
 
 
+#: By machine code. It outlives a scope as kernels do, which Inductor keeps for the next program.
+_compiled: dict[bytes, _Compiled] = {}
+
+
 def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[..., Any]]:
     """What takes note of how kernels are compiled, and saves more than one binary of each."""
     import triton
@@ -44,7 +48,6 @@ def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[...,
     compile_kernel = triton.compile
     cache: Any = CudaKernelParamCache
     save = cache.set.__func__
-    compiled: dict[bytes, _Compiled] = {}
 
     def compile_noted(
         src: Any, target: Any = None, options: Any = None, **others: Any
@@ -57,7 +60,7 @@ def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[...,
             return compile_kernel(src, target=other, options=dict(options or {}))
 
         kernel = compile_kernel(src, target=target, options=options, **others)
-        compiled[kernel.asm["cubin"]] = _Compiled(kernel, for_another)
+        _compiled[kernel.asm["cubin"]] = _Compiled(kernel, for_another)
         return kernel
 
     def save_for_all(
@@ -68,7 +71,7 @@ def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[...,
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        kernels = _for_each(compiled[cubin], gpu)
+        kernels = _for_each(_compiled[cubin], gpu)
         shared = max(kernel.metadata.shared for kernel in kernels)
         images = [
             ("elf", _architecture(kernel), kernel.asm["cubin"]) for kernel in kernels

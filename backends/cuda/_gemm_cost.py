@@ -4,11 +4,11 @@ Every multiprocessor runs its share of the tiles, some at a time, as many as its
 registers hold. A step of a tile's loop over K takes the longest of three: the arithmetic of the
 tiles that run together, what they load through the L2 cache, and the wait for a load, of which
 pipeline stages hide all but a part. What doesn't fit into a thread's registers is spilled, which
-stretches the arithmetic.
+stretches the step.
 
-The constants are those of the hardware but for three, which were fitted to what autotuning measured
-on an H200 (``tests/gpu/cuda_programs.py run --timings``): the wait, the tile's fixed cost, and the
-share of the peak that products without tensor cores reach.
+The constants are those of the hardware but for four, which were fitted to what autotuning measured
+on an H200 (``tests/gpu/cuda_programs.py run --timings``): the wait, the tile's fixed cost, the share
+of the peak that products without tensor cores reach, and loads of single elements.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _TILE = 2000
 _STEP = 100
 #: Bytes in a cycle that a multiprocessor loads through the L2 cache, and stores.
 _LOAD, _STORE = 64, 32
+#: Elements in a cycle that it loads one at a time, each with an address and a mask.
+_LOADED_SINGLY = 4.3
 #: Of the peak without tensor cores, and the accumulators in a thread from which on it is reached.
 _PLAIN_SHARE, _PLAIN_ACCUMULATORS = 0.36, 64
 #: Registers of a thread beside those that hold data, and all that it can have.
@@ -36,7 +38,9 @@ _OTHER_REGISTERS, _REGISTERS = 40, 250
 
 @dataclass(frozen=True)
 class Product:
-    """``batch`` products of (m, k) by (k, n) matrices.
+    """``batch`` sums of ``window`` products of (m, k) by (k, n) matrices.
+
+    A convolution is one: over the pixels of its window, and in as many batches as it has groups.
 
     Attributes:
         itemsize: Of an element, in bytes.
@@ -52,6 +56,7 @@ class Product:
     itemsize: int
     tensor_cores: bool
     aligned: bool = True
+    window: int = 1
 
 
 @dataclass(frozen=True)
@@ -92,14 +97,20 @@ def cycles(product: Product, tile: Tile, gpu: GpuProperties) -> float:
         rounds = math.ceil(rounds)
     spilled = max(0.0, registers - _REGISTERS)
     arithmetic = tile.m * tile.n * tile.k / _rate(product, tile, threads, gpu)
-    arithmetic *= 1 + spilled / 8
-    loads = (tile.m + tile.n) * tile.k * product.itemsize / _LOAD
+    loaded = (tile.m + tile.n) * tile.k
+    loads = (
+        loaded * product.itemsize / _LOAD
+        if product.aligned
+        else loaded / _LOADED_SINGLY
+    )
     ahead = max(1, tile.stages - 1) if product.aligned else 1
     step = max(
         together * arithmetic, together * loads, _WAIT / ahead + _STEP + arithmetic
     )
     stores = tile.m * tile.n * product.itemsize / _STORE
-    return rounds * (math.ceil(product.k / tile.k) * step + _TILE + stores)
+    step *= 1 + spilled / 8
+    steps = product.window * math.ceil(product.k / tile.k)
+    return rounds * (steps * step + _TILE + stores)
 
 
 def _registers(product: Product, tile: Tile, threads: int) -> float:
@@ -108,8 +119,8 @@ def _registers(product: Product, tile: Tile, threads: int) -> float:
     registers = _OTHER_REGISTERS + accumulators
     if not product.tensor_cores:  # operands of several steps at a time
         return registers + 2 * math.sqrt(accumulators) * tile.k / 9
-    if not product.aligned:
-        return registers + (tile.m + tile.n) * tile.k / threads
+    if not product.aligned:  # each element that is loaded, and its address
+        return registers + 3 * (tile.m + tile.n) * tile.k / threads
     return registers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -59,11 +60,8 @@ def cheapest(
 ) -> Any:
     """Return the choice of the least cost by :mod:`._gemm_cost`, the first of several.
 
-    Where the model says nothing (no tiles, or convolutions in groups), Inductor's order stands.
+    Where the model says nothing, for want of tiles, Inductor's order stands.
     """
-
-    if name == "convolution" and _groups(input_nodes) > 1:
-        return choices[0]
 
     def cost(choice: Any) -> float:
         info = choice.info_dict()
@@ -84,16 +82,20 @@ def _product(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Prod
     itemsize = input_nodes[0].get_dtype().itemsize
     tensor_cores = itemsize < 4 or (tf32 and itemsize == 4)
     if name == "convolution":
-        _, weight, *_ = input_nodes
+        image, weight, *_ = input_nodes
         images, channels, *pixels = _sizes(layout.size)
         _, depth, *window = _sizes(weight.get_size())
+        groups = _sizes(image.get_size())[1] // depth
         return Product(
             m=images * math.prod(pixels),
-            n=channels,
-            k=depth * math.prod(window),
-            batch=1,
+            n=channels // groups,
+            k=depth,
+            batch=groups,
             itemsize=itemsize,
             tensor_cores=tensor_cores,
+            # Channels of a pixel beside one another, as many as are loaded at once.
+            aligned=_sizes(image.get_stride())[1] == 1 and depth * itemsize % 16 == 0,
+            window=math.prod(window),
         )
     first, second = input_nodes[-2:]
     *batch, m, k = _sizes(first.get_size())
@@ -104,12 +106,6 @@ def _product(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Prod
         for step in _sizes(node.get_stride())
     )
     return Product(m, n, k, math.prod(batch), itemsize, tensor_cores, aligned)
-
-
-def _groups(input_nodes: list[Any]) -> int:
-    """Of a convolution: each has channels of its own, so few that tiles are padding mostly."""
-    image, weight, *_ = input_nodes
-    return _sizes(image.get_size())[1] // _sizes(weight.get_size())[1]
 
 
 def _sizes(values: Any) -> list[int]:
@@ -138,7 +134,22 @@ def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
     ]
     for kernel in kernels:
         kernel.precompile()
-        kernel.save_gpu_kernel("stream", _best(kernel.launchers, gpu))
+        best = _best(kernel.launchers, gpu)
+        kernel.save_gpu_kernel("stream", _without_spills(kernel, best))
+
+
+def _without_spills(kernel: Any, launcher: Any) -> Any:
+    """Return ``launcher``, or where its threads spill one with twice as many, if theirs don't.
+
+    What is fused behind a product takes registers that nothing knew of when its tile was chosen.
+    On tensor cores a few that are missing are enough to stop them from working ahead.
+    """
+    if launcher.n_spills <= _FRAME or launcher.config.num_warps > 8:
+        return launcher
+    config = copy.deepcopy(launcher.config)
+    config.num_warps *= 2
+    other = kernel._precompile_config(config).make_launcher()
+    return other if other.n_spills <= _FRAME else launcher
 
 
 def _best(launchers: list[Any], gpu: GpuProperties) -> Any:

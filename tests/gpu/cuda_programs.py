@@ -1,13 +1,13 @@
 """CUDA delegates made on one machine, without a GPU if it has none, and run on another that has one.
 
     python tests/gpu/cuda_programs.py make FOLDER [NAME...]
-    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...]
+    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER]
 
 ``make`` writes a ``.pte`` and its ``.ptd`` for each model of ``cuda_models``, compiled for the GPU
-of ``TORCHTRT_GPU`` where there is no other, and says what that took. ``run`` compares them with
-eager PyTorch, and times them beside it, beside ``torch.compile``, and beside the same programs
-compiled where it runs, by ``CudaBackend`` with the autotuning of upstream's. With ``--timings`` it
-keeps what that measured, for ``rank`` to say how good the choices made without measuring are.
+of ``TORCHTRT_GPU`` where there is no other, and says what that took; where there is one, upstream's
+``CudaBackend`` chooses by timing. With ``--timings`` it keeps what that measured. ``run`` compares
+them with eager PyTorch, and times them beside it, beside ``torch.compile``, and beside the same
+programs in another folder, made where they run.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ def keep_timings(file: Path) -> None:
     add_feedback_saver(save)
 
 
-def run(folder: Path, cases: Sequence[Case], autotuned: bool) -> int:
+def run(folder: Path, cases: Sequence[Case], beside: Path | None) -> int:
     """Compare and time the programs in ``folder``. Return the number that failed."""
     rows: list[dict[str, Any]] = []
     for case in cases:
         try:
-            row = {"name": case.name, **_measure(folder, case, autotuned)}
+            row = {"name": case.name, **_measure(folder, case, beside)}
         except Exception as error:
             traceback.print_exc()
             row = {"name": case.name, "error": f"{type(error).__name__}: {error}"[:300]}
@@ -143,11 +143,9 @@ def run(folder: Path, cases: Sequence[Case], autotuned: bool) -> int:
 
 
 @torch.no_grad()
-def _measure(folder: Path, case: Case, autotuned: bool) -> dict[str, Any]:
-    from torchtrt_executorch import runtime
-
+def _measure(folder: Path, case: Case, beside: Path | None) -> dict[str, Any]:
     modules, calls = case.build()
-    program = runtime.load(folder / f"{case.name}.pte", [folder / f"{case.name}.ptd"])
+    program = _load(folder, case)
     error, largest = 0.0, 0.0
     eager = {name: copy.deepcopy(module).to(DEVICE) for name, module in modules.items()}
     on_device = {
@@ -168,14 +166,16 @@ def _measure(folder: Path, case: Case, autotuned: bool) -> dict[str, Any]:
     row["eager_us"] = _microseconds(lambda: eager[name](*inputs))
     compiled = torch.compile(copy.deepcopy(eager[name]))
     row["torch_compile_us"] = _microseconds(lambda: compiled(*inputs))
-    if autotuned:
-        started = time.perf_counter()
-        built = lower(case)
-        row["autotuned_seconds"] = time.perf_counter() - started
-        data = [bytes(weights) for weights in built._tensor_data.values()]
-        there = runtime.load(bytes(built.buffer), data).method(name)
+    if beside is not None:
+        there = _load(beside, case).method(name)
         row["autotuned_us"] = _microseconds(lambda: there(*inputs))
     return row
+
+
+def _load(folder: Path, case: Case) -> Any:
+    from torchtrt_executorch import runtime
+
+    return runtime.load(folder / f"{case.name}.pte", [folder / f"{case.name}.ptd"])
 
 
 def _microseconds(call: Callable[[], object]) -> float:
@@ -204,16 +204,16 @@ def main() -> None:
     parser.add_argument("command", choices=("make", "run"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--no-autotuned", action="store_true")
+    parser.add_argument("--beside", type=Path)
     parser.add_argument("--timings", type=Path)
     arguments = parser.parse_args()
     cases = [c for c in CASES if not arguments.names or c.name in arguments.names]
     if arguments.command == "make":
+        if arguments.timings is not None:
+            keep_timings(arguments.timings)
         make(arguments.folder, cases)
         return
-    if arguments.timings is not None:
-        keep_timings(arguments.timings)
-    sys.exit(run(arguments.folder, cases, not arguments.no_autotuned))
+    sys.exit(run(arguments.folder, cases, arguments.beside))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,26 @@
-"""CUDA delegates behind other partitioners' on a real GPU, each checked against eager.
+"""CUDA delegates behind other partitioners', checked against eager.
 
 A model whose routed operator, a look-up by computed indices, splits it into several partitions is
-lowered with the real ``CudaBackend``: alone, after XNNPACK, and after TensorRT (emulated engines
-where TensorRT is absent). Each CUDA delegate's library is loaded with its weights, run on what
-reaches it in the program, and compared with the same operators in eager mode on the same GPU.
+lowered with the real ``CudaBackend``: alone, after XNNPACK, and after TensorRT (emulated engines).
+With or without a GPU the whole program runs; on a GPU each CUDA delegate's library is also loaded
+with its weights by itself, run on what reaches it in the program, and compared with the same
+operators in eager mode there.
 
-``python tests/gpu/test_cuda_delegates.py`` prints the comparison as a table.
+    python tests/gpu/test_cuda_delegates.py
+    python tests/gpu/test_cuda_delegates.py make FOLDER
+    PYTHONPATH=. python tests/gpu/test_cuda_delegates.py run FOLDER
+
+prints that comparison as a table; writes the programs, on any machine; runs them on one with a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import ctypes
+import importlib.util
+import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,13 +40,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 DEVICE = "cuda:0"
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available(),
-        reason="the CUDA backend compiles and runs on a CUDA device, and there is none",
-    ),
-]
+needs_a_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="libraries run on a CUDA device"
+)
+needs_compilers = pytest.mark.skipif(
+    not (importlib.util.find_spec("triton") and shutil.which("g++")),
+    reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
+)
+pytestmark = [pytest.mark.gpu, needs_compilers]
 
 
 class Routed(torch.nn.Module):
@@ -85,9 +95,10 @@ def lower_after_tensorrt(
     torch_tensorrt = pytest.importorskip("torch_tensorrt")
     from torchtrt_executorch import emulated_engines
 
-    # Torch-TensorRT traces on the GPU, and takes it that the model is there.
-    module = copy.deepcopy(module).to(DEVICE)
-    inputs = tuple(value.to(DEVICE) for value in inputs)
+    if torch.cuda.is_available():
+        # Torch-TensorRT traces on the GPU, and takes it that the model is there.
+        module = copy.deepcopy(module).to(DEVICE)
+        inputs = tuple(value.to(DEVICE) for value in inputs)
     with emulated_engines():
         compiled = torch_tensorrt.compile(
             module,
@@ -110,6 +121,24 @@ class Case:
     lower: Lower
     dtype: torch.dtype
     partitions: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, {str(self.dtype).removeprefix('torch.')}"
+
+    def build(self) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+        """Return the module and its inputs, the same on every machine."""
+        torch.manual_seed(0)
+        module = Routed().to(self.dtype).eval()
+        return module, (torch.randn(8, 64, dtype=self.dtype),)
+
+    def lowered(self) -> EdgeProgramManager:
+        """Return the program, with the CUDA partitioner at its place in the list."""
+        from executorch.backends.cuda.cuda_backend import CudaBackend
+        from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+
+        spec = CudaBackend.generate_method_name_compile_spec("forward")
+        with torch.no_grad():
+            return self.lower(*self.build(), CudaPartitioner([spec]))
 
 
 CASES = (
@@ -234,16 +263,10 @@ def compare(case: Case) -> list[Comparison]:
     Raises:
         AssertionError: Something differs by more than the dtype's tolerance.
     """
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-
-    torch.manual_seed(0)
-    module = Routed().to(case.dtype).eval()
-    inputs = (torch.randn(8, 64, dtype=case.dtype),)
-    cuda = CudaPartitioner([CudaBackend.generate_method_name_compile_spec("forward")])
     with torch.no_grad():
+        module, inputs = case.build()
         expected = module(*inputs)
-        edge = case.lower(module, inputs, cuda)
+        edge = case.lowered()
         program = edge.exported_program()
         constants = {**program.state_dict, **program.constants}
         held = [
@@ -258,12 +281,84 @@ def compare(case: Case) -> list[Comparison]:
     return interpreter.comparisons
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.dtype}")
+def make(folder: Path) -> None:
+    """Write the programs of all cases: a ``.pte`` and its ``.ptd`` each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, case in enumerate(CASES):
+        built = case.lowered().to_executorch()
+        (folder / f"{index}.pte").write_bytes(bytes(built.buffer))
+        (weights,) = built._tensor_data.values()
+        (folder / f"{index}.ptd").write_bytes(bytes(weights))
+
+
+def run(folder: Path, case: Case) -> tuple[float, set[str]]:
+    """Run one of the programs that :func:`make` wrote, and compare it with eager.
+
+    Returns:
+        The largest difference, and the CUDA delegates that stand-ins computed for.
+
+    Raises:
+        AssertionError: It is more than the dtype's tolerance, or there aren't as many delegates.
+    """
+    from torchtrt_executorch import runtime
+
+    index = CASES.index(case)
+    data = [folder / f"{index}.ptd"]
+    program = runtime.load(folder / f"{index}.pte", data, emulated_engines=True)
+    module, inputs = case.build()
+    with torch.no_grad():
+        (output,) = program.run(*inputs)
+        expected = module(*inputs)
+    assert_close([output.cpu()], [expected])
+    stats = program.stats()
+    cuda = {name for name in stats.delegates if "CudaBackend" in name}
+    assert len(cuda) == case.partitions
+    return (output.cpu() - expected).abs().max().item(), cuda & stats.stand_ins
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    make(folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_program_reproduces_eager(programs: Path, case: Case) -> None:
+    _, stand_ins = run(programs, case)
+    assert len(stand_ins) == (0 if torch.cuda.is_available() else case.partitions)
+
+
+@needs_a_gpu
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_library_reproduces_eager(case: Case) -> None:
     assert len(compare(case)) == case.partitions
 
 
 def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("command", nargs="?", choices=("make", "run"))
+    parser.add_argument("folder", nargs="?", type=Path)
+    arguments = parser.parse_args()
+    if arguments.command is None:
+        show()
+    elif arguments.command == "make":
+        make(arguments.folder)
+    else:
+        failed = False
+        for case in CASES:
+            try:
+                difference, stand_ins = run(arguments.folder, case)
+                how = "stand-ins" if stand_ins else "libraries"
+                print(f"{case}: {case.partitions} {how}, {difference:.2g} off eager")
+            except Exception as error:
+                failed = True
+                print(f"{case}: {type(error).__name__}: {error}")
+        sys.exit(failed)
+
+
+def show() -> None:
     """Print the comparison of every case.
 
     Raises:

@@ -56,6 +56,17 @@ def test_several_in_one_library(lower: Callable[..., Any]) -> None:
     assert capabilities(delegate.library) == ["sm_80", "sm_90", "sm_120", "compute_80"]
 
 
+@needs_compilers
+def test_kernels_that_are_known_already(lower: Callable[..., Any]) -> None:
+    """Inductor keeps a kernel for the next program that has it."""
+    libraries = []
+    for _ in range(2):
+        (delegate,) = delegates(lower(torch.nn.SiLU(), (X,), gpu="sm_86:16GiB"))
+        libraries.append(delegate.library)
+    for library in libraries:
+        assert capabilities(library) == ["sm_86", "compute_86"]
+
+
 def test_what_is_compiled_fits_the_smallest() -> None:
     text = "sm_90:80GiB,sm_80:40GiB,sm_86:24GiB"
     common = common_properties(DescribedGpu.parse_list(text))

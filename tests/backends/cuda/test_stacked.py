@@ -1,0 +1,150 @@
+"""CUDA delegates around an engine: what they share, where they live, operators of the backend's own."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import EdgeProgramManager
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.delegate import executorch_call_delegate
+from torch import nn
+
+from torchtrt_executorch import emulated_engines, runtime
+
+from .conftest import Delegate, delegates, needs_compilers
+
+pytestmark = [
+    needs_compilers,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
+]
+
+
+class Tied(nn.Module):
+    """One row used twice, with a product, which is the engine's, between the uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.row = nn.Parameter(torch.randn(32))
+        self.linear = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(nn.functional.gelu(x + self.row))
+        return nn.functional.gelu(x * self.row) + self.row
+
+
+def lowered(**specs: str) -> EdgeProgramManager:
+    """Lower :class:`Tied`: linears are an emulated engine's, all else is the CUDA backend's."""
+    torch_tensorrt = pytest.importorskip("torch_tensorrt")
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+
+    rows = torch_tensorrt.Input(
+        min_shape=(2, 32), opt_shape=(8, 32), max_shape=(32, 32), dtype=torch.float32
+    )
+    elsewhere = ("gelu.default", "add.Tensor", "mul.Tensor")
+    with emulated_engines(), torch.no_grad():
+        compiled = torch_tensorrt.compile(
+            Tied().eval(),
+            ir="dynamo",
+            arg_inputs=[rows],
+            min_block_size=1,
+            target_executorch=True,
+            torch_executed_ops={f"torch.ops.aten.{name}" for name in elsewhere},
+        )
+        more = [CompileSpec(key, value.encode()) for key, value in specs.items()]
+        spec = CudaBackend.generate_method_name_compile_spec("forward")
+        return torch_tensorrt.executorch.export(
+            compiled, partitioners=[CudaPartitioner([spec, *more])]
+        )
+
+
+def loaded(edge: EdgeProgramManager) -> runtime.Program:
+    built = copy.deepcopy(edge).to_executorch()
+    data = [bytes(weights) for weights in built._tensor_data.values()]
+    return runtime.load(
+        bytes(built.buffer), data, simulate_devices=True, emulated_engines=True
+    )
+
+
+@pytest.fixture(scope="module")
+def stacked() -> EdgeProgramManager:
+    return lowered(target_device="cuda:1")
+
+
+def test_partitions_are_on_both_sides_of_the_engine(stacked: Any) -> None:
+    program = stacked.exported_program()
+    calls = [
+        getattr(program.graph_module, node.args[0].target).backend_id
+        for node in program.graph.nodes
+        if node.target is executorch_call_delegate
+    ]
+    assert calls == ["CudaBackend", "TensorRTBackend", "CudaBackend"]
+
+
+def test_each_partition_has_the_constant_that_they_share(stacked: Any) -> None:
+    first, second = delegates(stacked)
+    row = Tied().row.detach().numpy().tobytes()
+    assert first.weights.count(row) == second.weights.count(row) == 1
+    assert first.library != second.library
+
+
+def test_they_compute_what_eager_does_for_any_size(stacked: Any) -> None:
+    program, eager = loaded(stacked), Tied().eval()
+    for rows in (8, 2, 32):
+        x = torch.randn(rows, 32)
+        (result,) = program.run(x)
+        torch.testing.assert_close(result, eager(x))
+    assert sum("CudaBackend" in name for name in program.stats().stand_ins) == 2
+
+
+def test_the_device_that_was_asked_for_is_in_the_file(stacked: Any) -> None:
+    for delegate in delegates(stacked):
+        specs = {spec.key: spec.value for spec in delegate.module.compile_specs}
+        assert specs["target_device"] == b"cuda:1"
+
+
+@pytest.fixture(scope="module")
+def int8(lower: Any) -> tuple[nn.Module, EdgeProgramManager]:
+    name = "executorch.backends.cuda.quantize_op_dispatch.int8_dispatch"
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        pytest.skip("this release's backend has no operators of its own")
+    importlib.import_module(name)
+
+    class Quantized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.register_buffer("data", torch.randint(-99, 99, (48, 64)).char())
+            self.register_buffer("scale", torch.rand(48, 2).bfloat16())
+            self.register_buffer("zero", torch.randint(-9, 9, (48, 2)).char())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            operator = torch.ops.executorch_cuda.int8_plain_mm.default
+            return operator(x, self.data, self.scale, self.zero, 32).relu()
+
+    model = Quantized()
+    return model, lower(model, (torch.randn(2, 64).bfloat16(),))
+
+
+def test_an_operator_of_the_backend_s_own(int8: Any) -> None:
+    model, edge = int8
+    delegate: Delegate
+    (delegate,) = delegates(edge)
+    assert b"aoti_torch_cuda_int8_plain_mm" in delegate.library
+    x = torch.randn(2, 64).bfloat16()
+    scale = model.scale.repeat_interleave(32, 1).float()
+    zero = model.zero.repeat_interleave(32, 1).float()
+    weight = (model.data.float() - zero) * scale
+    expected = (x.float() @ weight.t()).relu()
+    (result,) = loaded(edge).run(x)
+    torch.testing.assert_close(result.float(), expected, rtol=3e-2, atol=3)
