@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -238,53 +238,51 @@ def passes() -> dict[str, type]:
     }
 
 
-def main() -> None:
-    """Prints one row per scenario and pass."""
+def main(names: Sequence[str] = ()) -> None:
+    """Prints a table per scenario, or per one whose name has one of these in it."""
     logging.getLogger("executorch").setLevel(logging.WARNING)
     console = Console(width=110)
-    table = Table(
-        "program", "pass", title="State on a GPU: copies per call, after the first"
-    )
-    headings = (
-        "to device",
-        "to host",
-        "bytes",
-        "in the first call",
-        "fences",
-        "KiB on devices",
-        "ms",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right")
     with torch.no_grad():
         for scenario in scenarios():
+            if names and not any(each.strip("-") in scenario.name for each in names):
+                continue
             edge = scenario.edge("CudaBackend")
+            table = Table(title=f"{scenario.name}: copies per call, after the first")
+            for heading in _HEADINGS:
+                justify = "left" if heading == "pass" else "right"
+                table.add_column(heading, justify=justify)
             for name, pass_class in passes().items():
                 try:
-                    cost = measure(edge, pass_class)
+                    table.add_row(name, *_cells(measure(edge, pass_class)))
                 except Exception as error:
-                    text = str(error).splitlines()[0][:40]
-                    table.add_row(scenario.name, name, f"refused: {text}")
-                    continue
-                _add(table, scenario.name if name == "upstream" else "", name, cost)
-            table.add_row("", "fewest", *map(str, scenario.fewest))
-            table.add_section()
-    console.print(table)
+                    table.add_row(name, f"refused: {str(error).splitlines()[0][:40]}")
+            table.add_row("fewest", *map(str, scenario.fewest))
+            console.print(table)
 
 
-def _add(table: Table, program: str, name: str, cost: Cost) -> None:
+_HEADINGS = (
+    "pass",
+    "to device",
+    "to host",
+    "bytes",
+    "first call",
+    "fences",
+    "KiB on devices",
+    "ms",
+)
+
+
+def _cells(cost: Cost) -> list[str]:
     devices = sum(size for device, size in cost.planned.items() if device != "cpu")
-    table.add_row(
-        program,
-        name,
+    return [
         str(cost.copies["h2d"]),
         str(cost.copies["d2h"]),
-        str(sum(cost.moved.values())),
+        f"{sum(cost.moved.values()):,}",
         str(sum(cost.first.values())),
         str(cost.unordered),
-        f"{devices / 1024:.0f}",
+        f"{devices / 1024:,.0f}",
         f"{cost.seconds * 1e3:.1f}",
-    )
+    ]
 
 
 if __name__ == "__main__":
