@@ -10,10 +10,18 @@ import pytest
 import torch
 import torch_tensorrt
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import EdgeProgramManager, to_edge, to_edge_transform_and_lower
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    to_edge,
+    to_edge_transform_and_lower,
+)
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.pass_base import ExportPass
 from torch import nn
 from torch.export import Dim, ExportedProgram, export
+from torch.fx import GraphModule
+from torch.fx.passes.infra.pass_base import PassResult
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.executorch import TensorRTPartitioner
 
@@ -118,14 +126,24 @@ def test_the_caller_s_program_is_left_as_it_is(model: nn.Module) -> None:
 
 def test_each_method_has_its_own_list(model: nn.Module) -> None:
     programs = {"both": exported(model), "neither": export(nn.Softmax(-1), (X,))}
+    seen: list[int] = []
+
+    class Seen(ExportPass):
+        def call(self, graph_module: GraphModule) -> PassResult:
+            seen.append(len(graph_module.graph.nodes))
+            return super().call(graph_module)
+
     edge = to_edge_transform_and_lower(
         programs,
+        transform_passes={"both": [Seen()], "neither": []},
         partitioner={"both": partitioners(), "neither": []},
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
         constant_methods={"version": 3},
         generate_etrecord=True,
     )
     assert "TensorRTBackend" in backends(edge, "both")
     assert backends(edge, "neither") == []
+    assert len(seen) == 1
     assert {"both", "neither"} <= set(edge.methods)
     assert load(edge.to_executorch().buffer).method("version")() == (3,)
 
