@@ -9,13 +9,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from operator_counts import CPU, left_out, per_backend
+from executorch.exir import EdgeProgramManager
 from rich.console import Console
 from rich.table import Table
-from torch.export import ExportedProgram
-from torch.fx import GraphModule
 
+from torchtrt_executorch import report
 from torchtrt_executorch.runtime import Stats
+
+#: What the tables call the backends; others go by their own names.
+NAMES = {
+    "TensorRTBackend": "TensorRT",
+    "CudaBackend": "CUDA",
+    "XnnpackBackend": "XNNPACK",
+    "host": "CPU kernels",
+}
+CPU = NAMES["host"]
 
 
 class Report:
@@ -37,12 +45,16 @@ class Report:
         took = time.perf_counter() - start
         self._console.print(f"{text} [dim]{took:.1f} s[/]", highlight=False)
 
-    def operators(
-        self, routing: str, partitions: GraphModule, edge: ExportedProgram
-    ) -> None:
+    def operators(self, routing: str, edge: EdgeProgramManager) -> None:
         """Count the operators of a program that was lowered with ``routing``."""
-        self.counts[routing] = per_backend(partitions, edge)
-        self.reasons[routing] = left_out(partitions, routing)
+        (method,) = report(edge).methods.values()
+        self.counts[routing] = Counter({"TensorRT": 0, CPU: 0})
+        self.reasons[routing] = Counter()
+        for each in method.operators:
+            name = NAMES.get(each.backend, each.backend)
+            self.counts[routing][name] += each.count
+            if name != "TensorRT":
+                self.reasons[routing][each.name, each.reason] += each.count
 
     def show(self, output: Path, plain: Stats, simulated: Stats, found: int) -> None:
         """Print the tables. ``found`` is how many objects there are in the photograph."""
@@ -86,7 +98,7 @@ class Report:
 
     def _left_out(self) -> list[list[str]]:
         keys = {key for c in self.reasons.values() for key in c}
-        ordered = sorted(keys, key=lambda key: (not key[1].startswith("routed"), key))
+        ordered = sorted(keys, key=lambda key: (key[1] != "output allocator", key))
         return [[*k, *(str(c[k]) for c in self.reasons.values())] for k in ordered]
 
     def _table(

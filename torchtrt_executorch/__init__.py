@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchtrt_executorch.emulation import emulated_engines as emulated_engines
+    from torchtrt_executorch.inspection.report import report as report
 
 __version__ = "0.1.0"
-__all__ = ["emulated_engines"]
+__all__ = ["emulated_engines", "report"]
 
-_HOMES = {"emulated_engines": "torchtrt_executorch.emulation"}
+_HOMES = {
+    "emulated_engines": "torchtrt_executorch.emulation",
+    "report": "torchtrt_executorch.inspection.report",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from torchtrt_executorch.cli.run import run
 from torchtrt_executorch.cli.status import status
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.command(epilog=EXITS["status"])(in_sentences(status))
+app.command(epilog=EXITS["status"])(in_sentences(status, imports_torch=False))
 app.command(epilog=EXITS["inspect"])(in_sentences(inspect))
 app.command(epilog=EXITS["run"])(in_sentences(run))
 

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchtrt_executorch.cli.words import counted
+from torchtrt_executorch.inspection.words import counted
 
 
 class Comparison:

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from torchtrt_executorch.host import present, quiet
+
 #: Found or differs; can't be done.
 FOUND, UNABLE = 1, 2
 
@@ -33,12 +35,16 @@ def unable(message: str) -> typer.Exit:
     return typer.Exit(UNABLE)
 
 
-def in_sentences(command: Callable[..., None]) -> Callable[..., None]:
+def in_sentences(
+    command: Callable[..., None], *, imports_torch: bool = True
+) -> Callable[..., None]:
     """Have a command say in one sentence what it lacks, and what it can't read or write."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> None:
         try:
+            if imports_torch and not present.cuda_device():
+                quiet.quieten()
             command(*args, **kwargs)
             sys.stdout.flush()
         except ModuleNotFoundError as error:

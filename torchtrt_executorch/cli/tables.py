@@ -9,12 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from torchtrt_executorch.cli.words import counted
 from torchtrt_executorch.inspection.advice import Finding
 from torchtrt_executorch.inspection.difference import Change
 from torchtrt_executorch.inspection.facts import HOST, Facts, Method
 from torchtrt_executorch.inspection.state import buffers
-from torchtrt_executorch.inspection.words import payload, short
+from torchtrt_executorch.inspection.words import counted, payload, short
 
 _COLOURS = {"warning": "yellow", "note": "cyan"}
 #: Rows of each kind; a file may hold any number.

@@ -20,8 +20,3 @@ def as_options(message: str) -> str:
 
 def _option(name: str) -> str:
     return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return ``1 output``, ``2 outputs``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

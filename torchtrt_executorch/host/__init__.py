@@ -99,11 +99,12 @@ def _whole_package(module: ModuleType) -> Iterator[None]:
 @contextlib.contextmanager
 def _complete_host(module: ModuleType) -> Iterator[None]:
     """Scope of whatever imports the TensorRT bindings: what it needs is there, or an error."""
-    from torchtrt_executorch.host import builder, link_stubs, present
+    from torchtrt_executorch.host import builder, link_stubs, present, quiet
     from torchtrt_executorch.host.described_gpu import described_gpu
 
     if not present.cuda_device():
         described_gpu()
+        quiet.quieten()
     builder.check_installed()
     if not present.tensorrt_libraries():
         version = present.bindings_version()

@@ -16,6 +16,7 @@ from torchtrt_executorch.inspection.facts import (
     Value,
 )
 from torchtrt_executorch.inspection.payloads import delegate_facts
+from torchtrt_executorch.runtime.delegates import Payload
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
 from torchtrt_executorch.runtime.layout import CPU, device_of, read_layout
@@ -57,7 +58,8 @@ class MethodReader:
         self._name = plan.name or ""
         self._arenas = ArenaDevices(plan)
         self._delegates: list[Delegate] = [
-            delegate_facts(file, plan, index) for index in range(len(plan.delegates))
+            delegate_facts(Payload.of(file, plan, index), index)
+            for index in range(len(plan.delegates))
         ]
         self._values = [self._value(i, e.val) for i, e in enumerate(plan.values)]
         self._known = {v.index for v in self._values if v.initialized or not v.dtype}

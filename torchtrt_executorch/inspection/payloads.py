@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from executorch.exir import schema
-
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.inspection.facts import HOST, Delegate
 from torchtrt_executorch.plans import origin, targets
 from torchtrt_executorch.runtime.delegates import Payload
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.files import ProgramFile
 from torchtrt_executorch.runtime.streams import NEEDS_SHARED_STREAM
 
 _TENSORRT, _CUDA = "TensorRTBackend", "CudaBackend"
 
 
-def delegate_facts(
-    file: ProgramFile, plan: schema.ExecutionPlan, index: int
-) -> Delegate:
-    """Return what is known of delegate ``index`` of a method.
-
-    Raises:
-        ProgramError: Its payload is not in the file.
-    """
-    payload = Payload.of(file, plan, index)
+def delegate_facts(payload: Payload, index: int) -> Delegate:
+    """Return what is known of delegate ``index`` of a method, by its payload."""
     known = Delegate(
         index=index,
         backend=payload.backend_id,

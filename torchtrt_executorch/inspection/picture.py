@@ -15,7 +15,7 @@ import jinja2
 
 from torchtrt_executorch.inspection.facts import Method
 from torchtrt_executorch.inspection.rows import Arrow, Row, arrows, described, rows
-from torchtrt_executorch.inspection.words import payload, short, size
+from torchtrt_executorch.inspection.words import counted, payload, short, size
 
 BOX, COPY, GAP = 46, 26, 24
 TOP = 10
@@ -141,6 +141,7 @@ def templates() -> jinja2.Environment:
         size=size,
         short=short,
         payload=payload,
+        counted=counted,
         zip_next=lambda each: zip(each, each[1:], strict=False),
     )
     return environment

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Iterator, Mapping, Sequence
 
 from torchtrt_executorch.inspection.facts import HOST, Delegate, Instruction, Method
-from torchtrt_executorch.inspection.words import payload, short, size
+from torchtrt_executorch.inspection.words import counted, payload, short, size
 
 #: Rows that are drawn; the rest of a longer method is counted.
 MOST_ROWS = 20_000
@@ -93,7 +93,7 @@ def arrows(method: Method, shown: Sequence[Row]) -> list[Arrow]:
 def _rows(method: Method) -> Iterator[Row]:
     numbers = iter(range(MOST_ROWS + 1))
     yield Row(
-        next(numbers), "inputs", -1, -1, HOST, "Inputs", _counted(len(method.inputs), "value"),
+        next(numbers), "inputs", -1, -1, HOST, "Inputs", counted(len(method.inputs), "value"),
         writes=method.inputs, look="edge",
     )  # fmt: skip
     group: list[Instruction] = []
@@ -111,7 +111,7 @@ def _rows(method: Method) -> Iterator[Row]:
     if group:
         yield _kernels(next(numbers), group)
     yield Row(
-        next(numbers), "outputs", -1, -1, HOST, "Outputs", _counted(len(method.outputs), "value"),
+        next(numbers), "outputs", -1, -1, HOST, "Outputs", counted(len(method.outputs), "value"),
         reads=method.outputs, look="edge",
     )  # fmt: skip
 
@@ -171,7 +171,7 @@ def _delegate_text(delegate: Delegate, step: Instruction, staged: int) -> str:
     what = delegate.payload or ("damaged" if delegate.damaged else "")
     sizes = f"{len(step.reads)} in, {len(step.writes)} out"
     stages = f"stages {size(staged)}" if staged else ""
-    parts = stages, short(what, 60), size(delegate.nbytes), sizes
+    parts = stages, size(delegate.nbytes), sizes, short(what, 60)
     return " · ".join(filter(None, parts))
 
 
@@ -193,7 +193,3 @@ def described(method: Method, row: Row) -> str:
 def _short_name(operator: str) -> str:
     name = operator.removesuffix(".out").removesuffix(".Scalar")
     return short(name, 60)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -18,6 +18,11 @@ def size(nbytes: int) -> str:
     return f"{amount:.1f} TiB"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 output``, ``2 outputs``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def short(text: str, most: int = LONGEST) -> str:
     """Return ``text`` on one line, printable, its middle left out if it is long."""
     clean = "".join(

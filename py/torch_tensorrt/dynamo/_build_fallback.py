@@ -57,7 +57,7 @@ class _Build:
             and IN_PYTORCH not in node.meta
         ]
         for node in found:
-            node.meta[IN_PYTORCH] = True
+            node.meta[IN_PYTORCH] = f"TensorRT can't build it: {reason}"
         if found:
             left = sorted({operator_name(node) for node in found})
             told = self.reasons.setdefault(reason, [])

@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 )
 
 IN_PYTORCH = "torchtrt_executorch_in_pytorch"
-"""In the metadata of a node that was found to have no converter in the engine that it got into."""
+"""In the metadata of a node that TensorRT was found not to take in the engine that it got into: why."""
 
 DOC = """
 target_executorch (bool): Compile for ExecuTorch, whose runtime has no output allocator to

@@ -22,6 +22,7 @@ from torch_tensorrt.dynamo._build_progress import expect_engines
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
 from torch_tensorrt.dynamo._graph_copies import copied_module
 from torch_tensorrt.dynamo._settings import CompilationSettings
+from torch_tensorrt.dynamo._whereabouts import note_reasons
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
     ConverterRegistry,
@@ -77,6 +78,7 @@ def partitioned(
         }
         if not settings.target_executorch or not _leave_out(module.graph, engines):
             break
+    note_reasons(result[0], engines, settings)
     expect_engines(len(engines))
     if not settings.dryrun:
         for name, engine in engines.items():
@@ -98,7 +100,7 @@ def _leave_out(graph: Graph, engines: Mapping[str, GraphModule]) -> list[Node]:
         if node.name in names and IN_PYTORCH not in node.meta
     ]
     for node in found:
-        node.meta[IN_PYTORCH] = True
+        node.meta[IN_PYTORCH] = "no converter takes it in its engine"
     if found:
         logger.info(
             "target_executorch: nodes that run in PyTorch because no converter takes them in "

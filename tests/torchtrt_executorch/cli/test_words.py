@@ -14,7 +14,8 @@ import torch
 from torchtrt_executorch import runtime
 from torchtrt_executorch.cli.comparison import Comparison
 from torchtrt_executorch.cli.run import run
-from torchtrt_executorch.cli.words import as_options, counted
+from torchtrt_executorch.cli.words import as_options
+from torchtrt_executorch.inspection.words import counted
 
 
 def messages() -> Iterator[str]:

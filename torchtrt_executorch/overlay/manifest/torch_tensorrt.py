@@ -48,6 +48,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{DYNAMO}._allocator_routing",
             f"{DYNAMO}._constant_outputs",
             f"{DYNAMO}._partition_support",
+            f"{DYNAMO}._whereabouts",
             f"{CONVERSION}._refusals",
             f"{CONVERSION}._selection",
         ),

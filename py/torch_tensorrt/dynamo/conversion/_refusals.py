@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch.fx import Node
+from torch_tensorrt.dynamo._whereabouts import note_operators
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import ConverterRegistry
 
 
@@ -53,16 +54,18 @@ class ConversionRefusedError(RuntimeError):
 def convert_named(
     convert_module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Let errors say which partition they are about.
+    """Let errors say which partition they are about, and note what the engine is built from.
 
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``convert_module``.
     """
+    call = inspect.signature(convert_module).bind(*args, **kwargs)
     try:
-        return convert_module(*args, **kwargs)
+        engine = convert_module(*args, **kwargs)
     except ConversionRefusedError as error:
-        call = inspect.signature(convert_module).bind(*args, **kwargs)
         error.partition = error.partition or call.arguments.get("name", "")
         raise
+    note_operators(call.arguments["module"], engine)
+    return engine
 
 
 @contextmanager

@@ -1,0 +1,92 @@
+"""Where operators of a compiled program run, and why, for who reports on it once it is lowered.
+
+An engine no longer tells what it was built from, and a program no longer tells why an operator isn't
+in one. So that is noted when the graph is partitioned: reasons at the nodes, where exporters keep
+them; operators by the engine's digest, for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.fx import GraphModule, Node
+from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
+from torch_tensorrt.dynamo._settings import CompilationSettings
+from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
+    DYNAMO_CONVERTERS,
+    ConverterRegistry,
+)
+
+WHY_IN_PYTORCH = "torch_tensorrt.why_in_pytorch"
+"""In ``node.meta["custom"]``, which survives decompositions: why the node is in no engine."""
+
+_operators: dict[str, Counter[str]] = {}
+
+
+def note_reasons(
+    module: GraphModule,
+    engines: Mapping[str, GraphModule],
+    settings: CompilationSettings,
+) -> None:
+    """Note at the nodes of a partitioned graph that are in no engine why they aren't."""
+    from torch_tensorrt.dynamo._allocator_routing import (
+        _output_allocator_ops,
+        output_allocator_nodes,
+    )
+
+    by_target = settings.executorch_allocator_routing == "target"
+    routed = _output_allocator_ops() if by_target else set()
+    parts = [module]
+    for name, child in module.named_children():
+        if name not in engines and isinstance(child, GraphModule):
+            parts.append(child)
+    for part in parts:
+        allocating = set(output_allocator_nodes(part))
+        for node in operators(part):
+            needs_allocator = settings.target_executorch and (
+                node.target in routed or node in allocating
+            )
+            custom = node.meta.setdefault("custom", {})
+            custom[WHY_IN_PYTORCH] = (
+                "output allocator" if needs_allocator else _reason(node, settings)
+            )
+
+
+def _reason(node: Node, settings: CompilationSettings) -> str:
+    name = ConverterRegistry.qualified_name_or_str(node.target)
+    if not {node.target, name}.isdisjoint(settings.torch_executed_ops):
+        return "torch_executed_ops"
+    if isinstance(found := node.meta.get(IN_PYTORCH), str):
+        return found
+    if not any(node.target in registry for registry in DYNAMO_CONVERTERS.registries):
+        return "no converter"
+    if node not in DYNAMO_CONVERTERS:
+        return "refused by a converter's validator"
+    return "too few for an engine (min_block_size)"
+
+
+def note_operators(partition: GraphModule, engine: Any) -> None:
+    """Note what an engine, a module of Torch-TensorRT's, was built from."""
+    plan = getattr(engine, "serialized_engine", None)
+    if isinstance(plan, (bytes, bytearray, memoryview)):
+        names = (
+            ConverterRegistry.qualified_name_or_str(node.target)
+            for node in operators(partition)
+        )
+        _operators[hashlib.sha256(plan).hexdigest()] = Counter(names)
+
+
+def operators_of(plan: bytes | memoryview) -> Counter[str] | None:
+    """Return the operators that an engine was built from; None if it wasn't by this process."""
+    return _operators.get(hashlib.sha256(plan).hexdigest())
+
+
+def operators(module: GraphModule) -> Iterator[Node]:
+    """Yield the nodes of ``module`` that call operators; taking a tuple apart is none."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target is not operator.getitem:
+            yield node

@@ -1,0 +1,115 @@
+"""What a plain compile, export and run says on a host without a GPU, and what it doesn't."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchtrt_executorch import host
+from torchtrt_executorch.host import present, quiet
+
+PLAIN = """
+import sys
+import torch, torch_tensorrt
+from torchtrt_executorch import emulated_engines, runtime
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.nonzero(torch.relu(x) * 2 > 1)
+
+x = torch.randn(4, 8)
+with emulated_engines():
+    compiled = torch_tensorrt.compile(
+        Model().eval(), ir="dynamo", arg_inputs=[x], min_block_size=1, target_executorch=True
+    )
+edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[x])
+edge.to_executorch().save(sys.argv[1])
+runtime.load(sys.argv[1], emulated_engines=True).run(x)
+"""
+
+
+def said(folder: Path, **environment: str) -> list[str]:
+    """What the program prints, lines without anything left out."""
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, str(folder / "model.pte")],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a host with a GPU is not quiet")
+def test_a_plain_program(tmp_path: Path) -> None:
+    """Only what is the user's business is left: that the engines are emulated."""
+    lines = said(tmp_path)
+    assert all("EMULATED" in line or "emulated" in line for line in lines), lines
+    noisy = said(tmp_path, **{quiet.VARIABLE: "1"})
+    assert len(noisy) >= len(lines) + 5
+    assert any("treespec" in line for line in noisy)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "heard"),
+    [
+        ("torchao", "Failed to load /a/_C.abi3.so: Could not load this library", False),
+        ("torchao", "quantization went wrong", True),
+        ("torch.utils._pytree", "something else about Enum", True),
+        (
+            "torch_tensorrt.dynamo.conversion.aten_ops_converters",
+            "Unable to import quantize op. Please install modelopt library",
+            False,
+        ),
+        (
+            "torch_tensorrt.dynamo.conversion.aten_ops_converters",
+            "Unable to convert",
+            True,
+        ),
+    ],
+)
+def test_the_rest_is_heard(
+    name: str, message: str, heard: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger(name)
+    before = list(logger.filters)
+    try:
+        with warnings.catch_warnings():
+            quiet.quieten()
+            quiet.quieten()
+        assert len(logger.filters) - len(before) in (0, 1)
+        logger.addHandler(caplog.handler)
+        logger.warning(message)
+        assert (message in caplog.text) == heard
+    finally:
+        logger.removeHandler(caplog.handler)
+        logger.filters[:] = before
+
+
+def test_other_warnings_are_heard() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        quiet.quieten()
+        warnings.warn(
+            "var_to_val is deprecated, use backed_var_to_val", FutureWarning, 1
+        )
+        warnings.warn("var_to_val is deprecated, use backed_var_to_val", UserWarning, 1)
+        warnings.warn("something is deprecated", FutureWarning, 1)
+    assert [str(each.message)[:9] for each in caught] == ["var_to_va", "something"]
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_only_without_a_gpu(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[bool] = []
+    monkeypatch.setattr(present, "cuda_device", lambda: gpu)
+    monkeypatch.setattr(present, "tensorrt_libraries", lambda: True)
+    monkeypatch.setattr(quiet, "quieten", lambda: called.append(True))
+    with host._complete_host(sys):  # type: ignore[arg-type]
+        assert bool(called) != gpu

@@ -1,0 +1,264 @@
+"""What went where when a program was lowered: the facts of an export, before there is a file."""
+
+from __future__ import annotations
+
+import json
+import operator
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from executorch.exir import EdgeProgramManager
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from torchtrt_executorch.engine_blob import deserialize_engine
+from torchtrt_executorch.inspection.facts import HOST, Delegate
+from torchtrt_executorch.inspection.payloads import delegate_facts
+from torchtrt_executorch.inspection.words import payload as payload_in_words
+from torchtrt_executorch.inspection.words import short
+from torchtrt_executorch.runtime.delegates import Payload
+from torchtrt_executorch.runtime.files import NamedData
+
+#: The module that knows what TensorRT took, where torch_tensorrt has compiled anything.
+_WHEREABOUTS = "torch_tensorrt.dynamo._whereabouts"
+
+
+@dataclass(frozen=True)
+class Operators:
+    """Calls of one operator in one place.
+
+    Attributes:
+        name: ``aten.relu.default``. ATen's in TensorRT's engines, which are built before the
+            program is lowered, edge operators elsewhere.
+        backend: The backend that runs them, ``"host"`` for ExecuTorch's kernels.
+        device: Where.
+        count: How many.
+        reason: Why TensorRT hasn't it, where that was noted; on the host why nobody has it.
+    """
+
+    name: str
+    backend: str
+    device: str
+    count: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class MethodReport:
+    """One method.
+
+    Attributes:
+        delegates: As :class:`~torchtrt_executorch.inspection.facts.Delegate` has them, in order.
+        operators: Each operator in each place, the host last.
+        unknown: Engines whose operators nobody noted: built by another process.
+    """
+
+    name: str
+    delegates: Sequence[Delegate]
+    operators: Sequence[Operators]
+    unknown: int = 0
+
+    def per_backend(self) -> Counter[str]:
+        """Return how many operators each backend runs, ``"host"`` among them."""
+        counts: Counter[str] = Counter({HOST: 0})
+        for each in self.operators:
+            counts[each.backend] += each.count
+        return counts
+
+    def on_host(self) -> list[Operators]:
+        """Return what stayed on the host, with the reasons."""
+        return [each for each in self.operators if each.backend == HOST]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What went where in a lowered program; printed, it is tables."""
+
+    methods: Mapping[str, MethodReport]
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as dictionaries, lists, strings and numbers."""
+        return {"methods": [asdict(method) for method in self.methods.values()]}
+
+    def as_json(self) -> str:
+        return json.dumps(self.as_data())
+
+    def __rich__(self) -> Table:
+        table = Table.grid()
+        for method in self.methods.values():
+            table.add_row(_table(method))
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=80, no_color=True, force_terminal=False)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get()
+
+
+def report(edge: EdgeProgramManager) -> Report:
+    """Return what went where in a program that was lowered.
+
+    Args:
+        edge: What ``torch_tensorrt.executorch.export`` or ``to_edge_transform_and_lower`` returned;
+            it is left as it is. Ask before ``to_executorch()``, which rewrites it.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(edge, EdgeProgramManager):
+        raise TypeError(
+            f"report() takes an EdgeProgramManager, as torch_tensorrt.executorch.export and "
+            f"to_edge_transform_and_lower return it, not {type(edge).__name__}; of a .pte, "
+            "torchtrt-executorch inspect tells"
+        )
+    programs = {name: edge.exported_program(name) for name in edge.methods}
+    return Report({name: _method(name, each) for name, each in programs.items()})
+
+
+def _method(name: str, program: ExportedProgram) -> MethodReport:
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    delegates: list[Delegate] = []
+    unknown = 0
+    for node, module in _nodes(program.graph_module):
+        if node.target is not executorch_call_delegate:
+            counts[_name(node), HOST, HOST, _reason(node)] += 1
+            continue
+        held = node.args[0]
+        assert isinstance(held, Node)
+        lowered = getattr(module, str(held.target))
+        known = delegate_facts(_payload(lowered), len(delegates))
+        delegates.append(known)
+        inside = _inside(lowered, known)
+        if inside is None:
+            unknown += 1
+        for (operator_name, why), count in (inside or {}).items():
+            counts[operator_name, known.backend, known.device, why] += count
+    found = [
+        Operators(name, backend, device, count, reason)
+        for (name, backend, device, reason), count in counts.items()
+    ]
+    found.sort(key=lambda each: (each.backend == HOST, each.backend, -each.count))
+    return MethodReport(name, delegates, found, unknown)
+
+
+def _nodes(module: GraphModule) -> Iterator[tuple[Node, GraphModule]]:
+    """Yield the calls of operators and delegates, those in branches with the rest."""
+    for part in module.modules():
+        if isinstance(part, GraphModule) and not isinstance(part, LoweredBackendModule):
+            for node in part.graph.nodes:
+                if node.op == "call_function" and _is_operator(node):
+                    yield node, part
+
+
+def _is_operator(node: Node) -> bool:
+    """Whether a node computes tensors: it takes no tuple apart, and no size."""
+    if node.target is operator.getitem:
+        return False
+    if node.target is executorch_call_delegate:
+        return True
+    values = node.meta.get("val")
+    return isinstance(values, (torch.Tensor, tuple, list)) and hasattr(
+        node.target, "_schema"
+    )
+
+
+def _inside(
+    lowered: LoweredBackendModule, known: Delegate
+) -> Mapping[tuple[str, str], int] | None:
+    if known.owner == "tensorrt":
+        whereabouts = sys.modules.get(_WHEREABOUTS)
+        if whereabouts is None or known.damaged:
+            return None
+        plan, _ = deserialize_engine(memoryview(lowered.processed_bytes))
+        taken = whereabouts.operators_of(plan)
+        if taken is None:
+            return None
+        return {(name.removeprefix("torch.ops."), ""): n for name, n in taken.items()}
+    original = lowered.original_module.graph_module
+    return Counter((_name(node), _noted(node)) for node, _ in _nodes(original))
+
+
+def _payload(lowered: LoweredBackendModule) -> Payload:
+    store = lowered.named_data_store_output
+    held = {}
+    if store is not None:
+        files = (store.pte_data, *store.external_data.values())
+        for key, entry in ((k, e) for entries in files for k, e in entries.items()):
+            data = memoryview(store.buffers[entry.buffer_index])
+            held[key] = NamedData(data, key=key)
+    return Payload(
+        backend_id=lowered.backend_id,
+        name=lowered.backend_id,
+        payload=memoryview(lowered.processed_bytes),
+        compile_specs={each.key: each.value for each in lowered.compile_specs},
+        named_data=held,
+    )
+
+
+def _name(node: Node) -> str:
+    return str(getattr(node.target, "_op", node.target))
+
+
+def _reason(node: Node) -> str:
+    """Why a node is on the host: what was noted when engines were made, or what its shape says."""
+    if noted := _noted(node):
+        return noted
+    if _depends_on_data(node):
+        return "data-dependent shape"
+    return "no partitioner took it"
+
+
+def _noted(node: Node) -> str:
+    """Why TensorRT hasn't a node; empty if it was never asked, or not in this process."""
+    whereabouts = sys.modules.get(_WHEREABOUTS)
+    if whereabouts is None:
+        return ""
+    custom = node.meta.get("custom") or {}
+    return str(custom.get(whereabouts.WHY_IN_PYTORCH, ""))
+
+
+def _depends_on_data(node: Node) -> bool:
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    values = (node, *node.all_input_nodes)
+    return any(
+        free_unbacked_symbols(each.meta["val"])
+        for each in values
+        if isinstance(each.meta.get("val"), torch.Tensor)
+    )
+
+
+def _table(method: MethodReport) -> Table:
+    table = Table(title=Text(short(method.name)), title_justify="left")
+    for heading in ("where", "operator", "why"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("calls", justify="right", no_wrap=True)
+    for each in method.operators:
+        where = each.backend if each.device == HOST else f"{each.backend} {each.device}"
+        cells = where, each.name, each.reason
+        table.add_row(*map(Text, cells), str(each.count))
+    for delegate in method.delegates:
+        cells = (
+            delegate.backend,
+            f"delegate {delegate.index}",
+            payload_in_words(delegate),
+        )
+        table.add_row(*map(Text, cells), "")
+    if method.unknown:
+        table.add_row(
+            "TensorRTBackend",
+            "",
+            f"{method.unknown} engines that another process built",
+            "",
+        )
+    return table
