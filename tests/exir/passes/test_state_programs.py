@@ -155,3 +155,26 @@ def test_the_memory_that_a_buffer_takes(kit):
         sizes[backend] = cost.planned["cuda:0"]
         assert (cost.copies["h2d"], cost.copies["d2h"]) == (1, 1)
     assert sizes == {"CudaBackend": 2 * 4096, "TensorRTBackend": 3 * 4096}
+
+
+def shared(kit, **options):
+    """Two methods over one cache."""
+    edge = kit.to_edge(
+        {
+            name: kit.export(Cache(torch.zeros(4)), (torch.zeros(4),))
+            for name in ("prefill", "decode")
+        },
+        compile_config=kit.EdgeCompileConfig(_check_ir_validity=False),
+    ).to_backend(kit.bench.EachAlone(kit.ADD, ("cuda:0",), own_constants=False))
+    planning = MemoryPlanningPass(share_mutable_buffers=True)
+    return edge.to_executorch(
+        ExecutorchBackendConfig(memory_planning_pass=planning, **options)
+    )
+
+
+def test_methods_that_share_state_can_not_have_it_on_a_device(kit):
+    with pytest.raises(ValueError, match="one method of them, with dynamic shapes"):
+        shared(kit)
+    emitted = shared(kit, enable_non_cpu_memory_planning=False)
+    for method in ("prefill", "decode"):
+        assert not kit.find(emitted.exported_program(method).graph_module, "et_state")

@@ -67,12 +67,17 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}._state_order",
         ),
         amends=(
-            *patched_beside(f"{EXIR}.emit._emitter", f"{EXIR}.memory_planning"),
+            *patched_beside(
+                f"{EXIR}.emit._emitter",
+                f"{EXIR}.memory_planning",
+                f"{_PASSES}.memory_planning_pass",
+            ),
             *patched(f"{EXIR}.program._device_passes_patch:apply", PROGRAM),
         ),
         anchors=anchors(
             f"{EXIR}.emit._emitter:_Emitter._emit_operator(target, args, kwargs)",
             f"{EXIR}.memory_planning:update_all_tensors_lifetime(graph_module)",
+            f"{_PASSES}.memory_planning_pass:MemoryPlanningPass.run(graph_module)",
             f"{PROGRAM}:edge_to_executorch_passes(config, name)",
             f"{PROGRAM}:insert_write_back_for_buffers_pass",
         ),
