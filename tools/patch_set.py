@@ -20,6 +20,7 @@ import difflib
 import os
 import subprocess
 import sys
+from collections.abc import Container
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,10 +87,17 @@ def path_of(module: str) -> str:
     )
 
 
-def diff_of(patch: Patch) -> str:
-    """Return the patch as a unified diff against the installed releases."""
+def diff_of(patch: Patch, without: Container[str] = ()) -> str:
+    """Return the patch as a unified diff against the installed releases.
+
+    Args:
+        patch: May share files that it adds with others.
+        without: Modules to leave out, since another patch has brought them.
+    """
     lines = []
     for module in (*patch.replaces, *patch.adds):
+        if module in without:
+            continue
         ours = our_file(module).read_text().splitlines(keepends=True)
         installed, path = locate(module), path_of(module)
         before = (
@@ -127,8 +135,10 @@ def check(patches: list[Patch]) -> int:
                 patch
             ]
             _copy_upstream(copy, applied)
+            brought: set[str] = set()
             for each in applied:
-                _apply(each, copy)
+                _apply(each, copy, brought)
+                brought |= {*each.replaces, *each.adds}
             done = _run_tests(patch, copy)
         failed += done.returncode != 0
         print(f"{patch.name}: {_last_line(done.stdout)}", flush=True)
@@ -161,9 +171,10 @@ def _mirror(source: Path, target: Path, touched: set[Path]) -> None:
             new.symlink_to(entry)
 
 
-def _apply(patch: Patch, copy: Path) -> None:
+def _apply(patch: Patch, copy: Path, brought: Container[str]) -> None:
     command = ["patch", "-p1", "--quiet", "--forward", "--directory", str(copy)]
-    subprocess.run(command, input=diff_of(patch), text=True, check=True)
+    diff = diff_of(patch, without=brought)
+    subprocess.run(command, input=diff, text=True, check=True)
 
 
 def _run_tests(patch: Patch, copy: Path) -> subprocess.CompletedProcess[str]:
