@@ -67,6 +67,7 @@ class MethodReader:
         self._operators = [_operator(each) for each in plan.operators]
         self._writes = [_written(name) for name in self._operators]
         self._uses_left = _MOST_USES
+        self._inputs: dict[int, int] = {}  # of delegates, from their first calls
 
     def method(self) -> Method:
         """Return the facts of the method."""
@@ -169,9 +170,9 @@ class MethodReader:
         given = [self._index(each) for each in call.args]
         count = len(delegate.inputs) if delegate.inputs or delegate.outputs else None
         if count is None or count + len(delegate.outputs) != len(given):
-            count = len(given)
-            while count and given[count - 1] not in self._known:
-                count -= 1
+            count = self._inputs.setdefault(
+                call.delegate_index, self._unknown_from(given)
+            )
         reads, writes = self._leaves(given[:count]), self._leaves(given[count:])
         self._known.update(writes)
         return Instruction(
@@ -183,6 +184,13 @@ class MethodReader:
             writes,
             call.delegate_index,
         )
+
+    def _unknown_from(self, given: Sequence[int]) -> int:
+        """How many arguments are inputs: outputs come last, and nobody has written them yet."""
+        count = len(given)
+        while count and given[count - 1] not in self._known:
+            count -= 1
+        return count
 
     def _leaves(self, indices: Sequence[int]) -> tuple[int, ...]:
         """Values, lists of values taken apart, each once."""

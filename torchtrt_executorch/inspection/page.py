@@ -18,7 +18,7 @@ from torchtrt_executorch.inspection.advice import Finding
 from torchtrt_executorch.inspection.facts import Facts, Method
 from torchtrt_executorch.inspection.memory import Usage, usage
 from torchtrt_executorch.inspection.picture import Picture, draw, templates
-from torchtrt_executorch.inspection.rows import Row, described
+from torchtrt_executorch.inspection.rows import Row
 from torchtrt_executorch.inspection.words import called, short, tensor
 
 #: What a page shows of each at most: a file may hold any number.
@@ -133,7 +133,6 @@ def _row(method: Method, row: Row) -> dict[str, Any]:
         "name": number if row.first == row.last else f"{number}–{row.last}",
         "first": row.first,
         "last": row.last,
-        "says": described(method, row),
         "kernels": [f"#{each.index} {short(each.name)}" for each in steps[:100]],
         "reads": _some(row.reads),
         "writes": _some(row.writes),

@@ -171,6 +171,7 @@ def _lines(
     lanes: Sequence[str],
 ) -> list[Line]:
     lines: list[Line] = []
+    told: set[tuple[str, int]] = set()
     busy: dict[str, list[int]] = {lane: [0] * _TRACKS for lane in lanes}
     last_in_lane = _neighbours(boxes)
     for arrow in sorted(found, key=lambda each: (each.source, each.target)):
@@ -183,7 +184,7 @@ def _lines(
         if target.row.kind == "copy":
             end = end[0], target.y + target.height // 2
         if arrow.target - arrow.source > FAR:
-            lines += _stubs(arrow, start, end, says, source.row, target.row)
+            lines += _stubs(arrow, start, end, says, source.row, target.row, told)
             continue
         if start[0] == end[0] and last_in_lane[target.row.number] == arrow.source:
             lines.append(Line(arrow, (start, end), says))
@@ -229,13 +230,19 @@ def _stubs(
     says: str,
     source: Row,
     target: Row,
+    told: set[tuple[str, int]],
 ) -> list[Line]:
-    leaving = start, (start[0], start[1] + 9)
-    arriving = (end[0], end[1] - 11), end
-    return [
-        Line(arrow, leaving, says, "leaves", f"to {_number(target)}"),
-        Line(arrow, arriving, says, "arrives", f"from {_number(source)}"),
-    ]
+    """Both ends of an arrow; what is at the other end stands beside the first of a row alone."""
+    ends = (
+        ("leaves", source, f"to {_number(target)}", (start, (start[0], start[1] + 9))),
+        ("arrives", target, f"from {_number(source)}", ((end[0], end[1] - 11), end)),
+    )
+    lines = []
+    for stub, row, far, corners in ends:
+        first = (stub, row.number) not in told
+        told.add((stub, row.number))
+        lines.append(Line(arrow, corners, says, stub, far if first else ""))
+    return lines
 
 
 def _number(row: Row) -> str:

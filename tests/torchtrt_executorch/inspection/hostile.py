@@ -8,7 +8,7 @@ from executorch.exir._serialize._program import (
     deserialize_pte_binary,
     serialize_pte_binary,
 )
-from executorch.exir.schema import EValue, Int
+from executorch.exir.schema import EValue, Int, KernelCall, TensorList
 
 
 def with_names(program: bytes, name: str) -> bytes:
@@ -42,4 +42,18 @@ def with_methods(program: bytes, count: int) -> bytes:
         plans.append(copy.copy(plan))
         plans[-1].name = f"method{index}"
     file.program.execution_plan = plans
+    return bytes(serialize_pte_binary(file))
+
+
+def with_list_over_and_over(program: bytes, count: int) -> bytes:
+    """A program with a list of ``count`` tensors, which ``count`` instructions use."""
+    file = deserialize_pte_binary(program)
+    (plan,) = file.program.execution_plan
+    (chain,) = plan.chains
+    plan.values.append(EValue(TensorList([0] * count)))
+    (call,) = [
+        each for each in chain.instructions if isinstance(each.instr_args, KernelCall)
+    ][:1]
+    call.instr_args.args = [len(plan.values) - 1, *call.instr_args.args]
+    chain.instructions = [call] * count
     return bytes(serialize_pte_binary(file))

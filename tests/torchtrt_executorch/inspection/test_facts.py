@@ -126,4 +126,8 @@ def test_as_data() -> None:
 def test_a_long_program() -> None:
     (method,) = read(repeated(planned(), 10_000)).methods
     assert len(method.instructions) == 10_000
+    once = read(planned()).methods[0].instructions
+    for step in method.instructions[-len(once) :]:
+        like = once[step.index % len(once)]
+        assert (step.reads, step.writes) == (like.reads, like.writes)
     assert len(method.crossings) > 4_000

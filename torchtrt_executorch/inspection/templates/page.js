@@ -13,6 +13,7 @@ for (const section of document.querySelectorAll(".method")) {
     return made;
   };
   const box = (row) => document.getElementById(`row-${at}-${row}`);
+  const says = (row) => box(row).querySelector("title").textContent;
   const link = (row) => {
     const made = element("a", rows[row].name);
     made.href = `#row-${at}-${row}`;
@@ -23,7 +24,6 @@ for (const section of document.querySelectorAll(".method")) {
   // A value, then what becomes of it: who made it, who reads it, and its copies on other devices.
   const way = (index, seen) => {
     const value = values[index], line = element("span", undefined, "way");
-    if (!value || seen.has(index)) return line;
     seen.add(index);
     const add = (word, found) => {
       if (!found.length) return;
@@ -36,7 +36,7 @@ for (const section of document.querySelectorAll(".method")) {
     for (const row of value.read) {
       if (rows[row].kind !== "copy") continue;
       for (const copied of rows[row].writes) {
-        if (!values[copied]) continue;
+        if (!values[copied] || seen.has(copied) || seen.size > 8) continue;
         line.append(`; on ${values[copied].device}`, way(copied, seen));
       }
     }
@@ -65,7 +65,7 @@ for (const section of document.querySelectorAll(".method")) {
     found.setAttribute("aria-selected", "true");
     list.setAttribute("aria-activedescendant", found.id);
     for (const line of list.querySelectorAll(`[data-from="${row}"],[data-to="${row}"]`)) line.classList.add("on");
-    body.replaceChildren(element("h4", told.says));
+    body.replaceChildren(element("h4", says(row)));
     if (told.kernels.length) {
       body.append(element("h4", "Kernels"));
       const items = element("ul");
@@ -107,13 +107,13 @@ for (const section of document.querySelectorAll(".method")) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const wanted = form.querySelector("input").value.trim().toLowerCase();
-    const matches = (told) =>
+    const matches = (row, told) =>
       /^#?\d+$/.test(wanted)
         ? told.first <= Number(wanted.replace("#", "")) && Number(wanted.replace("#", "")) <= told.last
-        : told.says.toLowerCase().includes(wanted) || told.kernels.some((name) => name.toLowerCase().includes(wanted));
+        : says(row).toLowerCase().includes(wanted) || told.kernels.some((name) => name.toLowerCase().includes(wanted));
     for (let i = 1; wanted && i <= rows.length; i++) {
       const row = (chosen + i + rows.length) % rows.length;
-      if (matches(rows[row])) {
+      if (matches(row, rows[row])) {
         status.textContent = "";
         return choose(row);
       }
