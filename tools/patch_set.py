@@ -52,7 +52,8 @@ TESTS = {
         "tests/py/torch_tensorrt/executorch/test_save.py",
     ],
     "compiling-partitioner": [
-        "tests/py/torch_tensorrt/executorch/test_compiling_partitioner.py"
+        "tests/py/torch_tensorrt/executorch/test_compiling_partitioner.py",
+        "tests/py/torch_tensorrt/executorch/test_compiling_oddities.py",
     ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "propagate-device-pass": ["tests/exir/passes"],
