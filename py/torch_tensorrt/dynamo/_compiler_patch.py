@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 from torch.fx import GraphModule
 from torch_tensorrt.dynamo import _allocator_routing
+from torch_tensorrt.dynamo._branches import compile_with_branches
 from torch_tensorrt.dynamo._build_fallback import convert_or_leave
 from torch_tensorrt.dynamo._build_progress import next_engine
 from torch_tensorrt.dynamo._constant_outputs import compile_with_constants
@@ -46,6 +47,7 @@ def apply(module: ModuleType) -> None:
         post_lowering=wrapped(module.post_lowering, lower_what_lowers),
         compile_module=_inside_out(
             module.compile_module,
+            compile_with_branches,
             compile_with_constants,
             _allocator_routing.compile_routed,
         ),

@@ -46,6 +46,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{DYNAMO}._build_progress",
             f"{DYNAMO}._lowering_fallback",
             f"{DYNAMO}._allocator_routing",
+            f"{DYNAMO}._branches",
             f"{DYNAMO}._constant_outputs",
             f"{DYNAMO}._partition_support",
             f"{DYNAMO}._whereabouts",
