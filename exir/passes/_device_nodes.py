@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
+from functools import cache
 from typing import TypeAlias
 
 import executorch.exir.schema as schema
@@ -29,6 +30,7 @@ H2D = "et_copy::_h2d_copy"
 D2H = "et_copy::_d2h_copy"
 
 
+@cache
 def parse_device(value: bytes) -> Device:
     """Reads a device such as ``b"cuda:1"``; the type in any case, index 0 if there is none.
 

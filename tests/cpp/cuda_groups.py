@@ -38,6 +38,9 @@ class CudaGroups(Partitioner):
         nodes = {node.name: node for node in exported_program.graph.nodes}
         buffers = {fqn: name for name, fqn in signature.inputs_to_buffers.items()}
         for output, buffer in signature.buffers_to_mutate.items():
-            if "delegation_tag" not in nodes[output].meta:  # the host writes it
-                nodes[buffers[buffer]].meta.pop("delegation_tag", None)
+            old, new = nodes[buffers[buffer]], nodes[output]
+            readers = {*old.users, *new.users} - {exported_program.graph.output_node()}
+            touched = {each.meta.get("delegation_tag") for each in (new, *readers)}
+            if len(touched) > 1:  # the host or another group, too
+                old.meta.pop("delegation_tag", None)
         return PartitionResult(exported_program, tags)
