@@ -136,7 +136,9 @@ def test_contents_of_the_wheel(built: Path, tree: Path) -> None:
     sources = {
         path.relative_to(tree).as_posix()
         for path in (tree / "torchtrt_executorch").rglob("*.*")
-        if path.suffix in (".py", ".c", ".h") or path.name == "py.typed"
+        if path.suffix in (".py", ".c", ".h")
+        or path.name == "py.typed"
+        or path.parent.name == "templates"
     }
     assert sources <= own
     assert not [name for name in own if "test" in Path(name).name]
