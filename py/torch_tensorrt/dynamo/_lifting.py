@@ -7,6 +7,7 @@ reads by ``get_attr`` becomes an input of the program, as ``torch.export`` makes
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from operator import attrgetter, getitem, itemgetter
 from typing import Any
@@ -116,7 +117,8 @@ def _lift(
     # Their names become parameters of one function, beside those of the inputs.
     taken = {node.target for node in module.graph.find_nodes(op="placeholder")}
     for attribute in attributes:
-        name = unique_name(attribute.path.replace(".", "_"), taken)
+        # "0.weight" of a torch.nn.Sequential becomes "_0_weight"
+        name = unique_name(re.sub(r"\W|^(?=\d)", "_", attribute.path), taken)
         taken.add(name)
         node = graph.placeholder(name)
         placeholders[attribute.path] = node

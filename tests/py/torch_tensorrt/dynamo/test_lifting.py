@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import operator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.fx import Graph, GraphModule
 from torch_tensorrt.dynamo._lifting import lifted_program
 
 from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.host.present import can_build_engines
 from torchtrt_executorch.runtime import load
 
 
@@ -38,6 +40,38 @@ def test_buffers_called_like_inputs() -> None:
     assert {*program.state_dict} == {"x", "a_b", "a.b"}
     assert program.graph_signature.user_inputs == ("x", "y")
     torch.testing.assert_close(program.module()(*inputs), model(*inputs))
+
+
+@pytest.mark.parametrize("name", ["0", "3d", "a-b", "weights"])
+def test_modules_called_like_no_variable(name: str) -> None:
+    """A ``Sequential`` counts its modules, and others may be called anything at all.
+
+    The program's code has to be Python's: stand-ins are compiled again from it.
+    """
+    model = torch.nn.Module()
+    setattr(model, name, torch.nn.Linear(3, 2))
+    graph = Graph()
+    x = graph.placeholder("x")
+    weight = graph.get_attr(f"{name}.weight")
+    graph.output((graph.call_function(torch.ops.aten.matmul.default, (weight, x)),))
+    x.meta["val"] = FakeTensorMode().from_tensor(torch.ones(3))
+    for node in list(graph.nodes)[2:3]:
+        node.meta["val"] = x.meta["val"].new_empty(2)
+    program = lifted_program(GraphModule(model, graph))
+    compile(program.graph_module.code, "the program", "exec")
+    assert {*program.state_dict} == {f"{name}.weight"}
+    (output,) = program.module()(torch.ones(3))
+    torch.testing.assert_close(output, getattr(model, name).weight @ torch.ones(3))
+
+
+def test_a_sequential() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
+    x = torch.randn(2, 4)
+    with nullcontext() if can_build_engines() else emulated_engines():
+        compiled = torch_tensorrt.compile(
+            model, ir="dynamo", arg_inputs=[x], min_block_size=1, target_executorch=True
+        )
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3)
 
 
 class Doubles(torch.nn.Module):
