@@ -116,7 +116,8 @@ class _Rewrite:
         with warnings.catch_warnings():  # the bytes are read-only, and nobody writes
             warnings.filterwarnings("ignore", message=".*not writable")
             tensor = torch.frombuffer(data, dtype=torch.uint8)
-        vars(tensor)["__deepcopy__"] = _Shared(tensor)
+        # Pickled, in an ETRecord, it is an ordinary tensor, which a reader that trusts nobody takes.
+        vars(tensor).update(__deepcopy__=_Shared(tensor), __getstate__=dict)
         return self._lift(held, tensor)
 
     def _lift(self, held: Node, tensor: torch.Tensor) -> Node:
@@ -172,10 +173,3 @@ class _Shared:
 
     def __call__(self, memo: dict[int, Any]) -> torch.Tensor | None:
         return self._tensor()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _ordinary, ()  # of the tensor that is unpickled
-
-
-def _ordinary() -> None:
-    """Return no ``__deepcopy__``, which has a tensor copied as Python copies what it can pickle."""
