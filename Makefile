@@ -21,7 +21,7 @@ help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
 	@echo "make test      the tests, on LANE=$(LANE)"
 	@echo "make test-all  the slow sweeps as well"
-	@echo "make test-upstream  upstream's own tests, the overlay on and off, compared"
+	@echo "make test-upstream  upstream's own tests with the overlay, compared with it off where they fail"
 	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, built from EXECUTORCH=its sources"
 	@echo "make lint      black, isort, ruff, mypy, who imports whom"
 	@echo "make format    let black and isort write"
@@ -44,7 +44,7 @@ test-all: environment
 	@$(PYTEST) -m "slow or not slow"
 
 test-upstream: environment
-	@$(RUN)/python tools/test_upstream.py
+	@$(RUN)/python tools/test_upstream.py --jobs $(JOBS)
 
 lint: environment
 	@$(RUN)/black --check --quiet $(SOURCES) || { echo "black: run make format"; exit 1; }

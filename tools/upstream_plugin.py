@@ -17,10 +17,12 @@ RESULTS = "UPSTREAM_TEST_RESULTS"
 
 _outcomes: dict[str, str] = {}
 _reasons: dict[str, str] = {}
+_seconds: dict[str, float] = {}
 
 
 def pytest_runtest_logreport(report: Any) -> None:
     """Keep the worst that a test's phases come to: a failure, a skip, or neither."""
+    _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
     if report.failed or report.when == "call" or report.skipped:
         outcome = "failed" if report.failed else str(report.outcome)
         if _outcomes.get(report.nodeid) != "failed":
@@ -53,6 +55,7 @@ def pytest_sessionfinish() -> None:
     found = {
         "outcomes": _outcomes,
         "reasons": _reasons,
+        "seconds": _seconds,
         "module": getattr(served, "__file__", None),
     }
     Path(os.environ[RESULTS]).write_text(json.dumps(found))
