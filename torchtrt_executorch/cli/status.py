@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
-from textwrap import shorten
 from typing import Annotated, Any, Iterator, Mapping
 
 import typer
@@ -198,7 +197,9 @@ def _lines(rows: list[dict[str, Any]], width: int) -> Iterator[Text]:
     states, names = (max(len(row[key]) for row in rows) for key in ("state", "name"))
     left = max(width - states - names - 4, 20)
     for row in rows:
-        words = shorten(row["reason"] or row["summary"], left, placeholder=" …")
+        words = row["reason"] or row["summary"]
+        if len(words) > left:
+            words = f"{words[: left - 1].rstrip()}…"
         state = f"{row['state']:{states}}", _COLOURS[row["state"]]
         yield Text.assemble(state, f"  {row['name']:{names}}  {words}")
 

@@ -46,8 +46,8 @@ def test_a_line_for_each_patch() -> None:
         (line,) = [each for each in lines if f"  {patch.name}  " in each]
         here = verdict_on(patch)
         assert line.startswith(here.state.value)
-        words = line.partition(f"  {patch.name}  ")[2].strip().removesuffix(" …")
-        assert words and (here.reason or patch.summary).startswith(words)
+        words = line.partition(f"  {patch.name}  ")[2].strip().removesuffix("…")
+        assert len(words) > 20 and (here.reason or patch.summary).startswith(words)
     assert f"torch: {importlib.metadata.version('torch')}" in lines
     assert not any("The overlay is off" in line for line in lines)
     assert any("sources let expect" in line for line in lines)
@@ -191,3 +191,25 @@ def test_it_says_what_happened(tmp_path: Path) -> None:
     assert states["executorch-export"][0] == "failed"
     assert "OSError('broken')" in states["executorch-export"][1]
     assert states["target-executorch"] == ("in force", "")
+
+
+def test_what_happened_in_this_very_process() -> None:
+    """Where upstream was imported, the report is of that, and needs no trial."""
+    code = (
+        "from torchtrt_executorch.overlay import amending\n"
+        "resolve = amending.resolve\n"
+        "def broken(function):\n"
+        "    if '_exporter_patch' in function:\n"
+        "        raise OSError('broken')\n"
+        "    return resolve(function)\n"
+        "amending.resolve = broken\n"
+        "import json, torch, torch_tensorrt.dynamo._exporter\n"
+        "from torchtrt_executorch.cli.status import report\n"
+        "print(json.dumps(report()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    states = {row["name"]: (row["state"], row["reason"]) for row in found["patches"]}
+    assert found["tried"] is True and found["active"] is True
+    assert states["executorch-export"][0] == "failed"
+    assert "OSError('broken')" in states["executorch-export"][1]
