@@ -88,7 +88,8 @@ class NeedsGpuError(TensorRTUnavailableError, AttributeError):
 
 def apply(module: ModuleType) -> None:
     """Amend a module of :data:`ENTRY_POINTS`: its functions check first, where they may fail."""
-    if present.can_build_engines() and not targets.is_set_here():
+    may_fail = targets.is_set_here() or targets.is_unsupported_here()
+    if present.can_build_engines() and not may_fail:
         return
     for name in ENTRY_POINTS[module.__name__]:
         setattr(module, name, _checked(getattr(module, name)))

@@ -2,7 +2,7 @@
 
 By itself it builds one engine for most of the GPUs that it supports. A GPU that the user has
 described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for nothing else; or all of
-several.
+several. Where there is a GPU it builds for that one, if it supports it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MEMBER = re.compile(r"SM(?P<capability>\d+)")
 
 
 class UntargetableGpuError(Exception):
-    """TensorRT-RTX can't build for a GPU that is described.
+    """TensorRT-RTX can't build for the GPU that is here, or for one that is described.
 
     Not a ``RuntimeError``: upstream's ``torch.compile`` backend takes one as a failed build of
     one engine, and goes on in PyTorch.
@@ -34,12 +34,33 @@ def is_set_here() -> bool:
     return is_rtx and not present.cuda_device() and is_set()
 
 
+def is_unsupported_here() -> bool:
+    """Whether there is a GPU, and TensorRT-RTX has no engines for it."""
+    if installed_builder() is not TENSORRT_RTX or not present.cuda_device():
+        return False
+    import torch
+
+    capability = torch.cuda.get_device_capability()
+    known = [known for known, _ in _targets()]
+    return capability not in known and capability < max(known)
+
+
 def check() -> None:
-    """Check that engines can be built for the described GPU.
+    """Check that engines can be built for the GPU that is here, or the described ones.
 
     Raises:
         UntargetableGpuError: They can't; with what they can be built for.
     """
+    if is_unsupported_here():
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        raise UntargetableGpuError(
+            f"{installed_builder().name} {present.bindings_version()} doesn't support the GPU that "
+            f"is here, sm_{major}{minor}; it does {_known()} and later ones: install "
+            "torch-tensorrt in the place of torch-tensorrt-rtx, or hide the GPU with "
+            "CUDA_VISIBLE_DEVICES= to build for others"
+        )
     if is_set_here():
         _described()
 
@@ -67,13 +88,16 @@ def _described() -> list[Any]:
     targets = dict(_targets())
     for gpu in described_gpus():
         if gpu.capability not in targets:
-            known = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
             raise UntargetableGpuError(
                 f"{installed_builder().name} {present.bindings_version()} can't build engines for "
-                f"{VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds for {known}, and without the "
+                f"{VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds for {_known()}, and without the "
                 f"variable for {installed_builder().default_targets} at once"
             )
     return [targets[gpu.capability] for gpu in described_gpus()]
+
+
+def _known() -> str:
+    return ", ".join(f"sm_{major}{minor}" for (major, minor), _ in _targets())
 
 
 def _targets() -> Iterator[tuple[tuple[int, int], Any]]:

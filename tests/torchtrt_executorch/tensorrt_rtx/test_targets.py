@@ -8,6 +8,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from torchtrt_executorch.host import targets
 
 CODE = """
 import json, torch, torch_tensorrt
@@ -72,3 +75,33 @@ def test_one_that_it_cannot_target(described: str) -> None:
     for known in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120"):
         assert known in message
     assert f"described {described}" in str(found["emulated"])
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (8, 7), (7, 0)])
+def test_a_gpu_that_is_here_and_not_supported(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(targets.present, "cuda_device", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    major, minor = capability
+    with pytest.raises(targets.UntargetableGpuError) as raised:
+        targets.check()
+    message = str(raised.value)
+    assert f"doesn't support the GPU that is here, sm_{major}{minor}" in message
+    assert "sm_89" in message and "install torch-tensorrt in the place" in message
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 9), (12, 0), (13, 0)])
+def test_a_gpu_that_is_here_and_supported(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(targets.present, "cuda_device", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    targets.check()
+
+
+def test_several_that_are_described() -> None:
+    found = compile_for("sm_89:24GiB,sm_80:40GiB")
+    assert found["asked"] == ["SM80", "SM89"]
+    expected = "described sm_80, built for sm_80, sm_89"
+    assert found["record"] == f"0%8%0%0%{expected}"
