@@ -61,7 +61,7 @@ def apply(module: ModuleType) -> None:
         with described_device(gpu, _toolchain.find(_DRIVER.build)):
             result = preprocess(cls, edge_program, compile_specs)
         if partition is not None:
-            stand_ins.keep(_digest(result), partition)
+            stand_ins.keep(_digest(result), partition, share_weights=True)
         return result
 
     backend.preprocess = classmethod(preprocess_described)

@@ -50,15 +50,19 @@ def digest(*parts: Buffer) -> str:
     return state.hexdigest()
 
 
-def keep(payload: str, program: ExportedProgram) -> None:
+def keep(
+    payload: str, program: ExportedProgram, *, share_weights: bool = False
+) -> None:
     """Let ``program`` stand in for a payload, for as long as this process lives.
 
     Args:
         payload: The payload's :func:`digest`.
         program: What the partition computes, on the CPU. Its weights and constants are copied:
             the payload has its own, whatever becomes of the model's.
+        share_weights: Copy only what the partition writes to. Weights of gigabytes then aren't
+            there once more, and the stand-in refuses to run once somebody has written to them.
     """
-    stand_in = StandIn(program).copy()
+    stand_in = StandIn(program).copy(share_weights=share_weights)
     with _lock:
         _kept[payload] = stand_in
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import threading
+from collections.abc import Mapping
 from typing import Any, Sequence
 
 import torch
@@ -49,6 +50,7 @@ class StandIn:
             )
             if kind is OutputKind.USER_OUTPUT
         ]
+        self._versions: dict[str, int] = {}
         self.inputs = {node.name: node.meta["val"] for node in given}
         self.outputs = {f"output{index}": value for index, value in enumerate(returned)}
 
@@ -73,6 +75,8 @@ class StandIn:
                 for name, tensor in zip(self.inputs, inputs, strict=True)
             ]
             held = {**self._program.state_dict, **self._program.constants}
+            if self._device.type == "cpu":
+                self._check_weights(held)
             weights = [held[name] for name in self._weights]
             results = self._program.graph_module(*weights, *values)
             # A payload returns dense memory, never that of its inputs or weights.
@@ -90,15 +94,17 @@ class StandIn:
     def instance(self) -> StandIn:
         """Return one with state of its own: itself, if it has none."""
         stateful = any(kind is OutputKind.BUFFER_MUTATION for kind, _ in self._kinds)
-        return self.copy() if stateful else self
+        return self.copy(share_weights=bool(self._versions)) if stateful else self
 
-    def copy(self) -> StandIn:
-        """Return one with weights, buffers and constants of its own."""
+    def copy(self, *, share_weights: bool = False) -> StandIn:
+        """Return one with buffers of its own, and weights and constants unless they are shared."""
         program = self._program
         with self._running, unset_fake_temporarily():
             graph, _ = copied_graph(program.graph)
-            held: dict[int, Any] = {}  # what is shared stays shared
-            return StandIn(
+            shared = self._never_written() if share_weights else {}
+            # What is shared within stays shared.
+            held: dict[int, Any] = {id(tensor): tensor for tensor in shared.values()}
+            result = StandIn(
                 ExportedProgram(
                     root=GraphModule(program.graph_module, graph),
                     graph=graph,
@@ -110,6 +116,35 @@ class StandIn:
                     verifiers=[program.verifier],
                 )
             )
+            result._versions = self._versions or {
+                name: tensor._version for name, tensor in shared.items()
+            }
+            return result
+
+    def _never_written(self) -> dict[str, torch.Tensor]:
+        """Tensors that share no memory with what the program writes to, and tell who else does."""
+        tensors = {**self._program.state_dict, **self._program.constants}
+        written = {
+            tensors[target].untyped_storage()._cdata
+            for kind, target in self._kinds
+            if kind is OutputKind.BUFFER_MUTATION
+        }
+        return {
+            name: tensor
+            for name, tensor in tensors.items()
+            if isinstance(tensor, torch.Tensor)
+            and not tensor.is_inference()
+            and tensor.untyped_storage()._cdata not in written
+        }
+
+    def _check_weights(self, held: Mapping[str, Any]) -> None:
+        for name, version in self._versions.items():
+            if held[name]._version != version:
+                raise RuntimeError(
+                    f"{name} has been written to since the payload was built from it, so the "
+                    "stand-in, which shares it, doesn't compute what the payload does: build it "
+                    "again, or copy the model before"
+                )
 
     def archive(self) -> bytes:
         """Return the ``torch.export`` archive that holds it; equal programs give equal bytes."""

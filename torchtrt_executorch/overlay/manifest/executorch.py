@@ -14,6 +14,7 @@ from torchtrt_executorch.overlay.patch import EXECUTORCH, Patch
 
 _AOTI = "executorch.backends.aoti"
 _AOTI_BACKEND = f"{_AOTI}.aoti_backend"
+_BACKEND_API = "executorch.exir.backend.backend_api"
 _CUDA = "executorch.backends.cuda"
 _CUDA_BACKEND = f"{_CUDA}.cuda_backend"
 _PASSES = f"{EXIR}.passes"
@@ -136,8 +137,9 @@ EXECUTORCH_PATCHES = (
         prepares=patched(
             f"{_CUDA}._cuda_backend_patch:import_without_triton", _CUDA_BACKEND
         ),
-        amends=patched_beside(_CUDA_BACKEND),
+        amends=patched_beside(_CUDA_BACKEND, _BACKEND_API),
         anchors=anchors(
+            f"{_BACKEND_API}:lower_all_submodules_to_backend(backend_id)",
             f"{_CUDA_BACKEND}:CudaBackend",
             f"{_CUDA_BACKEND}:ReplaceEdgeOpWithTritonOpPass",
             f"{_AOTI_BACKEND}:AotiBackend.preprocess(edge_program, compile_specs)",

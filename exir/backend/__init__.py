@@ -1,0 +1,1 @@
+"""``executorch.exir.backend``: what hands partitions to backends."""
