@@ -63,16 +63,18 @@ def cheapest(
     Where the model says nothing, for want of tiles, Inductor's order stands.
     """
 
-    def cost(choice: Any) -> float:
+    def cost(choice: Any) -> tuple[float, float]:
         info = choice.info_dict()
         try:
             m, k, n = ast.literal_eval(str(info["tile_shape"]))
             tile = Tile(m, n, k, int(info["num_stages"]), int(info["num_warps"]))
         except (KeyError, ValueError, SyntaxError):
-            return math.inf
+            return math.inf, math.inf
         tf32 = str(info.get("allow_tf32")) == "True"
         product = _product(name, input_nodes, layout, tf32)
-        return cycles(product, tile, gpu)
+        # The few channels of a group fill no tile, and the smallest is padded least.
+        in_groups = name == "convolution" and product.batch > 1
+        return m * n * k if in_groups else 0, cycles(product, tile, gpu)
 
     return min(choices, key=cost)
 
@@ -142,9 +144,11 @@ def _without_spills(kernel: Any, launcher: Any) -> Any:
     """Return ``launcher``, or where its threads spill one with twice as many, if theirs don't.
 
     What is fused behind a product takes registers that nothing knew of when its tile was chosen.
-    On tensor cores a few that are missing are enough to stop them from working ahead.
+    A few that are missing are enough to stop tensor cores from working ahead.
     """
-    if launcher.n_spills <= _FRAME or launcher.config.num_warps > 8:
+    on_tensor_cores = "mma." in launcher.bin.asm["ptx"]
+    fits = launcher.n_spills <= _FRAME or launcher.config.num_warps > 8
+    if fits or not on_tensor_cores:
         return launcher
     config = copy.deepcopy(launcher.config)
     config.num_warps *= 2
