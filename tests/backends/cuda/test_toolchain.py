@@ -46,5 +46,4 @@ def test_the_headers_of_the_extra_are_enough(
     compiled = [command for command in commands if "wrapper.cpp" in command]
     assert any(f"{home}/include" in command for command in compiled)
     assert any(command.startswith(f"{home}/bin/fatbinary") for command in commands)
-    elsewhere = ("/usr/local/cuda", "nvcc ")
-    assert not [c for c in commands if any(name in c for name in elsewhere)]
+    assert not [command for command in commands if "/usr/local/cuda" in command]
