@@ -41,6 +41,7 @@ class CudaGroups(Partitioner):
             old, new = nodes[buffers[buffer]], nodes[output]
             readers = {*old.users, *new.users} - {exported_program.graph.output_node()}
             touched = {each.meta.get("delegation_tag") for each in (new, *readers)}
-            if len(touched) > 1:  # the host or another group, too
+            returned = output in signature.user_outputs
+            if returned or len(touched) > 1:  # the host's or another group's, too
                 old.meta.pop("delegation_tag", None)
         return PartitionResult(exported_program, tags)

@@ -300,7 +300,7 @@ MODELS = (
     Model("state-tensorrt", State, backends=("TensorRTBackend",)),
     Model("state-of-two", StateOfTwo),
     Model("state-of-two-kinds", StateOfTwo, backends=_KINDS),
-    Model("state-between-calls", StateBetweenCalls, options=_BOTH, **_SLOW),
+    Model("state-between-calls", StateBetweenCalls, options=_BOTH, small=16, large=512),
     Model("state-for-the-host", StateForTheHost, options=_BOTH),
     Model(
         "state-returned",
