@@ -95,8 +95,9 @@ def check(model, devices, backends, shared_stream):
     emitted = standin.pose(edge, backends).to_executorch(config)
     program = load(emitted.buffer, simulate_devices=True)
     eager = copy.deepcopy(model)
-    kept = _starts_on_the_host(emitted)
-    for name in kept:  # ExecuTorch's own rule for state: it begins with zeros
+    for name in _starts_on_the_host(emitted) - {
+        "cache"
+    }:  # ExecuTorch's own rule for state: it begins with zeros
         eager.get_buffer(name).zero_()
     for call in range(4):
         x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(call))
@@ -106,7 +107,7 @@ def check(model, devices, backends, shared_stream):
 def _starts_on_the_host(emitted):
     graph = emitted.exported_program().graph_module.graph
     started = {n.args[0].name for n in graph.nodes if "start_" in str(n.target)}
-    return {"data", "zeros"} - {name.removeprefix("b_") for name in started}
+    return {"data", "zeros", "cache"} - {name.removeprefix("b_") for name in started}
 
 
 draws = given(
@@ -137,3 +138,38 @@ def test_random_models(model, devices, backends, shared_stream):
 @settings(max_examples=300, deadline=None, phases=[Phase.generate])
 def test_many_random_models(model, devices, backends, shared_stream):
     check(model, devices, backends, shared_stream)
+
+
+class Branching(torch.nn.Module):
+    """A branch on the host reads a buffer's old value, or its new one."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.randn(SHAPE))
+
+    def forward(self, x):
+        cache = self.cache + x
+        y = torch.cond(
+            x.sum() > 0,
+            lambda old, new: torch.sigmoid(old),
+            lambda old, new: torch.sigmoid(new) * 2,
+            (self.cache, cache),
+        )
+        self.cache.copy_(cache)
+        return y, cache.relu()
+
+
+@pytest.mark.parametrize("backend", KINDS)
+def test_control_flow_reads_state(backend):
+    model = Branching()
+    on_host = (".sigmoid.", "sum", ".gt.", "cond", "getitem")
+    with torch.no_grad():
+        edge = to_edge(
+            export(model, (torch.ones(SHAPE),)),
+            compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        ).to_backend(standin.Groups(standin.ends_and_begins(on_host)))
+    emitted = standin.pose(edge, (backend,)).to_executorch(ExecutorchBackendConfig())
+    assert "cache" not in _starts_on_the_host(emitted)
+    program, eager = load(emitted.buffer, simulate_devices=True), copy.deepcopy(model)
+    for x in torch.randn(6, *SHAPE):
+        torch.testing.assert_close(program.run(x), eager(x))
