@@ -1,0 +1,57 @@
+"""Weights of half a GiB are there once beside the model's, while a partition is compiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from .conftest import needs_compilers
+
+#: Prints the bytes of the weights, and the most memory that the process has had beyond what it had
+#: once it had lowered a small program: the model's own are in it.
+PEAK = """
+import json, torch
+from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.exir import to_edge_transform_and_lower
+
+def lower(model, width):
+    program = torch.export.export(model, (torch.randn(8, width),))
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    return to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+
+def peak():
+    with open("/proc/self/status") as status:
+        (line,) = (line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) << 10
+
+with torch.no_grad():
+    lower(torch.nn.Linear(64, 64), 64)
+    before = peak()
+    layers = [torch.nn.Linear(8192, 8192, bias=False) for _ in range(2)]
+    model = torch.nn.Sequential(*layers)
+    lower(model, 8192).to_executorch()
+print(json.dumps([sum(each.nbytes for each in model.parameters()), peak() - before]))
+"""
+
+
+@pytest.mark.slow
+@needs_compilers
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_lowering_peaks_below_two_copies_and_a_bit() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PEAK],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    weights, peak = json.loads(done.stdout.splitlines()[-1])
+    assert weights == 512 << 20
+    assert peak < 2.2 * weights
