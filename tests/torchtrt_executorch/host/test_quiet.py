@@ -49,9 +49,12 @@ def said(folder: Path, **environment: str) -> list[str]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a host with a GPU is not quiet")
 def test_a_plain_program(tmp_path: Path) -> None:
-    """Only what is the user's business is left: that the engines are emulated."""
-    lines = said(tmp_path)
-    assert all("EMULATED" in line or "emulated" in line for line in lines), lines
+    """Only what is the user's business is left: that the engines are emulated.
+
+    And what TensorRT's own logger says, which is none of Python's.
+    """
+    lines = [line for line in said(tmp_path) if "[TRT]" not in line]
+    assert all("emulated" in line.lower() for line in lines), lines
     noisy = said(tmp_path, **{quiet.VARIABLE: "1"})
     assert len(noisy) >= len(lines) + 5
     assert any("treespec" in line for line in noisy)
