@@ -20,9 +20,7 @@ class Sorted(torch.nn.Module):
 
 @pytest.mark.parametrize("routing", ["target", "node"])
 @pytest.mark.parametrize("on", [False, True])
-def test_a_sort_along_the_default_dimension(
-    on: bool, routing: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_sort_along_the_default_dimension(on: bool, routing: str) -> None:
     x = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]])
     program = torch.export.export(Sorted(), (x,))
     with emulated_engines():
