@@ -61,7 +61,7 @@ def inspect(folder: Path, pte: bytes) -> str:
 
 def test_inspect(pte: bytes, tmp_path: Path) -> None:
     words = inspect(tmp_path, pte)
-    assert f"{BUILT_BY}, input_1 -> output0, on cuda:0" in words
+    assert f"{BUILT_BY}; input_1 -> output0, on cuda:0" in words
     assert "cuda:0" in words and "EMULATED" not in words
 
 
