@@ -53,9 +53,6 @@ class SharedState:
 class Arenas:
     """Planned memory, zeroed, as ExecuTorch's Python runtime has it.
 
-    What a GPU's has in it is anybody's guess: in a simulation that is no number, so that whoever
-    reads what nothing has written is seen.
-
     Tensors that the plan lets share bytes share them here, so aliasing and reuse are the plan's.
     """
 
@@ -95,6 +92,10 @@ class Arenas:
             )
         )
 
+    def buffers(self) -> list[torch.Tensor]:
+        """The memory of all arenas, those that methods share included."""
+        return [*self._buffers.values(), *self._shared.buffers.values()]
+
     def _buffer(self, memory_id: int, layout: TensorLayout) -> torch.Tensor:
         device = self._placement.memory(layout.device)
         key = memory_id, device
@@ -102,8 +103,6 @@ class Arenas:
         buffers = self._shared.buffers if shared else self._buffers
         if key not in buffers:
             buffers[key] = _zeros(self._sizes[memory_id], device, memory_id)
-            if self._placement.simulate and layout.device.type != "cpu":
-                buffers[key].fill_(0xFF)
         return buffers[key]
 
 

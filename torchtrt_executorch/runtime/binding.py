@@ -24,6 +24,7 @@ from torchtrt_executorch.runtime.instructions import (
     move_step,
 )
 from torchtrt_executorch.runtime.kernels import Kernel, find_kernel
+from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.prims import prims
 from torchtrt_executorch.runtime.stand_ins import StandIns
@@ -88,6 +89,16 @@ class Binder:
         }
         for index in self._plan.inputs:
             self._written.add(id(table.at(index, "an input")))
+
+    def devices(self) -> list[int]:
+        """The GPUs on which calls leave work running, by index. Ask once all is bound."""
+        if self._placement.stands_in:
+            return []
+        places = {value.device for value in self._table.values}
+        places.update(
+            getattr(delegate, "device", CPU) for delegate in self.delegates.values()
+        )
+        return sorted(place.index or 0 for place in places if place.type == "cuda")
 
     def bind(self) -> list[Step]:
         """Return the steps of the plan's only chain."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 from executorch.exir import schema
@@ -15,12 +16,15 @@ from torchtrt_executorch.runtime.calling import CallLock
 from torchtrt_executorch.runtime.delegates import Delegate
 from torchtrt_executorch.runtime.errors import InstructionError, ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
+from torchtrt_executorch.runtime.graphs import segments
 from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.steps import Kind, Step
 from torchtrt_executorch.runtime.values import Value, ValueTable
+
+logger = logging.getLogger("torchtrt_executorch.runtime")
 
 #: As many as ExecuTorch's own runtime allows one call, so that no program runs forever.
 MAX_INSTRUCTIONS = 10_000_000
@@ -42,6 +46,14 @@ class ValueInfo:
     dynamic: bool = False
 
 
+@dataclass(frozen=True)
+class Options:
+    """How the methods of a program are run: see :func:`~torchtrt_executorch.runtime.load`."""
+
+    cuda_graphs: bool = False
+    compile: bool = False
+
+
 class Method:
     """A method, ready to be called. Calls from several threads run one after the other.
 
@@ -57,10 +69,12 @@ class Method:
         stand_ins: StandIns,
         shared: SharedState,
         calls: CallLock,
+        options: Options,
         original: Method | None = None,
     ) -> None:
         self.name: str = plan.name
         self._made_of = plan, file, placement, recorder, stand_ins
+        self._options = options
         self._calls = calls
         self._placement = placement
         table = ValueTable(plan, file, placement, shared)
@@ -75,8 +89,16 @@ class Method:
         binder = Binder(file, table, placement, recorder, stand_ins, loaded)
         self._steps: list[Step] = binder.bind()
         self._delegates: dict[Key, Delegate] = binder.delegates
+        self._devices = binder.devices()
+        self._memory = table.memory() if self._devices else []
+        calls.order.end(self._devices, self._memory)
         self._straight = all(step.kind is not Kind.JUMP for step in self._steps)
         self._runs = [(index, step.run) for index, step in enumerate(self._steps)]
+        kept: set[int] = set()
+        if options.cuda_graphs and self._straight:
+            kept = self._capture(binder.moved)
+        elif options.cuda_graphs:
+            logger.warning("%s has jumps, which no CUDA graph has", self.name)
         self._position = 0
         self._tally = recorder.tally(self.name, self._steps)
         taken = {id(value) for value in given}
@@ -87,15 +109,15 @@ class Method:
             and not (value.planned or value.constant or id(value) in taken)
         ]
         # Memory that was made for this call alone is the caller's as it is.
-        fresh = {id(v) for v in self._fresh} - binder.lent - binder.moved
+        fresh = {id(v) for v in self._fresh} - binder.lent - binder.moved - kept
         once = Counter(map(id, self._outputs))
         self._own = [id(v) in fresh and once[id(v)] == 1 for v in self._outputs]
 
     def clone(self) -> Method:
         """The same method once more, for calls that run beside this one's.
 
-        It has memory and engine contexts of its own, and state that starts anew; weights and engines
-        are shared. State that other methods share is not the clone's.
+        It has memory of its own, and state that starts anew, apart from what other methods share.
+        Constants and TensorRT's engines are shared; other delegates are loaded once more.
         """
         plan, file, placement, recorder, stand_ins = self._made_of
         return Method(
@@ -106,6 +128,7 @@ class Method:
             stand_ins,
             SharedState([plan]),
             CallLock(),
+            self._options,
             self,
         )
 
@@ -132,7 +155,10 @@ class Method:
         recording = torch.is_grad_enabled()
         if recording:  # as torch.no_grad does, which takes a microsecond more
             torch._C._set_grad_enabled(False)
+        devices, order = self._devices, self._calls.order
         try:
+            if devices:
+                order.begin(devices)
             for value in self._fresh:
                 value.renew(self._placement)
             self._inputs.set(inputs)
@@ -147,6 +173,8 @@ class Method:
                 ]
             )
         finally:
+            if devices:
+                order.end(devices, self._memory)
             if recording:
                 torch._C._set_grad_enabled(True)
             self._calls.leave()
@@ -169,6 +197,19 @@ class Method:
             raise InstructionError(
                 f"{self._where()}: {type(error).__name__}: {error}"
             ) from error
+
+    def _capture(self, moved: set[int]) -> set[int]:
+        """Have delegates run as CUDA graphs; return the ``id`` of values that graphs keep."""
+        found = segments([step.call for step in self._steps], frozenset(moved))
+        kept: set[int] = set()
+        runs: dict[int, Callable[[], int | None]] = dict(self._runs)
+        for span, segment in found.items():
+            for index in span[1:]:
+                del runs[index]
+            runs[span[0]] = segment.run
+            kept.update(id(value) for value in segment.outputs)
+        self._runs = list(runs.items())
+        return kept
 
     def _interpret(self) -> list[int]:
         """Follow the jumps. Return how often each step was run."""

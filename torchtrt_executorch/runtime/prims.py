@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Callable, Sequence
 
+import torch
+
 from torchtrt_executorch.runtime.calls import Run
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.kernels import Kernel
 from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.staging import Staged
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value, nbytes, same_kind
 
@@ -158,6 +161,9 @@ class DeviceCopy:
         to_device = "_h2d_" in self.name
         host, device = (source, out) if to_device else (out, source)
         placement, recorder = self.placement, self.recorder
+        copy = _plain_copy(source, out)
+        if not placement.stands_in and device.device.type == "cuda":
+            copy = (_sent if to_device else _fetched)(source, out, device.device)
 
         def run() -> None:
             if placement.simulate and (
@@ -167,12 +173,44 @@ class DeviceCopy:
                     f"{self.name} copies {'to' if to_device else 'from'} a device, but is given "
                     f"{source.name} on {source.device} and {out.name} on {out.device}"
                 )
-            out.write(source.tensor)
+            copy()
             recorder.copied(source.device, out.device, nbytes(source.tensor))
             if placement.running is not None and nbytes(source.tensor):
                 placement.running.wait(device.device)
 
         return run
+
+
+def _plain_copy(source: Value, out: Value) -> Run:
+    return lambda: out.write(source.tensor)
+
+
+def _sent(source: Value, out: Value, device: torch.device) -> Run:
+    staged = Staged(device)
+
+    def run() -> None:
+        tensor = source.tensor
+        if tensor.is_cuda:
+            out.write(tensor)
+        else:
+            staged.send(tensor, out.resize(tensor.shape))
+
+    return run
+
+
+def _fetched(source: Value, out: Value, device: torch.device) -> Run:
+    staged = Staged(device)
+
+    def run() -> None:
+        tensor = source.tensor
+        if not tensor.is_cuda:
+            out.write(tensor)
+            return
+        arriving = staged.fetch(tensor)
+        torch.cuda.current_stream(device).synchronize()
+        out.resize(tensor.shape).copy_(arriving)
+
+    return run
 
 
 _INTEGERS = ("floordiv", "mod")

@@ -88,6 +88,24 @@ class Value:
         layout.resize(self.tensor, tuple(result.shape))
         self.tensor.copy_(result)
 
+    def take(self, result: torch.Tensor) -> None:
+        """Become ``result``, which is nobody else's, unless this has memory that is planned.
+
+        Raises ``ProgramError`` if it doesn't fit.
+        """
+        layout, held = self._writable(), self.tensor
+        shape = tuple(result.shape)
+        if (
+            self.planned
+            or result.dtype != layout.dtype
+            or result.device != held.device
+            or result.stride() != layout.strides(shape)
+        ):
+            self.write(result)
+        else:
+            layout.check_shape(shape)
+            self.data = result
+
     def _writable(self) -> TensorLayout:
         if self.layout is None or self.constant:
             raise ProgramError(f"{self.name} can't be written: it is a constant")
@@ -136,6 +154,11 @@ class ValueTable:
         self.values = [Value(f"value {index}") for index in range(len(serialized))]
         for value, val in zip(self.values, serialized, strict=True):
             self._fill(value, val)
+
+    def memory(self) -> list[torch.Tensor]:
+        """What holds the tensors that outlive a call: arenas, and constants."""
+        constants = [value.data for value in self.values if value.constant]
+        return [*self._arenas.buffers(), *constants]
 
     def share_constants(self, other: ValueTable) -> None:
         """Hold the constants that ``other``, of the same plan, holds."""

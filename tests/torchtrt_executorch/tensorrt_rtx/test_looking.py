@@ -15,7 +15,7 @@ from torchtrt_executorch import emulated_engines, stand_ins
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.host.builder import TENSORRT_RTX
 from torchtrt_executorch.runtime import ProgramError, load
-from torchtrt_executorch.runtime.delegates.tensorrt_engine import (
+from torchtrt_executorch.runtime.delegates.tensorrt_library import (
     Log,
     deserialized,
     tensorrt_for,

@@ -179,3 +179,11 @@ def count_inputs(args: Sequence[Value], written: set[int]) -> int:
     while count and id(args[count - 1]) not in written:
         count -= 1
     return count
+
+
+def on_host(args: Sequence[Value]) -> str | None:
+    """Why a CUDA graph can't hold a call with ``args``: a planned tensor in host memory, if any."""
+    for value in args:
+        if value.planned and value.device.type == "cpu":
+            return f"{value.name} lives in host memory"
+    return None

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ctypes
 import functools
 import tempfile
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Sequence
 
 import torch
 
 from torchtrt_executorch.cuda_library import capabilities
-from torchtrt_executorch.runtime.delegates import DelegateContext, Payload
+from torchtrt_executorch.runtime.delegates import DelegateContext, Payload, on_host
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
+from torchtrt_executorch.runtime.devices import current_on
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value, nbytes
 from torchtrt_executorch.stand_ins import StandIn
+
+#: What Inductor takes for granted of an input's address.
+ALIGNMENT = 16
 
 
 class AotiDelegate:
@@ -67,8 +71,18 @@ class AotiDelegate:
                 f"{self._name} returned {len(results)} tensors, and the program wants "
                 f"{len(outputs)}"
             )
+        given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
         for output, result in zip(outputs, results, strict=True):
-            output.write(result)
+            if result.untyped_storage().data_ptr() in given:
+                output.write(result)  # an input, handed through
+            else:
+                output.take(result)
+
+    def not_capturable(self, args: Sequence[Value]) -> str | None:
+        """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
+        if isinstance(self._model, (StandIn, AbsentPayload)):
+            return "what runs here is no library"
+        return on_host(args)
 
     def _run(self, model: Any, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         results: Sequence[torch.Tensor]
@@ -77,8 +91,15 @@ class AotiDelegate:
         if self.device.type == "cpu":
             results = model.run(inputs)
             return results
-        with torch.cuda.device(self.device):
-            results = model.run([tensor.to(self.device) for tensor in inputs])
+        with current_on(self.device):
+            for index, tensor in enumerate(inputs):
+                if not tensor.is_cuda:
+                    inputs[index] = tensor.to(self.device)
+                elif tensor.data_ptr() % ALIGNMENT:
+                    inputs[index] = (
+                        tensor.clone()
+                    )  # its kernels were built for aligned ones
+            results = model.run(inputs)
         return results
 
     def _serve(self, elsewhere: Sequence[Value], outputs: Sequence[Value]) -> None:
@@ -125,7 +146,7 @@ def _load(
         so.write_bytes(library)
         blob.write_bytes(weights)
         try:
-            with _on(device):
+            with current_on(device) if device.type == "cuda" else nullcontext():
                 model = _runner(so, device)
                 # Without its weights the library reads memory that was never allocated.
                 if len(weights):
@@ -137,18 +158,14 @@ def _load(
     return model
 
 
-def _on(device: torch.device) -> AbstractContextManager[None]:
-    """The runner works on the current GPU's stream."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
 def _runner(library: Path, device: torch.device) -> Any:
     if device.type == "cpu":
         return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
     _export_torch_symbols()
-    return torch._C._aoti.AOTIModelContainerRunnerCuda(
-        str(library), 1, str(device), str(library.parent)
-    )
+    make: Any = torch._C._aoti.AOTIModelContainerRunnerCuda
+    # Calls don't overlap here: without events of its own the library can be captured in a CUDA graph.
+    alone = True
+    return make(str(library), 1, str(device), str(library.parent), alone)
 
 
 @functools.lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ operators; and the device baked into the engine decides which GPU runs it.
 from __future__ import annotations
 
 import logging
-from typing import Protocol, Sequence
+from typing import Sequence
 
 import torch
 
@@ -19,23 +19,14 @@ from torchtrt_executorch.engine_blob import (
 )
 from torchtrt_executorch.host.builder import TENSORRT
 from torchtrt_executorch.plans import origin
-from torchtrt_executorch.runtime.delegates import DelegateContext, Payload
+from torchtrt_executorch.runtime.delegates import DelegateContext, Payload, on_host
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
-from torchtrt_executorch.runtime.delegates.tensorrt_engine import (
-    Allocate,
-    TensorRTEngine,
-)
+from torchtrt_executorch.runtime.delegates.tensorrt_engine import TensorRTEngine
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value, nbytes
 from torchtrt_executorch.stand_ins import StandIn
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
-
-
-class Engine(Protocol):
-    """Something that runs an engine on dense tensors of its own device."""
-
-    def run(self, inputs: Sequence[torch.Tensor], allocate: Allocate) -> None: ...
 
 
 class TensorRTDelegate:
@@ -45,26 +36,37 @@ class TensorRTDelegate:
     this process can't run.
     """
 
-    def __init__(self, context: DelegateContext) -> None:
+    def __init__(
+        self, context: DelegateContext, loaded: TensorRTDelegate | None = None
+    ) -> None:
         self._name = context.name
         self._recorder = context.recorder
         engine, metadata = _engine(context)
         context.recorder.loaded(self._name, origin(engine).text)
         self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
         self._outputs = [b.name for b in metadata.io_bindings if not b.is_input]
+        self.num_inputs = len(self._inputs)
         if len(context.args) != len(metadata.io_bindings):
             raise ProgramError(
                 f"{self._name}: the engine has {len(metadata.io_bindings)} bindings, but the "
                 f"program gives it {len(context.args)} values"
             )
-        self._device = torch.device("cuda", metadata.device_id)
-        if self._device.index != metadata.device_id:
+        self.device = torch.device("cuda", metadata.device_id)
+        if self.device.index != metadata.device_id:
             # torch keeps the index in eight bits, and drops the rest without a word.
             raise ProgramError(
                 f"{self._name}: the engine's GPU {metadata.device_id} is none that torch can name"
             )
-        self._memory = context.placement.memory(self._device)
-        self._engine = _load(context, engine, metadata, self._device)
+        self._memory = context.placement.memory(self.device)
+        self._engine: TensorRTEngine | StandInEngine | AbsentPayload
+        if loaded is not None and isinstance(loaded._engine, TensorRTEngine):
+            self._engine = loaded._engine.clone()
+        else:
+            self._engine = _load(context, engine, metadata, self.device, self._memory)
+        #: inputs and outputs that the engine has in host memory are at home there
+        self._at_home = (
+            self._engine.on_host if isinstance(self._engine, TensorRTEngine) else ()
+        )
 
     @staticmethod
     def parts(payload: Payload) -> tuple[memoryview]:
@@ -72,50 +74,49 @@ class TensorRTDelegate:
         engine, _ = _engine(payload)
         return (engine,)
 
+    def clone(self, context: DelegateContext) -> TensorRTDelegate:
+        """Another one, with the same engine and a context of its own."""
+        return TensorRTDelegate(context, self)
+
     def execute(self, args: Sequence[Value]) -> None:
         """Run on ``args``: the inputs' values, then the outputs', in the order of the bindings.
 
         A tensor on the engine's GPU is bound as it is; one in host memory is staged, counted, and
         logged once. Raises ``DeviceError`` for one on another GPU.
         """
-        inputs, outputs = args[: len(self._inputs)], args[len(self._inputs) :]
+        inputs, outputs = args[: self.num_inputs], args[self.num_inputs :]
         for value in args:
             self._check(value)
         if isinstance(self._engine, AbsentPayload):
-            self._count(inputs, outputs)
             self._engine.run(outputs)
-            return
-        bound = [value.tensor.to(self._memory).contiguous() for value in inputs]
-        staged: list[tuple[Value, torch.Tensor]] = []
+        else:
+            self._engine.run(inputs, outputs)
+        if any([value.device.type == "cpu" for value in args]):
+            self._count(inputs, outputs)
 
-        def allocate(index: int, shape: Sequence[int]) -> torch.Tensor:
-            value = outputs[index]
-            tensor = value.resize(shape)
-            if tensor.device == self._memory and tensor.is_contiguous():
-                return tensor
-            scratch = torch.empty(tuple(shape), dtype=tensor.dtype, device=self._memory)
-            staged.append((value, scratch))
-            return scratch
-
-        self._engine.run(bound, allocate)
-        for value, scratch in staged:
-            value.tensor.copy_(scratch)
-        self._count(inputs, outputs)
+    def not_capturable(self, args: Sequence[Value]) -> str | None:
+        """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
+        if not isinstance(self._engine, TensorRTEngine):
+            return "what runs here is no engine"
+        if self._at_home:
+            return f"the engine has {', '.join(sorted(self._at_home))} in host memory"
+        return on_host(args)
 
     def _check(self, value: Value) -> None:
         if value.layout is None:
             raise ProgramError(f"{self._name} is handed {value.name}, not a tensor")
-        if value.device.type != "cpu" and value.device != self._device:
+        device = value.device
+        if device != self.device and device.type != "cpu":
             raise DeviceError(
                 f"{value.name} lives on {value.device}, but the engine of {self._name} runs on "
-                f"{self._device}: the device is baked into the engine, and moving a tensor from "
+                f"{self.device}: the device is baked into the engine, and moving a tensor from "
                 "one GPU to another is the program's to do"
             )
 
     def _count(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
         """Count what was staged, and say so the first time that this engine does it."""
-        into = _on_host(self._inputs, inputs)
-        out = _on_host(self._outputs, outputs)
+        into = self._on_host(self._inputs, inputs)
+        out = self._on_host(self._outputs, outputs)
         if not into and not out:
             return
         first = self._recorder.staged(
@@ -129,14 +130,22 @@ class TensorRTDelegate:
                 "skip_d2h_for_method_outputs=True, and pass tensors on %s. "
                 "Said once per engine; stats() keeps counting.",
                 self._name,
-                self._device,
+                self.device,
                 "; ".join(
                     f"{role} {', '.join(f'{n} ({size} bytes)' for n, size in names.items())}"
                     for role, names in (("inputs", into), ("outputs", out))
                     if names
                 ),
-                self._device,
+                self.device,
             )
+
+    def _on_host(self, names: Sequence[str], values: Sequence[Value]) -> dict[str, int]:
+        """What has to be moved because it is in host memory, and its bytes."""
+        return {
+            name: nbytes(value.tensor)
+            for name, value in zip(names, values, strict=True)
+            if value.device.type == "cpu" and name not in self._at_home
+        }
 
 
 def _engine(payload: Payload) -> tuple[memoryview, TensorRTBlobMetadata]:
@@ -146,20 +155,13 @@ def _engine(payload: Payload) -> tuple[memoryview, TensorRTBlobMetadata]:
         raise ProgramError(f"{payload.name}: {error}") from error
 
 
-def _on_host(names: Sequence[str], values: Sequence[Value]) -> dict[str, int]:
-    return {
-        name: nbytes(value.tensor)
-        for name, value in zip(names, values, strict=True)
-        if value.device.type == "cpu"
-    }
-
-
 def _load(
     context: DelegateContext,
     engine: memoryview,
     metadata: TensorRTBlobMetadata,
     device: torch.device,
-) -> Engine | AbsentPayload:
+    memory: torch.device,
+) -> TensorRTEngine | StandInEngine | AbsentPayload:
     if emulated.is_emulated(engine):
         if not context.stand_ins.emulated:
             raise ProgramError(
@@ -168,12 +170,13 @@ def _load(
                 "emulated_engines=True), inside of emulated_engines(), or TORCHTRT_EMULATE=1"
             )
         try:
-            return StandInEngine(context.name, emulated.load(engine), metadata)
+            program = emulated.load(engine)
+            return StandInEngine(context.name, program, metadata, memory)
         except ValueError as error:
             raise ProgramError(f"{context.name}: {error}") from error
     stand_in = context.stand_in()
     if stand_in is not None:
-        return StandInEngine(context.name, stand_in, metadata)
+        return StandInEngine(context.name, stand_in, metadata, memory)
     if context.placement.stands_in:
         built_by = origin(engine)
         product = TENSORRT if built_by.builder is None else built_by.builder
@@ -181,7 +184,7 @@ def _load(
             context,
             f"a CUDA device and {product.name} for its engine, by {built_by.text},",
         )
-    return TensorRTEngine(context.name, engine, metadata, device)
+    return TensorRTEngine(context.name, engine, metadata, device, context.args)
 
 
 class StandInEngine:
@@ -192,9 +195,14 @@ class StandInEngine:
     """
 
     def __init__(
-        self, name: str, program: StandIn, metadata: TensorRTBlobMetadata
+        self,
+        name: str,
+        program: StandIn,
+        metadata: TensorRTBlobMetadata,
+        memory: torch.device,
     ) -> None:
         self._program = program
+        self._memory = memory
         given = [b.name for b in metadata.io_bindings if b.is_input]
         wanted = [b.name for b in metadata.io_bindings if not b.is_input]
         if {*given} != {*self._program.inputs} or {*wanted} != {*self._program.outputs}:
@@ -205,7 +213,9 @@ class StandInEngine:
         self._inputs = [given.index(name) for name in self._program.inputs]
         self._outputs = [wanted.index(name) for name in self._program.outputs]
 
-    def run(self, inputs: Sequence[torch.Tensor], allocate: Allocate) -> None:
-        results = self._program([inputs[index] for index in self._inputs])
+    def run(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
+        results = self._program(
+            [inputs[index].tensor.to(self._memory) for index in self._inputs]
+        )
         for index, result in zip(self._outputs, results, strict=True):
-            allocate(index, result.shape).copy_(result)
+            outputs[index].write(result)

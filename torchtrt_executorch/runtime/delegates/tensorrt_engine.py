@@ -2,104 +2,46 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
+from copy import copy
 from typing import Any, Callable, Sequence
 
 import torch
 
-from torchtrt_executorch.engine_blob import (
-    TensorRTBlobMetadata,
-)
-from torchtrt_executorch.host.builder import TENSORRT, Builder
+from torchtrt_executorch.engine_blob import TensorRTBlobMetadata
 from torchtrt_executorch.plans import origin
+from torchtrt_executorch.runtime.delegates.tensorrt_checks import check_bindings
+from torchtrt_executorch.runtime.delegates.tensorrt_library import (
+    Log,
+    deserialized,
+    tensorrt_for,
+)
+from torchtrt_executorch.runtime.devices import current_on
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.staging import Staged
+from torchtrt_executorch.runtime.values import Value
 
-logger = logging.getLogger("torchtrt_executorch.runtime")
-
-#: Given an output's index and shape, the memory that the engine is to fill.
-Allocate = Callable[[int, Sequence[int]], torch.Tensor]
-
-
-def tensorrt_for(name: str, plan: memoryview) -> Any:
-    """Return the module ``tensorrt`` or ``tensorrt_rtx``, for what has built ``plan``.
-
-    Raises ``ProgramError`` if it isn't installed.
-    """
-    built_by = origin(plan)
-    builder = built_by.builder or TENSORRT
-    try:
-        trt = importlib.import_module(builder.package)
-    except ImportError as error:
-        raise ProgramError(
-            f"{name} is an engine by {built_by.text}, and needs {builder.name}: {error}"
-        ) from error
-    # With torch-tensorrt-rtx, upstream gives the name tensorrt to TensorRT-RTX.
-    found = getattr(trt, "_package_name", builder.package)
-    if found != builder.package:
-        raise ProgramError(
-            f"{name} is an engine by {built_by.text}, and needs {builder.name}: what is installed "
-            f"is {found}"
-        )
-    return trt
+#: What TensorRT's kernels may read and write at once: less aligned, they fault, or go wrong silently.
+ALIGNMENT = 16
 
 
-class Log:
-    """What TensorRT says about one engine: passed on to logging, and kept for errors."""
+class Binding:
+    """One tensor of the engine's, and what TensorRT was last told of it."""
 
-    def __init__(self, trt: Any, name: str) -> None:
-        errors = self._errors = []  # type: list[str]
-        severities = trt.ILogger.Severity
-        serious = (severities.ERROR, severities.INTERNAL_ERROR)
-        levels = {severity: logging.ERROR for severity in serious}
-        levels |= {
-            severities.WARNING: logging.WARNING,
-            severities.INFO: logging.DEBUG,
-            severities.VERBOSE: logging.DEBUG,
-        }
-
-        class Logger(trt.ILogger):  # type: ignore[misc,name-defined]
-            def log(self, severity: Any, message: str) -> None:
-                logger.log(levels[severity], "%s: %s", name, message)
-                if severity in serious:
-                    errors.append(message.strip())
-
-        self.logger = Logger()
-
-    def reason(self) -> str:
-        """Return the errors since the last call, in TensorRT's words."""
-        said = "; ".join(self._errors)
-        self._errors.clear()
-        return said or "it gives no reason"
-
-
-def deserialized(
-    trt: Any, log: Log, name: str, builder: Builder | None, plan: memoryview
-) -> tuple[Any, Any]:
-    """Return a runtime, which has to outlive the engine, and the engine in ``plan``.
-
-    Raises ``ProgramError`` with TensorRT's own reason if it can't be loaded.
-    """
-    runtime: Any = None
-    engine: Any = None
-    try:
-        runtime = trt.Runtime(log.logger)
-        engine = runtime.deserialize_cuda_engine(plan)
-    except Exception as error:  # pybind11 has several for a null pointer
-        raise ProgramError(f"{name}: {log.reason()} ({error})") from error
-    if engine is None:
-        product = TENSORRT.name if builder is None else builder.name
-        raise ProgramError(
-            f"{name}: {product} {trt.__version__} can't load the engine, which is by "
-            f"{origin(plan).text}: {log.reason()}"
-        )
-    return runtime, engine
+    def __init__(self, name: str, on_host: bool, device: torch.device) -> None:
+        self.name = name
+        self.on_host = on_host
+        self.shape: torch.Size | None = None
+        self.address = 0
+        self.staged = Staged(device)
+        #: keeps the memory at ``address`` alive while the engine may be using it
+        self.held: torch.Tensor | None = None
 
 
 class TensorRTEngine:
     """A real engine, on torch's current stream.
 
-    Uses TensorRT's documented Python API: shapes are set per call, outputs are torch's memory.
+    Uses TensorRT's documented Python API. Shapes and addresses are set when they change; outputs are
+    the program's memory wherever that is dense, aligned, and on the engine's side of the bus.
     Raises ``ProgramError``, with TensorRT's own reason, for one that can't be loaded or run.
     """
 
@@ -109,78 +51,189 @@ class TensorRTEngine:
         engine: memoryview,
         metadata: TensorRTBlobMetadata,
         device: torch.device,
+        args: Sequence[Value],
     ) -> None:
         trt = tensorrt_for(name, engine)
         self._name = name
         self._device = device
         self._log = Log(trt, name)
-        self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
-        self._outputs = [b.name for b in metadata.io_bindings if not b.is_input]
-        self._aliases = {
-            output: self._inputs.index(source)
-            for output, (source, _) in metadata.aliased_io.items()
-        }
-        with torch.cuda.device(device):
+        inputs = [b.name for b in metadata.io_bindings if b.is_input]
+        outputs = [b.name for b in metadata.io_bindings if not b.is_input]
+        with current_on(device):
             builder = origin(engine).builder
             self._runtime, self._engine = deserialized(
                 trt, self._log, name, builder, engine
             )
-            self._context = self._engine.create_execution_context()
-            if self._context is None:
-                raise ProgramError(
-                    f"{name}: no execution context on {device}: {self._log.reason()}"
-                )
-            self._one_byte = torch.empty(1, dtype=torch.uint8, device=device)
-        names = {
-            self._engine.get_tensor_name(index)
-            for index in range(self._engine.num_io_tensors)
-        }
-        if names != {*self._inputs, *self._outputs}:
-            raise ProgramError(
-                f"{name}: the engine's bindings are {sorted(names)}, and the program's "
-                f"{sorted({*self._inputs, *self._outputs})}"
-            )
-
-    def run(self, inputs: Sequence[torch.Tensor], allocate: Allocate) -> None:
-        held = [
-            self._bind_input(n, t) for n, t in zip(self._inputs, inputs, strict=True)
+            check_bindings(trt, self._engine, name, inputs, outputs, args)
+        self._host = frozenset(
+            tensor
+            for tensor in (*inputs, *outputs)
+            if self._engine.get_tensor_location(tensor) == trt.TensorLocation.HOST
+        )
+        self._names = inputs, outputs
+        self._aliases = [
+            (outputs.index(output), inputs.index(source))
+            for output, (source, _) in metadata.aliased_io.items()
         ]
-        for index, name in enumerate(self._outputs):
-            shape = tuple(self._context.get_tensor_shape(name))
-            if any(size < 0 for size in shape):
-                raise ProgramError(
-                    f"{self._name}: the shape of {name} depends on the data, which needs an "
-                    "output allocator: compile with target_executorch=True"
+        self._begin()
+
+    def clone(self) -> TensorRTEngine:
+        """The same engine, with an execution context of its own, to be run beside this one."""
+        twin = copy(self)
+        twin._begin()
+        return twin
+
+    def _begin(self) -> None:
+        """Make what a run writes to."""
+        with current_on(self._device):
+            self._context = self._asked(self._engine.create_execution_context)
+            self._one_byte = torch.empty(
+                ALIGNMENT, dtype=torch.uint8, device=self._device
+            )
+        if self._context is None:
+            raise ProgramError(
+                f"{self._name}: no execution context on {self._device}: {self._log.reason()}"
+            )
+        self._inputs, self._outputs = (
+            [Binding(name, name in self._host, self._device) for name in names]
+            for names in self._names
+        )
+        self._shapes: list[torch.Size] | None = None
+
+    @property
+    def on_host(self) -> frozenset[str]:
+        """The inputs and outputs that the engine itself has in host memory."""
+        return self._host
+
+    def run(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
+        """Run on values in the order of the bindings, which live in host memory or on the device."""
+        with current_on(self._device):
+            for binding, value in zip(self._inputs, inputs, strict=True):
+                self._set_input(binding, value)
+            if self._shapes is None:
+                self._shapes = [self._shape(binding) for binding in self._outputs]
+            targets = [
+                self._set_output(binding, value, shape)
+                for binding, value, shape in zip(
+                    self._outputs, outputs, self._shapes, strict=True
                 )
-            output = allocate(index, shape)
-            target = held[self._aliases[name]] if name in self._aliases else output
-            self._bind(name, target)
-            held.append(output)
-        with torch.cuda.device(self._device):
-            stream = torch.cuda.current_stream()
-            if not self._context.execute_async_v3(stream.cuda_stream):
+            ]
+            for output, source in self._aliases:
+                self._share(self._inputs[source], targets[output])
+            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+            if not self._asked(self._context.execute_async_v3, stream):
                 raise ProgramError(
                     f"{self._name}: the engine failed to run: {self._log.reason()}"
                 )
-            for name, source in self._aliases.items():
-                held[len(inputs) + self._outputs.index(name)].copy_(held[source])
+            self._hand_over(outputs, targets)
 
-    def _bind_input(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        if self._engine.is_shape_inference_io(name):
-            # The values of shape tensors are read on the host, before the engine runs.
-            tensor = tensor.cpu()
-        if not self._context.set_input_shape(name, tuple(tensor.shape)):
+    def _set_input(self, binding: Binding, value: Value) -> None:
+        tensor = value.tensor
+        if not tensor.is_contiguous():
+            tensor = tensor.contiguous()
+        if binding.on_host:
+            # A copy: TensorRT may read it again, and outputs' shapes may depend on its values.
+            before = binding.held
+            tensor = tensor.cpu() if tensor.is_cuda else tensor.clone()
+            if before is None or not torch.equal(before, tensor):
+                self._shapes = None
+        elif not tensor.is_cuda:
+            tensor = binding.staged.send(tensor)
+        elif tensor.data_ptr() % ALIGNMENT:
+            tensor = tensor.clone()
+        if tensor.shape != binding.shape:
+            self._shapes = None
+            binding.shape = None
+            if not self._asked(
+                self._context.set_input_shape, binding.name, tuple(tensor.shape)
+            ):
+                raise ProgramError(
+                    f"{self._name} was not built for {binding.name} of shape "
+                    f"{list(tensor.shape)}: {self._log.reason()}"
+                )
+            binding.shape = tensor.shape
+        self._bind(binding, tensor)
+
+    def _shape(self, binding: Binding) -> torch.Size:
+        try:
+            shape = tuple(self._context.get_tensor_shape(binding.name))
+        except ValueError:  # TensorRT's way to say that there is none
             raise ProgramError(
-                f"{self._name} was not built for {name} of shape {list(tensor.shape)}: "
+                f"{self._name} can't make {binding.name} of inputs of these shapes and values: "
                 f"{self._log.reason()}"
+            ) from None
+        if any(size < 0 for size in shape):
+            raise ProgramError(
+                f"{self._name}: the shape of {binding.name} depends on the data, which needs an "
+                "output allocator: compile with target_executorch=True"
             )
-        self._bind(name, tensor)
+        return torch.Size(shape)
+
+    def _set_output(
+        self, binding: Binding, value: Value, shape: torch.Size
+    ) -> torch.Tensor:
+        """Bind the value's own memory if the engine can write to it, else other memory."""
+        tensor = value.tensor
+        if tensor.shape != shape:
+            tensor = value.resize(shape)
+        ours = tensor.is_contiguous() and (
+            not tensor.is_cuda
+            if binding.on_host
+            else tensor.is_cuda and not tensor.data_ptr() % ALIGNMENT
+        )
+        if not ours and binding.on_host:
+            tensor = torch.empty(shape, dtype=tensor.dtype)
+        elif not ours:
+            tensor = binding.staged.scratch(shape, tensor.dtype)
+        self._bind(binding, tensor)
         return tensor
 
-    def _bind(self, name: str, tensor: torch.Tensor) -> None:
+    def _share(self, source: Binding, target: torch.Tensor) -> None:
+        """Have an input read and written in the memory of the output that is the same tensor."""
+        held = source.held
+        assert held is not None
+        if held.data_ptr() != target.data_ptr():
+            target.copy_(held)
+            self._bind(source, target)
+
+    def _hand_over(
+        self, outputs: Sequence[Value], targets: Sequence[torch.Tensor]
+    ) -> None:
+        """Copy to the values what was not written to their own memory, waiting for it once."""
+        arriving = []
+        waits = False
+        for binding, value, target in zip(self._outputs, outputs, targets, strict=True):
+            waits |= binding.on_host
+            if target is value.data:
+                continue
+            if value.tensor.is_cuda or binding.on_host:
+                arriving.append((value, target))
+            else:
+                arriving.append((value, binding.staged.fetch(target)))
+                waits = True
+        if waits:
+            torch.cuda.current_stream().synchronize()
+        for value, result in arriving:
+            value.tensor.copy_(result)
+
+    def _bind(self, binding: Binding, tensor: torch.Tensor) -> None:
         # An empty tensor has no address, and TensorRT takes none that is null.
         address = tensor.data_ptr() or self._one_byte.data_ptr()
-        if not self._context.set_tensor_address(name, address):
+        binding.held = tensor
+        if address != binding.address:
+            binding.address = 0
+            if not self._asked(self._context.set_tensor_address, binding.name, address):
+                raise ProgramError(
+                    f"{self._name}: the memory of {binding.name} was refused: "
+                    f"{self._log.reason()}"
+                )
+            binding.address = address
+
+    def _asked(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call TensorRT. Its own exceptions say less than its log."""
+        try:
+            return function(*args)
+        except Exception as error:
             raise ProgramError(
-                f"{self._name}: the memory of {name} was refused: {self._log.reason()}"
-            )
+                f"{self._name}: {self._log.reason()} ({type(error).__name__}: {error})"
+            ) from error

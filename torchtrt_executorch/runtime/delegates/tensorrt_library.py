@@ -1,0 +1,88 @@
+"""TensorRT's own library: which of the two an engine needs, what it logs, and how it loads engines."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+from torchtrt_executorch.host.builder import TENSORRT, Builder
+from torchtrt_executorch.plans import origin
+from torchtrt_executorch.runtime.errors import ProgramError
+
+logger = logging.getLogger("torchtrt_executorch.runtime")
+
+
+def tensorrt_for(name: str, plan: memoryview) -> Any:
+    """Return the module ``tensorrt`` or ``tensorrt_rtx``, for what has built ``plan``.
+
+    Raises ``ProgramError`` if it isn't installed.
+    """
+    built_by = origin(plan)
+    builder = built_by.builder or TENSORRT
+    try:
+        trt = importlib.import_module(builder.package)
+    except ImportError as error:
+        raise ProgramError(
+            f"{name} is an engine by {built_by.text}, and needs {builder.name}: {error}"
+        ) from error
+    # With torch-tensorrt-rtx, upstream gives the name tensorrt to TensorRT-RTX.
+    found = getattr(trt, "_package_name", builder.package)
+    if found != builder.package:
+        raise ProgramError(
+            f"{name} is an engine by {built_by.text}, and needs {builder.name}: what is installed "
+            f"is {found}"
+        )
+    return trt
+
+
+class Log:
+    """What TensorRT says about one engine: passed on to logging, and kept for errors."""
+
+    def __init__(self, trt: Any, name: str) -> None:
+        errors = self._errors = []  # type: list[str]
+        severities = trt.ILogger.Severity
+        serious = (severities.ERROR, severities.INTERNAL_ERROR)
+        levels = {severity: logging.ERROR for severity in serious}
+        levels |= {
+            severities.WARNING: logging.WARNING,
+            severities.INFO: logging.DEBUG,
+            severities.VERBOSE: logging.DEBUG,
+        }
+
+        class Logger(trt.ILogger):  # type: ignore[misc,name-defined]
+            def log(self, severity: Any, message: str) -> None:
+                logger.log(levels[severity], "%s: %s", name, message)
+                if severity in serious:
+                    errors.append(message.strip())
+
+        self.logger = Logger()
+
+    def reason(self) -> str:
+        """Return the errors since the last call, in TensorRT's words."""
+        said = "; ".join(self._errors)
+        self._errors.clear()
+        return said or "it gives no reason"
+
+
+def deserialized(
+    trt: Any, log: Log, name: str, builder: Builder | None, plan: memoryview
+) -> tuple[Any, Any]:
+    """Return a runtime, which has to outlive the engine, and the engine in ``plan``.
+
+    Raises ``ProgramError`` with TensorRT's own reason if it can't be loaded.
+    """
+    runtime: Any = None
+    engine: Any = None
+    try:
+        runtime = trt.Runtime(log.logger)
+        engine = runtime.deserialize_cuda_engine(plan)
+    except Exception as error:  # pybind11 has several for a null pointer
+        raise ProgramError(f"{name}: {log.reason()} ({error})") from error
+    if engine is None:
+        product = TENSORRT.name if builder is None else builder.name
+        raise ProgramError(
+            f"{name}: {product} {trt.__version__} can't load the engine, which is by "
+            f"{origin(plan).text}: {log.reason()}"
+        )
+    return runtime, engine

@@ -1,0 +1,204 @@
+"""CUDA graphs: delegates that follow each other on one GPU, captured and launched as one.
+
+A graph repeats what was enqueued while it was captured: the same kernels at the same addresses. What
+is planned stays where it is. What isn't (the caller's inputs, results) gets memory of the graph's
+own, copied to before a launch. There is a graph for each set of input shapes, made the second time
+that they are seen: the first call runs as without one, and has everything set up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol, Sequence, runtime_checkable
+
+import torch
+
+from torchtrt_executorch.runtime.devices import current_on
+from torchtrt_executorch.runtime.steps import DelegateCall
+from torchtrt_executorch.runtime.values import Value
+
+logger = logging.getLogger("torchtrt_executorch.runtime")
+
+#: Graphs kept for each segment; the one that was not launched for longest goes first.
+MAX_GRAPHS = 16
+
+
+@runtime_checkable
+class Capturable(Protocol):
+    """A delegate that can say whether a CUDA graph may hold its work."""
+
+    device: torch.device
+
+    def not_capturable(self, args: Sequence[Value]) -> str | None:
+        """Why a call with ``args`` can't be captured, or None if it can."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What was captured for one set of shapes.
+
+    Attributes:
+        inputs: Values that aren't planned, and the memory that the graph reads for them.
+        results: Values that the graph writes, where it does, and with what shape.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    inputs: Sequence[tuple[Value, torch.Tensor]]
+    results: Sequence[tuple[Value, torch.Tensor, torch.Size]]
+
+    def launch(self) -> None:
+        """Enqueue it on the current stream, on what the values are now."""
+        for value, memory in self.inputs:
+            memory.copy_(value.data)
+        self.graph.replay()
+        for value, memory, shape in self.results:
+            if not value.planned:
+                value.data = memory
+            elif value.data.shape != shape:
+                value.resize(shape)
+
+
+class Segment:
+    """Calls of delegates, one after another, on one GPU."""
+
+    def __init__(self, calls: Sequence[DelegateCall]) -> None:
+        self._calls = calls
+        self._device = calls[0].delegate.device
+        written: set[int] = set()
+        self._inputs: list[Value] = []
+        self._outputs: list[Value] = []
+        for call in calls:
+            for value in call.args[: call.num_inputs]:
+                if id(value) not in written and value not in self._inputs:
+                    self._inputs.append(value)
+            for value in call.args[call.num_inputs :]:
+                if id(value) not in written:
+                    self._outputs.append(value)
+                written.add(id(value))
+        self._graphs: OrderedDict[object, Graph] = OrderedDict()
+        self._last: object = None
+        self._refused = False
+
+    @property
+    def outputs(self) -> Sequence[Value]:
+        """What the calls write."""
+        return self._outputs
+
+    def run(self) -> None:
+        """Run the calls, as a graph if they ran with inputs of these shapes just before."""
+        if (
+            self._refused
+            or torch.cuda.is_current_stream_capturing()  # into the caller's own graph
+            or not all([value.data.is_cuda for value in self._inputs])
+        ):
+            self._run_each()
+            return
+        key = tuple([value.data.shape for value in self._inputs])
+        graph = self._graphs.get(key)
+        if graph is None:
+            # Engines take up new shapes in an ordinary run, which a capture can't have.
+            if key == self._last:
+                graph = self._captured()
+            self._last = key
+        if graph is None:
+            self._run_each()
+            return
+        self._keep(key, graph)
+        with current_on(self._device):
+            graph.launch()
+
+    def _keep(self, key: object, graph: Graph) -> None:
+        self._graphs[key] = graph
+        self._graphs.move_to_end(key)
+        if len(self._graphs) > MAX_GRAPHS:
+            torch.cuda.synchronize(self._device)  # it may still be running
+            self._graphs.popitem(last=False)
+
+    def _captured(self) -> Graph | None:
+        try:
+            return self._capture()
+        except Exception as error:
+            names = ", ".join(call.name for call in self._calls)
+            logger.warning("%s can't be captured in a CUDA graph: %s", names, error)
+            self._refused = True
+            return None
+
+    def _run_each(self) -> None:
+        for call in self._calls:
+            call.delegate.execute(call.args)
+
+    def _capture(self) -> Graph:
+        moving = [
+            value for value in self._inputs if not value.planned and not value.constant
+        ]
+        given = [value.data for value in moving]
+        inputs = []
+        for value in moving:
+            value.data = torch.empty_strided(
+                value.data.shape,
+                value.data.stride(),
+                dtype=value.data.dtype,
+                device=value.data.device,
+            )
+            inputs.append((value, value.data))
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads go on allocating memory and asking for events meanwhile.
+            with (
+                current_on(self._device),
+                torch.cuda.graph(graph, capture_error_mode="thread_local"),
+            ):
+                self._run_each()
+            results = [(v, v.data, v.data.shape) for v in self._outputs]
+        finally:
+            for value, tensor in zip(moving, given, strict=True):
+                value.data = tensor
+        return Graph(graph, inputs, results)
+
+
+def why_not(call: DelegateCall, replaced: frozenset[int]) -> str | None:
+    """Why a delegate's call can't be part of a graph, or None if it can.
+
+    ``replaced`` has the ``id`` of every value whose memory something else than a delegate replaces.
+    """
+    for value in call.args:
+        if value.layout is None:
+            return f"{value.name} is a number, which a graph would keep"
+        if value.planned and id(value) in replaced:
+            return f"the memory of {value.name} is another one from call to call"
+    delegate = call.delegate
+    if not isinstance(delegate, Capturable) or delegate.device.type != "cuda":
+        return "it is none of a GPU's that says it can be captured"
+    return delegate.not_capturable(call.args)
+
+
+def segments(
+    calls: Sequence[DelegateCall | None], replaced: frozenset[int]
+) -> dict[range, Segment]:
+    """Return what can be captured of a straight line of instructions, by their indices.
+
+    ``calls`` has a delegate's call, or None, for each instruction. Says in the log what can't be
+    captured, and why.
+    """
+    found: dict[range, Segment] = {}
+    start: int | None = None
+    reached: list[DelegateCall] = []
+    for index, call in enumerate([*calls, None]):
+        reason = None if call is None else why_not(call, replaced)
+        if call is not None and reason is not None:
+            logger.warning("%s is left out of CUDA graphs: %s", call.name, reason)
+            call = None
+        elsewhere = (
+            call is not None
+            and bool(reached)
+            and call.delegate.device != reached[0].delegate.device
+        )
+        if start is not None and (call is None or elsewhere):
+            found[range(start, index)] = Segment(reached)
+            start, reached = None, []
+        if call is not None:
+            start = index if start is None else start
+            reached.append(call)
+    return found
