@@ -132,10 +132,13 @@ class TensorRTEngine:
         if not tensor.is_contiguous():
             tensor = tensor.contiguous()
         if binding.on_host:
-            # A copy: TensorRT may read it again, and outputs' shapes may depend on its values.
-            before = binding.held
-            tensor = tensor.cpu() if tensor.is_cuda else tensor.clone()
-            if before is None or not torch.equal(before, tensor):
+            held = binding.held
+            tensor = tensor.cpu()
+            if held is not None and torch.equal(held, tensor):
+                tensor = held
+            else:
+                # A copy: TensorRT may read it again, and outputs' shapes may depend on its values.
+                tensor = tensor.clone()
                 self._shapes = None
         elif not tensor.is_cuda:
             tensor = binding.staged.send(tensor)
