@@ -29,6 +29,10 @@ MAX_DEVICE_INDEX = 127  # device_index is a signed byte in ExecuTorch's program.
 H2D = "et_copy::_h2d_copy"
 D2H = "et_copy::_d2h_copy"
 
+VIEW_COPY = "aten::view_copy"
+#: The same bytes under another shape: they are, or become, views.
+RESHAPES = {VIEW_COPY, "aten::squeeze_copy", "aten::unsqueeze_copy"}
+
 
 @cache
 def parse_device(value: bytes) -> Device:

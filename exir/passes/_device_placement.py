@@ -13,6 +13,8 @@ from executorch.exir.passes._device_nodes import (
     D2H,
     H2D,
     HOST,
+    RESHAPES,
+    VIEW_COPY,
     Device,
     device_of_delegate,
     is_delegate,
@@ -26,9 +28,7 @@ from executorch.exir.passes._device_state_ops import START, STORE
 from executorch.exir.tensor import TensorSpec
 from torch.fx import GraphModule, Node
 
-VIEW_COPY = "aten::view_copy"
-# The same bytes under another shape, and under the same shape.
-RESHAPES = {VIEW_COPY, "aten::squeeze_copy", "aten::unsqueeze_copy"}
+# The same bytes under the same shape.
 IDENTITIES = {
     "aten::_to_copy",
     "aten::alias_copy",

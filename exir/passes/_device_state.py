@@ -17,6 +17,7 @@ import torch
 from executorch.exir.passes._delegate_streams import streams_of
 from executorch.exir.passes._device_nodes import (
     HOST,
+    RESHAPES,
     Device,
     is_delegate,
     is_getitem,
@@ -28,7 +29,6 @@ from executorch.exir.passes._device_nodes import (
 )
 from executorch.exir.passes._device_placement import (
     IDENTITIES,
-    RESHAPES,
     Placement,
     shows_same_bytes,
 )

@@ -84,6 +84,23 @@ EXECUTORCH_PATCHES = (
         ),
     ),
     Patch(
+        name="branch-results",
+        summary="What torch.cond returns isn't written over by the branches that run after it",
+        pull_request="pytorch/executorch#21490",
+        releases=EXECUTORCH,
+        upstream="has all branches write to the same memory, and leaves their results there",
+        kept_because="1.5.1 still plans all branches into the same memory",
+        adds=(
+            f"{_PASSES}._device_nodes",
+            f"{_PASSES}.branch_results_pass",
+        ),
+        amends=patched(f"{EXIR}.program._branch_results_patch:apply", PROGRAM),
+        anchors=anchors(
+            f"{EXIR}.memory_planning:_apply_algo_to_submodules(algo, graph_module)",
+            f"{PROGRAM}:edge_to_executorch_passes(config)",
+        ),
+    ),
+    Patch(
         name="aoti-partitioner",
         summary="Composes after any partitioner, fewest partitions, linear time",
         pull_request="pytorch/executorch#20077",

@@ -1,0 +1,82 @@
+"""Keeps the results of ``torch.cond`` from the branches that run after it.
+
+Upstream: pytorch/executorch#21490. The branches of all control flow in a graph are planned into the same
+memory, and what a ``cond`` returns stays where its branch has made it: the emitter's ``MoveCall`` moves
+no bytes. So the next branch that runs writes over it, and a view of it, which is planned where the
+``cond`` was to have its result, shows something else.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+import torch
+from executorch.exir.dialects._ops import ops
+from executorch.exir.passes._device_nodes import RESHAPES, is_getitem, operator_name
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassBase, PassResult
+
+#: Control flow whose bodies are planned into memory that they share.
+_CONTROL_FLOW = frozenset(
+    getattr(torch.ops.higher_order, name)
+    for name in ("cond", "map_impl", "scan", "while_loop")
+    if hasattr(torch.ops.higher_order, name)
+)
+
+
+class BranchResultsPass(PassBase):
+    """Copies a result of ``cond`` that is viewed, or read once other branches may have run.
+
+    The copy stands right after the ``cond``, and is planned like any other value. Results that are
+    read before the next control flow stay where they are, and so do those of ``map`` and ``scan``,
+    which have memory of their own. Takes edge programs, their branches included, and changes them in
+    place.
+    """
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """Adds the copies, and says whether there are any."""
+        changed = False
+        for module in graph_module.modules():
+            if isinstance(module, GraphModule):
+                changed |= _keep_results(module)
+        return PassResult(graph_module, changed)
+
+
+def _keep_results(module: GraphModule) -> bool:
+    nodes = list(module.graph.nodes)
+    places = {node: place for place, node in enumerate(nodes)}
+    bodies = [node for node in nodes if node.target in _CONTROL_FLOW]
+    changed = False
+    for cond, following in zip_longest(bodies, bodies[1:]):
+        if cond.target is not torch.ops.higher_order.cond:
+            continue
+        safe = places[following] if following else len(nodes)
+        end = cond
+        for result in [user for user in cond.users if is_getitem(user)]:
+            if any(places[user] >= safe or _is_view(user) for user in result.users):
+                end.append(result)
+                end = _copy_of(result)
+                changed = True
+    if changed:
+        module.graph.lint()
+        module.recompile()
+    return changed
+
+
+def _is_view(node: Node) -> bool:
+    return operator_name(node) in RESHAPES
+
+
+def _copy_of(value: Node) -> Node:
+    graph = value.graph
+    with graph.inserting_after(value):
+        copy = graph.call_function(
+            ops.edge.dim_order_ops._clone_dim_order.default, (value,)
+        )
+    copy.meta = {
+        key: value.meta[key]
+        for key in ("val", "tensor_meta", "stack_trace")
+        if key in value.meta
+    }
+    value.replace_all_uses_with(copy, lambda user: user is not copy)
+    return copy
