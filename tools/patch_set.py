@@ -55,6 +55,7 @@ TESTS = {
         "tests/py/torch_tensorrt/executorch/test_compiling_partitioner.py",
         "tests/py/torch_tensorrt/executorch/test_compiling_oddities.py",
     ],
+    "branch-results": ["tests/exir/program/test_branch_results.py"],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "propagate-device-pass": ["tests/exir/passes"],
     "aoti-partitioner": ["tests/backends/aoti"],
