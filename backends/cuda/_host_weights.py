@@ -62,8 +62,12 @@ def stand_in(
     tensor: torch.Tensor, device: torch.device, mode: FakeTensorMode
 ) -> torch.Tensor:
     """Return a fake tensor like ``tensor`` on ``device``, whose bytes are those of ``tensor``."""
+    # Not empty_like in that mode, which makes a real tensor of a number's.
+    like = torch.empty_like(tensor, device="meta")
     with mode:
-        fake: Any = torch.empty_like(tensor, device=device)
+        fake: Any = torch.empty_strided(
+            like.shape, like.stride(), dtype=tensor.dtype, device=device
+        )
     if isinstance(tensor, torch.nn.Parameter):
         # Nothing is differentiated, and PyTorch would look for the device to do so.
         fake = torch.nn.Parameter(fake, requires_grad=False)

@@ -16,6 +16,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own predicates, which everything else asks."""
     monkeypatch.setattr(present, "cuda_device", lambda: True)
     monkeypatch.setattr(present, "tensorrt_libraries", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
     monkeypatch.setattr(python_only, "_runtime_is_loaded", lambda: True)
 
 
