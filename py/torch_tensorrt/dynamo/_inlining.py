@@ -13,7 +13,6 @@ import operator
 from operator import attrgetter
 from typing import Any, Sequence
 
-import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
@@ -116,22 +115,7 @@ class _Inlining:
         if node.op in _HELD:
             path = str(node.target)
             copied.target = self.held.add(path, attrgetter(path)(module))
-        if node.op == "call_module" and "val" in node.meta:
-            copied.meta["val"] = _of_engine(node.meta["val"])
+        if node.op == "call_module" and isinstance(node.meta.get("val"), Tensor):
+            # Upstream counts an engine's outputs by len(); its global partitioner leaves a tensor.
+            copied.meta["val"] = [node.meta["val"]]
         return copied
-
-
-def _of_engine(held: Any) -> list[Any]:
-    """An engine's outputs, which upstream counts by ``len()``: its global partitioner leaves a tensor.
-
-    Under ``truncate_double`` they are the partition's, and engines have no float64.
-    """
-    outputs = list(held) if isinstance(held, (list, tuple)) else [held]
-    return [
-        (
-            each.float()
-            if isinstance(each, Tensor) and each.dtype == torch.float64
-            else each
-        )
-        for each in outputs
-    ]
