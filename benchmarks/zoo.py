@@ -1,7 +1,7 @@
 """transformers' architectures through its own exporter: what XNNPACK exports, does TensorRT export too?
 
     python -m benchmarks zoo [--backend tensorrt|xnnpack] [--family text|vision|audio|other]
-                             [--every N] [--name TYPE ...] [--seconds N] [--out FILE]
+                             [--every N] [--name TYPE ...] [--seconds N] [--jobs N] [--out FILE]
 
 Every architecture that builds from a tiny random configuration and runs goes through
 ``ExecutorchExporter``, with XNNPACK and, where that exports and runs, with TensorRT before it, each in
@@ -18,7 +18,9 @@ import multiprocessing
 import re
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +42,15 @@ def main(options: list[str] | None = None) -> None:
     arguments = _arguments(options or [])
     done = _read(arguments.out)
     names = arguments.name or models.names()[:: arguments.every]
+    left = [name for name in names if name not in done]
     _import()
-    for index, name in enumerate(names, start=1):
-        if name not in done:
-            done[name] = measured(name, arguments.backend, arguments.seconds)
-            if arguments.out is not None:
-                with arguments.out.open("a") as file:
-                    print(json.dumps(done[name]), file=file)
-        print(f"{index}/{len(names)} {name}: {_short(done[name])}", flush=True)
+    for row in measured(left, arguments.backend, arguments.seconds, arguments.jobs):
+        done[row["name"]] = row
+        if arguments.out is not None:
+            with arguments.out.open("a") as file:
+                print(json.dumps(row), file=file)
+        count = sum(name in done for name in names)
+        print(f"{count}/{len(names)} {row['name']}: {_short(row)}", flush=True)
     rows = [done[name] for name in names]
     if arguments.family:
         rows = [row for row in rows if row.get("family") == arguments.family]
@@ -65,27 +68,57 @@ def _import() -> None:
         import_module(name)
 
 
-def measured(name: str, backends: list[str], seconds: int) -> dict[str, Any]:
-    """Return what became of one architecture, in a process that has ``seconds`` for each backend."""
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(
-        target=_measure, args=(name, backends, sender)
-    )
-    began = time.monotonic()
-    process.start()
-    sender.close()
-    row: dict[str, Any] = {"name": name}
-    try:
-        while receiver.poll(max(0, began + seconds * len(backends) - time.monotonic())):
-            row.update(receiver.recv())
-        row["late"] = True
-    except EOFError:
-        pass
-    process.kill()
-    process.join()
-    if process.exitcode not in (0, -9) and "error" not in row:
-        row["error"] = f"the process ended with {process.exitcode}"
-    return row
+def measured(
+    names: Sequence[str], backends: list[str], seconds: int, jobs: int
+) -> Iterator[dict[str, Any]]:
+    """Yield what became of each architecture, in processes of their own, ``jobs`` at a time.
+
+    Each has ``seconds`` for each backend.
+    """
+    waiting, running = list(names), set[_Process]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            running.add(_Process(waiting.pop(0), backends, seconds))
+        until = min(each.deadline for each in running) - time.monotonic()
+        wait([each.receiver for each in running], max(0.0, until))
+        for each in [each for each in running if each.has_ended()]:
+            running.remove(each)
+            yield each.row
+
+
+class _Process:
+    """One architecture's.
+
+    Attributes:
+        row: What it has told so far.
+    """
+
+    def __init__(self, name: str, backends: list[str], seconds: int) -> None:
+        self.row: dict[str, Any] = {"name": name}
+        self.deadline = time.monotonic() + seconds * len(backends)
+        self.receiver, sender = multiprocessing.Pipe(duplex=False)
+        self._process = multiprocessing.get_context("fork").Process(
+            target=_measure, args=(name, backends, sender)
+        )
+        self._process.start()
+        sender.close()
+
+    def has_ended(self) -> bool:
+        """Take what it tells; stop it if it is late."""
+        try:
+            while self.receiver.poll():
+                self.row.update(self.receiver.recv())
+            if time.monotonic() < self.deadline:
+                return False
+            self.row["late"] = True
+        except EOFError:
+            pass
+        self._process.kill()
+        self._process.join()
+        code = self._process.exitcode
+        if code not in (0, -9) and "error" not in self.row:
+            self.row["error"] = f"the process ended with {code}"
+        return True
 
 
 def _measure(name: str, backends: list[str], sender: Any) -> None:
@@ -283,6 +316,7 @@ def _arguments(options: list[str]) -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1, metavar="N")
     parser.add_argument("--name", action="append", metavar="TYPE")
     parser.add_argument("--seconds", type=int, default=240, metavar="N")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FILE")
     arguments = parser.parse_args(options)
     arguments.backend = arguments.backend or list(BACKENDS)
