@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Callable, Iterator
+
+_ELSEWHERE = (
+    "write to a folder of its own, or use save(), which names data after the program"
+)
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -83,17 +88,26 @@ def write_data_files(
         folder: Where they go. Older data of the same program is replaced.
 
     Raises:
-        FileExistsError: A file of that name holds something else: other keys, or other sizes.
+        FileExistsError: A file of that name holds something else, other keys or other sizes; or a
+            ``.pte`` beside it needs just what it holds, by the digests that the program was saved
+            with.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".data.") as made:
         write(made)
         files = sorted(Path(made).iterdir())
         for file in files:
             target = Path(folder) / file.name
-            if target.exists() and _sizes(target) != _sizes(file):
+            if not target.exists():
+                continue
+            if _sizes(target) != _sizes(file):
                 raise FileExistsError(
-                    f"{target} isn't this program's data, and another program may need it: write "
-                    "to a folder of its own, or use save(), which names data after the program"
+                    f"{target} isn't this program's data, and another program may need it: "
+                    f"{_ELSEWHERE}"
+                )
+            if program := _in_need_of(target, file):
+                raise FileExistsError(
+                    f"{program} needs what is in {target}: {_ELSEWHERE}; a program that replaces "
+                    f"{program.name} is written before its data"
                 )
         for file in files:
             os.replace(file, Path(folder) / file.name)
@@ -108,3 +122,27 @@ def _sizes(file: Path) -> dict[str, int] | None:
         return {key: named.held.nbytes for key, named in read_data(file).items()}
     except ProgramError:
         return None
+
+
+def _in_need_of(old: Path, new: Path) -> Path | None:
+    """Return a program beside ``old`` that needs what ``new``, under the same keys, hasn't.
+
+    No digest in a data file could say whose it is: another model of the same sizes looks as the
+    same one does after more training.
+    """
+    from torchtrt_executorch.runtime.errors import ProgramError
+    from torchtrt_executorch.runtime.files import read_data, read_expected
+
+    before, after = (
+        {key: sha256(named.held).hexdigest() for key, named in read_data(file).items()}
+        for file in (old, new)
+    )
+    lost = before.items() - after.items()
+    for program in sorted(old.parent.glob("*.pte")) if lost else ():
+        try:
+            expected = read_expected(program)
+        except (ProgramError, OSError):
+            continue  # nothing that could run
+        if lost & {(key, row.sha256) for key, row in expected.items()}:
+            return program
+    return None

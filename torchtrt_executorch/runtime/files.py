@@ -138,12 +138,34 @@ class ProgramFile:
         return data[start:]
 
 
+def read_expected(source: Source) -> Mapping[str, Expected]:
+    """Return what a ``.pte`` expects of its data files, by key; nothing for one that doesn't say.
+
+    Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` when it is damaged.
+    """
+    return _opened(source)[1] or {}
+
+
 def read_program(source: Source, data_files: Sequence[Source] = ()) -> ProgramFile:
     """Read a ``.pte`` and the ``.ptd`` files that hold its external data.
 
     Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` when one of them is damaged,
     and ``OSError`` when one can't be read.
     """
+    program, expected = _opened(source)
+    named = dict(program.named_data)
+    for file in data_files:
+        given = read_data(file)
+        if expected is not None:
+            given = _own(given, expected)
+        for key, value in given.items():
+            if named.setdefault(key, value) is not value:
+                raise ProgramError(f"named data {key!r} is given twice")
+    return replace(program, named_data=named)
+
+
+def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]:
+    """Read a ``.pte`` by itself, and its table of external data, if it has one."""
     data = _map(source)
     flatbuffer, base, size = _split_pte(data)
     program = decode(
@@ -154,15 +176,10 @@ def read_program(source: Source, data_files: Sequence[Source] = ()) -> ProgramFi
     for entry in program.named_data or []:
         _add(named, entry, segments, None)
     table = named.pop(KEY, None)
-    expected = _expected(table.data) if table else None
-    for file in data_files:
-        given = read_data(file)
-        if expected is not None:
-            given = _own(given, expected)
-        for key, value in given.items():
-            if named.setdefault(key, value) is not value:
-                raise ProgramError(f"named data {key!r} is given twice")
-    return ProgramFile(program, segments, named)
+    return (
+        ProgramFile(program, segments, named),
+        _expected(table.data) if table else None,
+    )
 
 
 def _expected(table: memoryview) -> dict[str, Expected]:

@@ -210,3 +210,36 @@ def test_data_by_itself_never_overwrites_another_programs(
     with pytest.raises(FileExistsError):
         external.write_tensor_data_to_file(tmp_path)
     assert weights.read_bytes() == b"notes"
+
+
+class Trained(Weights):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3, 4))
+
+
+def test_data_of_the_same_sizes_that_another_program_needs(
+    external: Any, tmp_path: Path
+) -> None:
+    """The two models differ in the weights' values alone, and so do the files' bytes."""
+    edge = to_edge_transform_and_lower(torch.export.export(Trained(), (X,)))
+    trained = edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+
+    def write(manager: Any, name: str) -> None:
+        with open(tmp_path / name, "wb") as file:
+            manager.write_to_file(file)
+
+    write(external, "first.pte")
+    external.write_tensor_data_to_file(tmp_path)
+    (weights,) = tmp_path.glob("*.ptd")
+    before = weights.read_bytes()
+    write(trained, "second.pte")
+    (tmp_path / "notes.pte").write_text("no program")
+    with pytest.raises(FileExistsError, match="first.pte needs what is in"):
+        trained.write_tensor_data_to_file(tmp_path)
+    assert weights.read_bytes() == before
+    external.write_tensor_data_to_file(tmp_path)  # its own, again
+    write(trained, "first.pte")  # the model was trained on: its program comes first
+    trained.write_tensor_data_to_file(tmp_path)
+    (found,) = load(tmp_path / "first.pte", data_files=[weights]).run(X)
+    torch.testing.assert_close(found, Trained()(X))
