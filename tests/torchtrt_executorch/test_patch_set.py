@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,19 +12,14 @@ import pytest
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.upstream import locate
 
-ROOT = Path(__file__).parents[2]
+from ..loading import ROOT, load_file
+
 WITH_FILES = [patch for patch in PATCHES if patch.replaces or patch.adds]
 
 
 @pytest.fixture(scope="module")
-def patch_set() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "patch_set", ROOT / "tools/patch_set.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["patch_set"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def patch_set() -> Any:
+    return load_file("tools/patch_set.py")
 
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch")

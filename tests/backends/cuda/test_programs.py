@@ -6,16 +6,13 @@ The libraries themselves run on a GPU, from the same files: ``tests/gpu/cuda_pro
 from __future__ import annotations
 
 import copy
-import importlib.util
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from torchtrt_executorch import runtime
 
+from ...loading import load_file
 from .conftest import needs_compilers
 
 pytestmark = [
@@ -23,18 +20,9 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
 ]
 
-GPU_TESTS = Path(__file__).resolve().parents[2] / "gpu"
-
-
-def _load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, GPU_TESTS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-models, programs = _load("cuda_models"), _load("cuda_programs")
+models, programs = (
+    load_file(f"tests/gpu/{name}.py") for name in ("cuda_models", "cuda_programs")
+)
 
 #: One of each kind: state over several calls, sizes, convolutions, two methods, Triton's attention.
 NAMES = (

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import operator
 import sys
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -33,22 +31,10 @@ from executorch.exir.tensor import TensorSpec
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, export
 
-ROOT = Path(__file__).parents[3]
+from ...loading import load_benchmark
 
-
-def _load_benchmark() -> ModuleType:
-    """The benchmark's partitioner, scenarios and counters, which the tests share."""
-    name = "benchmarks.propagate_device_pass"
-    if name not in sys.modules:
-        path = ROOT / "benchmarks" / "propagate_device_pass.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-bench = _load_benchmark()
+#: The benchmark's partitioner, scenarios and counters, which the tests share.
+bench = load_benchmark("propagate_device_pass")
 ADD = (bench.EDGE.add.Tensor,)
 
 

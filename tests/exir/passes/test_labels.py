@@ -13,6 +13,8 @@ from executorch.exir.passes.propagate_device_pass import (
 )
 from executorch.exir.schema import DeviceType
 
+from ...loading import ROOT
+
 HAS_COPIES = (
     importlib.util.find_spec("executorch.exir.passes._device_copy_ops_registry")
     is not None
@@ -40,8 +42,8 @@ class TwoStages(torch.nn.Module):
         return (a + b) + b
 
 
-def test_the_overlay_serves_this_module(kit):
-    path = kit.ROOT / "exir" / "passes" / "propagate_device_pass.py"
+def test_the_overlay_serves_this_module():
+    path = ROOT / "exir" / "passes" / "propagate_device_pass.py"
     assert propagate_device_pass.__file__ == str(path)
 
 

@@ -170,17 +170,21 @@ def test_it_says_when_the_import_would_fail(
     assert ("import torch_tensorrt would fail" in shown) == bool(found)
 
 
+#: An amendment of executorch-export's can't be imported.
+BROKEN = """
+from torchtrt_executorch.overlay import amending
+resolve = amending.resolve
+def broken(function):
+    if '_exporter_patch' in function:
+        raise OSError('broken')
+    return resolve(function)
+amending.resolve = broken
+"""
+
+
 def test_it_says_what_happened(tmp_path: Path) -> None:
     """An amendment that fails is in no report that reads sources, and in the one that tries."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "from torchtrt_executorch.overlay import amending\n"
-        "resolve = amending.resolve\n"
-        "def broken(function):\n"
-        "    if '_exporter_patch' in function:\n"
-        "        raise OSError('broken')\n"
-        "    return resolve(function)\n"
-        "amending.resolve = broken\n"
-    )
+    (tmp_path / "sitecustomize.py").write_text(BROKEN)
     environment = {"PYTHONPATH": str(tmp_path)}
     assert rows(**environment)["executorch-export"]["state"] == "in force"
     done = process("--json", "--try", **environment)
@@ -195,14 +199,7 @@ def test_it_says_what_happened(tmp_path: Path) -> None:
 
 def test_what_happened_in_this_very_process() -> None:
     """Where upstream was imported, the report is of that, and needs no trial."""
-    code = (
-        "from torchtrt_executorch.overlay import amending\n"
-        "resolve = amending.resolve\n"
-        "def broken(function):\n"
-        "    if '_exporter_patch' in function:\n"
-        "        raise OSError('broken')\n"
-        "    return resolve(function)\n"
-        "amending.resolve = broken\n"
+    code = BROKEN + (
         "import json, torch, torch_tensorrt.dynamo._exporter\n"
         "from torchtrt_executorch.cli.status import report\n"
         "print(json.dumps(report()))\n"

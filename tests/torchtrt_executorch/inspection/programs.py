@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 import torch_tensorrt
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
-from executorch.exir._serialize._program import (
-    deserialize_pte_binary,
-    serialize_pte_binary,
-)
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import Tensor, nn
 from torch.export import export
@@ -26,19 +18,11 @@ from torch.export import export
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime.files import read_program
 
-ROOT = Path(__file__).parents[3]
+from ...loading import load_benchmark
 
-
-def _benchmark() -> ModuleType:
-    """The benchmark's partitioner, which makes each addition a delegate on a device."""
-    name = "benchmarks.propagate_device_pass"
-    if name not in sys.modules:
-        path = ROOT / "benchmarks" / "propagate_device_pass.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+#: Its partitioner makes each addition a delegate on a device.
+bench = load_benchmark("propagate_device_pass")
+repeated = load_benchmark("inspection").repeated
 
 
 class Function(nn.Module):
@@ -83,7 +67,6 @@ def pte(
     known = {field.name for field in fields(ExecutorchBackendConfig)}
     if lacking := set(config) - known:
         pytest.skip(f"this executorch has no {', '.join(lacking)}")
-    bench = _benchmark()
     inputs = torch.randn(size, size), torch.randn(size, size)
     edge = to_edge(
         export(Function(function), inputs),
@@ -109,15 +92,6 @@ def unplanned() -> bytes:
     """The same with all memory on the host: delegates stage for themselves."""
     devices = ("cuda:0", "cuda:1")
     return pte(two_gpus, devices, enable_non_cpu_memory_planning=False)
-
-
-def repeated(program: bytes, count: int) -> bytes:
-    """A program with its instructions over and over, ``count`` in all."""
-    file = deserialize_pte_binary(program)
-    (chain,) = file.program.execution_plan[0].chains
-    times = -(-count // len(chain.instructions))
-    chain.instructions = (chain.instructions * times)[:count]
-    return bytes(serialize_pte_binary(file))
 
 
 @cache

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,23 +11,12 @@ from typer.testing import CliRunner
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.runtime import DeviceError, load, register_backend
 
+from ...loading import load_benchmark, load_file
 from . import programs as runtime_programs
 
 pytestmark = runtime_programs.needs_device_copies
-CPP = Path(__file__).parents[2] / "cpp"
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-
-
-def _load(name, folder=CPP):
-    """A module of tests/cpp, which the check in C++ shares, or of the benchmarks."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-standin, models = _load("standin"), _load("models")
+# The check in C++ shares these.
+standin, models = (load_file(f"tests/cpp/{name}.py") for name in ("standin", "models"))
 PROGRAMS = [model for model in models.MODELS if not model.real_only]
 
 
@@ -44,7 +30,7 @@ def standins():
 
 
 def emitted(model, option="default", side="ours", backends=("CudaBackend",)):
-    programs = _load("programs")
+    programs = load_file("tests/cpp/programs.py")
     module, edge = programs.lower(model, real=False, backends=backends)
     return module, programs.emit(edge, programs.OPTIONS[option](), side).buffer
 
@@ -116,7 +102,7 @@ def test_memory_that_is_still_read_is_not_written(monkeypatch):
 @pytest.mark.parametrize("index", range(4))
 @pytest.mark.parametrize("backend", ["CudaBackend", "TensorRTBackend"])
 def test_benchmark_programs_are_in_order(index, backend):
-    scenario = _load("propagate_device_pass", BENCHMARKS).scenarios()[index]
+    scenario = load_benchmark("propagate_device_pass").scenarios()[index]
     edge = scenario.edge(backend)
     register_backend(backend, lambda context: _Nothing())
     program = edge.to_executorch()
