@@ -9,33 +9,43 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 RESULTS = "UPSTREAM_TEST_RESULTS"
+#: Where a process of pytest-xdist's says which file a module that the overlay serves came from.
+_SERVED = "served"
 
 _outcomes: dict[str, str] = {}
-_reasons: dict[str, str] = {}
 _seconds: dict[str, float] = {}
+_modules: set[str] = set()
 
 
 def pytest_runtest_logreport(report: Any) -> None:
     """Keep the worst that a test's phases come to: a failure, a skip, or neither."""
     _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
-    if report.failed or report.when == "call" or report.skipped:
-        outcome = "failed" if report.failed else str(report.outcome)
-        if _outcomes.get(report.nodeid) != "failed":
-            _outcomes[report.nodeid] = outcome
+    if _outcomes.get(report.nodeid, "").startswith("failed"):
+        return
     if report.failed:
-        _reasons[report.nodeid] = str(report.longreprtext).strip().splitlines()[-1]
+        _outcomes[report.nodeid] = _failure(report)
+    elif report.when == "call" or report.skipped:
+        _outcomes[report.nodeid] = str(report.outcome)
 
 
 def pytest_collectreport(report: Any) -> None:
     """A file that can't be collected counts as a test."""
     if report.failed:
-        _outcomes[report.nodeid] = "failed"
-        _reasons[report.nodeid] = str(report.longreprtext).strip().splitlines()[-1]
+        _outcomes[report.nodeid] = _failure(report)
+
+
+def _failure(report: Any) -> str:
+    """Return the first line that the error says, without addresses in memory."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = str(crash.message if crash else report.longreprtext).strip().splitlines()
+    said = lines[0 if crash else -1] if lines else ""
+    return "failed: " + re.sub(r"0x[0-9a-f]{9,}", "0x...", re.sub(r"^E\s+", "", said))
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
@@ -49,13 +59,17 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
         modules["test_cuda_export"].TestCudaExport.setUp = lambda self: None
 
 
-def pytest_sessionfinish() -> None:
-    """Write the outcomes, and whether the overlay's modules were the ones under test."""
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a process says of itself."""
+    if module := getattr(node, "workeroutput", {}).get(_SERVED):
+        _modules.add(module)
+
+
+def pytest_sessionfinish(session: Any) -> None:
+    """Say whether the overlay's modules were the ones under test, or write what was said."""
     served = sys.modules.get("executorch.exir.passes.propagate_device_pass")
-    found = {
-        "outcomes": _outcomes,
-        "reasons": _reasons,
-        "seconds": _seconds,
-        "module": getattr(served, "__file__", None),
-    }
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output[_SERVED] = getattr(served, "__file__", None)
+        return
+    found = {"outcomes": _outcomes, "seconds": _seconds, "modules": sorted(_modules)}
     Path(os.environ[RESULTS]).write_text(json.dumps(found))
