@@ -14,7 +14,7 @@ import torch
 import wrapt
 
 from torchtrt_executorch.emulation.payload import is_emulated, stand_in_of
-from torchtrt_executorch.host import present
+from torchtrt_executorch.host import apart, present
 from torchtrt_executorch.host.building import NeedsGpuError
 from torchtrt_executorch.stand_ins import Buffer, StandIn
 
@@ -131,6 +131,15 @@ class StandInTensorRT(wrapt.ObjectProxy):
     def Runtime(self) -> Any:
         """What makes a runtime in the place of ``tensorrt.Runtime``."""
         return functools.partial(_Runtime, self.__wrapped__)
+
+    def Builder(self, logger: Any) -> Any:
+        """Make a ``tensorrt.Builder`` that can't take this process down, if it may fork."""
+        builder = self.__wrapped__.Builder(logger)
+        if present.cuda_device() or not apart.POSSIBLE:
+            return builder
+        from torch_tensorrt.logging import _LOGGER
+
+        return apart.BuilderApart(builder, _LOGGER)
 
     @property
     def Refitter(self) -> Any:

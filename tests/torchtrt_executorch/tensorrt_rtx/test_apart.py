@@ -1,0 +1,117 @@
+"""The builder works in a process of its own: what it does there is known here, and a crash is survived."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+
+import pytest
+import torch
+
+torch_tensorrt = pytest.importorskip("torch_tensorrt")
+trt = pytest.importorskip("tensorrt_rtx")
+from torchtrt_executorch.host import apart  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    not apart.POSSIBLE or torch.cuda.is_available(),
+    reason="engines are built in this process where it can't fork, or has a GPU",
+)
+
+
+class Monitor(trt.IProgressMonitor):
+    """Calls ``happening`` while an engine is being built."""
+
+    def __init__(self, happening):
+        super().__init__()
+        self.happening = happening
+
+    def phase_start(self, name, parent, steps):
+        self.happening()
+
+    def step_complete(self, name, step):
+        return True
+
+    def phase_finish(self, name):
+        pass
+
+
+class Log(trt.ILogger):
+    def __init__(self, log):
+        super().__init__()
+        self.log_to = log
+
+    def log(self, severity, message):
+        self.log_to.log(
+            logging.ERROR if severity <= trt.ILogger.ERROR else logging.INFO, message
+        )
+
+
+@pytest.fixture
+def build():
+    """Build an engine of one layer; ``happening`` is called in between."""
+    log = logging.getLogger(__name__)
+    log.setLevel(logging.INFO)
+    spoken = Log(log)
+    kept = []
+
+    def build(happening=lambda: None, layer="activation"):
+        builder = apart.BuilderApart(trt.Builder(spoken), log)
+        network = builder.create_network()
+        x = network.add_input("x", trt.float32, (4, 4))
+        if layer == "activation":
+            y = network.add_activation(x, trt.ActivationType.RELU).get_output(0)
+            network.mark_output(y)
+        config = builder.create_builder_config()
+        config.progress_monitor = Monitor(happening)
+        kept.append((builder, network, config))
+        return builder.build_serialized_network(network, config)
+
+    return build
+
+
+def test_the_engine(build):
+    assert bytes(build()[:4]) == b"vtrt"
+
+
+def test_another_process_has_built_it(build, tmp_path):
+    seen = tmp_path / "process"
+    build(lambda: seen.write_text(str(os.getpid())))
+    assert int(seen.read_text()) != os.getpid()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+def test_a_crash_is_an_error(build, number, capfd):
+    with pytest.raises(RuntimeError, match=rf"the builder crashed \({number.name}\)"):
+        build(lambda: os.kill(os.getpid(), number))
+    assert "Fatal Python error" not in capfd.readouterr().err
+    assert build() is not None
+
+
+def test_what_the_builder_says_is_said_here(build, caplog):
+    with caplog.at_level(logging.INFO, __name__):
+        assert build(layer="none") is None
+    said = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert any("at least one output" in record.getMessage() for record in said), said
+    assert {record.process for record in said} == {os.getpid()}
+
+
+def test_an_interrupt_ends_both(build, tmp_path):
+    """As a notebook's, which reaches this process alone."""
+    seen = tmp_path / "process"
+
+    def slowly():
+        seen.write_text(str(os.getpid()))
+        signal.pause()
+
+    def interrupt():
+        while not seen.exists() or not seen.read_text():
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        build(slowly)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(seen.read_text()), 0)
