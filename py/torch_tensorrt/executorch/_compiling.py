@@ -14,7 +14,10 @@ from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from executorch.exir._data_dependent import forget_unclaimed_symbols
+from executorch.exir._data_dependent import (
+    forget_unclaimed_symbols,
+    has_data_dependent_shape,
+)
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
@@ -138,7 +141,13 @@ def _compiled(program: ExportedProgram, settings: Mapping[str, Any]) -> Exported
     if not engine_nodes(found.graph.nodes):
         return program
     _check_interface(made_functional(program), found)
-    return with_engine_placeholders(found)
+    placed = with_engine_placeholders(found)
+    if any(map(has_data_dependent_shape, placed.graph.nodes)):
+        # ExecuTorch traces it once more, where a size that depends on data can turn out to be
+        # another symbol's, or no symbol's: better here, where the program can still go without.
+        placed.run_decompositions({})
+        forget_unclaimed_symbols(placed)
+    return placed
 
 
 def _check_interface(program: ExportedProgram, found: ExportedProgram) -> None:

@@ -48,6 +48,16 @@ def branch(self: Any, x: torch.Tensor) -> Any:
     return torch.cond(x.sum() > 0, lambda v: v.sin(), lambda v: v.cos(), (x,))
 
 
+def scattered(self: Any, x: torch.Tensor) -> Any:
+    """By one mask twice, which a trace knows to have as many rows as before."""
+    chosen = x[:, 0] > -1
+    for _ in range(2):
+        x = self.linear(x)
+        rows = self.linear(x[chosen].relu())
+        x = x.masked_scatter(chosen.unsqueeze(-1), rows)
+    return x
+
+
 ODD: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "an input returned": (lambda s, x: (x, s.linear(x)), (X,)),
     "an output twice": (lambda s, x: (lambda y: (y, y, y))(s.linear(x).sin()), (X,)),
@@ -67,6 +77,7 @@ ODD: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "integers": (lambda s, x, i: s.linear(x)[i].sum(1), (X, torch.tensor([2, 0]))),
     "nothing to convert": (lambda s, x: x, (X,)),
     "data-dependent": (lambda s, x: (s.linear(x) > 0).nonzero(), (X,)),
+    "counted twice": (scattered, (X,)),
     "state": (write, (X,)),
     "a written input": (write_input, (X, torch.zeros(3, 4))),
     "branches": (branch, (X,)),
