@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 from executorch.exir import schema
 
@@ -27,10 +27,14 @@ from torchtrt_executorch.runtime.kernels import Kernel, find_kernel
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.prims import prims
+from torchtrt_executorch.runtime.segments.carving import Call
+from torchtrt_executorch.runtime.segments.choice import find_segments
+from torchtrt_executorch.runtime.segments.native import Segment
+from torchtrt_executorch.runtime.segments.operators import offer, offer_delegate
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.steps import DelegateCall, Step
-from torchtrt_executorch.runtime.streams import StreamUse, stream_use
+from torchtrt_executorch.runtime.steps import DelegateCall, Kind, Step
+from torchtrt_executorch.runtime.streams import stream_use
 from torchtrt_executorch.runtime.values import Value, ValueTable
 
 T = TypeVar("T")
@@ -42,14 +46,23 @@ class Instruction:
     """One instruction whose values are known, and not yet which of them others replace.
 
     Attributes:
+        name: What it runs.
+        touches: The values that it names.
         replaces: Values whose ``data`` is another object after it.
         bind: Makes the step, given the ``id`` of every value that some instruction replaces.
+        offer: Its call for ExecuTorch's runtime, or why it has to be run here, given what the file
+            says of each value, by ``id``.
         is_delegate: Whether it calls a delegate.
+        destination: Where it jumps to.
     """
 
+    name: str
+    touches: Sequence[Value]
     replaces: Sequence[Value]
     bind: Callable[[frozenset[int]], Step]
+    offer: Callable[[Mapping[int, Any]], Call | str] = lambda _: "it is no kernel"
     is_delegate: bool = False
+    destination: int | None = None
 
 
 class Binder:
@@ -59,6 +72,7 @@ class Binder:
         delegates: Those loaded, by index and the kinds of their arguments.
         lent: The ``id`` of each value whose memory another one may be given.
         moved: The ``id`` of each value that something else than a delegate gives other memory.
+        segments: What ExecuTorch's runtime runs as one, by the instructions' indices.
     """
 
     def __init__(
@@ -69,8 +83,11 @@ class Binder:
         recorder: Recorder,
         stand_ins: StandIns,
         loaded: Mapping[Key, Delegate],
+        compiled: bool,
     ) -> None:
         self._loaded = loaded
+        self._compiled = compiled
+        self.segments: dict[range, Segment] = {}
         self._file = file
         self._plan = table.plan
         self._table = table
@@ -120,8 +137,18 @@ class Binder:
                 self.moved.update(id(value) for value in each.replaces)
         in_all = {id(value) for each in decoded for value in each.replaces}
         known = frozenset(unplanned | in_all)
+        if self._compiled:
+            self.segments = self._find_segments(decoded)
+        inside = {index for span in self.segments for index in span}
         return self._each(
-            [lambda each=each: each.bind(known) for each in decoded]  # type: ignore[misc]
+            [
+                (
+                    (lambda each=each: Step(Kind.DELEGATE, each.name, _elsewhere))  # type: ignore[misc]
+                    if each.is_delegate and index in inside
+                    else (lambda each=each: each.bind(known))  # type: ignore[misc]
+                )
+                for index, each in enumerate(decoded)
+            ]
         )
 
     def _each(self, makers: Sequence[Callable[[], T]]) -> list[T]:
@@ -145,39 +172,58 @@ class Binder:
             if kernel.metadata_only:
                 self.lent.update(map(id, args))
             return Instruction(
+                kernel.name,
+                args,
                 kernel.replaces(args),
                 lambda replaced: kernel_step(kernel, args, replaced, simulate),
+                lambda vals: offer(kernel, args, vals),
             )
         if isinstance(call, schema.DelegateCall):
-            args = self._values(call.args)
+            args, index = self._values(call.args), call.delegate_index
             inputs = count_inputs(args, self._written)
-            delegate, label = self._delegate(call.delegate_index, args, inputs)
+            payload = Payload.of(self._file, self._plan, index)
             self._mark(args)
-            streams = self._streams(call.delegate_index, label, inputs)
-            inputs = getattr(delegate, "num_inputs", inputs)
-            bound = DelegateCall(label, delegate, args, inputs)
-            step = delegate_step(bound, simulate, streams)
-            return Instruction(args, lambda _: step, is_delegate=True)
+            return Instruction(
+                payload.name,
+                args,
+                args,
+                lambda _: self._delegate_step(index, payload, args, inputs),
+                lambda _: offer_delegate(payload, args, inputs),
+                is_delegate=True,
+            )
         if isinstance(call, schema.MoveCall):
             source = self._table.at(call.move_from, "a move")
             target = self._table.at(call.move_to, "a move")
             self._mark([target])
             self.lent.update((id(source), id(target)))
             step = move_step(source, target)
-            return Instruction([target], lambda _: step)
+            return Instruction(step.name, (source, target), [target], lambda _: step)
         if isinstance(call, schema.JumpFalseCall):
             if not 0 <= call.destination_instruction <= count:
                 raise ProgramError(
                     f"jumps to instruction {call.destination_instruction} of {count}"
                 )
             condition = self._table.at(call.cond_value_index, "a jump")
-            step = jump_step(condition, call.destination_instruction, simulate)
-            return Instruction((), lambda _: step)
+            destination = call.destination_instruction
+            step = jump_step(condition, destination, simulate)
+            return Instruction(
+                step.name, [condition], (), lambda _: step, destination=destination
+            )
         if isinstance(call, schema.FreeCall):
             value = self._table.at(call.value_index, "a free")
             step = free_step(value)
-            return Instruction([value], lambda _: step)
+            return Instruction(step.name, [value], [value], lambda _: step)
         raise ProgramError(f"is of the unknown kind {type(call).__name__}")
+
+    def _find_segments(self, decoded: Sequence[Instruction]) -> dict[range, Segment]:
+        """What ExecuTorch's runtime is to run as one."""
+        table, plan = self._table, self._plan
+        outputs = [table.at(index, "an output") for index in plan.outputs]
+        vals = {
+            id(value): serialized.val
+            for value, serialized in zip(table.values, plan.values, strict=True)
+        }
+        return find_segments(plan.name, decoded, outputs, vals)
 
     def _values(self, indices: Sequence[int]) -> list[Value]:
         return [self._table.at(index, "an argument") for index in indices]
@@ -200,18 +246,22 @@ class Binder:
             self._kernels[index] = find_kernel(full, self._prims)
         return self._kernels[index]
 
-    def _streams(self, index: int, name: str, inputs: int) -> StreamUse | None:
-        running = self._placement.running
-        if running is None:
-            return None
-        payload = Payload.of(self._file, self._plan, index)
-        device = payload.target_device("cpu")
-        return stream_use(payload.backend_id, name, device, inputs, running)
+    def _delegate_step(
+        self, index: int, payload: Payload, args: Sequence[Value], inputs: int
+    ) -> Step:
+        delegate = self._delegate(index, payload, args, inputs)
+        running, streams = self._placement.running, None
+        if running is not None:
+            device = payload.target_device("cpu")
+            backend = payload.backend_id
+            streams = stream_use(backend, payload.name, device, inputs, running)
+        inputs = getattr(delegate, "num_inputs", inputs)
+        call = DelegateCall(payload.name, delegate, args, inputs)
+        return delegate_step(call, self._placement.simulate, streams)
 
     def _delegate(
-        self, index: int, args: Sequence[Value], inputs: int
-    ) -> tuple[Delegate, str]:
-        payload = Payload.of(self._file, self._plan, index)
+        self, index: int, payload: Payload, args: Sequence[Value], inputs: int
+    ) -> Delegate:
         # What a delegate checked when it was loaded holds for calls with values of the same kinds.
         key = index, inputs, *(value.signature for value in args)
         if key not in self.delegates:
@@ -224,7 +274,7 @@ class Binder:
                 stand_ins=self._stand_ins,
             )
             self.delegates[key] = clone_delegate(self._loaded.get(key), context)
-        return self.delegates[key], payload.name
+        return self.delegates[key]
 
     def _buffers(self, instructions: Sequence[object]) -> set[int]:
         """Mutable buffers, by ``id``: what ``aten::copy_`` writes back is read before it is written."""
@@ -241,3 +291,7 @@ class Binder:
             and call.args
         ]
         return {id(self._table.at(index, "a copy")) for index in targets}
+
+
+def _elsewhere() -> None:
+    raise ProgramError("it is part of a segment, and not loaded by itself")

@@ -64,6 +64,11 @@ def register_kernel(
         _registered[name] = function
 
 
+def is_registered(name: str) -> bool:
+    """Whether the operator ``name`` has a kernel of the user's."""
+    return name in _registered
+
+
 @dataclass(frozen=True)
 class Registered:
     """A kernel of the user's."""
@@ -102,16 +107,18 @@ class TorchKernel:
         self.name = name
         self._op = op
         arguments = op._schema.arguments
-        self._writes = [
+        #: The types of its arguments, and the places of those that it writes.
+        self.arguments = [str(argument.real_type) for argument in arguments]
+        self.written = [
             index
             for index, argument in enumerate(arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        if not self._writes:
+        if not self.written:
             raise ProgramError(
                 f"{name!r} is no ExecuTorch kernel: it does not write its result to an argument"
             )
-        self._in_place = not any(arguments[index].kwarg_only for index in self._writes)
+        self._in_place = not any(arguments[index].kwarg_only for index in self.written)
 
     def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
         # What an in-place operator returns is the argument that it changed.
@@ -142,7 +149,7 @@ class TorchKernel:
             raise ProgramError(f"{self.name}: {error}") from error
 
     def _changed(self, args: Sequence[Value]) -> list[Value]:
-        inside = [index for index in self._writes if index < len(args)]
+        inside = [index for index in self.written if index < len(args)]
         return [value for index in inside for value in args[index].tensors()]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from executorch.exir import schema
@@ -19,6 +19,8 @@ from torchtrt_executorch.runtime.files import ProgramFile
 from torchtrt_executorch.runtime.graphs import segments
 from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.segments.faults import find_fault
+from torchtrt_executorch.runtime.segments.native import Segment
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.steps import Kind, Step
@@ -86,14 +88,18 @@ class Method:
         self._outputs = [table.at(index, "an output") for index in plan.outputs]
         self._inputs = Inputs(self.name, given, placement, recorder)
         loaded = {} if original is None else original._delegates
-        binder = Binder(file, table, placement, recorder, stand_ins, loaded)
+        compiled = options.compile and not placement.simulate
+        if options.compile and placement.simulate:
+            logger.warning("%s is simulated, so nothing is compiled", self.name)
+        binder = Binder(file, table, placement, recorder, stand_ins, loaded, compiled)
         self._steps: list[Step] = binder.bind()
+        self._segments = {span[0]: span for span in binder.segments}
         self._delegates: dict[Key, Delegate] = binder.delegates
         self._devices = binder.devices()
         self._memory = table.memory() if self._devices else []
         calls.order.end(self._devices, self._memory)
         self._straight = all(step.kind is not Kind.JUMP for step in self._steps)
-        self._runs = [(index, step.run) for index, step in enumerate(self._steps)]
+        self._runs = _runs(self._steps, binder.segments)
         kept: set[int] = set()
         if options.cuda_graphs and self._straight:
             kept = self._capture(binder.moved)
@@ -189,14 +195,24 @@ class Method:
                 self._tally.calls += 1
             else:
                 self._tally.add(self._interpret())
-        except ProgramError as error:
-            kind = InstructionError if type(error) is ProgramError else type(error)
-            raise kind(f"{self._where()}: {error}") from error
         except Exception as error:
             # Kernels and delegates raise what they like; say which instruction it was.
-            raise InstructionError(
-                f"{self._where()}: {type(error).__name__}: {error}"
-            ) from error
+            raise self._named(error) from error
+
+    def _named(self, error: Exception) -> ProgramError:
+        """``error``, with the instruction that has failed."""
+        span = self._segments.get(self._position)
+        where = self._where()
+        if span is not None and not isinstance(error, ProgramError):
+            where = f"{self.name}: instructions {span[0]} to {span[-1]}"
+            found = find_fault(self._steps, span, self._table.planned_memory())
+            if found is not None:
+                self._position, error = found
+                where = self._where()
+        if not isinstance(error, ProgramError):
+            return InstructionError(f"{where}: {type(error).__name__}: {error}")
+        kind = InstructionError if type(error) is ProgramError else type(error)
+        return kind(f"{where}: {error}")
 
     def _capture(self, moved: set[int]) -> set[int]:
         """Have delegates run as CUDA graphs; return the ``id`` of values that graphs keep."""
@@ -213,17 +229,23 @@ class Method:
 
     def _interpret(self) -> list[int]:
         """Follow the jumps. Return how often each step was run."""
-        runs = [step.run for step in self._steps]
-        counts = [0] * len(runs)
+        runs = dict(self._runs)
+        counts = [0] * len(self._steps)
+        lengths = [1] * len(self._steps)
+        for start, span in self._segments.items():
+            lengths[start] = len(span)
         position = executed = 0
-        while position < len(runs):
+        while position < len(counts):
             self._position = position
-            executed += 1
+            executed += lengths[position]
             if executed > MAX_INSTRUCTIONS:
                 raise InstructionError(f"stopped after {MAX_INSTRUCTIONS} instructions")
             counts[position] += 1
             target = runs[position]()
-            position = position + 1 if target is None else target
+            position = position + lengths[position] if target is None else target
+        for span in self._segments.values():
+            for index in span:
+                counts[index] = counts[span[0]]
         return counts
 
     def _where(self) -> str:
@@ -236,6 +258,18 @@ class Method:
             # What lies in planned memory or in an input is overwritten by the next call.
             return data.clone()
         return data
+
+
+def _runs(
+    steps: Sequence[Step], segments: Mapping[range, Segment]
+) -> list[tuple[int, Callable[[], int | None]]]:
+    """What to run, and the index of its first instruction."""
+    runs = {index: step.run for index, step in enumerate(steps)}
+    for span, segment in segments.items():
+        for index in span[1:]:
+            del runs[index]
+        runs[span[0]] = segment.run
+    return list(runs.items())
 
 
 def _describe(values: Sequence[Value], role: str) -> tuple[ValueInfo, ...]:

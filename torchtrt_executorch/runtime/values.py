@@ -155,10 +155,14 @@ class ValueTable:
         for value, val in zip(self.values, serialized, strict=True):
             self._fill(value, val)
 
+    def planned_memory(self) -> list[torch.Tensor]:
+        """The arenas."""
+        return self._arenas.buffers()
+
     def memory(self) -> list[torch.Tensor]:
         """What holds the tensors that outlive a call: arenas, and constants."""
         constants = [value.data for value in self.values if value.constant]
-        return [*self._arenas.buffers(), *constants]
+        return [*self.planned_memory(), *constants]
 
     def share_constants(self, other: ValueTable) -> None:
         """Hold the constants that ``other``, of the same plan, holds."""

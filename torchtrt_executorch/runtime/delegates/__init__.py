@@ -162,6 +162,11 @@ def clone_delegate(loaded: Delegate | None, context: DelegateContext) -> Delegat
     return made
 
 
+def is_executorch_s(backend_id: str) -> bool:
+    """Whether ExecuTorch's own runtime runs the delegates of this backend."""
+    return _registered.get(backend_id, _OWN.get(backend_id)) is None
+
+
 def _backend(backend_id: str) -> Backend:
     if backend_id in _registered:
         return _registered[backend_id]
