@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 from executorch.exir import schema
@@ -23,18 +23,19 @@ from torchtrt_executorch.runtime.instructions import (
     kernel_step,
     move_step,
 )
-from torchtrt_executorch.runtime.kernels import Kernel, find_kernel
+from torchtrt_executorch.runtime.kernels import Kernel, TorchKernel, find_kernel
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.prims import prims
 from torchtrt_executorch.runtime.segments.carving import Call
 from torchtrt_executorch.runtime.segments.choice import find_segments
 from torchtrt_executorch.runtime.segments.native import Segment
-from torchtrt_executorch.runtime.segments.operators import offer, offer_delegate
+from torchtrt_executorch.runtime.segments.operators import SMALL, offer, offer_delegate
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.steps import DelegateCall, Kind, Step
 from torchtrt_executorch.runtime.streams import stream_use
+from torchtrt_executorch.runtime.transposes import transposed_constants
 from torchtrt_executorch.runtime.values import Value, ValueTable
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class Instruction:
         bind: Makes the step, given the ``id`` of every value that some instruction replaces.
         offer: Its call for ExecuTorch's runtime, or why it has to be run here, given what the file
             says of each value, by ``id``.
+        reads: Those of ``touches`` that it reads; None if that isn't known.
         is_delegate: Whether it calls a delegate.
         destination: Where it jumps to.
     """
@@ -61,6 +63,7 @@ class Instruction:
     replaces: Sequence[Value]
     bind: Callable[[frozenset[int]], Step]
     offer: Callable[[Mapping[int, Any]], Call | str] = lambda _: "it is no kernel"
+    reads: Sequence[Value] | None = None
     is_delegate: bool = False
     destination: int | None = None
 
@@ -126,6 +129,8 @@ class Binder:
         decoded = self._each(
             [lambda call=call: self._decode(call, len(calls)) for call in calls]  # type: ignore[misc]
         )
+        if not self._placement.simulate:
+            self._see_through_transposes(decoded)
         # Tensors without planned memory are given some for each call.
         unplanned = {
             id(value)
@@ -177,6 +182,7 @@ class Binder:
                 kernel.replaces(args),
                 lambda replaced: kernel_step(kernel, args, replaced, simulate),
                 lambda vals: offer(kernel, args, vals),
+                kernel.reads(args) if isinstance(kernel, TorchKernel) else None,
             )
         if isinstance(call, schema.DelegateCall):
             args, index = self._values(call.args), call.delegate_index
@@ -189,6 +195,7 @@ class Binder:
                 args,
                 lambda _: self._delegate_step(index, payload, args, inputs),
                 lambda _: offer_delegate(payload, args, inputs),
+                args[:inputs],
                 is_delegate=True,
             )
         if isinstance(call, schema.MoveCall):
@@ -214,6 +221,22 @@ class Binder:
             step = free_step(value)
             return Instruction(step.name, [value], [value], lambda _: step)
         raise ProgramError(f"is of the unknown kind {type(call).__name__}")
+
+    def _see_through_transposes(self, decoded: list[Instruction]) -> None:
+        """Have views of constants stand for their copies."""
+        held = [*self._plan.inputs, *self._plan.outputs]
+        found = transposed_constants(
+            decoded, [self._table.at(index, "an input or output") for index in held]
+        )
+        for index, (view, readers) in found.items():
+            each = decoded[index]
+            # A small one, and what reads it, may be part of a segment, which has to have the copy.
+            if self._compiled and view.numel() <= SMALL:
+                continue
+            each.touches[2].data = view
+            decoded[index] = replace(each, bind=_nothing, offer=_reads_a_view)
+            for reader in readers:
+                decoded[reader] = replace(decoded[reader], offer=_reads_a_view)
 
     def _find_segments(self, decoded: Sequence[Instruction]) -> dict[range, Segment]:
         """What ExecuTorch's runtime is to run as one."""
@@ -295,3 +318,11 @@ class Binder:
 
 def _elsewhere() -> None:
     raise ProgramError("it is part of a segment, and not loaded by itself")
+
+
+def _nothing(_: frozenset[int]) -> Step:
+    return Step(Kind.KERNEL, "aten::permute_copy.out", lambda: None)
+
+
+def _reads_a_view(_: object) -> str:
+    return "a view of a constant stands for a copy"

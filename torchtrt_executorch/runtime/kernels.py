@@ -129,6 +129,11 @@ class TorchKernel:
     def writes(self, args: Sequence[Value]) -> Sequence[Value] | None:
         return None if self._in_place else self._changed(args)
 
+    def reads(self, args: Sequence[Value]) -> Sequence[Value]:
+        """The arguments that a run reads."""
+        given = enumerate(args[:-1])
+        return [v for i, v in given if self._in_place or i not in self.written]
+
     def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
         count = len(self._op._schema.arguments)
         if len(args) != count + 1:

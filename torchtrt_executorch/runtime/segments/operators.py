@@ -28,7 +28,7 @@ VIEW = "executorch_prim::et_view.default"
 #: against 17), 4 to 6 ns where not (sine 2.8 against 5.0 us at 256, 6.7 against 5.7 at 1024; transpose
 #: 6.9 against 9.7 at 1024), and 13 to 20 ns where there is an exponential in double precision as well
 #: (softmax 3.4 against 7.2 us at 64, 5.8 against 5.6 at 256; tanh 6.5 against 4.7 there).
-_QUICK, _SLOW, _SLOWEST = 4096, 512, 128
+_QUICK, SMALL, _SLOWEST = 4096, 512, 128
 #: The same for multiply-adds: 4096 take 2.0 against 5.5 us and 32,768 take 2.7 against 7.8, but in
 #: ``addmm``, which isn't vectorized, 1.8 ns each.
 _MULTIPLY_ADDS = {
@@ -47,7 +47,7 @@ _KERNELS = {
         sub.Scalar_out sum.IntList_out unbind_copy.int_out unsqueeze_copy.out var.correction_out
         view_copy.out zeros.out
     """,
-    _SLOW: """
+    SMALL: """
         abs.out amax.out amin.out bitwise_and.Tensor_out bitwise_and.Scalar_out bitwise_not.out
         bitwise_or.Tensor_out bitwise_or.Scalar_out bitwise_xor.Tensor_out bitwise_xor.Scalar_out
         ceil.out clamp.out clamp.Tensor_out constant_pad_nd.out cos.out cumsum.out elu.out
@@ -68,8 +68,8 @@ _KERNELS = {
 _ELEMENTS = {
     f"aten::{name}": most for most, names in _KERNELS.items() for name in names.split()
 } | {
-    "dim_order_ops::_clone_dim_order.out": _SLOW,
-    "dim_order_ops::_to_dim_order_copy.out": _SLOW,
+    "dim_order_ops::_clone_dim_order.out": SMALL,
+    "dim_order_ops::_to_dim_order_copy.out": SMALL,
 }
 #: Divisions by zero of integers end the process.
 _DIVISIONS = ("aten::div.out", "aten::div.Scalar_out")
@@ -237,15 +237,14 @@ def _torch(
     ):  # in place: what it changes is read as well, and keeps its shape
         if not all(v.layout and v.layout.static for v in args[0].tensors()):
             return f"{args[0].name} changes its shape"
-        return _weighed(name, Call(name, args, args[:-1], args[:1]))
+        return _weighed(name, Call(name, args, kernel.reads(args), args[:1]))
     if any(value.constant for value in changed):
         return "it writes to a constant"
     if name in _DIVISIONS and any(
         value.layout and not value.layout.dtype.is_floating_point for value in changed
     ):
         return "it divides integers"
-    reads = [v for i, v in enumerate(args[:-1]) if i not in kernel.written]
-    return _weighed(name, Call(name, args, reads, changed))
+    return _weighed(name, Call(name, args, kernel.reads(args), changed))
 
 
 def _is(val: Any, declared: str) -> bool:
