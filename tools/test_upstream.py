@@ -85,6 +85,7 @@ def run(overlay: bool, tests: Iterable[str], jobs: int) -> Results:
             **inherited,
             SWITCH: "1" if overlay else "0",
             "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",  # errors name what is in sets
             "PYTHONPATH": str(TOOLS),
             "UPSTREAM_TEST_RESULTS": str(results),
         }
