@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Sequence
 
 import torch
 
@@ -43,48 +42,36 @@ class CallLock:
 class StreamOrder:
     """Has calls wait for each other that share device memory and are enqueued on different streams.
 
-    Two calls on one stream follow each other by themselves. Nothing is done while a CUDA graph is
-    being captured: what it may wait for has to be captured as well, so whoever captures calls on
-    several streams puts them in order, and has waited for the calls before.
+    Two calls on one stream follow each other by themselves. A call on another one waits for all that
+    was enqueued on the first until then. Nothing is done while a CUDA graph is being captured: what
+    it may wait for has to be captured as well, so whoever captures calls on several streams puts
+    them in order, and has waited for the calls before.
     """
 
     def __init__(self) -> None:
-        self._last: dict[int, _Last] = {}
+        self._last: dict[int, tuple[int, torch.cuda.Stream]] = {}
 
     def begin(self, devices: Sequence[int]) -> None:
         """Wait, on the current streams of ``devices``, for the calls before."""
         for device in devices:
-            last = self._last.get(device)
-            if last is None or last.handle == torch._C._cuda_getCurrentRawStream(
-                device
-            ):
+            handle, stream = self._last.get(device, (None, None))
+            if stream is None or handle == torch._C._cuda_getCurrentRawStream(device):
                 continue
             if not torch.cuda.is_current_stream_capturing():
-                torch.cuda.current_stream(device).wait_event(last.event)
+                torch.cuda.current_stream(device).wait_stream(stream)
 
     def end(self, devices: Sequence[int], memory: Sequence[torch.Tensor]) -> None:
         """Note what was enqueued on the current streams, in ``memory`` among other places."""
         for device in devices:
+            handle = torch._C._cuda_getCurrentRawStream(device)
+            before = self._last.get(device)
+            if before is not None and before[0] == handle:
+                continue
             if torch.cuda.is_current_stream_capturing():
                 continue
-            last = self._last.get(device)
-            handle = torch._C._cuda_getCurrentRawStream(device)
-            if last is None or last.handle != handle:
-                stream = torch.cuda.current_stream(device)
-                made: Any = torch.cuda.Event
-                event = made() if last is None else last.event
-                last = self._last[device] = _Last(handle, stream, event)
-                for tensor in memory:
-                    if tensor.is_cuda and tensor.get_device() == device:
-                        # Freed, it may not go to somebody else before this stream is through.
-                        tensor.record_stream(stream)
-            last.event.record(last.stream)
-
-
-@dataclass(frozen=True)
-class _Last:
-    """Where the last call was enqueued, and an event behind it."""
-
-    handle: int
-    stream: torch.cuda.Stream
-    event: torch.cuda.Event
+            stream = torch.cuda.current_stream(device)
+            self._last[device] = handle, stream
+            for tensor in memory:
+                if tensor.is_cuda and tensor.get_device() == device:
+                    # Freed, it may not go to somebody else before this stream is through.
+                    tensor.record_stream(stream)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 
 import torch
 
 
+class _Thread(threading.local):
+    """Whether a thread has made a GPU its own."""
+
+    ready = False
+
+
+_thread = _Thread()
+
+
 class current_on:
-    """Make ``device`` the thread's current GPU, as ``torch.cuda.device`` does, and always.
+    """Make ``device`` the thread's current GPU, as ``torch.cuda.device`` does, and so the first time.
 
     That leaves out the call where the GPU is current already. In a thread that has called nothing of
     CUDA's yet, libraries beside torch would then find none, since the driver knows of none.
@@ -21,7 +31,9 @@ class current_on:
 
     def __enter__(self) -> None:
         self._before: int = torch.cuda.current_device()
-        torch.cuda.set_device(self._device)
+        if self._before != self._device or not _thread.ready:
+            torch.cuda.set_device(self._device)
+            _thread.ready = True
 
     def __exit__(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol, Sequence, runtime_checkable
+from typing import Callable, Protocol, Sequence, runtime_checkable
 
 import torch
 
@@ -61,7 +61,11 @@ class Graph:
 
 
 class Segment:
-    """Calls of delegates, one after another, on one GPU."""
+    """Calls of delegates, one after another, on one GPU.
+
+    Attributes:
+        renewals: Give values that the calls write, and that aren't planned, memory for one call.
+    """
 
     def __init__(self, calls: Sequence[DelegateCall]) -> None:
         self._calls = calls
@@ -77,6 +81,7 @@ class Segment:
                 if id(value) not in written:
                     self._outputs.append(value)
                 written.add(id(value))
+        self.renewals: Sequence[Callable[[], None]] = ()
         self._graphs: OrderedDict[object, Graph] = OrderedDict()
         self._last: object = None
         self._refused = False
@@ -126,6 +131,8 @@ class Segment:
             return None
 
     def _run_each(self) -> None:
+        for renew in self.renewals:
+            renew()
         for call in self._calls:
             call.delegate.execute(call.args)
 

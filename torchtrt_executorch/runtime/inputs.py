@@ -33,6 +33,39 @@ def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
     return OnDevice(tensor, device)
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """A tensor that an input could take as it is, and where it then lived."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    strides: tuple[int, ...]
+    device: torch.device
+    home: torch.device
+
+    def is_like(self, given: Any) -> bool:
+        """Whether that holds for ``given`` as well."""
+        return (
+            type(given) is torch.Tensor
+            and given.dtype is self.dtype
+            and given.shape == self.shape
+            and given.layout is torch.strided
+            and given.stride() == self.strides
+            and given.device == self.device
+        )
+
+
+def _seen(value: Value, given: Any) -> _Seen | None:
+    data = value.data
+    if type(given) is not torch.Tensor or given.layout is not torch.strided:
+        return None
+    if value.planned or value.layout is None:
+        return None
+    if data.data_ptr() != given.data_ptr() or data.stride() != given.stride():
+        return None  # it took a copy
+    return _Seen(given.dtype, given.shape, given.stride(), given.device, value.device)
+
+
 class Inputs:
     """The inputs of one method, set before each call."""
 
@@ -47,6 +80,8 @@ class Inputs:
         self._values = values
         self._placement = placement
         self._recorder = recorder
+        #: shape, strides and device of what was given last for an input that isn't planned
+        self._last: list[_Seen | None] = [None] * len(values)
 
     def set(self, given: tuple[Any, ...]) -> None:
         """Check ``given``, flattened as PyTorch flattens it, and hand it to the values.
@@ -61,12 +96,19 @@ class Inputs:
                 f"{self._method} takes {len(values)} inputs and is given {len(leaves)}"
             )
         for index, (value, leaf) in enumerate(zip(values, leaves, strict=True)):
-            if not self._set_as_planned(value, leaf):
-                self._set(value, leaf, f"input {index} of {self._method}")
+            if value.planned:
+                if self._set_as_planned(value, leaf):
+                    continue
+            elif (last := self._last[index]) is not None and last.is_like(leaf):
+                value.data = leaf.detach()
+                value.device = value.label = last.home
+                continue
+            self._set(value, leaf, f"input {index} of {self._method}")
+            self._last[index] = _seen(value, leaf)
 
     def _set_as_planned(self, value: Value, given: Any) -> bool:
         """The common case: host memory, a tensor of the very shape that is planned there."""
-        if not value.planned or type(given) is not torch.Tensor:
+        if type(given) is not torch.Tensor:
             return False
         held = value.data
         fits = given.dtype is held.dtype and given.shape == held.shape

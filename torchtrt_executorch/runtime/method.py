@@ -100,22 +100,22 @@ class Method:
         calls.order.end(self._devices, self._memory)
         self._straight = all(step.kind is not Kind.JUMP for step in self._steps)
         self._runs = _runs(self._steps, binder.segments)
-        kept: set[int] = set()
-        if options.cuda_graphs and self._straight:
-            kept = self._capture(binder.moved)
-        elif options.cuda_graphs:
-            logger.warning("%s has jumps, which no CUDA graph has", self.name)
         self._position = 0
         self._tally = recorder.tally(self.name, self._steps)
         taken = {id(value) for value in given}
-        self._fresh = [
-            value
+        renewals = {
+            id(value): value.renewal(placement)
             for value in table.values
             if value.layout is not None
             and not (value.planned or value.constant or id(value) in taken)
-        ]
+        }
         # Memory that was made for this call alone is the caller's as it is.
-        fresh = {id(v) for v in self._fresh} - binder.lent - binder.moved - kept
+        fresh = set(renewals) - binder.lent - binder.moved
+        if options.cuda_graphs and self._straight:
+            fresh -= self._capture(binder.moved, renewals)
+        elif options.cuda_graphs:
+            logger.warning("%s has jumps, which no CUDA graph has", self.name)
+        self._renewals = list(renewals.values())
         once = Counter(map(id, self._outputs))
         self._own = [id(v) in fresh and once[id(v)] == 1 for v in self._outputs]
 
@@ -165,8 +165,8 @@ class Method:
         try:
             if devices:
                 order.begin(devices)
-            for value in self._fresh:
-                value.renew(self._placement)
+            for renew in self._renewals:
+                renew()
             self._inputs.set(inputs)
             self._run()
             running = self._placement.running
@@ -214,8 +214,14 @@ class Method:
         kind = InstructionError if type(error) is ProgramError else type(error)
         return kind(f"{where}: {error}")
 
-    def _capture(self, moved: set[int]) -> set[int]:
-        """Have delegates run as CUDA graphs; return the ``id`` of values that graphs keep."""
+    def _capture(
+        self, moved: set[int], renewals: dict[int, Callable[[], None]]
+    ) -> set[int]:
+        """Have delegates run as CUDA graphs; return the ``id`` of values that graphs keep.
+
+        Those need no memory of a call's own where a graph is launched, and are taken out of
+        ``renewals``: what runs the graphs sees to them.
+        """
         found = segments([step.call for step in self._steps], frozenset(moved))
         kept: set[int] = set()
         runs: dict[int, Callable[[], int | None]] = dict(self._runs)
@@ -223,7 +229,9 @@ class Method:
             for index in span[1:]:
                 del runs[index]
             runs[span[0]] = segment.run
-            kept.update(id(value) for value in segment.outputs)
+            written = {id(value) for value in segment.outputs}
+            segment.renewals = [renewals.pop(v) for v in written if v in renewals]
+            kept |= written
         self._runs = list(runs.items())
         return kept
 

@@ -35,15 +35,22 @@ class Staged:
         """
         if self._sent is not None:
             self._sent.synchronize()
+        target = self.enqueue(source, target)
+        if self._sent is None:
+            make: Any = torch.cuda.Event
+            self._sent = make()
+        self._sent.record(torch.cuda.current_stream(self._device))
+        return target
+
+    def enqueue(
+        self, source: torch.Tensor, target: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """As :meth:`send`, for whoever waits for the copy before the next one by other means."""
         pinned = self._pin(source.shape, source.dtype)
         pinned.copy_(source)
         if target is None:
             target = self.scratch(source.shape, source.dtype)
         target.copy_(pinned, non_blocking=True)
-        if self._sent is None:
-            make: Any = torch.cuda.Event
-            self._sent = make()
-        self._sent.record(torch.cuda.current_stream(self._device))
         return target
 
     def fetch(self, source: torch.Tensor) -> torch.Tensor:

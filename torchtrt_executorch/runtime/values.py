@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 from executorch.exir import schema
@@ -85,8 +85,10 @@ class Value:
             raise ProgramError(
                 f"{self.name} is {layout.dtype}, but its producer made {result.dtype}"
             )
-        layout.resize(self.tensor, tuple(result.shape))
-        self.tensor.copy_(result)
+        held = self.tensor
+        if held.shape != result.shape:
+            layout.resize(held, tuple(result.shape))
+        held.copy_(result)
 
     def take(self, result: torch.Tensor) -> None:
         """Become ``result``, which is nobody else's, unless this has memory that is planned.
@@ -94,6 +96,15 @@ class Value:
         Raises ``ProgramError`` if it doesn't fit.
         """
         layout, held = self._writable(), self.tensor
+        if (
+            not self.planned
+            and result.shape == held.shape
+            and result.dtype is held.dtype
+            and result.stride() == held.stride()
+            and result.device == held.device
+        ):
+            self.data = result
+            return
         shape = tuple(result.shape)
         if (
             self.planned
@@ -111,19 +122,21 @@ class Value:
             raise ProgramError(f"{self.name} can't be written: it is a constant")
         return self.layout
 
-    def renew(self, placement: Placement) -> None:
-        """Give a tensor that has no planned memory its own, for one call."""
+    def renewal(self, placement: Placement) -> Callable[[], None]:
+        """Return what gives a tensor that has no planned memory its own, for one call."""
         assert self.layout is not None
         layout = self.layout
         unbounded = layout.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND
         sizes = (0,) * len(layout.sizes) if unbounded else layout.sizes
-        self.device = layout.device
-        self.data = torch.empty_strided(
-            sizes,
-            layout.strides(sizes),
-            dtype=layout.dtype,
-            device=placement.memory(layout.device),
-        )
+        device, strides = layout.device, layout.strides(sizes)
+        memory = placement.memory(device)
+        made = torch.empty(0, dtype=layout.dtype, device=memory).new_empty_strided
+
+        def renew() -> None:
+            self.device = device
+            self.data = made(sizes, strides)
+
+        return renew
 
 
 @dataclass(frozen=True)

@@ -153,12 +153,12 @@ def test_clones_run_side_by_side_with_state_of_their_own() -> None:
     assert method(x)[0][0].item() == 3
     case = programs.named("xnnpack_mlp")
     original = load(programs.build(case)).method()
-    expected = [original(*inputs)[0] for inputs in case.calls()]
+    calls = case.calls()  # seeded for all threads: once
+    expected = [original(*inputs)[0] for inputs in calls]
     results: dict[int, list[torch.Tensor]] = {}
 
     def call(index: int, method: Any) -> None:
-        calls = case.calls() * 20
-        results[index] = [method(*inputs)[0] for inputs in calls]
+        results[index] = [method(*inputs)[0] for inputs in calls * 20]
 
     threads = [
         threading.Thread(target=call, args=(index, each))

@@ -40,6 +40,8 @@ class AotiDelegate:
         if gpus := capabilities(library):
             built_by = f"AOTInductor for {', '.join(gpus)}"
             context.recorder.loaded(self._name, built_by)
+        #: which results are an input's memory; a library always hands the same ones through
+        self._handed_through: list[bool] | None = None
         self._model: Any | StandIn | AbsentPayload
         if self.device.type == "cuda" and context.placement.stands_in:
             self._model = context.stand_in() or AbsentPayload(context, "a CUDA device")
@@ -71,10 +73,16 @@ class AotiDelegate:
                 f"{self._name} returned {len(results)} tensors, and the program wants "
                 f"{len(outputs)}"
             )
-        given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-        for output, result in zip(outputs, results, strict=True):
-            if result.untyped_storage().data_ptr() in given:
-                output.write(result)  # an input, handed through
+        if self._handed_through is None or isinstance(self._model, StandIn):
+            given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+            self._handed_through = [
+                result.untyped_storage().data_ptr() in given for result in results
+            ]
+        for output, result, is_given in zip(
+            outputs, results, self._handed_through, strict=True
+        ):
+            if is_given:
+                output.write(result)
             else:
                 output.take(result)
 

@@ -85,13 +85,16 @@ class TensorRTDelegate:
         logged once. Raises ``DeviceError`` for one on another GPU.
         """
         inputs, outputs = args[: self.num_inputs], args[self.num_inputs :]
+        device, on_host = self.device, False
         for value in args:
-            self._check(value)
+            if value.device != device or value.layout is None:
+                self._check(value)
+                on_host = True
         if isinstance(self._engine, AbsentPayload):
             self._engine.run(outputs)
         else:
             self._engine.run(inputs, outputs)
-        if any([value.device.type == "cpu" for value in args]):
+        if on_host:
             self._count(inputs, outputs)
 
     def not_capturable(self, args: Sequence[Value]) -> str | None:

@@ -99,6 +99,11 @@ class TensorRTEngine:
             for names in self._names
         )
         self._shapes: list[torch.Size] | None = None
+        make: Any = torch.cuda.Event
+        #: recorded behind the copies to the GPU that nobody has waited for
+        self._arrival: torch.cuda.Event = make()
+        self._sent: torch.cuda.Event | None = None
+        self._sending = False
 
     @property
     def on_host(self) -> frozenset[str]:
@@ -108,24 +113,53 @@ class TensorRTEngine:
     def run(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
         """Run on values in the order of the bindings, which live in host memory or on the device."""
         with current_on(self._device):
+            if self._sending:  # by a call that failed
+                torch.cuda.synchronize()
+                self._sending = False
             for binding, value in zip(self._inputs, inputs, strict=True):
-                self._set_input(binding, value)
+                if not self._rebind(binding, value.tensor):
+                    self._set_input(binding, value)
             if self._shapes is None:
                 self._shapes = [self._shape(binding) for binding in self._outputs]
-            targets = [
-                self._set_output(binding, value, shape)
-                for binding, value, shape in zip(
-                    self._outputs, outputs, self._shapes, strict=True
-                )
-            ]
+                for binding, shape in zip(self._outputs, self._shapes, strict=True):
+                    binding.shape = shape
+            # What isn't written to the program's own memory, and has to be copied there.
+            scratch = []
+            for binding, value in zip(self._outputs, outputs, strict=True):
+                if not self._rebind(binding, value.tensor):
+                    target = self._set_output(binding, value)
+                    if target is not value.data:
+                        scratch.append((binding, value, target))
             for output, source in self._aliases:
-                self._share(self._inputs[source], targets[output])
+                self._share(self._inputs[source], self._outputs[output])
             stream = torch._C._cuda_getCurrentRawStream(self._device.index)
             if not self._asked(self._context.execute_async_v3, stream):
                 raise ProgramError(
                     f"{self._name}: the engine failed to run: {self._log.reason()}"
                 )
-            self._hand_over(outputs, targets)
+            if scratch or self._host or self._sending:
+                self._hand_over(scratch)
+
+    def _rebind(self, binding: Binding, tensor: torch.Tensor) -> bool:
+        """Bind a tensor as the last one was: dense, aligned, on the GPU, and of the same shape.
+
+        Returns:
+            False if it isn't, and nothing was done.
+        """
+        if tensor.shape != binding.shape or binding.on_host:
+            return False
+        if tensor is binding.held:
+            return True
+        address = tensor.data_ptr()
+        if (
+            address % ALIGNMENT
+            or not address
+            or not tensor.is_cuda
+            or not tensor.is_contiguous()
+        ):
+            return False
+        self._bind(binding, tensor)
+        return True
 
     def _set_input(self, binding: Binding, value: Value) -> None:
         tensor = value.tensor
@@ -141,7 +175,7 @@ class TensorRTEngine:
                 tensor = tensor.clone()
                 self._shapes = None
         elif not tensor.is_cuda:
-            tensor = binding.staged.send(tensor)
+            tensor = self._send(binding, tensor)
         elif tensor.data_ptr() % ALIGNMENT:
             tensor = tensor.clone()
         if tensor.shape != binding.shape:
@@ -172,11 +206,10 @@ class TensorRTEngine:
             )
         return torch.Size(shape)
 
-    def _set_output(
-        self, binding: Binding, value: Value, shape: torch.Size
-    ) -> torch.Tensor:
+    def _set_output(self, binding: Binding, value: Value) -> torch.Tensor:
         """Bind the value's own memory if the engine can write to it, else other memory."""
-        tensor = value.tensor
+        tensor, shape = value.tensor, binding.shape
+        assert shape is not None
         if tensor.shape != shape:
             tensor = value.resize(shape)
         ours = tensor.is_contiguous() and (
@@ -191,24 +224,29 @@ class TensorRTEngine:
         self._bind(binding, tensor)
         return tensor
 
-    def _share(self, source: Binding, target: torch.Tensor) -> None:
+    def _share(self, source: Binding, output: Binding) -> None:
         """Have an input read and written in the memory of the output that is the same tensor."""
-        held = source.held
-        assert held is not None
+        held, target = source.held, output.held
+        assert held is not None and target is not None
         if held.data_ptr() != target.data_ptr():
             target.copy_(held)
             self._bind(source, target)
 
+    def _send(self, binding: Binding, tensor: torch.Tensor) -> torch.Tensor:
+        """Enqueue a copy of a host tensor to the GPU, once the last call's have arrived there."""
+        if self._sent is not None:
+            self._sent.synchronize()
+            self._sent = None
+        self._sending = True
+        return binding.staged.enqueue(tensor)
+
     def _hand_over(
-        self, outputs: Sequence[Value], targets: Sequence[torch.Tensor]
+        self, scratch: Sequence[tuple[Binding, Value, torch.Tensor]]
     ) -> None:
         """Copy to the values what was not written to their own memory, waiting for it once."""
         arriving = []
-        waits = False
-        for binding, value, target in zip(self._outputs, outputs, targets, strict=True):
-            waits |= binding.on_host
-            if target is value.data:
-                continue
+        waits = any([binding.on_host for binding in self._outputs])
+        for binding, value, target in scratch:
             if value.tensor.is_cuda or binding.on_host:
                 arriving.append((value, target))
             else:
@@ -216,21 +254,25 @@ class TensorRTEngine:
                 waits = True
         if waits:
             torch.cuda.current_stream().synchronize()
+        elif self._sending:
+            self._sent = self._arrival
+            self._sent.record()
+        self._sending = False
         for value, result in arriving:
             value.tensor.copy_(result)
 
     def _bind(self, binding: Binding, tensor: torch.Tensor) -> None:
         # An empty tensor has no address, and TensorRT takes none that is null.
         address = tensor.data_ptr() or self._one_byte.data_ptr()
-        binding.held = tensor
         if address != binding.address:
-            binding.address = 0
+            binding.address, binding.held = 0, None
             if not self._asked(self._context.set_tensor_address, binding.name, address):
                 raise ProgramError(
                     f"{self._name}: the memory of {binding.name} was refused: "
                     f"{self._log.reason()}"
                 )
             binding.address = address
+        binding.held = tensor
 
     def _asked(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call TensorRT. Its own exceptions say less than its log."""
