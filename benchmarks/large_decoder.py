@@ -1,4 +1,4 @@
-"""A decoder of 374 million parameters, compiled and exported: seconds, and memory at its peak.
+"""A decoder of 374 million parameters, compiled and exported: seconds by the clock and of the processor, peak memory.
 
 In two steps, and in one: ``to_edge_transform_and_lower`` with a ``TensorRTPartitioner`` that compiles.
 Each way has a process of its own, since a peak is never given back. Engines are emulated, so
@@ -61,8 +61,8 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _GIB
 
 
-def measure(way: str) -> list[tuple[str, float, float]]:
-    """Return per stage its name, its seconds and the process's peak in GiB once it is over.
+def measure(way: str) -> list[tuple[str, float, float, float]]:
+    """Return per stage its name, seconds, seconds of CPU, and the process's peak so far in GiB.
 
     Args:
         way: One of :data:`WAYS`.
@@ -73,16 +73,17 @@ def measure(way: str) -> list[tuple[str, float, float]]:
 
     from torchtrt_executorch import emulated_engines
 
-    rows: list[tuple[str, float, float]] = []
+    rows: list[tuple[str, float, float, float]] = []
     torch.manual_seed(0)
     model = Decoder().eval()
     tokens = torch.arange(TOKENS)[None]
-    rows.append(("the model itself", 0.0, _peak()))
+    rows.append(("the model itself", 0.0, 0.0, _peak()))
 
     def timed(name: str, stage: Any) -> Any:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         result = stage()
-        rows.append((name, time.perf_counter() - start, _peak()))
+        seconds = time.perf_counter() - start
+        rows.append((name, seconds, time.process_time() - used, _peak()))
         return result
 
     settings = {"min_block_size": 1, "target_executorch": True}
@@ -112,9 +113,9 @@ def main() -> None:
     for way in WAYS:
         command = [sys.executable, *module, "--measure", way]
         process = subprocess.run(command, capture_output=True, text=True, check=True)
-        print(f"{way:<20}{'seconds':>10}{'peak GiB':>10}")
-        for name, seconds, peak in json.loads(process.stdout.splitlines()[-1]):
-            print(f"{name:<20}{seconds:>10.1f}{peak:>10.1f}")
+        print(f"{way:<20}{'seconds':>10}{'of CPU':>10}{'peak GiB':>10}")
+        for name, *figures in json.loads(process.stdout.splitlines()[-1]):
+            print(f"{name:<20}" + "".join(f"{figure:>10.1f}" for figure in figures))
 
 
 if __name__ == "__main__":
