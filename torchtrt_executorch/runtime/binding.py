@@ -129,8 +129,8 @@ class Binder:
         decoded = self._each(
             [lambda call=call: self._decode(call, len(calls)) for call in calls]  # type: ignore[misc]
         )
-        if not self._placement.simulate:
-            self._see_through_transposes(decoded)
+        if self._compiled:  # what is small may be part of a segment
+            self._see_through_transposes(decoded, frozenset(), SMALL)
         # Tensors without planned memory are given some for each call.
         unplanned = {
             id(value)
@@ -144,7 +144,9 @@ class Binder:
         known = frozenset(unplanned | in_all)
         if self._compiled:
             self.segments = self._find_segments(decoded)
-        inside = {index for span in self.segments for index in span}
+        inside = frozenset(index for span in self.segments for index in span)
+        if not self._placement.simulate:
+            self._see_through_transposes(decoded, inside, 0)
         return self._each(
             [
                 (
@@ -222,21 +224,24 @@ class Binder:
             return Instruction(step.name, [value], [value], lambda _: step)
         raise ProgramError(f"is of the unknown kind {type(call).__name__}")
 
-    def _see_through_transposes(self, decoded: list[Instruction]) -> None:
-        """Have views of constants stand for their copies."""
+    def _see_through_transposes(
+        self, decoded: list[Instruction], inside: frozenset[int], least: int
+    ) -> None:
+        """Have views of constants, of ``least`` elements and more, stand for their copies.
+
+        But not in segments, which have the instructions ``inside``: those make their copies.
+        """
         held = [*self._plan.inputs, *self._plan.outputs]
         found = transposed_constants(
             decoded, [self._table.at(index, "an input or output") for index in held]
         )
         for index, (view, readers) in found.items():
-            each = decoded[index]
-            # A small one, and what reads it, may be part of a segment, which has to have the copy.
-            if self._compiled and view.numel() <= SMALL:
+            if view.numel() < least or not inside.isdisjoint((index, *readers)):
                 continue
-            each.touches[2].data = view
-            decoded[index] = replace(each, bind=_nothing, offer=_reads_a_view)
-            for reader in readers:
-                decoded[reader] = replace(decoded[reader], offer=_reads_a_view)
+            decoded[index].touches[2].data = view
+            for changed in (index, *readers):
+                decoded[changed] = replace(decoded[changed], offer=_reads_a_view)
+            decoded[index] = replace(decoded[index], bind=_nothing)
 
     def _find_segments(self, decoded: Sequence[Instruction]) -> dict[range, Segment]:
         """What ExecuTorch's runtime is to run as one."""

@@ -318,14 +318,14 @@ def test_an_error_names_the_instruction_and_changes_no_more_than_without() -> No
     value = compiled._steps[-1]
     object.__setattr__(value, "run", _raising)
     segment = _segments(compiled)[0]
-    segment._native.execute = _raising
+    segment._native.execute = segment._native.call = _raising
     with pytest.raises(InstructionError) as caught:
         compiled(torch.rand(3), torch.rand(4))
     last = len(compiled._steps) - 1
     assert f"instruction {last} ({compiled._steps[last].name})" in str(caught.value)
 
 
-def _raising() -> None:
+def _raising(*_: object) -> None:
     raise RuntimeError("failed with error 0x12")
 
 
@@ -381,3 +381,28 @@ def test_clones_run_side_by_side() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_goes_beside_cuda_graphs() -> None:
+    case = programs.named("xnnpack_between")
+    method = load(programs.build(case), compile=True, cuda_graphs=True).method()
+    assert method._segments
+    for inputs in case.calls():
+        _agree(load(programs.build(case)).method(), method, *inputs)
+
+
+def test_a_shape_that_stays_is_told_once() -> None:
+    """And what came of it isn't fetched again."""
+    method = load(programs.build(programs.named("dynamic_view")), compile=True).method()
+    method(torch.rand(3, 6))
+    native, calls = _segments(method)[0]._native, []
+    for name in ("call", "get_outputs"):
+        original = getattr(native, name)
+
+        def counted(*args: Any, original: Any = original) -> Any:
+            calls.append(1)
+            return original(*args)
+
+        setattr(native, name, counted)
+    assert method(torch.ones(3, 6))[0].shape == (6, 3) and not calls
+    assert method(torch.ones(5, 6))[0].shape == (10, 3) and len(calls) == 1

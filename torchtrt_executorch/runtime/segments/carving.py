@@ -70,6 +70,7 @@ class Carved:
         cells: Numbers that it reads.
         numbers: Numbers that it returns.
         sizes: Tensors whose sizes it returns after the numbers.
+        settled: Whether what it returns follows from shapes and numbers alone.
     """
 
     program: PTEFile
@@ -78,6 +79,7 @@ class Carved:
     cells: list[Value] = field(default_factory=list)
     numbers: list[Value] = field(default_factory=list)
     sizes: list[Value] = field(default_factory=list)
+    settled: bool = True
 
     def serialize(self) -> bytes:
         """The program's ``.pte``."""
@@ -122,7 +124,7 @@ class _Carver:
         written: dict[int, Value] = {}
         for call in calls:
             for value in flat(call.reads):
-                if _grows(value) and not {id(value)} & (
+                if grows(value) and not {id(value)} & (
                     written.keys() | self._places.keys()
                 ):
                     self._made.shaped.append(value)
@@ -147,7 +149,7 @@ class _Carver:
                 self._made.numbers.append(value)
                 outputs.append(self._place(value))
         for value in leaving:
-            if _grows(value):
+            if grows(value):
                 assert value.layout is not None
                 self._made.sizes.append(value)
                 for dim in range(len(value.layout.sizes)):
@@ -213,6 +215,8 @@ class _Carver:
             args[index], target = self._add(own), args[index]
             copies.append((args[index], target))
         self._arena = max(self._arena, used)
+        # XNNPACK infers shapes from shapes; what others do isn't known.
+        self._made.settled &= payload.backend_id == "XnnpackBackend"
         blob = bytes(payload.payload)
         self._name_data(payload, blob)
         self._delegates.append(_backend_delegate(payload, len(self._blobs)))
@@ -282,7 +286,8 @@ def flat(values: Sequence[Value]) -> list[Value]:
     return flat
 
 
-def _grows(value: Value) -> bool:
+def grows(value: Value) -> bool:
+    """Whether it is a tensor whose shape changes from call to call."""
     return value.layout is not None and not value.layout.static
 
 

@@ -13,6 +13,7 @@ from torchtrt_executorch.runtime.segments.carving import (
     Carved,
     carve,
     flat,
+    grows,
 )
 from torchtrt_executorch.runtime.segments.native import Native, Segment
 from torchtrt_executorch.runtime.segments.operators import VIEW
@@ -20,20 +21,14 @@ from torchtrt_executorch.runtime.values import Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
-#: Microseconds, roughly, on the machine that ``MOST_ELEMENTS`` was measured on. Interpreted: a kernel,
-#: an operator on numbers, a delegate as a program of its own.
-_KERNEL, _NUMBER, _DELEGATE = 4.0, 0.7, 8.0
+#: Microseconds, roughly, on the machine of ``operators.py``. One by one: a kernel, a tensor that changes
+#: its shape, an operator on numbers, a delegate as a program of its own.
+_KERNEL, _RESIZED, _NUMBER, _DELEGATE = 4.0, 3.0, 0.7, 8.0
 #: As one: entering it, an instruction of it; fetching results, one result; telling it about tensors,
-#: one tensor; handing in a number.
-_ENTER, _STEP, _FETCH, _RESULT, _TELL, _TENSOR, _CELL = (
-    2.2,
-    0.2,
-    2.2,
-    0.1,
-    2.2,
-    0.8,
-    0.2,
-)
+#: one tensor; a shape that may be another one from call to call; handing in a number.
+_ENTER, _STEP, _FETCH, _RESULT, _TELL, _TENSOR, _SHAPE, _CELL = (
+    2.2, 0.2, 2.2, 0.1, 3.0, 1.2, 2.0, 0.2,
+)  # fmt: skip
 
 
 class Decoded(Protocol):
@@ -178,16 +173,16 @@ class _Chooser:
             if not isinstance(call, Call):
                 start = index + 1
                 continue
-            grows = [v for v in call.writes if v.layout and not v.layout.static]
+            growing = [v for v in call.writes if grows(v)]
             reads = {id(v) for v in _tensors(call.reads)}
             # Where it is told to be as it is read, there would be no room to grow.
-            if any(id(v) in read_first or id(v) in reads - written for v in grows):
+            if any(id(v) in read_first or id(v) in reads - written for v in growing):
                 spans.append(range(start, index))
                 start = index
                 read_first, written = set(), set()
             read_first |= reads - written
             written |= {id(v) for v in call.writes}
-            if any(id(v) in reads and id(v) in read_first for v in grows):
+            if any(id(v) in reads and id(v) in read_first for v in growing):
                 start = index + 1
                 read_first, written = set(), set()
         spans.append(range(start, len(self._calls)))
@@ -205,6 +200,7 @@ class _Chooser:
     def _gains(self, span: range, carved: Carved) -> bool:
         """Whether it is quicker as one."""
         calls = [self._calls[index] for index in span]
+        written = [v for c in calls if isinstance(c, Call) for v in c.writes]
         numbers = sum(
             call.payload is None and all(v.layout is None for v in call.writes)
             for call in calls
@@ -213,6 +209,7 @@ class _Chooser:
         delegates = sum(isinstance(c, Call) and c.payload is not None for c in calls)
         kernels = len(calls) - numbers - delegates
         apart = _KERNEL * kernels + _NUMBER * numbers + _DELEGATE * delegates
+        apart += _RESIZED * sum(grows(v) for v in carved.tensors if v in written)
         together = _ENTER + _STEP * len(calls) + _CELL * len(carved.cells)
         results = len(carved.numbers) + sum(
             len(v.layout.sizes) for v in carved.sizes if v.layout
@@ -223,7 +220,8 @@ class _Chooser:
             not (v.planned or v.constant) for v in carved.tensors
         )
         if told:
-            together += _TELL + _TENSOR * len(carved.tensors)
+            shapes = len(carved.shaped) + len(carved.sizes)
+            together += _TELL + _TENSOR * len(carved.tensors) + _SHAPE * shapes
         return together < apart
 
 

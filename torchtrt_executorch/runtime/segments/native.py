@@ -6,6 +6,7 @@ from typing import Any, Sequence
 
 import numpy
 import torch
+from executorch.exir import schema
 
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.segments.carving import NUMBERS, Carved
@@ -20,7 +21,7 @@ class Native:
     ``ProgramError`` if it refuses it.
 
     Attributes:
-        execute, set_inputs, get_outputs: The method's own.
+        call, execute, get_outputs: The method's own. ``call`` sets its inputs first.
         user: The segment whose tensors are set.
     """
 
@@ -35,7 +36,7 @@ class Native:
                 f"{name}: ExecuTorch's runtime refuses it: {error}"
             ) from error
         self.execute = method._method.execute
-        self.set_inputs = method._method.set_inputs
+        self.call = method._method.call
         self.get_outputs = method._method.get_outputs
         self.user: Segment | None = None
         # A method reads its program's bytes until it is gone, and keeps neither alive: attributes
@@ -56,23 +57,30 @@ class Segment:
         self._native = native
         self._carved = carved
         self._given: list[torch.Tensor | None] = []
-        #: Place, value, and the object that was there: the memory is another's if the object is.
-        self._loose: list[tuple[int, Value]] = []
+        #: Those whose object is looked at: the memory is another's if the object is.
+        self._loose = [v for v in carved.tensors if id(v) not in steady]
         self._seen: list[object] = []
-        self._shapes: list[torch.Size | None] = []
+        self._shapes: list[torch.Size] = []
         shaped = {id(value) for value in carved.shaped}
+        #: Places and values of those to look up anew, at their present shape or at the largest.
         self._shaped: list[tuple[int, Value]] = []
+        self._whole: list[tuple[int, Value]] = []
         for place, value in enumerate(carved.tensors):
             if id(value) in shaped:
                 self._shaped.append((place, value))
             elif id(value) not in steady:
-                self._loose.append((place, value))
+                self._whole.append((place, value))
             self._given.append(_whole(value) if id(value) in steady else None)
         #: Tensors without planned memory have another one for each call.
         self._anew = not all(
             value.planned or value.constant or id(value) in steady
             for value in carved.tensors
         )
+        self._returns = bool(carved.numbers or carved.sizes)
+        #: Shapes and numbers are made of those that go in: with the same they are what they were.
+        self._settled = carved.settled
+        self._numbers: list[tuple[Value, Any]] = []
+        self._sizes: list[tuple[Value, tuple[int, ...]]] = []
         self._cells: list[tuple[Value, type, Any]] = []
         for value in carved.cells:
             cell: Any = numpy.zeros((), _DTYPES[type(value.data)])
@@ -81,30 +89,51 @@ class Segment:
 
     def run(self) -> None:
         """Run it. ``ProgramError`` if an instruction fails, or something isn't as planned."""
+        native = self._native
+        try:
+            same = self._same_numbers()
+            if self._anew or native.user is not self or self._moved():
+                self._look()
+                self._keep(native.call(self._given, False))
+                native.user = self
+            else:
+                native.execute()
+                if self._returns and not (same and self._settled):
+                    self._keep(native.get_outputs(False))
+        except BaseException:
+            native.user = None
+            raise
+        for value, number in self._numbers:
+            value.data = number
+        for value, shape in self._sizes:
+            if value.tensor.shape != shape:
+                value.resize(shape)
+
+    def _same_numbers(self) -> bool:
+        """Hand the numbers in. Whether they are those of the last time."""
+        same = True
         for value, kind, cell in self._cells:
             if type(value.data) is not kind:
                 raise ProgramError(
                     f"{value.name} is {value.data!r} where the program says {kind.__name__}"
                 )
-            cell[()] = value.data
-        native = self._native
-        if self._anew or native.user is not self or self._moved():
-            self._set()
-        native.execute()
-        carved = self._carved
-        if carved.numbers or carved.sizes:
-            results = native.get_outputs(False)
-            place = len(carved.numbers)
-            for value, number in zip(carved.numbers, results, strict=False):
-                value.data = number
-            for value in carved.sizes:
-                end = place + value.tensor.dim()
-                value.resize(results[place:end])
-                place = end
+            if cell[()] != value.data:
+                cell[()], same = value.data, False
+        return same
+
+    def _keep(self, results: Sequence[Any]) -> None:
+        """Note what the program has returned: numbers, and the sizes of tensors."""
+        carved, place = self._carved, len(self._carved.numbers)
+        self._numbers = list(zip(carved.numbers, results, strict=False))
+        self._sizes = []
+        for value in carved.sizes:
+            end = place + value.tensor.dim()
+            self._sizes.append((value, tuple(results[place:end])))
+            place = end
 
     def _moved(self) -> bool:
         """Whether a tensor has another place or shape than the last time."""
-        for (_, value), seen in zip(self._loose, self._seen, strict=True):
+        for value, seen in zip(self._loose, self._seen, strict=True):
             if value.data is not seen:
                 return True
         for (_, value), shape in zip(self._shaped, self._shapes, strict=True):
@@ -112,18 +141,16 @@ class Segment:
                 return True
         return False
 
-    def _set(self) -> None:
-        self._native.user = None
-        for place, value in self._loose:
+    def _look(self) -> None:
+        """Find what isn't where it was, or has another shape."""
+        for value in self._loose:
             _on_host(value)
+        for place, value in self._whole:
             self._given[place] = _whole(value)
         for place, value in self._shaped:
-            _on_host(value)
             self._given[place] = _as_read(value)
-        self._native.set_inputs(self._given)
-        self._seen = [value.data for _, value in self._loose]
+        self._seen = [value.data for value in self._loose]
         self._shapes = [value.data.shape for _, value in self._shaped]
-        self._native.user = self
 
 
 def _on_host(value: Value) -> None:
@@ -136,12 +163,18 @@ def _on_host(value: Value) -> None:
 
 def _whole(value: Value) -> torch.Tensor:
     """The tensor's memory at its largest shape, in the order that ExecuTorch's Python API takes."""
-    assert value.layout is not None
-    return _dense(value.tensor, value.layout.sizes)
+    layout, tensor = value.layout, value.tensor
+    assert layout is not None
+    unbounded = layout.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND
+    if unbounded and not (value.planned or value.constant):
+        tensor.resize_(layout.sizes)  # for want of a bound it has no memory yet
+    return _dense(tensor, layout.sizes)
 
 
 def _as_read(value: Value) -> torch.Tensor:
-    return _dense(value.tensor, tuple(value.tensor.shape))
+    tensor = value.tensor
+    # Never the caller's own object, which may be a subclass's.
+    return tensor.detach() if tensor.is_contiguous() else _dense(tensor, tensor.shape)
 
 
 def _dense(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
