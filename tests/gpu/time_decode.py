@@ -1,6 +1,6 @@
 """A Llama's decode step on a GPU: where its cache lives, and what that costs.
 
-    PYTHONPATH=. python tests/gpu/time_decode.py [--layers 16] [--tokens 64]
+    PYTHONPATH=. python tests/gpu/time_decode.py [--layers 16] [--tokens 64] [--only CASE]
 
 CUDA delegates are compiled where this runs, in bfloat16, over transformers' static cache. A row has
 tokens a second and the bytes that a step copies between host and GPU; its tokens have to be eager's.
@@ -185,6 +185,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--only", metavar="CASE")
     arguments = parser.parse_args()
     llama = model(arguments.layers, arguments.length, DEVICE)
     count = sum(each.numel() for each in llama.parameters())
@@ -210,6 +211,8 @@ def main() -> None:
     }
     failed = 0
     for name, (owned, on_host) in cases.items():
+        if arguments.only not in (None, name):
+            continue
         started = time.perf_counter()
         on_cpu = exportable(model(arguments.layers, arguments.length, "cpu"))
         program = export(on_cpu, (), named, strict=True)  # lowering uses it up

@@ -76,6 +76,7 @@ class Binder:
         lent: The ``id`` of each value whose memory another one may be given.
         moved: The ``id`` of each value that something else than a delegate gives other memory.
         segments: What ExecuTorch's runtime runs as one, by the instructions' indices.
+        destinations: The indices of instructions that others jump to.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Binder:
         self._loaded = loaded
         self._compiled = compiled
         self.segments: dict[range, Segment] = {}
+        self.destinations: set[int] = set()
         self._file = file
         self._plan = table.plan
         self._table = table
@@ -214,6 +216,7 @@ class Binder:
                 )
             condition = self._table.at(call.cond_value_index, "a jump")
             destination = call.destination_instruction
+            self.destinations.add(destination)
             step = jump_step(condition, destination, simulate)
             return Instruction(
                 step.name, [condition], (), lambda _: step, destination=destination

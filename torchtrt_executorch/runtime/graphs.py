@@ -1,9 +1,10 @@
 """CUDA graphs: delegates that follow each other on one GPU, captured and launched as one.
 
 A graph repeats what was enqueued while it was captured: the same kernels at the same addresses. What
-is planned stays where it is. What isn't (the caller's inputs, results) gets memory of the graph's
-own, copied to before a launch. There is a graph for each set of input shapes, made the second time
-that they are seen: the first call runs as without one, and has everything set up.
+is planned stays where it is, or, like state that changes places with its next value, is at one of a
+few places. What isn't planned (the caller's inputs, results) gets memory of the graph's own, copied to
+before a launch. There is a graph for each set of input shapes and places, made the second time that it
+is seen: the first call runs as without one, and has everything set up.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Callable, Protocol, Sequence, runtime_checkable
+from typing import Callable, Container, Protocol, Sequence, runtime_checkable
 
 import torch
 
@@ -63,12 +64,16 @@ class Graph:
 class Segment:
     """Calls of delegates, one after another, on one GPU.
 
+    ``moved`` has the ``id`` of every value that something else than a delegate gives other memory.
+
     Attributes:
         renewals: Give values that the calls write, and that aren't planned, memory for one call.
     """
 
-    def __init__(self, calls: Sequence[DelegateCall]) -> None:
+    def __init__(self, calls: Sequence[DelegateCall], moved: Container[int]) -> None:
         self._calls = calls
+        tensors = {id(value): value for call in calls for value in call.args}
+        self._moved = [v for v in tensors.values() if v.planned and id(v) in moved]
         self._device = calls[0].delegate.device
         written: set[int] = set()
         self._inputs: list[Value] = []
@@ -83,7 +88,8 @@ class Segment:
                 written.add(id(value))
         self.renewals: Sequence[Callable[[], None]] = ()
         self._graphs: OrderedDict[object, Graph] = OrderedDict()
-        self._last: object = None
+        self._seen: set[object] = set()
+        self._last_shapes: object = None
         self._refused = False
 
     @property
@@ -100,13 +106,17 @@ class Segment:
         ):
             self._run_each()
             return
-        key = tuple([value.data.shape for value in self._inputs])
+        shapes = tuple([value.data.shape for value in self._inputs])
+        key = shapes, *[value.data.data_ptr() for value in self._moved]
         graph = self._graphs.get(key)
         if graph is None:
             # Engines take up new shapes in an ordinary run, which a capture can't have.
-            if key == self._last:
+            if shapes == self._last_shapes and key in self._seen:
                 graph = self._captured()
-            self._last = key
+            elif len(self._seen) == MAX_GRAPHS:
+                self._seen.clear()
+            self._seen.add(key)
+        self._last_shapes = shapes
         if graph is None:
             self._run_each()
             return
@@ -165,35 +175,32 @@ class Segment:
         return Graph(graph, inputs, results)
 
 
-def why_not(call: DelegateCall, replaced: frozenset[int]) -> str | None:
-    """Why a delegate's call can't be part of a graph, or None if it can.
-
-    ``replaced`` has the ``id`` of every value whose memory something else than a delegate replaces.
-    """
+def why_not(call: DelegateCall) -> str | None:
+    """Why a delegate's call can't be part of a graph, or None if it can."""
     for value in call.args:
         if value.layout is None:
             return f"{value.name} is a number, which a graph would keep"
-        if value.planned and id(value) in replaced:
-            return f"the memory of {value.name} is another one from call to call"
     delegate = call.delegate
     if not isinstance(delegate, Capturable) or delegate.device.type != "cuda":
         return "it is none of a GPU's that says it can be captured"
     return delegate.not_capturable(call.args)
 
 
-def segments(
-    calls: Sequence[DelegateCall | None], replaced: frozenset[int]
+def captured(
+    calls: Sequence[DelegateCall | None],
+    moved: Container[int],
+    destinations: Container[int],
 ) -> dict[range, Segment]:
-    """Return what can be captured of a straight line of instructions, by their indices.
+    """Return what can be captured of a method's instructions, by their indices.
 
-    ``calls`` has a delegate's call, or None, for each instruction. Says in the log what can't be
-    captured, and why.
+    ``calls`` has a delegate's call, or None, for each instruction; ``destinations`` the indices that
+    jumps go to. ``moved`` is :class:`Segment`'s. Says in the log what can't be captured, and why.
     """
     found: dict[range, Segment] = {}
     start: int | None = None
     reached: list[DelegateCall] = []
     for index, call in enumerate([*calls, None]):
-        reason = None if call is None else why_not(call, replaced)
+        reason = None if call is None else why_not(call)
         if call is not None and reason is not None:
             logger.warning("%s is left out of CUDA graphs: %s", call.name, reason)
             call = None
@@ -202,8 +209,9 @@ def segments(
             and bool(reached)
             and call.delegate.device != reached[0].delegate.device
         )
-        if start is not None and (call is None or elsewhere):
-            found[range(start, index)] = Segment(reached)
+        ends = call is None or elsewhere or index in destinations
+        if start is not None and ends:
+            found[range(start, index)] = Segment(reached, moved)
             start, reached = None, []
         if call is not None:
             start = index if start is None else start

@@ -16,7 +16,7 @@ from torchtrt_executorch.runtime.calling import CallLock
 from torchtrt_executorch.runtime.delegates import Delegate
 from torchtrt_executorch.runtime.errors import InstructionError, ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
-from torchtrt_executorch.runtime.graphs import segments
+from torchtrt_executorch.runtime.graphs import captured
 from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.segments.faults import find_fault
@@ -93,7 +93,8 @@ class Method:
             logger.warning("%s is simulated, so nothing is compiled", self.name)
         binder = Binder(file, table, placement, recorder, stand_ins, loaded, compiled)
         self._steps: list[Step] = binder.bind()
-        self._segments = {span[0]: span for span in binder.segments}
+        #: what runs as one, by its first instruction
+        self._spans = {span[0]: span for span in binder.segments}
         self._delegates: dict[Key, Delegate] = binder.delegates
         self._devices = binder.devices()
         self._memory = table.memory() if self._devices else []
@@ -111,10 +112,8 @@ class Method:
         }
         # Memory that was made for this call alone is the caller's as it is.
         fresh = set(renewals) - binder.lent - binder.moved
-        if options.cuda_graphs and self._straight:
-            fresh -= self._capture(binder.moved, renewals)
-        elif options.cuda_graphs:
-            logger.warning("%s has jumps, which no CUDA graph has", self.name)
+        if options.cuda_graphs:
+            fresh -= self._capture(binder, renewals)
         self._renewals = list(renewals.values())
         once = Counter(map(id, self._outputs))
         self._own = [id(v) in fresh and once[id(v)] == 1 for v in self._outputs]
@@ -201,7 +200,7 @@ class Method:
 
     def _named(self, error: Exception) -> ProgramError:
         """``error``, with the instruction that has failed."""
-        span = self._segments.get(self._position)
+        span = self._spans.get(self._position)
         where = self._where()
         if span is not None and not isinstance(error, ProgramError):
             where = f"{self.name}: instructions {span[0]} to {span[-1]}"
@@ -215,14 +214,15 @@ class Method:
         return kind(f"{where}: {error}")
 
     def _capture(
-        self, moved: set[int], renewals: dict[int, Callable[[], None]]
+        self, binder: Binder, renewals: dict[int, Callable[[], None]]
     ) -> set[int]:
         """Have delegates run as CUDA graphs; return the ``id`` of values that graphs keep.
 
         Those need no memory of a call's own where a graph is launched, and are taken out of
         ``renewals``: what runs the graphs sees to them.
         """
-        found = segments([step.call for step in self._steps], frozenset(moved))
+        calls = [step.call for step in self._steps]
+        found = captured(calls, binder.moved, binder.destinations)
         kept: set[int] = set()
         runs: dict[int, Callable[[], int | None]] = dict(self._runs)
         for span, segment in found.items():
@@ -232,6 +232,7 @@ class Method:
             written = {id(value) for value in segment.outputs}
             segment.renewals = [renewals.pop(v) for v in written if v in renewals]
             kept |= written
+            self._spans[span[0]] = span
         self._runs = list(runs.items())
         return kept
 
@@ -240,7 +241,7 @@ class Method:
         runs = dict(self._runs)
         counts = [0] * len(self._steps)
         lengths = [1] * len(self._steps)
-        for start, span in self._segments.items():
+        for start, span in self._spans.items():
             lengths[start] = len(span)
         position = executed = 0
         while position < len(counts):
@@ -251,7 +252,7 @@ class Method:
             counts[position] += 1
             target = runs[position]()
             position = position + lengths[position] if target is None else target
-        for span in self._segments.values():
+        for span in self._spans.values():
             for index in span:
                 counts[index] = counts[span[0]]
         return counts
