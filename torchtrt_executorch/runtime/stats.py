@@ -67,7 +67,8 @@ class Tally:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.calls = 0
-        self._steps = steps
+        # Not the steps: the delegates that they run keep the recorder, which keeps this.
+        self._steps = [(step.kind, step.name) for step in steps]
         self._branching = 0
         self._runs = [0] * len(steps)
 
@@ -84,9 +85,9 @@ class Tally:
     def of(self, kind: Kind) -> Counter[str]:
         """How often the steps of one kind ran, by name."""
         counts: Counter[str] = Counter()
-        for step, runs in zip(self._steps, self._runs, strict=True):
-            if step.kind is kind and runs + self.calls:
-                counts[step.name] += runs + self.calls
+        for (of, name), runs in zip(self._steps, self._runs, strict=True):
+            if of is kind and runs + self.calls:
+                counts[name] += runs + self.calls
         return counts
 
 

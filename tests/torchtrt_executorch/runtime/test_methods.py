@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from typing import Any, Callable
 
 import pytest
@@ -130,6 +132,25 @@ def test_threads_take_turns() -> None:
     for thread in threads:
         thread.join()
     assert sorted(seen) == list(range(1, 81))
+
+
+@pytest.mark.parametrize("options", [{}, {"compile": True}, {"cuda_graphs": True}])
+def test_delegates_go_with_their_program(options: Any) -> None:
+    """Not with Python's next collection, which may come while TensorRT holds a lock."""
+    pte = programs.build(programs.named("xnnpack_mlp"))
+    gc.collect()
+    gc.disable()
+    try:
+        program = load(pte, **options)
+        method = program.method()
+        method(torch.randn(3, 8))
+        method.clone()(torch.randn(3, 8))
+        kept = [weakref.ref(each) for each in method._delegates.values()]
+        kept.append(weakref.ref(method))
+        del program, method
+        assert [each() for each in kept] == [None] * len(kept)
+    finally:
+        gc.enable()
 
 
 def test_tensors_without_elements() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torchtrt_executorch.host.builder import TENSORRT, Builder
@@ -52,9 +55,10 @@ class Log:
 
         class Logger(trt.ILogger):  # type: ignore[misc,name-defined]
             def log(self, severity: Any, message: str) -> None:
-                logger.log(levels[severity], "%s: %s", name, message)
-                if severity in serious:
-                    errors.append(message.strip())
+                with uncollected():
+                    logger.log(levels[severity], "%s: %s", name, message)
+                    if severity in serious:
+                        errors.append(message.strip())
 
         self.logger = Logger()
 
@@ -63,6 +67,22 @@ class Log:
         said = "; ".join(self._errors)
         self._errors.clear()
         return said or "it gives no reason"
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Have nothing collected meanwhile.
+
+    TensorRT logs while it holds its lock. Were another engine among the garbage that Python finds
+    in there, its destructor would wait for that lock for good.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def deserialized(
@@ -75,8 +95,9 @@ def deserialized(
     runtime: Any = None
     engine: Any = None
     try:
-        runtime = trt.Runtime(log.logger)
-        engine = runtime.deserialize_cuda_engine(plan)
+        with uncollected():
+            runtime = trt.Runtime(log.logger)
+            engine = runtime.deserialize_cuda_engine(plan)
     except Exception as error:  # pybind11 has several for a null pointer
         raise ProgramError(f"{name}: {log.reason()} ({error})") from error
     if engine is None:
