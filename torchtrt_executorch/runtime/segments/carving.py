@@ -20,24 +20,22 @@ from typing import Any, Callable, Mapping, Sequence
 from executorch.exir import schema
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
-from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.scalar_type import ScalarType
-from executorch.exir.tensor import make_allocation_info, scalar_type_enum
+from executorch.exir.tensor import make_allocation_info
 
 from torchtrt_executorch.runtime.delegates import Payload
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.segments.serialized import (
+    NUMBERS,
+    backend_delegate,
+    bare_tensor,
+    literal,
+    tensor_of,
+)
 from torchtrt_executorch.runtime.values import Boxed, Value
 
 _ALIGNMENT = 16
 #: Bytes of an element of the widest dtype.
 _WIDEST = 16
-
-#: The dtype of a tensor that hands in a number, and the number's own kind of value.
-NUMBERS: dict[type, tuple[ScalarType, Callable[[Any], Any]]] = {
-    bool: (ScalarType.BOOL, schema.Bool),
-    int: (ScalarType.LONG, schema.Int),
-    float: (ScalarType.DOUBLE, schema.Double),
-}
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class _Carver:
     def _make(self, value: Value, computed_before: bool) -> int:
         data = value.data
         if value.layout is not None:
-            index = self._add(_tensor(value))
+            index = self._add(tensor_of(value))
             self._inputs.append(index)
             self._made.tensors.append(value)
             return index
@@ -185,13 +183,13 @@ class _Carver:
             dtype, wrap = NUMBERS[type(data)]
             index = self._add(wrap(data))
             if computed_before:
-                cell = self._add(_bare_tensor(dtype, (), ()))
+                cell = self._add(bare_tensor(dtype, (), ()))
                 self._cells.append(cell)
                 self._made.cells.append(value)
                 load = self._call("aten::_local_scalar_dense", [cell, index])
                 self._before.append(load)
             return index
-        return self._add(_literal(value))
+        return self._add(literal(value))
 
     def _call(self, name: str, args: list[int]) -> schema.Instruction:
         index = self._operators.setdefault(name, len(self._operators))
@@ -209,7 +207,7 @@ class _Carver:
                 raise ProgramError(
                     f"{value.name} is a delegate's output, but no tensor"
                 )
-            own = _tensor(value)
+            own = tensor_of(value)
             own.allocation_info = make_allocation_info(1, used)
             used += math.prod(value.layout.sizes) * _WIDEST + _ALIGNMENT
             args[index], target = self._add(own), args[index]
@@ -219,7 +217,7 @@ class _Carver:
         self._made.settled &= payload.backend_id == "XnnpackBackend"
         blob = bytes(payload.payload)
         self._name_data(payload, blob)
-        self._delegates.append(_backend_delegate(payload, len(self._blobs)))
+        self._delegates.append(backend_delegate(payload, len(self._blobs)))
         self._blobs.append(schema.BackendDelegateInlineData(blob))
         self._instructions.append(
             schema.Instruction(schema.DelegateCall(len(self._delegates) - 1, args))
@@ -289,50 +287,3 @@ def flat(values: Sequence[Value]) -> list[Value]:
 def grows(value: Value) -> bool:
     """Whether it is a tensor whose shape changes from call to call."""
     return value.layout is not None and not value.layout.static
-
-
-def _backend_delegate(payload: Payload, blob: int) -> schema.BackendDelegate:
-    return schema.BackendDelegate(
-        id=payload.backend_id,
-        processed=schema.BackendDelegateDataReference(schema.DataLocation.INLINE, blob),
-        compile_specs=[CompileSpec(k, v) for k, v in payload.compile_specs.items()],
-    )
-
-
-def _literal(value: Value) -> Any:
-    data = value.data
-    if type(data) in NUMBERS:
-        return NUMBERS[type(data)][1](data)
-    if data is None:
-        return schema.Null()
-    if isinstance(data, str):
-        return schema.String(data)
-    if isinstance(data, list):
-        floats = bool(data) and isinstance(data[0], float)
-        return schema.DoubleList(data) if floats else schema.BoolList(data)
-    raise ProgramError(f"{value.name} can't be handed to ExecuTorch's runtime")
-
-
-def _tensor(value: Value) -> schema.Tensor:
-    layout = value.layout
-    assert layout is not None
-    dtype = scalar_type_enum(layout.dtype)
-    tensor = _bare_tensor(dtype, layout.sizes, layout.dim_order)
-    tensor.shape_dynamism = layout.dynamism
-    return tensor
-
-
-def _bare_tensor(
-    dtype: ScalarType, sizes: Sequence[int], dim_order: Sequence[int]
-) -> schema.Tensor:
-    return schema.Tensor(
-        scalar_type=dtype,
-        storage_offset=0,
-        sizes=list(sizes),
-        dim_order=list(dim_order),
-        requires_grad=False,
-        layout=0,
-        data_buffer_idx=0,
-        allocation_info=None,
-        shape_dynamism=schema.TensorShapeDynamism.STATIC,
-    )

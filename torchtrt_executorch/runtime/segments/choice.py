@@ -8,7 +8,6 @@ from typing import Any, Callable, Mapping, Protocol, Sequence
 
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.segments.carving import (
-    NUMBERS,
     Call,
     Carved,
     carve,
@@ -17,6 +16,7 @@ from torchtrt_executorch.runtime.segments.carving import (
 )
 from torchtrt_executorch.runtime.segments.native import Native, Segment
 from torchtrt_executorch.runtime.segments.operators import VIEW
+from torchtrt_executorch.runtime.segments.serialized import NUMBERS
 from torchtrt_executorch.runtime.values import Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")

@@ -9,7 +9,8 @@ import torch
 from executorch.exir import schema
 
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
-from torchtrt_executorch.runtime.segments.carving import NUMBERS, Carved
+from torchtrt_executorch.runtime.segments.carving import Carved
+from torchtrt_executorch.runtime.segments.serialized import NUMBERS
 from torchtrt_executorch.runtime.values import Value
 
 _DTYPES = {bool: numpy.bool_, int: numpy.int64, float: numpy.float64}
