@@ -247,7 +247,7 @@ def run(
                 plan.plan.chains[0].instructions *= 2
             try:
                 method = load(program(plan), compile=compile).method(name)
-                if compile and not method._segments:
+                if compile and not method._spans:
                     raise ProgramError("nothing is compiled")
                 assert not any(gap.any() for gap in method()), f"{name} {seed}"
                 ran += 1

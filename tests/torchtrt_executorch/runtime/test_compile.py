@@ -55,7 +55,7 @@ def _agree(
 
 def _compiled(method: Method) -> int:
     """How many of a method's instructions are part of a segment."""
-    return sum(len(span) for span in method._segments.values())
+    return sum(len(span) for span in method._spans.values())
 
 
 #: Those of the programs in which nothing small follows anything small that ExecuTorch's kernels do.
@@ -222,7 +222,7 @@ def test_shapes_grow_and_shrink_from_call_to_call() -> None:
     dim = Dim("rows", min=2, max=9)
     pte = _pte(programs.Lambda(model), (torch.rand(4, 3),), dynamic=(({0: dim},),))
     plain, compiled = _both(pte)
-    assert len(compiled._segments) == 2
+    assert len(compiled._spans) == 2
     for rows in (9, 2, 4, 4, 9, 3):
         (result,) = _agree(plain, compiled, torch.rand(rows, 3))
         assert result.shape == (rows, 2)
@@ -245,7 +245,7 @@ def test_numbers_go_in_and_come_out() -> None:
 
 
 def _segments(method: Method) -> list[Any]:
-    starts = method._segments
+    starts = method._spans
     return [run.__self__ for start, run in method._runs if start in starts]  # type: ignore[attr-defined]
 
 
@@ -349,14 +349,14 @@ def test_large_tensors_stay_torch_s(caplog: pytest.LogCaptureFixture) -> None:
     pte = _pte(programs.Lambda(lambda x: x.sin().cos().tanh()), (torch.rand(100_000),))
     with caplog.at_level(logging.INFO, "torchtrt_executorch.runtime"):
         method = load(pte, compile=True).method()
-    assert not method._segments
+    assert not method._spans
     assert "aten::sin.out: 100000 elements are more than" in caplog.text
 
 
 def test_a_simulation_compiles_nothing(caplog: pytest.LogCaptureFixture) -> None:
     pte = programs.build(programs.named("mlp"))
     method = load(pte, simulate_devices=True, compile=True).method()
-    assert not method._segments and "nothing is compiled" in caplog.text
+    assert not method._spans and "nothing is compiled" in caplog.text
 
 
 def test_clones_run_side_by_side() -> None:
@@ -386,7 +386,7 @@ def test_clones_run_side_by_side() -> None:
 def test_goes_beside_cuda_graphs() -> None:
     case = programs.named("xnnpack_between")
     method = load(programs.build(case), compile=True, cuda_graphs=True).method()
-    assert method._segments
+    assert method._spans
     for inputs in case.calls():
         _agree(load(programs.build(case)).method(), method, *inputs)
 

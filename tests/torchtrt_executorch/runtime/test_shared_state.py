@@ -50,7 +50,7 @@ def test_methods_share_state_as_their_memory_is_planned(shared, compile):
         return [float(call(name)[0][0]) for name in order]
 
     program = load(buffer, compile=compile)
-    assert bool(program.method("up")._segments) == compile
+    assert bool(program.method("up")._spans) == compile
     ours = results(lambda name: program.method(name)(X))
     assert ours == ([2.0, 2.0, 3.0, 5.0] if shared else [2.0, 1.0, 2.0, 3.0])
     if shared:
