@@ -2,6 +2,7 @@
 #   LANE=2.12, 2.13, 2.14, 2.13-rtx or 2.14-rtx: the upstream releases, constraints/LANE.txt;
 #   2.13-rtx where TensorRT-RTX has wheels, 2.13 elsewhere
 #   JOBS=2: test files that run at once
+#   TESTS="tests/py tests/exir": only these of `make test`
 #   PYTHON=python3.10 ... python3.13: the interpreter that the environment is made with
 
 DEFAULT := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),2.13-rtx,2.13)
@@ -38,7 +39,7 @@ demo: environment
 	@$(RUN)/python examples/detector.py
 
 test: environment
-	@$(PYTEST)
+	@$(PYTEST) $(TESTS)
 
 test-all: environment
 	@$(PYTEST) -m "slow or not slow"
