@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,6 +83,35 @@ def test_what_executorch_s_wheel_can_run_it_runs() -> None:
         model, dict(inputs), config=ExecutorchConfig(backend="xnnpack")
     )
     assert isinstance(exported.runners["model"].method, Method)
+
+
+@needs_exporter
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("triton") and shutil.which("g++")),
+    reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
+)
+def test_cuda_needs_no_gpu(tmp_path: Path) -> None:
+    """The delegate is compiled for the described GPU; without one a stand-in computes for it."""
+    from transformers import BertConfig, BertModel
+    from transformers.exporters.base import ExportedModel
+    from transformers.exporters.configs import ExecutorchConfig
+    from transformers.exporters.exporter_executorch import ExecutorchExporter
+
+    torch.manual_seed(0)
+    sizes = {**SIZES, "num_hidden_layers": 1}
+    model = BertModel(BertConfig(**sizes), add_pooling_layer=False)
+    model = model.eval().to(torch.bfloat16)
+    inputs = {"input_ids": torch.randint(0, 99, (1, 4))}
+    with torch.no_grad():
+        expected = model(**inputs).last_hidden_state
+    exported = ExecutorchExporter().export(
+        model, dict(inputs), config=ExecutorchConfig(backend="cuda")
+    )
+    assert backends(exported.program) == {"CudaBackend"}
+    torch.testing.assert_close(exported(**inputs).last_hidden_state, expected)
+    exported.save_pretrained(tmp_path)
+    loaded = ExportedModel.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(**inputs).last_hidden_state, expected)
 
 
 @needs_exporter

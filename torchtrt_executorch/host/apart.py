@@ -12,13 +12,20 @@ import logging
 import mmap
 import os
 import signal
+import threading
 import warnings
+import weakref
 from typing import Any, NoReturn
 
 import wrapt
 
 #: What a build needs of the operating system to be done apart; TensorRT-RTX has Linux, and Windows.
 POSSIBLE = hasattr(os, "fork") and hasattr(os, "memfd_create")
+
+
+_builders: weakref.WeakValueDictionary[int, BuilderApart] = (
+    weakref.WeakValueDictionary()
+)
 
 
 class BuilderApart(wrapt.ObjectProxy):
@@ -32,12 +39,19 @@ class BuilderApart(wrapt.ObjectProxy):
     def __init__(self, builder: Any, log: logging.Logger) -> None:
         super().__init__(builder)
         self._self_log = log
+        self._self_thread = threading.get_ident()
+        _builders[id(self)] = self
 
     def build_serialized_network(self, network: Any, config: Any) -> memoryview | None:
         """Return the engine, or None if the builder makes none.
 
-        Raises ``RuntimeError`` if the builder crashes.
+        While another thread has a builder, too, this is done in the caller's own process. Raises
+        ``RuntimeError`` if the builder crashes.
         """
+        here = threading.get_ident()
+        if any(each._self_thread != here for each in list(_builders.values())):
+            # A forked process would wait for good for a lock of TensorRT's that the thread holds.
+            return self.__wrapped__.build_serialized_network(network, config)  # type: ignore[no-any-return]
         plan = os.memfd_create("engine")
         try:
             self._build(plan, network, config)

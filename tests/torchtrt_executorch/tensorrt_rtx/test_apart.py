@@ -81,6 +81,34 @@ def test_another_process_has_built_it(build, tmp_path):
     assert int(seen.read_text()) != os.getpid()
 
 
+def test_while_another_thread_builds_it_is_done_here(build, tmp_path):
+    """That thread may hold a lock, which nobody would let go of in the other process."""
+    seen, held = tmp_path / "process", []
+    begin, end = threading.Event(), threading.Event()
+
+    def other():
+        held.append(
+            apart.BuilderApart(
+                trt.Builder(Log(logging.getLogger())), logging.getLogger()
+            )
+        )
+        begin.set()
+        end.wait()
+        held.clear()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begin.wait()
+    try:
+        assert build(lambda: seen.write_text(str(os.getpid()))) is not None
+    finally:
+        end.set()
+        thread.join()
+    assert int(seen.read_text()) == os.getpid()
+    build(lambda: seen.write_text(str(os.getpid())))
+    assert int(seen.read_text()) != os.getpid()
+
+
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
 def test_a_crash_is_an_error(build, number, capfd):
     with pytest.raises(RuntimeError, match=rf"the builder crashed \({number.name}\)"):
