@@ -98,7 +98,12 @@ def test_cuda_needs_no_gpu(tmp_path: Path) -> None:
     from transformers.exporters.exporter_executorch import ExecutorchExporter
 
     torch.manual_seed(0)
-    sizes = {**SIZES, "num_hidden_layers": 1}
+    sizes = {
+        **SIZES,
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+    }
     model = BertModel(BertConfig(**sizes), add_pooling_layer=False)
     model = model.eval().to(torch.bfloat16)
     inputs = {"input_ids": torch.randint(0, 99, (1, 4))}
