@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Callable, Mapping, Sequence, TypeVar
+from dataclasses import replace
+from typing import Callable, Mapping, Sequence, TypeVar
 
 from executorch.exir import schema
 
+from torchtrt_executorch.runtime.decoded import Instruction
 from torchtrt_executorch.runtime.delegates import (
     Delegate,
     DelegateContext,
@@ -27,7 +28,6 @@ from torchtrt_executorch.runtime.kernels import Kernel, TorchKernel, find_kernel
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.prims import prims
-from torchtrt_executorch.runtime.segments.carving import Call
 from torchtrt_executorch.runtime.segments.choice import find_segments
 from torchtrt_executorch.runtime.segments.native import Segment
 from torchtrt_executorch.runtime.segments.operators import SMALL, offer, offer_delegate
@@ -40,32 +40,6 @@ from torchtrt_executorch.runtime.values import Value, ValueTable
 
 T = TypeVar("T")
 Key = tuple[object, ...]
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction whose values are known, and not yet which of them others replace.
-
-    Attributes:
-        name: What it runs.
-        touches: The values that it names.
-        replaces: Values whose ``data`` is another object after it.
-        bind: Makes the step, given the ``id`` of every value that some instruction replaces.
-        offer: Its call for ExecuTorch's runtime, or why it has to be run here, given what the file
-            says of each value, by ``id``.
-        reads: Those of ``touches`` that it reads; None if that isn't known.
-        is_delegate: Whether it calls a delegate.
-        destination: Where it jumps to.
-    """
-
-    name: str
-    touches: Sequence[Value]
-    replaces: Sequence[Value]
-    bind: Callable[[frozenset[int]], Step]
-    offer: Callable[[Mapping[int, Any]], Call | str] = lambda _: "it is no kernel"
-    reads: Sequence[Value] | None = None
-    is_delegate: bool = False
-    destination: int | None = None
 
 
 class Binder:

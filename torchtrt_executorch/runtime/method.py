@@ -10,13 +10,13 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 from executorch.exir import schema
 
+from torchtrt_executorch.runtime import graphs
 from torchtrt_executorch.runtime.arenas import SharedState
 from torchtrt_executorch.runtime.binding import Binder, Key
 from torchtrt_executorch.runtime.calling import CallLock
 from torchtrt_executorch.runtime.delegates import Delegate
 from torchtrt_executorch.runtime.errors import InstructionError, ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
-from torchtrt_executorch.runtime.graphs import captured
 from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.segments.faults import find_fault
@@ -93,14 +93,11 @@ class Method:
             logger.warning("%s is simulated, so nothing is compiled", self.name)
         binder = Binder(file, table, placement, recorder, stand_ins, loaded, compiled)
         self._steps: list[Step] = binder.bind()
-        #: what runs as one, by its first instruction
-        self._spans = {span[0]: span for span in binder.segments}
         self._delegates: dict[Key, Delegate] = binder.delegates
         self._devices = binder.devices()
         self._memory = table.memory() if self._devices else []
         calls.order.end(self._devices, self._memory)
         self._straight = all(step.kind is not Kind.JUMP for step in self._steps)
-        self._runs = _runs(self._steps, binder.segments)
         self._position = 0
         self._tally = recorder.tally(self.name, self._steps)
         taken = {id(value) for value in given}
@@ -112,9 +109,20 @@ class Method:
         }
         # Memory that was made for this call alone is the caller's as it is.
         fresh = set(renewals) - binder.lent - binder.moved
+        segments: dict[range, Segment | graphs.Segment] = {**binder.segments}
         if options.cuda_graphs:
-            fresh -= self._capture(binder, renewals)
+            delegates = [step.call for step in self._steps]
+            found = graphs.captured(delegates, binder.moved, binder.destinations)
+            for captured in found.values():
+                # What a graph keeps needs no memory of a call's own where it is launched.
+                written = {id(value) for value in captured.outputs}
+                captured.renewals = [renewals.pop(v) for v in written if v in renewals]
+                fresh -= written
+            segments |= found
         self._renewals = list(renewals.values())
+        #: what runs as one, by its first instruction
+        self._spans = {span[0]: span for span in segments}
+        self._runs = _runs(self._steps, segments)
         once = Counter(map(id, self._outputs))
         self._own = [id(v) in fresh and once[id(v)] == 1 for v in self._outputs]
 
@@ -213,29 +221,6 @@ class Method:
         kind = InstructionError if type(error) is ProgramError else type(error)
         return kind(f"{where}: {error}")
 
-    def _capture(
-        self, binder: Binder, renewals: dict[int, Callable[[], None]]
-    ) -> set[int]:
-        """Have delegates run as CUDA graphs; return the ``id`` of values that graphs keep.
-
-        Those need no memory of a call's own where a graph is launched, and are taken out of
-        ``renewals``: what runs the graphs sees to them.
-        """
-        calls = [step.call for step in self._steps]
-        found = captured(calls, binder.moved, binder.destinations)
-        kept: set[int] = set()
-        runs: dict[int, Callable[[], int | None]] = dict(self._runs)
-        for span, segment in found.items():
-            for index in span[1:]:
-                del runs[index]
-            runs[span[0]] = segment.run
-            written = {id(value) for value in segment.outputs}
-            segment.renewals = [renewals.pop(v) for v in written if v in renewals]
-            kept |= written
-            self._spans[span[0]] = span
-        self._runs = list(runs.items())
-        return kept
-
     def _interpret(self) -> list[int]:
         """Follow the jumps. Return how often each step was run."""
         runs = dict(self._runs)
@@ -270,7 +255,7 @@ class Method:
 
 
 def _runs(
-    steps: Sequence[Step], segments: Mapping[range, Segment]
+    steps: Sequence[Step], segments: Mapping[range, Segment | graphs.Segment]
 ) -> list[tuple[int, Callable[[], int | None]]]:
     """What to run, and the index of its first instruction."""
     runs = {index: step.run for index, step in enumerate(steps)}

@@ -7,10 +7,11 @@ sees the copy, a view of the constant stands in its place.
 
 from __future__ import annotations
 
-from typing import Callable, Protocol, Sequence
+from typing import Callable, Sequence
 
 import torch
 
+from torchtrt_executorch.runtime.decoded import Instruction
 from torchtrt_executorch.runtime.kernels import is_registered
 from torchtrt_executorch.runtime.values import Boxed, Value
 
@@ -18,21 +19,8 @@ _TRANSPOSE = "aten::permute_copy.out"
 _PRODUCTS = frozenset({"aten::addmm.out", "aten::bmm.out", "aten::mm.out"})
 
 
-class Decoded(Protocol):
-    """An instruction: see :class:`~torchtrt_executorch.runtime.binding.Instruction`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def touches(self) -> Sequence[Value]: ...
-    @property
-    def reads(self) -> Sequence[Value] | None: ...
-    @property
-    def destination(self) -> int | None: ...
-
-
 def transposed_constants(
-    instructions: Sequence[Decoded], held: Sequence[Value]
+    instructions: Sequence[Instruction], held: Sequence[Value]
 ) -> dict[int, tuple[torch.Tensor, list[int]]]:
     """The instructions that a view can stand for: the view, and which instructions read it.
 
@@ -51,7 +39,7 @@ def transposed_constants(
     return found
 
 
-def _view(each: Decoded) -> torch.Tensor | None:
+def _view(each: Instruction) -> torch.Tensor | None:
     """What a transposition of a constant makes, as a view; None if it is none, or not sound."""
     if each.name != _TRANSPOSE or len(each.touches) != 4 or is_registered(_TRANSPOSE):
         return None
@@ -72,7 +60,7 @@ def _view(each: Decoded) -> torch.Tensor | None:
 
 
 def _readers(
-    instructions: Sequence[Decoded], index: int, copy: Value
+    instructions: Sequence[Instruction], index: int, copy: Value
 ) -> list[int] | None:
     """The products that read ``copy``, written by ``index``; None if anything else sees its bytes.
 

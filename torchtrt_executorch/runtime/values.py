@@ -96,26 +96,19 @@ class Value:
         Raises ``ProgramError`` if it doesn't fit.
         """
         layout, held = self._writable(), self.tensor
-        if (
-            not self.planned
-            and result.shape == held.shape
-            and result.dtype is held.dtype
-            and result.stride() == held.stride()
-            and result.device == held.device
-        ):
-            self.data = result
-            return
-        shape = tuple(result.shape)
+        same = result.shape == held.shape
+        strides = held.stride() if same else layout.strides(tuple(result.shape))
         if (
             self.planned
             or result.dtype != layout.dtype
             or result.device != held.device
-            or result.stride() != layout.strides(shape)
+            or result.stride() != strides
         ):
             self.write(result)
-        else:
-            layout.check_shape(shape)
-            self.data = result
+            return
+        if not same:
+            layout.check_shape(tuple(result.shape))
+        self.data = result
 
     def _writable(self) -> TensorLayout:
         if self.layout is None or self.constant:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import Any, Callable, Mapping, Protocol, Sequence
+from typing import Any, Mapping, Sequence
 
+from torchtrt_executorch.runtime.decoded import Instruction
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.segments.carving import (
     Call,
@@ -31,26 +32,9 @@ _ENTER, _STEP, _FETCH, _RESULT, _TELL, _TENSOR, _SHAPE, _CELL = (
 )  # fmt: skip
 
 
-class Decoded(Protocol):
-    """An instruction: see :class:`~torchtrt_executorch.runtime.binding.Instruction`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def touches(self) -> Sequence[Value]: ...
-    @property
-    def replaces(self) -> Sequence[Value]: ...
-    @property
-    def offer(self) -> Callable[[Mapping[int, Any]], Call | str]: ...
-    @property
-    def is_delegate(self) -> bool: ...
-    @property
-    def destination(self) -> int | None: ...
-
-
 def find_segments(
     method: str,
-    instructions: Sequence[Decoded],
+    instructions: Sequence[Instruction],
     outputs: Sequence[Value],
     vals: Mapping[int, Any],
 ) -> dict[range, Segment]:
@@ -66,7 +50,7 @@ class _Chooser:
     def __init__(
         self,
         method: str,
-        instructions: Sequence[Decoded],
+        instructions: Sequence[Instruction],
         outputs: Sequence[Value],
         vals: Mapping[int, Any],
     ) -> None:
