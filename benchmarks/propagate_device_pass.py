@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, final
 from unittest import mock
 
 import torch
-from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, to_edge, to_edge_transform_and_lower
 from executorch.exir._serialize._program import deserialize_pte_binary
+from executorch.exir.backend.backend_api import to_backend
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import (
@@ -182,6 +184,25 @@ def measure(
     cost.seconds = seconds
     cost.unordered = missing_fences(executorch.exported_program().graph_module)
     return cost
+
+
+class SumAndDifference(torch.nn.Module):
+    def forward(
+        self, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return a + b, a - b
+
+
+@cache
+def lowered_module(target: str, shape: tuple[int, ...]) -> LoweredBackendModule:
+    """A real lowered module for a device: two float tensors in, their sum and difference out."""
+    inputs = (torch.zeros(shape), torch.zeros(shape))
+    program = to_edge(
+        export(SumAndDifference(), inputs),
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    ).exported_program()
+    specs = [CompileSpec(TARGET_DEVICE_COMPILE_SPEC_KEY, target.encode())]
+    return to_backend(NamedDeviceBackend.__name__, program, specs)
 
 
 class Chain(torch.nn.Module):

@@ -13,10 +13,8 @@ import torch
 from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
-    to_edge,
     to_edge_transform_and_lower,
 )
-from executorch.exir.backend.backend_api import to_backend
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import (
     DelegationSpec,
@@ -39,6 +37,7 @@ from benchmarks.propagate_device_pass import (
     PASS_MODULE,
     Cost,
     NamedDeviceBackend,
+    lowered_module,
     measure,
 )
 from torchtrt_executorch.overlay.upstream import load_upstream
@@ -233,11 +232,14 @@ def scenarios() -> list[Scenario]:
     ]
 
 
-def passes() -> dict[str, type]:
-    class OnTheHost(PropagateDevicePass):  # type: ignore[misc]
-        def set_state_on_host(self, reason: str) -> None:
-            super().set_state_on_host(reason or "it is measured there")
+class OnTheHost(PropagateDevicePass):  # type: ignore[misc]
+    """The pass, without its place for state."""
 
+    def set_state_on_host(self, reason: str) -> None:
+        super().set_state_on_host(reason or "it is measured there")
+
+
+def passes() -> dict[str, type]:
     return {
         "upstream": load_upstream(PASS_MODULE).PropagateDevicePass,
         "ours, state on the host": OnTheHost,
@@ -249,9 +251,7 @@ def _large(nodes: int) -> torch.fx.GraphModule:
     """A line of delegates on one GPU, each with a buffer that it reads and that its result is kept in."""
     value = torch.empty(4, 4)
     owner, graph = torch.nn.Module(), torch.fx.Graph()
-    cell = to_edge(export(_Cell(), (value, value))).exported_program()
-    spec = CompileSpec(TARGET_DEVICE_COMPILE_SPEC_KEY, b"cuda:0")
-    owner.cell = to_backend(NamedDeviceBackend.__name__, cell, [spec])
+    owner.cell = lowered_module("cuda:0", (4, 4))
 
     def known(node: torch.fx.Node) -> torch.fx.Node:
         node.meta.update(val=value, spec=TensorSpec.from_tensor(value))
@@ -275,11 +275,6 @@ def _large(nodes: int) -> torch.fx.GraphModule:
         known(graph.call_function(torch.ops.aten.copy_.default, (state, new)))
     graph.output((last,))
     return torch.fx.GraphModule(owner, graph)
-
-
-class _Cell(torch.nn.Module):
-    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x + state, x - state
 
 
 def pass_times(console: Console) -> None:

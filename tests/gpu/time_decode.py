@@ -77,6 +77,8 @@ def lower(program: Any, owned: bool, on_host: bool) -> Any:
     from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
     from executorch.exir.program import _program
 
+    from benchmarks.state import OnTheHost
+
     class GivenItsCache(CudaPartitioner):  # type: ignore[misc]
         def partition(self, exported_program: Any) -> Any:
             result = super().partition(exported_program)
@@ -86,10 +88,6 @@ def lower(program: Any, owned: bool, on_host: bool) -> Any:
                 if buffers.get(node.name) in written:
                     node.meta.pop("delegation_tag", None)
             return result
-
-    class OnTheHost(PropagateDevicePass):  # type: ignore[misc]
-        def set_state_on_host(self, reason: str) -> None:
-            super().set_state_on_host(reason or "it is measured there")
 
     partitioner = CudaPartitioner if owned else GivenItsCache
     specs = [CudaBackend.generate_method_name_compile_spec("forward")]

@@ -6,7 +6,6 @@ import copy
 import operator
 import sys
 from collections.abc import Sequence
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -17,12 +16,8 @@ from executorch.exir import (
     EdgeProgramManager,
     to_edge,
 )
-from executorch.exir.backend.backend_api import to_backend
-from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.delegate import executorch_call_delegate
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes.propagate_device_pass import (
-    TARGET_DEVICE_COMPILE_SPEC_KEY,
     PropagateDevicePass,
 )
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
@@ -56,23 +51,7 @@ def lower(
     ).to_backend(bench.EachAlone(targets, devices, own_constants=False))
 
 
-class SumAndDifference(torch.nn.Module):
-    def forward(
-        self, a: torch.Tensor, b: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return a + b, a - b
-
-
-@cache
-def lowered_module(target: str, shape: tuple[int, ...]) -> LoweredBackendModule:
-    """A real lowered module for a device: two float tensors in, their sum and difference out."""
-    inputs = (torch.zeros(shape), torch.zeros(shape))
-    program = to_edge(
-        export(SumAndDifference(), inputs),
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    ).exported_program()
-    specs = [CompileSpec(TARGET_DEVICE_COMPILE_SPEC_KEY, target.encode())]
-    return to_backend(bench.NamedDeviceBackend.__name__, program, specs)
+lowered_module = bench.lowered_module
 
 
 class Sketch:

@@ -6,6 +6,7 @@ import logging
 import pytest
 import torch
 from executorch.exir.capture._config import ExecutorchBackendConfig
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, naive
 from executorch.exir.passes import MemoryPlanningPass
 
@@ -149,7 +150,7 @@ def test_the_memory_that_a_buffer_takes(kit):
     for backend in ("CudaBackend", "TensorRTBackend"):
         edge = kit.lower(Cache(torch.zeros(1024)), (torch.zeros(1024),))
         for lowered in edge.exported_program().graph_module.children():
-            if isinstance(lowered, kit.LoweredBackendModule):
+            if isinstance(lowered, LoweredBackendModule):
                 lowered._backend_id = backend
         cost = kit.bench.cost_of(edge.to_executorch().executorch_program)
         sizes[backend] = cost.planned["cuda:0"]
