@@ -155,6 +155,44 @@ def test_calls_on_two_streams(graphs: bool) -> None:
     assert int(wrong) == 0
 
 
+def test_host_memory_that_is_planned_twice() -> None:
+    """Copies from and to planned memory have been made before the plan gives it to somebody else."""
+    plan = mlp_engine()
+    tensors = [Tensor((8, 64), on_gpu=False, at=at) for at in (0, 2048, 0, 2048)]
+    calls = [Engine(plan, {"x": i}, {"y": i + 1}) for i in range(3)]
+    method = load(program(tensors, calls, [0], [3])).method()
+    for _ in range(20):
+        x = torch.randn(8, 64)
+        torch.cuda._sleep(1_000_000)
+        (y,) = method(x)
+        close(y, expected(expected(expected(x))))
+
+
+@pytest.mark.parametrize("at", [0, None])
+def test_a_host_input_may_be_written_again_at_once(at: int | None) -> None:
+    """Nobody waits for the GPU where the result stays there."""
+    given = Tensor((8, 64), on_gpu=False, at=at)
+    method = one(mlp_engine(), given, ROWS).method()
+    buffer, results = torch.empty(8, 64), []
+    for _ in range(20):
+        torch.cuda._sleep(1_000_000)
+        x = torch.randn(8, 64)
+        results.append((x, method(buffer.copy_(x))[0]))
+    for x, y in results:
+        close(y, expected(x.cuda()))
+
+
+def test_results_are_freed_with_their_tensors() -> None:
+    method = one(mlp_engine()).method()
+    x = torch.randn(8, 64, device="cuda")
+    method(x)
+    before = torch.cuda.memory_allocated()
+    result = method(x)
+    assert torch.cuda.memory_allocated() > before
+    del result
+    assert torch.cuda.memory_allocated() == before
+
+
 def test_a_thread_that_has_called_nothing_of_cuda_s() -> None:
     method = one(mlp_engine()).method()
     x = torch.randn(8, 64, device="cuda")

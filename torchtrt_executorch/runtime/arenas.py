@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Sequence
 
 import numpy
+import numpy.typing
 import torch
 from executorch.exir import schema
 
@@ -12,8 +14,13 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import TensorLayout
 from torchtrt_executorch.runtime.placement import Placement
 
+logger = logging.getLogger("torchtrt_executorch.runtime")
+
 #: Where ``MemoryPlanningPass(share_mutable_buffers=True)`` puts the state: behind the activations.
 _STATE_ARENA = 2
+
+#: Larger arenas of host memory are left to the system to page: what it can't is taken from everybody.
+MAX_PINNED = 256 * 2**20
 
 Buffers = dict[tuple[int, torch.device], torch.Tensor]
 
@@ -54,11 +61,18 @@ class Arenas:
     """Planned memory, zeroed, as ExecuTorch's Python runtime has it.
 
     Tensors that the plan lets share bytes share them here, so aliasing and reuse are the plan's.
+    With ``pinned``, those in host memory are in pages that a GPU can copy from and to by itself, where
+    such memory is to be had.
     """
 
     def __init__(
-        self, sizes: Sequence[int], placement: Placement, shared: SharedState
+        self,
+        sizes: Sequence[int],
+        placement: Placement,
+        shared: SharedState,
+        pinned: bool,
     ) -> None:
+        self._pinned = pinned
         self._sizes = sizes
         self._placement = placement
         self._shared = shared
@@ -92,6 +106,10 @@ class Arenas:
             )
         )
 
+    def is_pinned(self, memory_id: int) -> bool:
+        """Whether an arena is pinned, where it is in host memory."""
+        return self._pinned and self._sizes[memory_id] <= MAX_PINNED
+
     def buffers(self) -> list[torch.Tensor]:
         """The memory of all arenas, those that methods share included."""
         return [*self._buffers.values(), *self._shared.buffers.values()]
@@ -102,18 +120,35 @@ class Arenas:
         shared = memory_id in self._shared.arenas
         buffers = self._shared.buffers if shared else self._buffers
         if key not in buffers:
-            buffers[key] = _zeros(self._sizes[memory_id], device, memory_id)
+            size = self._sizes[memory_id]
+            buffers[key] = _zeros(size, device, memory_id, self.is_pinned(memory_id))
         return buffers[key]
 
 
-def _zeros(size: int, device: torch.device, memory_id: int) -> torch.Tensor:
+def _zeros(
+    size: int, device: torch.device, memory_id: int, pinned: bool
+) -> torch.Tensor:
     try:
         if device.type == "cpu":
             # numpy's memory can't be resized: a kernel that outgrows the arena is an error.
             # An array of no bytes has no stride either, and couldn't be viewed as another dtype.
-            return torch.from_numpy(numpy.zeros(max(size, 1), dtype=numpy.uint8))
+            return torch.from_numpy(_host_zeros(max(size, 1), pinned))
         return torch.zeros(size, dtype=torch.uint8, device=device)
     except (MemoryError, ValueError, RuntimeError) as error:
         raise ProgramError(
             f"arena {memory_id} wants {size} bytes on {device}: {error}"
         ) from None
+
+
+def _host_zeros(size: int, pinned: bool) -> numpy.typing.NDArray[numpy.uint8]:
+    if pinned:
+        try:
+            return torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
+        except RuntimeError as error:
+            logger.warning(
+                "%d bytes of host memory can't be pinned, so copies to and from the GPU take "
+                "longer: %s",
+                size,
+                error,
+            )
+    return numpy.zeros(size, dtype=numpy.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Callable, Mapping, Sequence, TypeVar
 
@@ -12,6 +13,7 @@ from torchtrt_executorch.runtime.delegates import (
     Delegate,
     DelegateContext,
     Payload,
+    bind_delegate,
     clone_delegate,
     count_inputs,
 )
@@ -36,7 +38,8 @@ from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.steps import DelegateCall, Kind, Step
 from torchtrt_executorch.runtime.streams import stream_use
 from torchtrt_executorch.runtime.transposes import transposed_constants
-from torchtrt_executorch.runtime.values import Value, ValueTable
+from torchtrt_executorch.runtime.value_table import ValueTable
+from torchtrt_executorch.runtime.values import Value
 
 T = TypeVar("T")
 Key = tuple[object, ...]
@@ -49,6 +52,7 @@ class Binder:
         delegates: Those loaded, by index and the kinds of their arguments.
         lent: The ``id`` of each value whose memory another one may be given.
         moved: The ``id`` of each value that something else than a delegate gives other memory.
+        made: The ``id`` of each value that gets its memory from the one instruction that writes it.
         segments: What ExecuTorch's runtime runs as one, by the instructions' indices.
         destinations: The indices of instructions that others jump to.
     """
@@ -75,6 +79,7 @@ class Binder:
         self._stand_ins = stand_ins
         self.lent: set[int] = set()
         self.moved: set[int] = set()
+        self.made: set[int] = set()
         self._prims = prims(placement, recorder)
         self._kernels: dict[int, Kernel] = {}
         self.delegates: dict[Key, Delegate] = {}
@@ -123,7 +128,7 @@ class Binder:
         inside = frozenset(index for span in self.segments for index in span)
         if not self._placement.simulate:
             self._see_through_transposes(decoded, inside, 0)
-        return self._each(
+        steps = self._each(
             [
                 (
                     (lambda each=each: Step(Kind.DELEGATE, each.name, _elsewhere))  # type: ignore[misc]
@@ -133,6 +138,8 @@ class Binder:
                 for index, each in enumerate(decoded)
             ]
         )
+        self.made = _made(decoded, steps)
+        return steps
 
     def _each(self, makers: Sequence[Callable[[], T]]) -> list[T]:
         made = []
@@ -261,7 +268,8 @@ class Binder:
             backend = payload.backend_id
             streams = stream_use(backend, payload.name, device, inputs, running)
         inputs = getattr(delegate, "num_inputs", inputs)
-        call = DelegateCall(payload.name, delegate, args, inputs)
+        run = bind_delegate(delegate, args)
+        call = DelegateCall(payload.name, delegate, args, inputs, run)
         return delegate_step(call, self._placement.simulate, streams)
 
     def _delegate(
@@ -296,6 +304,24 @@ class Binder:
             and call.args
         ]
         return {id(self._table.at(index, "a copy")) for index in targets}
+
+
+def _made(decoded: Sequence[Instruction], steps: Sequence[Step]) -> set[int]:
+    """Tensors that a delegate makes, by ``id``, and that none but delegates use."""
+    writers: Counter[int] = Counter()
+    made: set[int] = set()
+    for each, step in zip(decoded, steps, strict=True):
+        call = step.call
+        if call is None:
+            writers.update(
+                2 * [id(tensor) for v in each.touches for tensor in v.tensors()]
+            )
+            continue
+        written = [id(value) for value in call.args[call.num_inputs :]]
+        writers.update(written)
+        if getattr(call.delegate, "makes_results", False):
+            made.update(written)
+    return {value for value in made if writers[value] == 1}
 
 
 def _elsewhere() -> None:

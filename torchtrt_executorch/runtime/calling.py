@@ -51,14 +51,22 @@ class StreamOrder:
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, torch.cuda.Stream]] = {}
 
-    def begin(self, devices: Sequence[int]) -> None:
-        """Wait, on the current streams of ``devices``, for the calls before."""
+    def begin(self, devices: Sequence[int]) -> bool:
+        """Wait, on the current streams of ``devices``, for the calls before.
+
+        Returns:
+            Whether one of those isn't the last call's, so that :meth:`end` has something to note.
+        """
+        changed = False
         for device in devices:
-            handle, stream = self._last.get(device, (None, None))
-            if stream is None or handle == torch._C._cuda_getCurrentRawStream(device):
+            before = self._last.get(device)
+            handle = torch._C._cuda_getCurrentRawStream(device)
+            if before is not None and before[0] == handle:
                 continue
-            if not torch.cuda.is_current_stream_capturing():
-                torch.cuda.current_stream(device).wait_stream(stream)
+            changed = True
+            if before is not None and not torch.cuda.is_current_stream_capturing():
+                torch.cuda.current_stream(device).wait_stream(before[1])
+        return changed
 
     def end(self, devices: Sequence[int], memory: Sequence[torch.Tensor]) -> None:
         """Note what was enqueued on the current streams, in ``memory`` among other places."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from types import TracebackType
 
@@ -15,6 +16,22 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def is_current(index: int) -> bool:
+    """Whether the thread has made GPU ``index`` its own, and it is the current one."""
+    return _thread.ready and torch._C._cuda_getDevice() == index
+
+
+def current_stream(index: int) -> torch.cuda.Stream:
+    """The current stream of GPU ``index``, as ``torch.cuda.current_stream`` makes it anew each time."""
+    return _stream(index, torch._C._cuda_getCurrentRawStream(index))
+
+
+@functools.lru_cache(maxsize=64)
+def _stream(index: int, handle: int) -> torch.cuda.Stream:
+    assert handle == torch._C._cuda_getCurrentRawStream(index)
+    return torch.cuda.current_stream(index)
 
 
 class current_on:

@@ -144,7 +144,7 @@ class Segment:
         for renew in self.renewals:
             renew()
         for call in self._calls:
-            call.delegate.execute(call.args)
+            call.run()
 
     def _capture(self) -> Graph:
         moving = [

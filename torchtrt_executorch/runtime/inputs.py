@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torchtrt_executorch.runtime.errors import InputError, ProgramError
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Value, nbytes
+from torchtrt_executorch.runtime.values import Value
 
 
 @dataclass(frozen=True)
@@ -33,37 +33,51 @@ def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
     return OnDevice(tensor, device)
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """A tensor that an input could take as it is, and where it then lived."""
+class _Again:
+    """What an input was given last: another tensor like it needs no looking at."""
 
-    dtype: torch.dtype
-    shape: torch.Size
-    strides: tuple[int, ...]
-    device: torch.device
-    home: torch.device
+    def __init__(self, value: Value, given: torch.Tensor) -> None:
+        self._value = value
+        self._home = value.device
+        self._dtype = given.dtype
+        self._shape = given.shape
+        self._strides = given.stride()
+        self._device = given.device
 
-    def is_like(self, given: Any) -> bool:
-        """Whether that holds for ``given`` as well."""
-        return (
-            type(given) is torch.Tensor
-            and given.dtype is self.dtype
-            and given.shape == self.shape
-            and given.layout is torch.strided
-            and given.stride() == self.strides
-            and given.device == self.device
-        )
+    @classmethod
+    def of(cls, value: Value, given: Any) -> _Again | None:
+        """None for what is looked at each time: ``given`` was converted, or counted."""
+        if type(given) is not torch.Tensor or given.layout is not torch.strided:
+            return None
+        held = value.data
+        if value.planned:
+            plain = given.is_cpu and held.is_cpu and value.device.type == "cpu"
+        else:
+            plain = (
+                held.data_ptr() == given.data_ptr() and held.stride() == given.stride()
+            )
+        return cls(value, given) if plain else None
 
-
-def _seen(value: Value, given: Any) -> _Seen | None:
-    data = value.data
-    if type(given) is not torch.Tensor or given.layout is not torch.strided:
-        return None
-    if value.planned or value.layout is None:
-        return None
-    if data.data_ptr() != given.data_ptr() or data.stride() != given.stride():
-        return None  # it took a copy
-    return _Seen(given.dtype, given.shape, given.stride(), given.device, value.device)
+    def take(self, given: Any) -> bool:
+        """Give the value ``given``, and return true; or false, with nothing done."""
+        if (
+            type(given) is not torch.Tensor
+            or given.dtype is not self._dtype
+            or given.shape != self._shape
+            or given.layout is not torch.strided
+            or given.stride() != self._strides
+            or given.device != self._device
+        ):
+            return False
+        value = self._value
+        if not value.planned:
+            value.data = given.detach()
+            value.device = value.label = self._home
+        elif value.data.shape == self._shape:
+            value.data.copy_(given)
+        else:
+            return False
+        return True
 
 
 class Inputs:
@@ -80,42 +94,30 @@ class Inputs:
         self._values = values
         self._placement = placement
         self._recorder = recorder
-        #: shape, strides and device of what was given last for an input that isn't planned
-        self._last: list[_Seen | None] = [None] * len(values)
+        #: what all inputs were given last, if others like it needn't be looked at
+        self._last: list[_Again] | None = None
 
     def set(self, given: tuple[Any, ...]) -> None:
         """Check ``given``, flattened as PyTorch flattens it, and hand it to the values.
 
         Raises ``InputError`` for what the method doesn't take.
         """
-        plain = all(type(each) is torch.Tensor for each in given)
-        leaves = given if plain else tree_leaves(given)
-        values = self._values
-        if len(leaves) != len(values):
+        last = self._last
+        # Where not all of them are, those that were taken are set once more.
+        if last and len(given) == len(last) and all(map(_Again.take, last, given)):
+            return
+        leaves = tree_leaves(given)
+        if len(leaves) != len(self._values):
             raise InputError(
-                f"{self._method} takes {len(values)} inputs and is given {len(leaves)}"
+                f"{self._method} takes {len(self._values)} inputs and is given {len(leaves)}"
             )
-        for index, (value, leaf) in enumerate(zip(values, leaves, strict=True)):
-            if value.planned:
-                if self._set_as_planned(value, leaf):
-                    continue
-            elif (last := self._last[index]) is not None and last.is_like(leaf):
-                value.data = leaf.detach()
-                value.device = value.label = last.home
-                continue
+        taken: list[_Again] = []
+        for index, (value, leaf) in enumerate(zip(self._values, leaves, strict=True)):
             self._set(value, leaf, f"input {index} of {self._method}")
-            self._last[index] = _seen(value, leaf)
-
-    def _set_as_planned(self, value: Value, given: Any) -> bool:
-        """The common case: host memory, a tensor of the very shape that is planned there."""
-        if type(given) is not torch.Tensor:
-            return False
-        held = value.data
-        fits = given.dtype is held.dtype and given.shape == held.shape
-        if not (fits and given.is_cpu and held.is_cpu and value.device.type == "cpu"):
-            return False
-        held.copy_(given)
-        return True
+            again = _Again.of(value, leaf)
+            if again is not None:
+                taken.append(again)
+        self._last = taken if len(taken) == len(leaves) else None
 
     def _set(self, value: Value, given: Any, where: str) -> None:
         if value.layout is None:
@@ -139,7 +141,7 @@ class Inputs:
         home = explicit or self._placement.home(tensor, layout.device)
         if value.planned:
             value.write(tensor)
-            self._recorder.copied(home, value.device, nbytes(tensor))
+            self._recorder.copied(home, value.device, tensor.nbytes)
             return
         if self._placement.simulate:
             tensor = tensor.cpu()

@@ -41,16 +41,13 @@ def delegate_step(
     call: DelegateCall, simulate: bool, streams: StreamUse | None
 ) -> Step:
     """A delegate; if ``simulate``, labels are checked first, and its use of ``streams``."""
-    execute, args = call.delegate.execute, call.args
-
-    def run() -> None:
-        execute(args)
+    args, run = call.args, call.run
 
     def checked() -> None:
         check_labels([tensor for value in args for tensor in value.tensors()])
         if streams is not None:
             streams.called(args)
-        execute(args)
+        run()
 
     return Step(Kind.DELEGATE, call.name, checked if simulate else run, call)
 

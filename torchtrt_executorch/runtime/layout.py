@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from executorch.exir import schema
@@ -56,17 +57,34 @@ class TensorLayout:
             step *= max(sizes[dim], 1)
         return tuple(strides)
 
+    @cached_property
+    def _static_strides(self) -> tuple[int, ...]:
+        return self.strides(self.sizes)
+
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` is one of these, without gaps and in this order."""
+        if tensor.dtype is not self.dtype:
+            return False
+        if self.static:
+            return (
+                tensor.shape == self.sizes and tensor.stride() == self._static_strides
+            )
+        shape = tuple(tensor.shape)
+        return self.allows(shape) and tensor.stride() == self.strides(shape)
+
+    def allows(self, shape: tuple[int, ...]) -> bool:
+        """Whether the tensor may take ``shape``."""
+        if self.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND:
+            return len(shape) == len(self.sizes)
+        if self.static:
+            return shape == self.sizes
+        return len(shape) == len(self.sizes) and all(
+            size <= bound for size, bound in zip(shape, self.sizes, strict=True)
+        )
+
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise ``ProgramError`` unless the tensor may take ``shape``."""
-        if self.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND:
-            fits = len(shape) == len(self.sizes)
-        elif self.static:
-            fits = shape == self.sizes
-        else:
-            fits = len(shape) == len(self.sizes) and all(
-                size <= bound for size, bound in zip(shape, self.sizes, strict=True)
-            )
-        if not fits:
+        if not self.allows(shape):
             limit = "" if self.static else " at most"
             raise ProgramError(
                 f"{self.name} has shape {list(shape)} where the program allows"

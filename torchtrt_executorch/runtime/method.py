@@ -24,7 +24,8 @@ from torchtrt_executorch.runtime.segments.native import Segment
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.steps import Kind, Step
-from torchtrt_executorch.runtime.values import Value, ValueTable
+from torchtrt_executorch.runtime.value_table import ValueTable
+from torchtrt_executorch.runtime.values import Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
@@ -101,14 +102,19 @@ class Method:
         self._position = 0
         self._tally = recorder.tally(self.name, self._steps)
         taken = {id(value) for value in given}
-        renewals = {
-            id(value): value.renewal(placement)
+        unplanned = {
+            id(value): value
             for value in table.values
             if value.layout is not None
             and not (value.planned or value.constant or id(value) in taken)
         }
         # Memory that was made for this call alone is the caller's as it is.
-        fresh = set(renewals) - binder.lent - binder.moved
+        fresh = set(unplanned) - binder.lent - binder.moved
+        renewals = {
+            key: value.renewal()
+            for key, value in unplanned.items()
+            if key not in binder.made
+        }
         segments: dict[range, Segment | graphs.Segment] = {**binder.segments}
         if options.cuda_graphs:
             delegates = [step.call for step in self._steps]
@@ -124,7 +130,12 @@ class Method:
         self._spans = {span[0]: span for span in segments}
         self._runs = _runs(self._steps, segments)
         once = Counter(map(id, self._outputs))
-        self._own = [id(v) in fresh and once[id(v)] == 1 for v in self._outputs]
+        #: outputs, and whether what they are after a call is the caller's
+        self._returns = [
+            (value, id(value) in fresh and once[id(value)] == 1)
+            for value in self._outputs
+        ]
+        self._owned = [value for value, own in self._returns if own]
 
     def clone(self) -> Method:
         """The same method once more, for calls that run beside this one's.
@@ -169,9 +180,9 @@ class Method:
         if recording:  # as torch.no_grad does, which takes a microsecond more
             torch._C._set_grad_enabled(False)
         devices, order = self._devices, self._calls.order
+        changed = False
         try:
-            if devices:
-                order.begin(devices)
+            changed = bool(devices) and order.begin(devices)
             for renew in self._renewals:
                 renew()
             self._inputs.set(inputs)
@@ -179,14 +190,17 @@ class Method:
             running = self._placement.running
             if running and any(value.device.type != "cpu" for value in self._outputs):
                 running.wait_for_all()  # as the caller has to, who reads them
-            return tuple(
+            results = tuple(
                 [
                     value.data if own else self._result(value)
-                    for value, own in zip(self._outputs, self._own, strict=True)
+                    for value, own in self._returns
                 ]
             )
+            for value in self._owned:
+                value.data = None  # so that it is freed when the caller lets go of it
+            return results
         finally:
-            if devices:
+            if changed:
                 order.end(devices, self._memory)
             if recording:
                 torch._C._set_grad_enabled(True)

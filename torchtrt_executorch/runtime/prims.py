@@ -11,12 +11,13 @@ from typing import Any, Callable, Sequence
 import torch
 
 from torchtrt_executorch.runtime.calls import Run
+from torchtrt_executorch.runtime.devices import current_stream
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.kernels import Kernel
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.staging import Staged
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Value, nbytes, same_kind
+from torchtrt_executorch.runtime.values import Value, same_kind
 
 Body = Callable[[Sequence[Value]], None]
 
@@ -174,8 +175,9 @@ class DeviceCopy:
                     f"{source.name} on {source.device} and {out.name} on {out.device}"
                 )
             copy()
-            recorder.copied(source.device, out.device, nbytes(source.tensor))
-            if placement.running is not None and nbytes(source.tensor):
+            nbytes = source.tensor.nbytes
+            recorder.copied(source.device, out.device, nbytes)
+            if placement.running is not None and nbytes:
                 placement.running.wait(device.device)
 
         return run
@@ -206,9 +208,14 @@ def _fetched(source: Value, out: Value, device: torch.device) -> Run:
         if not tensor.is_cuda:
             out.write(tensor)
             return
-        arriving = staged.fetch(tensor)
-        torch.cuda.current_stream(device).synchronize()
-        out.resize(tensor.shape).copy_(arriving)
+        target = out.resize(tensor.shape)
+        if out.pinned:
+            arriving = target.copy_(tensor, non_blocking=True)
+        else:
+            arriving = staged.fetch(tensor)
+        current_stream(device.index or 0).synchronize()
+        if arriving is not target:
+            target.copy_(arriving)
 
     return run
 

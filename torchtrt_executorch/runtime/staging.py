@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from torchtrt_executorch.runtime.devices import current_stream
+
 
 class Staged:
     """The memory that one tensor is staged through, on its way to ``device`` or back."""
@@ -39,7 +41,7 @@ class Staged:
         if self._sent is None:
             make: Any = torch.cuda.Event
             self._sent = make()
-        self._sent.record(torch.cuda.current_stream(self._device))
+        self._sent.record(current_stream(self._device.index or 0))
         return target
 
     def enqueue(

@@ -91,6 +91,33 @@ class Tally:
         return counts
 
 
+class StagingTally:
+    """What the delegates of one name have staged. Those of clones count at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._copies = [0, 0]
+        self._nbytes = [0, 0]
+
+    def add(self, inputs: Sequence[int], outputs: Sequence[int]) -> bool:
+        """Count a call's staged tensors, by size in bytes; true the first time."""
+        copies, nbytes = self._copies, self._nbytes
+        with self._lock:
+            self._calls += 1
+            copies[0] += len(inputs)
+            copies[1] += len(outputs)
+            nbytes[0] += sum(inputs)
+            nbytes[1] += sum(outputs)
+            return self._calls == 1
+
+    def total(self) -> Staging | None:
+        """The sum, or None if nothing was staged."""
+        with self._lock:
+            inputs, outputs = map(Traffic, self._copies, self._nbytes)
+            return Staging(self._calls, inputs, outputs) if self._calls else None
+
+
 class Recorder:
     """Thread-safe counters behind :class:`Stats`."""
 
@@ -98,7 +125,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._tallies: list[tuple[str, Tally]] = []
         self._copies: dict[str, Traffic] = {}
-        self._staged: dict[str, Staging] = {}
+        self._staged: dict[str, StagingTally] = {}
         self._not_run: set[str] = set()
         self._stand_ins: set[str] = set()
         self._payloads: dict[str, str] = {}
@@ -119,21 +146,10 @@ class Recorder:
                 before = self._copies.get(direction, Traffic())
                 self._copies[direction] = before.plus(nbytes)
 
-    def staged(self, engine: str, inputs: list[int], outputs: list[int]) -> bool:
-        """Count one call's staged tensors, by size in bytes; true the first time."""
+    def staging(self, delegate: str) -> StagingTally:
+        """Return the counts of what the delegates of one name stage."""
         with self._lock:
-            before = self._staged.get(engine)
-            old = before or Staging()
-            self._staged[engine] = Staging(
-                old.calls + 1,
-                Traffic(
-                    old.inputs.copies + len(inputs), old.inputs.nbytes + sum(inputs)
-                ),
-                Traffic(
-                    old.outputs.copies + len(outputs), old.outputs.nbytes + sum(outputs)
-                ),
-            )
-            return before is None
+            return self._staged.setdefault(delegate, StagingTally())
 
     def loaded(self, delegate: str, built_by: str) -> None:
         """Say what has built a delegate's payload."""
@@ -165,7 +181,11 @@ class Recorder:
                 dict(kernels),
                 dict(delegates),
                 dict(self._copies),
-                dict(self._staged),
+                {
+                    delegate: total
+                    for delegate, tally in self._staged.items()
+                    if (total := tally.total()) is not None
+                },
                 frozenset(self._not_run),
                 frozenset(self._stand_ins),
                 dict(self._payloads),

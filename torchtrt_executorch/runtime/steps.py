@@ -21,12 +21,17 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class DelegateCall:
-    """A delegate and what it is handed, of which the first ``num_inputs`` are read."""
+    """A delegate and what it is handed, of which the first ``num_inputs`` are read.
+
+    Attributes:
+        run: Makes the call.
+    """
 
     name: str
     delegate: Any
     args: Sequence[Value]
     num_inputs: int
+    run: Callable[[], None]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,6 +24,11 @@ logger = logging.getLogger("torchtrt_executorch.runtime")
 
 class Delegate(Protocol):
     """A loaded payload.
+
+    One that also has a method ``bind``, from ``args`` to what runs on them, is asked for that when the
+    program is loaded: what can be made or checked once is made there, and ``execute`` isn't called.
+    One whose attribute ``makes_results`` is true gives its outputs their memory (:meth:`Value.take`),
+    so they needn't have any before.
 
     A class that has a static method ``parts``, from a :class:`Payload` to the buffers that it
     consists of, has stand-ins (:mod:`torchtrt_executorch.stand_ins`).
@@ -150,6 +156,15 @@ def load_delegate(context: DelegateContext) -> Delegate:
     return _backend(context.backend_id)(context)
 
 
+def bind_delegate(delegate: Delegate, args: Sequence[Value]) -> Callable[[], None]:
+    """What runs ``delegate`` on ``args``, whose ``data`` may be another one each time."""
+    bind = getattr(delegate, "bind", None)
+    if bind is None:
+        return functools.partial(delegate.execute, args)
+    bound: Callable[[], None] = bind(args)
+    return bound
+
+
 def clone_delegate(loaded: Delegate | None, context: DelegateContext) -> Delegate:
     """Load a delegate, sharing what it can with one that is ``loaded``, to be run beside it.
 
@@ -160,6 +175,11 @@ def clone_delegate(loaded: Delegate | None, context: DelegateContext) -> Delegat
         return load_delegate(context)
     made: Delegate = clone(context)
     return made
+
+
+def uses_gpu(plan: schema.ExecutionPlan) -> bool:
+    """Whether a method has delegates of the backends that work on a GPU."""
+    return any(delegate.id in _OWN for delegate in plan.delegates)
 
 
 def is_executorch_s(backend_id: str) -> bool:

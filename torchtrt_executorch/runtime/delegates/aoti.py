@@ -7,17 +7,16 @@ import functools
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.runtime.delegates import DelegateContext, Payload, on_host
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
-from torchtrt_executorch.runtime.devices import current_on
+from torchtrt_executorch.runtime.devices import current_on, is_current
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
-from torchtrt_executorch.runtime.values import Value, nbytes
-from torchtrt_executorch.stand_ins import StandIn
+from torchtrt_executorch.runtime.values import Value
 
 #: What Inductor takes for granted of an input's address.
 ALIGNMENT = 16
@@ -35,18 +34,26 @@ class AotiDelegate:
         self._name = context.name
         self.device = context.target_device("cuda:0")
         self.num_inputs = context.num_inputs
-        self._recorder = context.recorder
+        self._staging = context.recorder.staging(self._name)
         library, weights = _blobs(context)
         if gpus := capabilities(library):
             built_by = f"AOTInductor for {', '.join(gpus)}"
             context.recorder.loaded(self._name, built_by)
-        #: which results are an input's memory; a library always hands the same ones through
-        self._handed_through: list[bool] | None = None
-        self._model: Any | StandIn | AbsentPayload
-        if self.device.type == "cuda" and context.placement.stands_in:
-            self._model = context.stand_in() or AbsentPayload(context, "a CUDA device")
+        self._absent: AbsentPayload | None = None
+        self._compute: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+        stands_in = self.device.type == "cuda" and context.placement.stands_in
+        stand_in = context.stand_in() if stands_in else None
+        #: whether what runs here is the library
+        self._real = not stands_in
+        if stand_in is not None:
+            self._compute = stand_in
+        elif stands_in:
+            self._absent = AbsentPayload(context, "a CUDA device")
         else:
-            self._model = _load(context.name, library, weights, self.device)
+            runner = _load(context.name, library, weights, self.device)
+            on_gpu = self.device.type == "cuda"
+            self._compute = _on_gpu(runner.run, self.device) if on_gpu else runner.run
+        self.makes_results = self._absent is None
 
     @staticmethod
     def parts(payload: Payload) -> tuple[memoryview, memoryview]:
@@ -54,77 +61,78 @@ class AotiDelegate:
         return _blobs(payload)
 
     def execute(self, args: Sequence[Value]) -> None:
-        """Run on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's device."""
-        outputs = args[self.num_inputs :]
-        elsewhere = [
-            value
-            for value in args
-            if value.layout is not None and value.device != self.device
-        ]
-        if elsewhere:
-            self._serve(elsewhere, outputs)
-        if isinstance(self._model, AbsentPayload):
-            self._model.run(outputs)
-            return
-        inputs = [value.tensor for value in args[: self.num_inputs]]
-        results = self._run(self._model, inputs)
-        if len(results) != len(outputs):
-            raise ProgramError(
-                f"{self._name} returned {len(results)} tensors, and the program wants "
-                f"{len(outputs)}"
-            )
-        if self._handed_through is None or isinstance(self._model, StandIn):
-            given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-            self._handed_through = [
-                result.untyped_storage().data_ptr() in given for result in results
-            ]
-        for output, result, is_given in zip(
-            outputs, results, self._handed_through, strict=True
-        ):
-            if is_given:
-                output.write(result)
-            else:
-                output.take(result)
+        """Run on ``args``, as :meth:`bind` has it."""
+        self.bind(args)()
+
+    def bind(self, args: Sequence[Value]) -> Callable[[], None]:
+        """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's device."""
+        inputs, outputs = args[: self.num_inputs], args[self.num_inputs :]
+        tensors = [value for value in args if value.layout is not None]
+        device = self.device
+        absent = self._absent
+        execute = (self._bind if absent is None else absent.bind)(inputs, outputs)
+
+        def run() -> None:
+            for value in tensors:
+                if value.device != device:
+                    self._serve(tensors, outputs)
+                    break
+            execute()
+
+        return run
 
     def not_capturable(self, args: Sequence[Value]) -> str | None:
         """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
-        if isinstance(self._model, (StandIn, AbsentPayload)):
+        if not self._real:
             return "what runs here is no library"
         return on_host(args)
 
-    def _run(self, model: Any, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        results: Sequence[torch.Tensor]
-        if isinstance(model, StandIn):
-            return model(inputs)
-        if self.device.type == "cpu":
-            results = model.run(inputs)
-            return results
-        with current_on(self.device):
-            for index, tensor in enumerate(inputs):
-                if not tensor.is_cuda:
-                    inputs[index] = tensor.to(self.device)
-                elif tensor.data_ptr() % ALIGNMENT:
-                    inputs[index] = (
-                        tensor.clone()
-                    )  # its kernels were built for aligned ones
-            results = model.run(inputs)
-        return results
+    def _bind(
+        self, inputs: Sequence[Value], outputs: Sequence[Value]
+    ) -> Callable[[], None]:
+        compute = self._compute
+        #: what gives each output its result; unknown at first
+        settle: list[Callable[[torch.Tensor], None]] = []
 
-    def _serve(self, elsewhere: Sequence[Value], outputs: Sequence[Value]) -> None:
+        def run() -> None:
+            given = [value.tensor for value in inputs]
+            results = compute(given)
+            if not settle or not self._real:
+                # A result may be an input's memory; a library always hands the same ones through.
+                memory = {tensor.untyped_storage().data_ptr() for tensor in given}
+                settle[:] = [
+                    each.write if storage.data_ptr() in memory else each.take
+                    for each, storage in zip(
+                        outputs, [r.untyped_storage() for r in results], strict=False
+                    )
+                ]
+            if len(results) != len(outputs):
+                raise ProgramError(
+                    f"{self._name} returned {len(results)} tensors, and the program wants "
+                    f"{len(outputs)}"
+                )
+            for hand_over, result in zip(settle, results, strict=True):
+                hand_over(result)
+
+        return run
+
+    def _serve(self, tensors: Sequence[Value], outputs: Sequence[Value]) -> None:
         """Count what is in host memory because nothing is planned on a device: it is moved here.
 
         So does the backend of executorch 1.3, whose programs are planned so.
         """
         sizes: tuple[list[int], list[int]] = [], []
-        for value in elsewhere:
+        for value in tensors:
+            if value.device == self.device:
+                continue
             if value.device.type != "cpu" or value.label is not None:
                 raise DeviceError(
                     f"{value.name} lives on {value.device}, and {self._name} takes tensors on "
                     f"{self.device} alone: a copy (et_copy::_h2d_copy) is missing, or the tensor "
                     "is mislabelled"
                 )
-            sizes[value in outputs].append(nbytes(value.tensor))
-        self._recorder.staged(self._name, *sizes)
+            sizes[value in outputs].append(value.tensor.nbytes)
+        self._staging.add(*sizes)
 
 
 def _blobs(context: Payload) -> tuple[memoryview, memoryview]:
@@ -143,6 +151,26 @@ def _blobs(context: Payload) -> tuple[memoryview, memoryview]:
             f"{context.name}: the payload names {len(keys)} blobs; a library and weights are due"
         )
     return context.data(keys[0]), context.data(keys[1])
+
+
+def _on_gpu(
+    run: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]], device: torch.device
+) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
+    """``run`` on ``device``, on tensors that are there, and where its kernels were built for."""
+    gpu: int = device.index
+
+    def compute(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        for index, tensor in enumerate(tensors):
+            if not tensor.is_cuda:
+                tensors[index] = tensor.to(device)
+            elif tensor.data_ptr() % ALIGNMENT:
+                tensors[index] = tensor.clone()
+        if is_current(gpu):
+            return run(tensors)
+        with current_on(device):
+            return run(tensors)
+
+    return compute
 
 
 def _load(

@@ -8,7 +8,7 @@ operators; and the device baked into the engine decides which GPU runs it.
 from __future__ import annotations
 
 import logging
-from typing import Sequence
+from typing import Callable, Mapping, Sequence
 
 import torch
 
@@ -23,7 +23,8 @@ from torchtrt_executorch.runtime.delegates import DelegateContext, Payload, on_h
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
 from torchtrt_executorch.runtime.delegates.tensorrt_engine import TensorRTEngine
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
-from torchtrt_executorch.runtime.values import Value, nbytes
+from torchtrt_executorch.runtime.layout import CPU
+from torchtrt_executorch.runtime.values import Value
 from torchtrt_executorch.stand_ins import StandIn
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
@@ -40,7 +41,7 @@ class TensorRTDelegate:
         self, context: DelegateContext, loaded: TensorRTDelegate | None = None
     ) -> None:
         self._name = context.name
-        self._recorder = context.recorder
+        self._staging = context.recorder.staging(self._name)
         engine, metadata = _engine(context)
         context.recorder.loaded(self._name, origin(engine).text)
         self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
@@ -79,23 +80,39 @@ class TensorRTDelegate:
         return TensorRTDelegate(context, self)
 
     def execute(self, args: Sequence[Value]) -> None:
-        """Run on ``args``: the inputs' values, then the outputs', in the order of the bindings.
+        """Run on ``args``, as :meth:`bind` has it."""
+        self.bind(args)()
+
+    def bind(self, args: Sequence[Value]) -> Callable[[], None]:
+        """What runs on ``args``: the inputs' values, then the outputs', in the bindings' order.
 
         A tensor on the engine's GPU is bound as it is; one in host memory is staged, counted, and
         logged once. Raises ``DeviceError`` for one on another GPU.
         """
         inputs, outputs = args[: self.num_inputs], args[self.num_inputs :]
-        device, on_host = self.device, False
         for value in args:
-            if value.device != device or value.layout is None:
-                self._check(value)
-                on_host = True
-        if isinstance(self._engine, AbsentPayload):
-            self._engine.run(outputs)
-        else:
-            self._engine.run(inputs, outputs)
-        if on_host:
-            self._count(inputs, outputs)
+            if value.layout is None:
+                raise ProgramError(f"{self._name} is handed {value.name}, not a tensor")
+        into = self._stageable(self._inputs, inputs)
+        out = self._stageable(self._outputs, outputs)
+        execute = self._engine.bind(inputs, outputs)
+        device, staging = self.device, self._staging
+
+        def run() -> None:
+            elsewhere = False
+            for value in args:
+                if value.device != device:
+                    if value.device != CPU:
+                        raise self._on_another_gpu(value)
+                    elsewhere = True
+            execute()
+            if elsewhere:
+                sent = [v.data.nbytes for v in into.values() if v.device == CPU]
+                fetched = [v.data.nbytes for v in out.values() if v.device == CPU]
+                if (sent or fetched) and staging.add(sent, fetched):
+                    self._say(into, out)
+
+        return run
 
     def not_capturable(self, args: Sequence[Value]) -> str | None:
         """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
@@ -105,50 +122,42 @@ class TensorRTDelegate:
             return f"the engine has {', '.join(sorted(self._at_home))} in host memory"
         return on_host(args)
 
-    def _check(self, value: Value) -> None:
-        if value.layout is None:
-            raise ProgramError(f"{self._name} is handed {value.name}, not a tensor")
-        device = value.device
-        if device != self.device and device.type != "cpu":
-            raise DeviceError(
-                f"{value.name} lives on {value.device}, but the engine of {self._name} runs on "
-                f"{self.device}: the device is baked into the engine, and moving a tensor from "
-                "one GPU to another is the program's to do"
-            )
-
-    def _count(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-        """Count what was staged, and say so the first time that this engine does it."""
-        into = self._on_host(self._inputs, inputs)
-        out = self._on_host(self._outputs, outputs)
-        if not into and not out:
-            return
-        first = self._recorder.staged(
-            self._name, list(into.values()), list(out.values())
+    def _on_another_gpu(self, value: Value) -> DeviceError:
+        return DeviceError(
+            f"{value.name} lives on {value.device}, but the engine of {self._name} runs on "
+            f"{self.device}: the device is baked into the engine, and moving a tensor from "
+            "one GPU to another is the program's to do"
         )
-        if first:
-            logger.info(
-                "TensorRT engine %s on %s stages host I/O on every call: %s. To bind without a "
-                "copy, export with enable_non_cpu_memory_planning=True and, for the method's own "
-                "inputs and outputs, skip_h2d_for_method_inputs=True and "
-                "skip_d2h_for_method_outputs=True, and pass tensors on %s. "
-                "Said once per engine; stats() keeps counting.",
-                self._name,
-                self.device,
-                "; ".join(
-                    f"{role} {', '.join(f'{n} ({size} bytes)' for n, size in names.items())}"
-                    for role, names in (("inputs", into), ("outputs", out))
-                    if names
-                ),
-                self.device,
-            )
 
-    def _on_host(self, names: Sequence[str], values: Sequence[Value]) -> dict[str, int]:
-        """What has to be moved because it is in host memory, and its bytes."""
-        return {
-            name: nbytes(value.tensor)
-            for name, value in zip(names, values, strict=True)
-            if value.device.type == "cpu" and name not in self._at_home
-        }
+    def _stageable(
+        self, names: Sequence[str], values: Sequence[Value]
+    ) -> dict[str, Value]:
+        """What has to be moved where it is in host memory, by the engine's name for it."""
+        pairs = zip(names, values, strict=True)
+        return {name: value for name, value in pairs if name not in self._at_home}
+
+    def _say(self, into: Mapping[str, Value], out: Mapping[str, Value]) -> None:
+        """Log what is staged."""
+        staged = []
+        for role, values in (("inputs", into), ("outputs", out)):
+            sizes = [
+                f"{name} ({value.data.nbytes} bytes)"
+                for name, value in values.items()
+                if value.device == CPU
+            ]
+            if sizes:
+                staged.append(f"{role} {', '.join(sizes)}")
+        logger.info(
+            "TensorRT engine %s on %s stages host I/O on every call: %s. To bind without a "
+            "copy, export with enable_non_cpu_memory_planning=True and, for the method's own "
+            "inputs and outputs, skip_h2d_for_method_inputs=True and "
+            "skip_d2h_for_method_outputs=True, and pass tensors on %s. "
+            "Said once per engine; stats() keeps counting.",
+            self._name,
+            self.device,
+            "; ".join(staged),
+            self.device,
+        )
 
 
 def _engine(payload: Payload) -> tuple[memoryview, TensorRTBlobMetadata]:
@@ -216,9 +225,16 @@ class StandInEngine:
         self._inputs = [given.index(name) for name in self._program.inputs]
         self._outputs = [wanted.index(name) for name in self._program.outputs]
 
-    def run(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-        results = self._program(
-            [inputs[index].tensor.to(self._memory) for index in self._inputs]
-        )
-        for index, result in zip(self._outputs, results, strict=True):
-            outputs[index].write(result)
+    def bind(
+        self, inputs: Sequence[Value], outputs: Sequence[Value]
+    ) -> Callable[[], None]:
+        """What runs on values in the order of the blob's bindings."""
+
+        def run() -> None:
+            results = self._program(
+                [inputs[index].tensor.to(self._memory) for index in self._inputs]
+            )
+            for index, result in zip(self._outputs, results, strict=True):
+                outputs[index].write(result)
+
+        return run

@@ -10,31 +10,21 @@ import torch
 from torchtrt_executorch.engine_blob import TensorRTBlobMetadata
 from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.delegates.tensorrt_checks import check_bindings
+from torchtrt_executorch.runtime.delegates.tensorrt_context import (
+    ALIGNMENT,
+    Binding,
+    Context,
+)
 from torchtrt_executorch.runtime.delegates.tensorrt_library import (
     Log,
     deserialized,
     tensorrt_for,
 )
-from torchtrt_executorch.runtime.devices import current_on
-from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.staging import Staged
+from torchtrt_executorch.runtime.devices import current_on, current_stream, is_current
 from torchtrt_executorch.runtime.values import Value
 
-#: What TensorRT's kernels may read and write at once: less aligned, they fault, or go wrong silently.
-ALIGNMENT = 16
-
-
-class Binding:
-    """One tensor of the engine's, and what TensorRT was last told of it."""
-
-    def __init__(self, name: str, on_host: bool, device: torch.device) -> None:
-        self.name = name
-        self.on_host = on_host
-        self.shape: torch.Size | None = None
-        self.address = 0
-        self.staged = Staged(device)
-        #: keeps the memory at ``address`` alive while the engine may be using it
-        self.held: torch.Tensor | None = None
+#: An output that isn't written to the program's own memory, and where it is written.
+Scratch = tuple[Binding, Value, torch.Tensor]
 
 
 class TensorRTEngine:
@@ -56,6 +46,7 @@ class TensorRTEngine:
         trt = tensorrt_for(name, engine)
         self._name = name
         self._device = device
+        self._index: int = device.index
         self._log = Log(trt, name)
         inputs = [b.name for b in metadata.io_bindings if b.is_input]
         outputs = [b.name for b in metadata.io_bindings if not b.is_input]
@@ -86,19 +77,16 @@ class TensorRTEngine:
     def _begin(self) -> None:
         """Make what a run writes to."""
         with current_on(self._device):
-            self._context = self._asked(self._engine.create_execution_context)
-            self._one_byte = torch.empty(
-                ALIGNMENT, dtype=torch.uint8, device=self._device
-            )
-        if self._context is None:
-            raise ProgramError(
-                f"{self._name}: no execution context on {self._device}: {self._log.reason()}"
-            )
+            self._context = Context(self._name, self._engine, self._log, self._device)
         self._inputs, self._outputs = (
-            [Binding(name, name in self._host, self._device) for name in names]
+            [
+                Binding(name, name in self._host, self._context, self._device)
+                for name in names
+            ]
             for names in self._names
         )
-        self._shapes: list[torch.Size] | None = None
+        #: Whether outputs have the shapes that they get from the inputs as they are.
+        self._shaped = False
         make: Any = torch.cuda.Event
         #: recorded behind the copies to the GPU that nobody has waited for
         self._arrival: torch.cuda.Event = make()
@@ -110,58 +98,52 @@ class TensorRTEngine:
         """The inputs and outputs that the engine itself has in host memory."""
         return self._host
 
-    def run(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-        """Run on values in the order of the bindings, which live in host memory or on the device."""
-        with current_on(self._device):
+    def bind(
+        self, inputs: Sequence[Value], outputs: Sequence[Value]
+    ) -> Callable[[], None]:
+        """What runs on values in the order of the bindings, in host memory or on the device."""
+        reads = list(zip(self._inputs, inputs, strict=True))
+        writes = list(zip(self._outputs, outputs, strict=True))
+        index, device, enqueue = self._index, self._device, self._context.enqueue
+
+        def run_here() -> None:
             if self._sending:  # by a call that failed
                 torch.cuda.synchronize()
                 self._sending = False
-            for binding, value in zip(self._inputs, inputs, strict=True):
-                if not self._rebind(binding, value.tensor):
-                    self._set_input(binding, value)
-            if self._shapes is None:
-                self._shapes = [self._shape(binding) for binding in self._outputs]
-                for binding, shape in zip(self._outputs, self._shapes, strict=True):
-                    binding.shape = shape
-            # What isn't written to the program's own memory, and has to be copied there.
-            scratch = []
-            for binding, value in zip(self._outputs, outputs, strict=True):
-                if not self._rebind(binding, value.tensor):
+            for binding, value in reads:
+                if not binding.takes(value.data):
+                    self._set_input(binding, value, outputs)
+            if not self._shaped:
+                for binding in self._outputs:
+                    binding.shape = self._context.shape(binding.name)
+                self._shaped = True
+            scratch: list[Scratch] = []
+            for binding, value in writes:
+                if not binding.takes(value.data):
                     target = self._set_output(binding, value)
                     if target is not value.data:
                         scratch.append((binding, value, target))
             for output, source in self._aliases:
-                self._share(self._inputs[source], self._outputs[output])
-            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-            if not self._asked(self._context.execute_async_v3, stream):
-                raise ProgramError(
-                    f"{self._name}: the engine failed to run: {self._log.reason()}"
-                )
+                _share(self._inputs[source], self._outputs[output])
+            enqueue(torch._C._cuda_getCurrentRawStream(index))
             if scratch or self._host or self._sending:
                 self._hand_over(scratch)
+            for binding, _ in writes:
+                # Whoever frees it leaves it to this stream, where others use it after the engine.
+                binding.held = None
 
-    def _rebind(self, binding: Binding, tensor: torch.Tensor) -> bool:
-        """Bind a tensor as the last one was: dense, aligned, on the GPU, and of the same shape.
+        def run() -> None:
+            if is_current(index):
+                run_here()
+            else:
+                with current_on(device):
+                    run_here()
 
-        Returns:
-            False if it isn't, and nothing was done.
-        """
-        if tensor.shape != binding.shape or binding.on_host:
-            return False
-        if tensor is binding.held:
-            return True
-        address = tensor.data_ptr()
-        if (
-            address % ALIGNMENT
-            or not address
-            or not tensor.is_cuda
-            or not tensor.is_contiguous()
-        ):
-            return False
-        self._bind(binding, tensor)
-        return True
+        return run
 
-    def _set_input(self, binding: Binding, value: Value) -> None:
+    def _set_input(
+        self, binding: Binding, value: Value, outputs: Sequence[Value]
+    ) -> None:
         tensor = value.tensor
         if not tensor.is_contiguous():
             tensor = tensor.contiguous()
@@ -173,38 +155,16 @@ class TensorRTEngine:
             else:
                 # A copy: TensorRT may read it again, and outputs' shapes may depend on its values.
                 tensor = tensor.clone()
-                self._shapes = None
+                self._shaped = False
         elif not tensor.is_cuda:
-            tensor = self._send(binding, tensor)
+            pinned = value.pinned and tensor is value.data
+            tensor = self._send(binding, tensor, pinned, outputs)
         elif tensor.data_ptr() % ALIGNMENT:
             tensor = tensor.clone()
         if tensor.shape != binding.shape:
-            self._shapes = None
-            binding.shape = None
-            if not self._asked(
-                self._context.set_input_shape, binding.name, tuple(tensor.shape)
-            ):
-                raise ProgramError(
-                    f"{self._name} was not built for {binding.name} of shape "
-                    f"{list(tensor.shape)}: {self._log.reason()}"
-                )
-            binding.shape = tensor.shape
-        self._bind(binding, tensor)
-
-    def _shape(self, binding: Binding) -> torch.Size:
-        try:
-            shape = tuple(self._context.get_tensor_shape(binding.name))
-        except ValueError:  # TensorRT's way to say that there is none
-            raise ProgramError(
-                f"{self._name} can't make {binding.name} of inputs of these shapes and values: "
-                f"{self._log.reason()}"
-            ) from None
-        if any(size < 0 for size in shape):
-            raise ProgramError(
-                f"{self._name}: the shape of {binding.name} depends on the data, which needs an "
-                "output allocator: compile with target_executorch=True"
-            )
-        return torch.Size(shape)
+            self._shaped = False
+            binding.reshape(tensor.shape)
+        binding.bind(tensor)
 
     def _set_output(self, binding: Binding, value: Value) -> torch.Tensor:
         """Bind the value's own memory if the engine can write to it, else other memory."""
@@ -221,64 +181,54 @@ class TensorRTEngine:
             tensor = torch.empty(shape, dtype=tensor.dtype)
         elif not ours:
             tensor = binding.staged.scratch(shape, tensor.dtype)
-        self._bind(binding, tensor)
+        binding.bind(tensor)
         return tensor
 
-    def _share(self, source: Binding, output: Binding) -> None:
-        """Have an input read and written in the memory of the output that is the same tensor."""
-        held, target = source.held, output.held
-        assert held is not None and target is not None
-        if held.data_ptr() != target.data_ptr():
-            target.copy_(held)
-            self._bind(source, target)
-
-    def _send(self, binding: Binding, tensor: torch.Tensor) -> torch.Tensor:
-        """Enqueue a copy of a host tensor to the GPU, once the last call's have arrived there."""
+    def _send(
+        self,
+        binding: Binding,
+        tensor: torch.Tensor,
+        pinned: bool,
+        outputs: Sequence[Value],
+    ) -> torch.Tensor:
+        """Enqueue a copy of a host tensor to the GPU."""
+        if pinned and not all([output.data.is_cuda for output in outputs]):
+            # It stays as it is until the copy was made: the results are waited for.
+            target = binding.staged.scratch(tensor.shape, tensor.dtype)
+            return target.copy_(tensor, non_blocking=True)
         if self._sent is not None:
             self._sent.synchronize()
             self._sent = None
         self._sending = True
         return binding.staged.enqueue(tensor)
 
-    def _hand_over(
-        self, scratch: Sequence[tuple[Binding, Value, torch.Tensor]]
-    ) -> None:
+    def _hand_over(self, scratch: Sequence[Scratch]) -> None:
         """Copy to the values what was not written to their own memory, waiting for it once."""
         arriving = []
         waits = any([binding.on_host for binding in self._outputs])
         for binding, value, target in scratch:
-            if value.tensor.is_cuda or binding.on_host:
+            if value.data.is_cuda or binding.on_host:
                 arriving.append((value, target))
+                continue
+            waits = True
+            if value.pinned:
+                value.data.copy_(target, non_blocking=True)
             else:
                 arriving.append((value, binding.staged.fetch(target)))
-                waits = True
         if waits:
-            torch.cuda.current_stream().synchronize()
+            current_stream(self._index).synchronize()
         elif self._sending:
             self._sent = self._arrival
-            self._sent.record()
+            self._sent.record(current_stream(self._index))
         self._sending = False
         for value, result in arriving:
             value.tensor.copy_(result)
 
-    def _bind(self, binding: Binding, tensor: torch.Tensor) -> None:
-        # An empty tensor has no address, and TensorRT takes none that is null.
-        address = tensor.data_ptr() or self._one_byte.data_ptr()
-        if address != binding.address:
-            binding.address, binding.held = 0, None
-            if not self._asked(self._context.set_tensor_address, binding.name, address):
-                raise ProgramError(
-                    f"{self._name}: the memory of {binding.name} was refused: "
-                    f"{self._log.reason()}"
-                )
-            binding.address = address
-        binding.held = tensor
 
-    def _asked(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call TensorRT. Its own exceptions say less than its log."""
-        try:
-            return function(*args)
-        except Exception as error:
-            raise ProgramError(
-                f"{self._name}: {self._log.reason()} ({type(error).__name__}: {error})"
-            ) from error
+def _share(source: Binding, output: Binding) -> None:
+    """Have an input read and written in the memory of the output that is the same tensor."""
+    held, target = source.held, output.held
+    assert held is not None and target is not None
+    if held.data_ptr() != target.data_ptr():
+        target.copy_(held)
+        source.bind(target)
