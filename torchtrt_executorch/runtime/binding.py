@@ -53,6 +53,7 @@ class Binder:
         lent: The ``id`` of each value whose memory another one may be given.
         moved: The ``id`` of each value that something else than a delegate gives other memory.
         made: The ``id`` of each value that gets its memory from the one instruction that writes it.
+        looked_at: The ``id`` of each tensor that something else than a delegate uses.
         segments: What ExecuTorch's runtime runs as one, by the instructions' indices.
         destinations: The indices of instructions that others jump to.
     """
@@ -80,6 +81,7 @@ class Binder:
         self.lent: set[int] = set()
         self.moved: set[int] = set()
         self.made: set[int] = set()
+        self.looked_at: set[int] = set()
         self._prims = prims(placement, recorder)
         self._kernels: dict[int, Kernel] = {}
         self.delegates: dict[Key, Delegate] = {}
@@ -121,6 +123,9 @@ class Binder:
         for each in decoded:
             if not each.is_delegate:
                 self.moved.update(id(value) for value in each.replaces)
+        for value in self._table.values:
+            kept = value.planned or value.constant
+            value.fixed = kept and id(value) not in self.moved
         in_all = {id(value) for each in decoded for value in each.replaces}
         known = frozenset(unplanned | in_all)
         if self._compiled:
@@ -138,7 +143,10 @@ class Binder:
                 for index, each in enumerate(decoded)
             ]
         )
-        self.made = _made(decoded, steps)
+        for each in decoded:
+            if not each.is_delegate:
+                self.looked_at.update(id(t) for v in each.touches for t in v.tensors())
+        self.made = _made(steps) - self.looked_at
         return steps
 
     def _each(self, makers: Sequence[Callable[[], T]]) -> list[T]:
@@ -306,21 +314,16 @@ class Binder:
         return {id(self._table.at(index, "a copy")) for index in targets}
 
 
-def _made(decoded: Sequence[Instruction], steps: Sequence[Step]) -> set[int]:
-    """Tensors that a delegate makes, by ``id``, and that none but delegates use."""
+def _made(steps: Sequence[Step]) -> set[int]:
+    """Tensors that a delegate makes, and that no other one writes, by ``id``."""
     writers: Counter[int] = Counter()
     made: set[int] = set()
-    for each, step in zip(decoded, steps, strict=True):
-        call = step.call
-        if call is None:
-            writers.update(
-                2 * [id(tensor) for v in each.touches for tensor in v.tensors()]
-            )
-            continue
-        written = [id(value) for value in call.args[call.num_inputs :]]
-        writers.update(written)
-        if getattr(call.delegate, "makes_results", False):
-            made.update(written)
+    for call in (step.call for step in steps):
+        if call is not None:
+            written = [id(value) for value in call.args[call.num_inputs :]]
+            writers.update(written)
+            if getattr(call.delegate, "makes_results", False):
+                made.update(written)
     return {value for value in made if writers[value] == 1}
 
 

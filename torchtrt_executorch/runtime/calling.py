@@ -19,19 +19,19 @@ class CallLock:
 
     def __init__(self) -> None:
         self.order = StreamOrder()
-        self._lock = threading.Lock()
-        self._caller: tuple[int, str] | None = None
+        self._lock = threading.RLock()
+        self._caller: str | None = None
 
     def enter(self, method: str) -> None:
         """Wait for other threads' calls. ``InstructionError`` within a call, which can't end first."""
-        thread, caller = threading.get_ident(), self._caller
-        if caller is not None and caller[0] == thread:
-            raise InstructionError(
-                f"{method} is called by a kernel or delegate of {caller[1]}, which runs on the same "
-                "memory: load the program a second time for that"
-            )
         self._lock.acquire()
-        self._caller = thread, method
+        if self._caller is not None:  # only its own thread gets here then
+            self._lock.release()
+            raise InstructionError(
+                f"{method} is called by a kernel or delegate of {self._caller}, which runs on the "
+                "same memory: load the program a second time for that"
+            )
+        self._caller = method
 
     def leave(self) -> None:
         """Let the next call run."""

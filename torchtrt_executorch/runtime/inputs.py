@@ -36,8 +36,9 @@ def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
 class _Again:
     """What an input was given last: another tensor like it needs no looking at."""
 
-    def __init__(self, value: Value, given: torch.Tensor) -> None:
+    def __init__(self, value: Value, given: torch.Tensor, own: bool) -> None:
         self._value = value
+        self._own = own
         self._home = value.device
         self._dtype = given.dtype
         self._shape = given.shape
@@ -45,7 +46,7 @@ class _Again:
         self._device = given.device
 
     @classmethod
-    def of(cls, value: Value, given: Any) -> _Again | None:
+    def of(cls, value: Value, given: Any, own: bool) -> _Again | None:
         """None for what is looked at each time: ``given`` was converted, or counted."""
         if type(given) is not torch.Tensor or given.layout is not torch.strided:
             return None
@@ -56,7 +57,7 @@ class _Again:
             plain = (
                 held.data_ptr() == given.data_ptr() and held.stride() == given.stride()
             )
-        return cls(value, given) if plain else None
+        return cls(value, given, own) if plain else None
 
     def take(self, given: Any) -> bool:
         """Give the value ``given``, and return true; or false, with nothing done."""
@@ -71,7 +72,9 @@ class _Again:
             return False
         value = self._value
         if not value.planned:
-            value.data = given.detach()
+            # An autograd graph isn't to be kept alive either.
+            as_it_is = not (self._own or given.requires_grad)
+            value.data = given if as_it_is else given.detach()
             value.device = value.label = self._home
         elif value.data.shape == self._shape:
             value.data.copy_(given)
@@ -81,17 +84,23 @@ class _Again:
 
 
 class Inputs:
-    """The inputs of one method, set before each call."""
+    """The inputs of one method, set before each call.
+
+    ``own`` says for which of ``values`` an instruction may change the tensor's shape, which isn't to be
+    seen outside: they are given a tensor of their own, on the caller's memory.
+    """
 
     def __init__(
         self,
         method: str,
         values: Sequence[Value],
+        own: Sequence[bool],
         placement: Placement,
         recorder: Recorder,
     ) -> None:
         self._method = method
         self._values = values
+        self._own = own
         self._placement = placement
         self._recorder = recorder
         #: what all inputs were given last, if others like it needn't be looked at
@@ -114,7 +123,7 @@ class Inputs:
         taken: list[_Again] = []
         for index, (value, leaf) in enumerate(zip(self._values, leaves, strict=True)):
             self._set(value, leaf, f"input {index} of {self._method}")
-            again = _Again.of(value, leaf)
+            again = _Again.of(value, leaf, self._own[index])
             if again is not None:
                 taken.append(again)
         self._last = taken if len(taken) == len(leaves) else None
@@ -152,6 +161,5 @@ class Inputs:
             )
             value.data = laid_out.copy_(tensor)
         else:
-            # Never the caller's own object: an instruction that resizes it is not to be seen outside.
             value.data = tensor.detach()
         value.device = value.label = home

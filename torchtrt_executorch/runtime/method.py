@@ -87,13 +87,14 @@ class Method:
         given = [table.at(index, "an input") for index in plan.inputs]
         self._given = given
         self._outputs = [table.at(index, "an output") for index in plan.outputs]
-        self._inputs = Inputs(self.name, given, placement, recorder)
         loaded = {} if original is None else original._delegates
         compiled = options.compile and not placement.simulate
         if options.compile and placement.simulate:
             logger.warning("%s is simulated, so nothing is compiled", self.name)
         binder = Binder(file, table, placement, recorder, stand_ins, loaded, compiled)
         self._steps: list[Step] = binder.bind()
+        own = [id(value) in binder.looked_at for value in given]
+        self._inputs = Inputs(self.name, given, own, placement, recorder)
         self._delegates: dict[Key, Delegate] = binder.delegates
         self._devices = binder.devices()
         self._memory = table.memory() if self._devices else []

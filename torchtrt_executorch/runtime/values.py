@@ -20,7 +20,8 @@ class Value:
     ``bool`` or ``float``, or a :class:`Boxed` list. ``layout`` is set for tensors. ``device`` is
     where a tensor lives now; ``label`` is where its metadata says that it does, None where it has no
     say. A tensor is ``planned`` into an arena, or ``constant``; it is ``initialized`` if the file has
-    bytes for it. Planned memory may be ``pinned``: what the GPU copies from and to by itself.
+    bytes for it. Planned memory may be ``pinned``: what the GPU copies from and to by itself. It is
+    ``fixed`` if ``data`` is the same tensor in every call, at most of another shape.
 
     One that is neither planned nor constant may hold None until it is given memory, or takes a
     tensor: ``memory`` is where it then is.
@@ -35,6 +36,7 @@ class Value:
     planned: bool = False
     initialized: bool = False
     pinned: bool = False
+    fixed: bool = False
     memory: torch.device = CPU
 
     def get(self) -> Any:
@@ -51,6 +53,11 @@ class Value:
                 v for v in self.data.items if v is not None and v.layout is not None
             ]
         return ()
+
+    @property
+    def steady(self) -> bool:
+        """Whether ``data`` is the same tensor in every call, and of the same shape."""
+        return self.fixed and self.layout is not None and self.layout.static
 
     @property
     def signature(self) -> object:

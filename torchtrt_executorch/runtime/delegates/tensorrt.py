@@ -97,19 +97,21 @@ class TensorRTDelegate:
         out = self._stageable(self._outputs, outputs)
         execute = self._engine.bind(inputs, outputs)
         device, staging = self.device, self._staging
+        others = [v for v in args if not (v.fixed and v.device == device)]
+        steady = all(value.steady for value in args)
+        sizes: list[list[int]] = []
 
         def run() -> None:
-            elsewhere = False
-            for value in args:
+            on_host = False
+            for value in others:
                 if value.device != device:
-                    if value.device != CPU:
-                        raise self._on_another_gpu(value)
-                    elsewhere = True
+                    self._check(value)
+                    on_host = True
             execute()
-            if elsewhere:
-                sent = [v.data.nbytes for v in into.values() if v.device == CPU]
-                fetched = [v.data.nbytes for v in out.values() if v.device == CPU]
-                if (sent or fetched) and staging.add(sent, fetched):
+            if on_host:
+                if not sizes or not steady:
+                    sizes[:] = _on_host(into), _on_host(out)
+                if any(sizes) and staging.add(*sizes):
                     self._say(into, out)
 
         return run
@@ -122,12 +124,13 @@ class TensorRTDelegate:
             return f"the engine has {', '.join(sorted(self._at_home))} in host memory"
         return on_host(args)
 
-    def _on_another_gpu(self, value: Value) -> DeviceError:
-        return DeviceError(
-            f"{value.name} lives on {value.device}, but the engine of {self._name} runs on "
-            f"{self.device}: the device is baked into the engine, and moving a tensor from "
-            "one GPU to another is the program's to do"
-        )
+    def _check(self, value: Value) -> None:
+        if value.device not in (self.device, CPU):
+            raise DeviceError(
+                f"{value.name} lives on {value.device}, but the engine of {self._name} runs on "
+                f"{self.device}: the device is baked into the engine, and moving a tensor from "
+                "one GPU to another is the program's to do"
+            )
 
     def _stageable(
         self, names: Sequence[str], values: Sequence[Value]
@@ -158,6 +161,11 @@ class TensorRTDelegate:
             "; ".join(staged),
             self.device,
         )
+
+
+def _on_host(values: Mapping[str, Value]) -> list[int]:
+    """The sizes in bytes of those that are in host memory."""
+    return [v.data.nbytes for v in values.values() if v.device == CPU]
 
 
 def _engine(payload: Payload) -> tuple[memoryview, TensorRTBlobMetadata]:

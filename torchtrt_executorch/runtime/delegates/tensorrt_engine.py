@@ -23,6 +23,10 @@ from torchtrt_executorch.runtime.delegates.tensorrt_library import (
 from torchtrt_executorch.runtime.devices import current_on, current_stream, is_current
 from torchtrt_executorch.runtime.values import Value
 
+Ready = tuple[Binding, torch.Tensor]
+#: A host tensor, and the device memory that it is copied to or from.
+Staged = tuple[Binding, torch.Tensor, torch.Tensor]
+Varying = tuple[Binding, Value]
 #: An output that isn't written to the program's own memory, and where it is written.
 Scratch = tuple[Binding, Value, torch.Tensor]
 
@@ -101,24 +105,44 @@ class TensorRTEngine:
     def bind(
         self, inputs: Sequence[Value], outputs: Sequence[Value]
     ) -> Callable[[], None]:
-        """What runs on values in the order of the bindings, in host memory or on the device."""
-        reads = list(zip(self._inputs, inputs, strict=True))
-        writes = list(zip(self._outputs, outputs, strict=True))
-        index, device, enqueue = self._index, self._device, self._context.enqueue
+        """What runs on values in the order of the bindings, in host memory or on the device.
 
-        def run_here() -> None:
+        Raises ``ProgramError`` for an input of a shape that the engine wasn't built for.
+        """
+        arrives = _sorted(self._outputs, outputs, True)
+        # What goes out may stay in planned memory until the results are waited for.
+        ready, sent, given = _sorted(self._inputs, inputs, bool(arrives[1]))
+        with current_on(self._device):
+            for binding, tensor in (*ready, *[each[:2] for each in sent]):
+                binding.reshape(tensor.shape)
+        self._shaped = False
+        written, fetched, returned = arrives
+        index, enqueue = self._index, self._context.enqueue
+
+        def run() -> None:
+            if not is_current(index):
+                with current_on(self._device):
+                    run()
+                return
             if self._sending:  # by a call that failed
                 torch.cuda.synchronize()
                 self._sending = False
-            for binding, value in reads:
+            for binding, tensor in ready:
+                binding.bind(tensor)
+            for binding, tensor, target in sent:
+                target.copy_(tensor, non_blocking=True)
+                binding.bind(target)
+            for binding, value in given:
                 if not binding.takes(value.data):
-                    self._set_input(binding, value, outputs)
+                    self._set_input(binding, value)
             if not self._shaped:
-                for binding in self._outputs:
-                    binding.shape = self._context.shape(binding.name)
-                self._shaped = True
+                self._infer_shapes(outputs)
+            for binding, tensor in written:
+                binding.bind(tensor)
+            for binding, _, target in fetched:
+                binding.bind(target)
             scratch: list[Scratch] = []
-            for binding, value in writes:
+            for binding, value in returned:
                 if not binding.takes(value.data):
                     target = self._set_output(binding, value)
                     if target is not value.data:
@@ -126,24 +150,27 @@ class TensorRTEngine:
             for output, source in self._aliases:
                 _share(self._inputs[source], self._outputs[output])
             enqueue(torch._C._cuda_getCurrentRawStream(index))
+            for _, tensor, target in fetched:
+                tensor.copy_(target, non_blocking=True)
             if scratch or self._host or self._sending:
-                self._hand_over(scratch)
-            for binding, _ in writes:
+                self._hand_over(scratch, bool(fetched))
+            elif fetched:
+                current_stream(index).synchronize()
+            for binding, _ in returned:
                 # Whoever frees it leaves it to this stream, where others use it after the engine.
                 binding.held = None
 
-        def run() -> None:
-            if is_current(index):
-                run_here()
-            else:
-                with current_on(device):
-                    run_here()
-
         return run
 
-    def _set_input(
-        self, binding: Binding, value: Value, outputs: Sequence[Value]
-    ) -> None:
+    def _infer_shapes(self, outputs: Sequence[Value]) -> None:
+        for binding, value in zip(self._outputs, outputs, strict=True):
+            shape = self._context.shape(binding.name)
+            if value.layout is not None:
+                value.layout.check_shape(tuple(shape))
+            binding.shape = shape
+        self._shaped = True
+
+    def _set_input(self, binding: Binding, value: Value) -> None:
         tensor = value.tensor
         if not tensor.is_contiguous():
             tensor = tensor.contiguous()
@@ -157,8 +184,7 @@ class TensorRTEngine:
                 tensor = tensor.clone()
                 self._shaped = False
         elif not tensor.is_cuda:
-            pinned = value.pinned and tensor is value.data
-            tensor = self._send(binding, tensor, pinned, outputs)
+            tensor = self._send(binding, tensor)
         elif tensor.data_ptr() % ALIGNMENT:
             tensor = tensor.clone()
         if tensor.shape != binding.shape:
@@ -184,28 +210,18 @@ class TensorRTEngine:
         binding.bind(tensor)
         return tensor
 
-    def _send(
-        self,
-        binding: Binding,
-        tensor: torch.Tensor,
-        pinned: bool,
-        outputs: Sequence[Value],
-    ) -> torch.Tensor:
-        """Enqueue a copy of a host tensor to the GPU."""
-        if pinned and not all([output.data.is_cuda for output in outputs]):
-            # It stays as it is until the copy was made: the results are waited for.
-            target = binding.staged.scratch(tensor.shape, tensor.dtype)
-            return target.copy_(tensor, non_blocking=True)
+    def _send(self, binding: Binding, tensor: torch.Tensor) -> torch.Tensor:
+        """Enqueue a copy of a host tensor to the GPU, once the last call's have arrived there."""
         if self._sent is not None:
             self._sent.synchronize()
             self._sent = None
         self._sending = True
         return binding.staged.enqueue(tensor)
 
-    def _hand_over(self, scratch: Sequence[Scratch]) -> None:
+    def _hand_over(self, scratch: Sequence[Scratch], waits: bool) -> None:
         """Copy to the values what was not written to their own memory, waiting for it once."""
         arriving = []
-        waits = any([binding.on_host for binding in self._outputs])
+        waits = waits or any([binding.on_host for binding in self._outputs])
         for binding, value, target in scratch:
             if value.data.is_cuda or binding.on_host:
                 arriving.append((value, target))
@@ -223,6 +239,27 @@ class TensorRTEngine:
         self._sending = False
         for value, result in arriving:
             value.tensor.copy_(result)
+
+
+def _sorted(
+    bindings: Sequence[Binding], values: Sequence[Value], staged: bool
+) -> tuple[list[Ready], list[Staged], list[Varying]]:
+    """What an engine works on as it is, what is copied if ``staged``, and what is looked at each time."""
+    ready: list[Ready] = []
+    copied: list[Staged] = []
+    varying: list[Varying] = []
+    for binding, value in zip(bindings, values, strict=True):
+        tensor = value.data
+        if not value.steady or binding.on_host or not tensor.is_contiguous():
+            varying.append((binding, value))
+        elif tensor.is_cuda and not tensor.data_ptr() % ALIGNMENT:
+            ready.append((binding, tensor))
+        elif staged and value.pinned:
+            target = binding.staged.scratch(tensor.shape, tensor.dtype)
+            copied.append((binding, tensor, target))
+        else:
+            varying.append((binding, value))
+    return ready, copied, varying
 
 
 def _share(source: Binding, output: Binding) -> None:
