@@ -1,6 +1,6 @@
 """Programs around engines and libraries that are built here: what a runtime is given, and no exporter.
 
-Needs TensorRT with its builder, any release from 8.6 on, and the GPU that it builds for.
+Engines need TensorRT with its builder, any release from 8.6 on, and the GPU that it builds for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
 import numpy
-import tensorrt as trt
 import torch
 from executorch.exir import schema
 from executorch.exir._serialize._named_data_store import NamedDataStore
@@ -27,7 +26,6 @@ from torch_tensorrt.executorch._blob_metadata import (
 )
 from torch_tensorrt.executorch._engine_blob import serialize_engine
 
-LOG = trt.Logger(trt.Logger.ERROR)
 #: Smallest, best and largest shape, or values, of an input.
 Range = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
@@ -39,7 +37,9 @@ def engine(
     half: bool = False,
 ) -> bytes:
     """Build the network that ``define`` adds to, with TensorRT's own kernels, in full float32."""
-    builder = trt.Builder(LOG)
+    import tensorrt as trt
+
+    builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
     explicit = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
     network = builder.create_network(0 if explicit is None else 1 << int(explicit))
     define(network)
@@ -69,6 +69,8 @@ def mlp(
     weights: Sequence[torch.Tensor], shape: Sequence[int], half: bool = False
 ) -> Callable[[Any], None]:
     """``relu(x @ first) @ second``: weights of shape (in, out)."""
+    import tensorrt as trt
+
     kind = trt.float16 if half else trt.float32
 
     def define(network: Any) -> None:
@@ -159,64 +161,67 @@ class Library:
     args: Sequence[int]
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """An operator, by its full name, and its arguments, the returned one included."""
+
+    name: str
+    args: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A value that becomes what another one is."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class JumpUnless:
+    """To an instruction, unless a tensor of bools is true."""
+
+    condition: int
+    destination: int
+
+
+Call = Engine | Library | Kernel | Move | JumpUnless
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method: its values (None for an empty one), what it calls, and what it is given and returns.
+
+    Planned tensors of the GPU are in arena 2, those of the host in arena 1; without ``device_memory``
+    all are in the host's, whatever their labels say, and those in arena 2 are shared with other methods.
+    """
+
+    tensors: Sequence[Tensor | None]
+    calls: Sequence[Call]
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    device_memory: bool = True
+
+
 def program(
-    tensors: Sequence[Tensor],
-    delegates: Sequence[Engine | Library],
+    tensors: Sequence[Tensor | None],
+    calls: Sequence[Call],
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> bytes:
-    """The ``.pte`` that calls ``delegates`` one after another, each once."""
+    """The ``.pte`` of one method, ``forward``."""
+    return methods({"forward": Plan(tensors, calls, inputs, outputs)})
+
+
+def methods(plans: Mapping[str, Plan]) -> bytes:
+    """The ``.pte`` of several methods."""
     store = NamedDataStore()
-    payloads = []
-    for index, each in enumerate(delegates):
-        if isinstance(each, Engine):
-            payloads.append(each.payload())
-            continue
-        keys = [f"{index}_so_blob", f"{index}_weights_blob"]
-        for key, blob in zip(keys, (each.so, each.weights), strict=True):
-            store.add_named_data(key, blob)
-        payloads.append("\n".join(keys).encode())
-    ends = [
-        max(
-            [
-                t.at + t.nbytes
-                for t in tensors
-                if t.at is not None and t.on_gpu == on_gpu
-            ],
-            default=0,
-        )
-        for on_gpu in (False, True)
-    ]
-    calls = [
-        schema.DelegateCall(i, list(each.args)) for i, each in enumerate(delegates)
-    ]
-    location = schema.DataLocation.INLINE
-    plan = schema.ExecutionPlan(
-        name="forward",
-        container_meta_type=schema.ContainerMetadata("", ""),
-        values=[schema.EValue(tensor.serialized()) for tensor in tensors],
-        inputs=list(inputs),
-        outputs=list(outputs),
-        chains=[
-            schema.Chain([], [], [schema.Instruction(call) for call in calls], None)
-        ],
-        operators=[],
-        delegates=[
-            schema.BackendDelegate(
-                "TensorRTBackend" if isinstance(each, Engine) else "CudaBackend",
-                schema.BackendDelegateDataReference(location, index),
-                [],
-            )
-            for index, each in enumerate(delegates)
-        ],
-        non_const_buffer_sizes=[0, *ends],
-        non_const_buffer_device=[
-            schema.NonConstBufferDevice(2, schema.DeviceType.CUDA, 0)
-        ],
-    )
+    payloads: list[bytes] = []
     made = schema.Program(
         version=0,
-        execution_plan=[plan],
+        execution_plan=[
+            _execution_plan(name, plan, store, payloads) for name, plan in plans.items()
+        ],
         constant_buffer=[schema.Buffer(b"")],
         backend_delegate_data=[schema.BackendDelegateInlineData(p) for p in payloads],
         segments=[],
@@ -224,3 +229,60 @@ def program(
     )
     file = PTEFile(program=made, named_data=store.get_named_data_store_output())
     return bytes(serialize_pte_binary(file, extract_delegate_segments=True))
+
+
+def _execution_plan(
+    name: str, plan: Plan, store: NamedDataStore, payloads: list[bytes]
+) -> schema.ExecutionPlan:
+    operators: list[schema.Operator] = []
+    delegates: list[schema.BackendDelegate] = []
+    instructions: list[Any] = []
+    for call in plan.calls:
+        if isinstance(call, Kernel):
+            instructions.append(schema.KernelCall(len(operators), list(call.args)))
+            operator, _, overload = call.name.partition(".")
+            operators.append(schema.Operator(operator, overload))
+        elif isinstance(call, Move):
+            instructions.append(schema.MoveCall(call.source, call.target))
+        elif isinstance(call, JumpUnless):
+            jump = schema.JumpFalseCall(call.condition, call.destination)
+            instructions.append(jump)
+        else:
+            at = schema.DataLocation.INLINE
+            data = schema.BackendDelegateDataReference(at, len(payloads))
+            instructions.append(schema.DelegateCall(len(delegates), list(call.args)))
+            if isinstance(call, Engine):
+                backend, payload = "TensorRTBackend", call.payload()
+            else:
+                backend, payload = "CudaBackend", _named(call, store, len(payloads))
+            delegates.append(schema.BackendDelegate(backend, data, []))
+            payloads.append(payload)
+    planned = [t for t in plan.tensors if t is not None and t.at is not None]
+    ends = [
+        max((t.at + t.nbytes for t in planned if t.on_gpu == on_gpu), default=0)
+        for on_gpu in (False, True)
+    ]
+    on_gpu = schema.NonConstBufferDevice(2, schema.DeviceType.CUDA, 0)
+    return schema.ExecutionPlan(
+        name=name,
+        container_meta_type=schema.ContainerMetadata("", ""),
+        values=[
+            schema.EValue(schema.Null() if tensor is None else tensor.serialized())
+            for tensor in plan.tensors
+        ],
+        inputs=list(plan.inputs),
+        outputs=list(plan.outputs),
+        chains=[schema.Chain([], [], [*map(schema.Instruction, instructions)], None)],
+        operators=operators,
+        delegates=delegates,
+        non_const_buffer_sizes=[0, *ends],
+        non_const_buffer_device=[on_gpu] if plan.device_memory else None,
+    )
+
+
+def _named(library: Library, store: NamedDataStore, index: int) -> bytes:
+    """The payload of a library, which names what is in ``store``."""
+    keys = [f"{index}_so_blob", f"{index}_weights_blob"]
+    for key, blob in zip(keys, (library.so, library.weights), strict=True):
+        store.add_named_data(key, blob)
+    return "\n".join(keys).encode()

@@ -1,7 +1,7 @@
 """The CUDA delegate on a real GPU: against eager, with inputs on the device and on the host.
 
 As a script, from the repository's root, it runs the checks and prints a table of latencies beside
-eager and ``torch.compile``, all in one process::
+eager, ``torch.compile`` and PyTorch's own runner of the same library, all in one process::
 
     PYTHONPATH=. python tests/gpu/test_runtime_cuda.py
 """
@@ -12,7 +12,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from functools import cache
-from typing import Callable, Sequence
+from typing import Any, Callable, Sequence
 
 import pytest
 import torch
@@ -20,6 +20,8 @@ from torch import nn
 from torch.export import export
 
 from torchtrt_executorch.runtime import DeviceError, Program, load
+from torchtrt_executorch.runtime.delegates import Payload
+from torchtrt_executorch.runtime.delegates.aoti import _blobs, _load
 
 pytestmark = [
     pytest.mark.gpu,
@@ -63,6 +65,7 @@ class Built:
     eager: nn.Module
     x: torch.Tensor
     programs: dict[str, Program]
+    graphs: Program
 
 
 @cache
@@ -94,8 +97,11 @@ def build(case: Case) -> Built:
         )
         built = edge.to_executorch(config)
         data = [bytes(ptd) for ptd in built._tensor_data.values()]
-        programs[name] = load(bytes(built.buffer), data)
-    return Built(model.cuda(), x, programs)
+        pte = bytes(built.buffer)
+        programs[name] = load(pte, data)
+        if name == RESIDENT:
+            graphs = load(pte, data, cuda_graphs=True)
+    return Built(model.cuda(), x, programs, graphs)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -154,19 +160,34 @@ def _latency(call: Callable[[], object]) -> float:
     return statistics.median(rounds)
 
 
+def _runner(program: Program) -> Any:
+    """PyTorch's runner of the only library of a program."""
+    (plan,) = program._plans.values()
+    library, weights = _blobs(Payload.of(program._file, plan, 0))
+    return _load("alone", library, weights, torch.device("cuda", 0))
+
+
 @torch.no_grad()
 def _measure(case: Case) -> list[Sequence[str]]:
     built = build(case)
+    torch._dynamo.reset()
     compiled = torch.compile(built.eager)
+    reduced = torch.compile(built.eager, mode="reduce-overhead")
+    runner = _runner(built.programs[RESIDENT])
+    graphs = built.graphs.method("forward")
     x, on_device = built.x, built.x.cuda()
     ours = {side: program.method("forward") for side, program in built.programs.items()}
     reference = built.eager(on_device)
     ways: list[tuple[str, str, Callable[[], torch.Tensor]]] = [
         ("eager", RESIDENT, lambda: built.eager(on_device)),
         ("torch.compile", RESIDENT, lambda: compiled(on_device)),
+        ("torch.compile, reduce-overhead", RESIDENT, lambda: reduced(on_device)),
+        ("AOTInductor's runner", RESIDENT, lambda: runner.run([on_device])[0]),
         ("CUDA delegate", RESIDENT, lambda: ours[RESIDENT](on_device)[0]),
+        ("CUDA delegate, cuda_graphs", RESIDENT, lambda: graphs(on_device)[0]),
         ("eager", HOST, lambda: built.eager(x.cuda()).cpu()),
         ("torch.compile", HOST, lambda: compiled(x.cuda()).cpu()),
+        ("torch.compile, reduce-overhead", HOST, lambda: reduced(x.cuda()).cpu()),
         ("CUDA delegate", HOST, lambda: ours[HOST](x)[0]),
     ]
     rows = []

@@ -15,42 +15,11 @@ from pathlib import Path
 from typing import Any, Callable
 
 import torch
-from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+from middle import Middle, read, write  # type: ignore[import-not-found]
 
 ROUNDS, CALLS = 7, 200
-
-
-class Middle(nn.Module):
-    """What a program leaves to AOTInductor between two engines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(nn.functional.gelu(self.first(x)))
-
-
-def library(folder: Path) -> None:
-    """Write the library of :class:`Middle` and its weights."""
-    x = torch.randn(8, 64, device="cuda")
-    with torch.no_grad():
-        files = torch._inductor.aot_compile(
-            torch.export.export(Middle().cuda().eval(), (x,)).module(),
-            (x,),
-            options={
-                "aot_inductor.package": True,
-                "aot_inductor.package_constants_in_so": False,
-                "aot_inductor.package_constants_on_disk_format": "binary_blob",
-                "aot_inductor.embed_kernel_binary": True,
-            },
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in map(Path, map(str, files)):
-        for ending in (".wrapper.so", ".blob"):
-            if file.name.endswith(ending):
-                (folder / f"middle{ending}").write_bytes(file.read_bytes())
 
 
 def microseconds(call: Callable[..., object], *args: Any) -> float:
@@ -198,7 +167,7 @@ def stacked(folder: Path) -> None:
     torch.manual_seed(0)
     weights = [torch.randn(64, 256) / 8, torch.randn(256, 64) / 16]
     plan = engine(mlp(weights, (8, 64)))
-    so, blob = ((folder / f"middle{e}").read_bytes() for e in (".wrapper.so", ".blob"))
+    so, blob = read(folder)
     x = torch.randn(8, 64, device="cuda")
     first, second = (weight.cuda() for weight in weights)
     middle = Middle().cuda().eval()
@@ -247,9 +216,8 @@ def stacked(folder: Path) -> None:
 def main() -> None:
     """Run the command line."""
     command, folder = sys.argv[1], Path(sys.argv[2])
-    sys.path.insert(0, str(Path(__file__).parent))
     if command == "library":
-        library(folder)
+        write(folder)
         return
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     engines()

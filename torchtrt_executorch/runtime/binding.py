@@ -52,7 +52,7 @@ class Binder:
         delegates: Those loaded, by index and the kinds of their arguments.
         lent: The ``id`` of each value whose memory another one may be given.
         moved: The ``id`` of each value that something else than a delegate gives other memory.
-        made: The ``id`` of each value that gets its memory from the one instruction that writes it.
+        made: The ``id`` of each value that gets its memory from the delegate that writes it.
         looked_at: The ``id`` of each tensor that something else than a delegate uses.
         segments: What ExecuTorch's runtime runs as one, by the instructions' indices.
         destinations: The indices of instructions that others jump to.
@@ -123,9 +123,13 @@ class Binder:
         for each in decoded:
             if not each.is_delegate:
                 self.moved.update(id(value) for value in each.replaces)
+                self.looked_at.update(id(t) for v in each.touches for t in v.tensors())
+        given = {id(self._table.at(i, "an input")) for i in self._plan.inputs}
+        lone = _written_once(decoded) & unplanned - self.looked_at - given
         for value in self._table.values:
             kept = value.planned or value.constant
             value.fixed = kept and id(value) not in self.moved
+            value.lone = id(value) in lone
         in_all = {id(value) for each in decoded for value in each.replaces}
         known = frozenset(unplanned | in_all)
         if self._compiled:
@@ -143,10 +147,13 @@ class Binder:
                 for index, each in enumerate(decoded)
             ]
         )
-        for each in decoded:
-            if not each.is_delegate:
-                self.looked_at.update(id(t) for v in each.touches for t in v.tensors())
-        self.made = _made(steps) - self.looked_at
+        self.made = {
+            id(value)
+            for call in (step.call for step in steps)
+            if call is not None and getattr(call.delegate, "makes_results", False)
+            for value in call.args[call.num_inputs :]
+            if value.lone
+        }
         return steps
 
     def _each(self, makers: Sequence[Callable[[], T]]) -> list[T]:
@@ -314,17 +321,15 @@ class Binder:
         return {id(self._table.at(index, "a copy")) for index in targets}
 
 
-def _made(steps: Sequence[Step]) -> set[int]:
-    """Tensors that a delegate makes, and that no other one writes, by ``id``."""
-    writers: Counter[int] = Counter()
-    made: set[int] = set()
-    for call in (step.call for step in steps):
-        if call is not None:
-            written = [id(value) for value in call.args[call.num_inputs :]]
-            writers.update(written)
-            if getattr(call.delegate, "makes_results", False):
-                made.update(written)
-    return {value for value in made if writers[value] == 1}
+def _written_once(decoded: Sequence[Instruction]) -> set[int]:
+    """The ``id`` of each value that one delegate writes, and no other."""
+    writers = Counter(
+        id(value)
+        for each in decoded
+        if each.is_delegate and each.reads is not None
+        for value in each.touches[len(each.reads) :]
+    )
+    return {value for value, times in writers.items() if times == 1}
 
 
 def _elsewhere() -> None:

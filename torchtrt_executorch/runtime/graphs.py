@@ -141,6 +141,9 @@ class Segment:
             return None
 
     def _run_each(self) -> None:
+        for value in self._outputs:
+            if not value.planned:
+                value.data = None  # it may be a graph's memory
         for renew in self.renewals:
             renew()
         for call in self._calls:

@@ -44,6 +44,11 @@ class TensorLayout:
         return self.dynamism is schema.TensorShapeDynamism.STATIC
 
     @property
+    def dense(self) -> bool:
+        """Whether it is laid out in the order of its dimensions."""
+        return self.dim_order == tuple(range(len(self.sizes)))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the tensor, at its largest if it is bounded."""
         return math.prod(self.sizes) * self.dtype.itemsize

@@ -19,6 +19,11 @@ class Traffic:
     copies: int = 0
     nbytes: int = 0
 
+    @classmethod
+    def of(cls, sizes: Sequence[int]) -> Traffic:
+        """Copies of ``sizes`` bytes each."""
+        return cls(len(sizes), sum(sizes))
+
     def plus(self, nbytes: int) -> Traffic:
         return Traffic(self.copies + 1, self.nbytes + nbytes)
 
@@ -100,15 +105,14 @@ class StagingTally:
         self._copies = [0, 0]
         self._nbytes = [0, 0]
 
-    def add(self, inputs: Sequence[int], outputs: Sequence[int]) -> bool:
-        """Count a call's staged tensors, by size in bytes; true the first time."""
-        copies, nbytes = self._copies, self._nbytes
+    def add(self, inputs: Traffic, outputs: Traffic) -> bool:
+        """Count what one call has staged; true the first time."""
         with self._lock:
             self._calls += 1
-            copies[0] += len(inputs)
-            copies[1] += len(outputs)
-            nbytes[0] += sum(inputs)
-            nbytes[1] += sum(outputs)
+            self._copies[0] += inputs.copies
+            self._copies[1] += outputs.copies
+            self._nbytes[0] += inputs.nbytes
+            self._nbytes[1] += outputs.nbytes
             return self._calls == 1
 
     def total(self) -> Staging | None:

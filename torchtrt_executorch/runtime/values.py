@@ -24,7 +24,8 @@ class Value:
     ``fixed`` if ``data`` is the same tensor in every call, at most of another shape.
 
     One that is neither planned nor constant may hold None until it is given memory, or takes a
-    tensor: ``memory`` is where it then is.
+    tensor: ``memory`` is where it then is. It is ``lone`` if one delegate writes it, and none but
+    delegates read it: it may have other memory in every call.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Value:
     initialized: bool = False
     pinned: bool = False
     fixed: bool = False
+    lone: bool = False
     memory: torch.device = CPU
 
     def get(self) -> Any:

@@ -16,6 +16,7 @@ from torchtrt_executorch.runtime.delegates import DelegateContext, Payload, on_h
 from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
 from torchtrt_executorch.runtime.devices import current_on, is_current
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.stats import Traffic
 from torchtrt_executorch.runtime.values import Value
 
 #: What Inductor takes for granted of an input's address.
@@ -132,7 +133,7 @@ class AotiDelegate:
                     "is mislabelled"
                 )
             sizes[value in outputs].append(value.tensor.nbytes)
-        self._staging.add(*sizes)
+        self._staging.add(*map(Traffic.of, sizes))
 
 
 def _blobs(context: Payload) -> tuple[memoryview, memoryview]:

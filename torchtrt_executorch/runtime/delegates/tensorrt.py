@@ -24,6 +24,7 @@ from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
 from torchtrt_executorch.runtime.delegates.tensorrt_engine import TensorRTEngine
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.layout import CPU
+from torchtrt_executorch.runtime.stats import Traffic
 from torchtrt_executorch.runtime.values import Value
 from torchtrt_executorch.stand_ins import StandIn
 
@@ -65,9 +66,9 @@ class TensorRTDelegate:
         else:
             self._engine = _load(context, engine, metadata, self.device, self._memory)
         #: inputs and outputs that the engine has in host memory are at home there
-        self._at_home = (
-            self._engine.on_host if isinstance(self._engine, TensorRTEngine) else ()
-        )
+        real = self._engine if isinstance(self._engine, TensorRTEngine) else None
+        self._at_home = real.on_host if real else ()
+        self.makes_results = real is not None
 
     @staticmethod
     def parts(payload: Payload) -> tuple[memoryview]:
@@ -97,12 +98,14 @@ class TensorRTDelegate:
         out = self._stageable(self._outputs, outputs)
         execute = self._engine.bind(inputs, outputs)
         device, staging = self.device, self._staging
-        others = [v for v in args if not (v.fixed and v.device == device)]
+        known = [v for v in args if v.fixed and v.device in (device, CPU)]
+        others = [value for value in args if value not in known]
         steady = all(value.steady for value in args)
-        sizes: list[list[int]] = []
+        always = any(value.device == CPU for value in known)
+        sizes: list[Traffic] = []
 
         def run() -> None:
-            on_host = False
+            on_host = always
             for value in others:
                 if value.device != device:
                     self._check(value)
@@ -111,7 +114,7 @@ class TensorRTDelegate:
             if on_host:
                 if not sizes or not steady:
                     sizes[:] = _on_host(into), _on_host(out)
-                if any(sizes) and staging.add(*sizes):
+                if (sizes[0].copies or sizes[1].copies) and staging.add(*sizes):
                     self._say(into, out)
 
         return run
@@ -163,9 +166,9 @@ class TensorRTDelegate:
         )
 
 
-def _on_host(values: Mapping[str, Value]) -> list[int]:
-    """The sizes in bytes of those that are in host memory."""
-    return [v.data.nbytes for v in values.values() if v.device == CPU]
+def _on_host(values: Mapping[str, Value]) -> Traffic:
+    """Copies of those that are in host memory."""
+    return Traffic.of([v.data.nbytes for v in values.values() if v.device == CPU])
 
 
 def _engine(payload: Payload) -> tuple[memoryview, TensorRTBlobMetadata]:

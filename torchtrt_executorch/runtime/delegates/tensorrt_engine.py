@@ -9,6 +9,7 @@ import torch
 
 from torchtrt_executorch.engine_blob import TensorRTBlobMetadata
 from torchtrt_executorch.plans import origin
+from torchtrt_executorch.runtime.delegates.tensorrt_arguments import Arguments
 from torchtrt_executorch.runtime.delegates.tensorrt_checks import check_bindings
 from torchtrt_executorch.runtime.delegates.tensorrt_context import (
     ALIGNMENT,
@@ -23,10 +24,6 @@ from torchtrt_executorch.runtime.delegates.tensorrt_library import (
 from torchtrt_executorch.runtime.devices import current_on, current_stream, is_current
 from torchtrt_executorch.runtime.values import Value
 
-Ready = tuple[Binding, torch.Tensor]
-#: A host tensor, and the device memory that it is copied to or from.
-Staged = tuple[Binding, torch.Tensor, torch.Tensor]
-Varying = tuple[Binding, Value]
 #: An output that isn't written to the program's own memory, and where it is written.
 Scratch = tuple[Binding, Value, torch.Tensor]
 
@@ -109,40 +106,48 @@ class TensorRTEngine:
 
         Raises ``ProgramError`` for an input of a shape that the engine wasn't built for.
         """
-        arrives = _sorted(self._outputs, outputs, True)
+        device, index = self._device, self._index
+        written = Arguments.sort(self._outputs, outputs, device, True)
         # What goes out may stay in planned memory until the results are waited for.
-        ready, sent, given = _sorted(self._inputs, inputs, bool(arrives[1]))
-        with current_on(self._device):
-            for binding, tensor in (*ready, *[each[:2] for each in sent]):
+        waits = bool(written.staged)
+        read = Arguments.sort(self._inputs, inputs, device, waits)
+        with current_on(device):
+            for binding, tensor in read.ready:
+                binding.reshape(tensor.shape)
+            for binding, tensor, _ in read.staged:
                 binding.reshape(tensor.shape)
         self._shaped = False
-        written, fetched, returned = arrives
-        index, enqueue = self._index, self._context.enqueue
+        enqueue = self._context.enqueue
 
         def run() -> None:
             if not is_current(index):
-                with current_on(self._device):
+                with current_on(device):
                     run()
                 return
             if self._sending:  # by a call that failed
                 torch.cuda.synchronize()
                 self._sending = False
-            for binding, tensor in ready:
+            for binding, tensor in read.ready:
                 binding.bind(tensor)
-            for binding, tensor, target in sent:
+            for binding, tensor, target in read.staged:
                 target.copy_(tensor, non_blocking=True)
                 binding.bind(target)
-            for binding, value in given:
+            for binding, value in read.others:
                 if not binding.takes(value.data):
                     self._set_input(binding, value)
             if not self._shaped:
                 self._infer_shapes(outputs)
-            for binding, tensor in written:
-                binding.bind(tensor)
-            for binding, _, target in fetched:
-                binding.bind(target)
             scratch: list[Scratch] = []
-            for binding, value in returned:
+            for binding, tensor in written.ready:
+                binding.bind(tensor)
+            for binding, _, target in written.staged:
+                binding.bind(target)
+            for binding, value, make in written.made:
+                tensor = value.data = make(binding.shape)
+                binding.bind(tensor)
+            for binding, value in written.others:
+                if value.data is None:
+                    value.renewal()()
                 if not binding.takes(value.data):
                     target = self._set_output(binding, value)
                     if target is not value.data:
@@ -150,13 +155,13 @@ class TensorRTEngine:
             for output, source in self._aliases:
                 _share(self._inputs[source], self._outputs[output])
             enqueue(torch._C._cuda_getCurrentRawStream(index))
-            for _, tensor, target in fetched:
+            for _, tensor, target in written.staged:
                 tensor.copy_(target, non_blocking=True)
             if scratch or self._host or self._sending:
-                self._hand_over(scratch, bool(fetched))
-            elif fetched:
+                self._hand_over(scratch, waits)
+            elif waits:
                 current_stream(index).synchronize()
-            for binding, _ in returned:
+            for binding in self._outputs:
                 # Whoever frees it leaves it to this stream, where others use it after the engine.
                 binding.held = None
 
@@ -239,27 +244,6 @@ class TensorRTEngine:
         self._sending = False
         for value, result in arriving:
             value.tensor.copy_(result)
-
-
-def _sorted(
-    bindings: Sequence[Binding], values: Sequence[Value], staged: bool
-) -> tuple[list[Ready], list[Staged], list[Varying]]:
-    """What an engine works on as it is, what is copied if ``staged``, and what is looked at each time."""
-    ready: list[Ready] = []
-    copied: list[Staged] = []
-    varying: list[Varying] = []
-    for binding, value in zip(bindings, values, strict=True):
-        tensor = value.data
-        if not value.steady or binding.on_host or not tensor.is_contiguous():
-            varying.append((binding, value))
-        elif tensor.is_cuda and not tensor.data_ptr() % ALIGNMENT:
-            ready.append((binding, tensor))
-        elif staged and value.pinned:
-            target = binding.staged.scratch(tensor.shape, tensor.dtype)
-            copied.append((binding, tensor, target))
-        else:
-            varying.append((binding, value))
-    return ready, copied, varying
 
 
 def _share(source: Binding, output: Binding) -> None:

@@ -1,0 +1,149 @@
+"""What one run of an engine writes to: TensorRT's execution context, and what it was last told."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+from torchtrt_executorch.runtime.delegates.tensorrt_library import Log
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.staging import Staged
+
+#: What TensorRT's kernels may read and write at once: less aligned, they fault, or go wrong silently.
+ALIGNMENT = 16
+
+
+class Context:
+    """An execution context. What it refuses is a ``ProgramError``, with TensorRT's own reason."""
+
+    def __init__(self, name: str, engine: Any, log: Log, device: torch.device) -> None:
+        self._name = name
+        self._log = log
+        context = self._asked(engine.create_execution_context)
+        if context is None:
+            raise ProgramError(
+                f"{name}: no execution context on {device}: {log.reason()}"
+            )
+        self._execute: Callable[[int], bool] = context.execute_async_v3
+        self._set_tensor_address: Callable[..., bool] = context.set_tensor_address
+        self._set_input_shape: Callable[..., bool] = context.set_input_shape
+        self._get_tensor_shape: Callable[[str], Any] = context.get_tensor_shape
+        # An empty tensor has no address, and TensorRT takes none that is null.
+        self._one_byte = torch.empty(ALIGNMENT, dtype=torch.uint8, device=device)
+
+    def enqueue(self, stream: int) -> None:
+        """Run the engine on a CUDA stream."""
+        try:  # as _asked, without a call in between
+            done = self._execute(stream)
+        except Exception as error:
+            raise self._failed(error) from error
+        if not done:
+            raise ProgramError(
+                f"{self._name}: the engine failed to run: {self._log.reason()}"
+            )
+
+    def set_address(self, tensor: str, address: int) -> None:
+        """Say where a tensor is."""
+        address = address or self._one_byte.data_ptr()
+        if not self._asked(self._set_tensor_address, tensor, address):
+            raise ProgramError(
+                f"{self._name}: the memory of {tensor} was refused: {self._log.reason()}"
+            )
+
+    def set_shape(self, tensor: str, shape: torch.Size) -> None:
+        """Say what shape an input has."""
+        if not self._asked(self._set_input_shape, tensor, tuple(shape)):
+            raise ProgramError(
+                f"{self._name} was not built for {tensor} of shape {list(shape)}: "
+                f"{self._log.reason()}"
+            )
+
+    def shape(self, tensor: str) -> torch.Size:
+        """The shape of an output, for inputs as they were set."""
+        try:
+            shape = tuple(self._get_tensor_shape(tensor))
+        except ValueError:  # TensorRT's way to say that there is none
+            raise ProgramError(
+                f"{self._name} can't make {tensor} of inputs of these shapes and values: "
+                f"{self._log.reason()}"
+            ) from None
+        if any(size < 0 for size in shape):
+            raise ProgramError(
+                f"{self._name}: the shape of {tensor} depends on the data, which needs an output "
+                "allocator: compile with target_executorch=True"
+            )
+        return torch.Size(shape)
+
+    def _asked(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> ProgramError:
+        """TensorRT's own exceptions say less than its log."""
+        return ProgramError(
+            f"{self._name}: {self._log.reason()} ({type(error).__name__}: {error})"
+        )
+
+
+class Binding:
+    """One tensor of an engine's, and what a context was last told of it.
+
+    Attributes:
+        on_host: Whether the engine itself has it in host memory.
+        shape: None before it is known, and while it is being set.
+        held: Keeps the memory that it is at alive while the engine may be using it.
+        staged: What copies of host tensors go through.
+    """
+
+    def __init__(
+        self, name: str, on_host: bool, context: Context, device: torch.device
+    ) -> None:
+        self.name = name
+        self.on_host = on_host
+        self.shape: torch.Size | None = None
+        self.held: torch.Tensor | None = None
+        self.staged = Staged(device)
+        self._context = context
+        self._address = -1
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Bind a tensor that is as the engine wants it, and has the shape of the last one.
+
+        Returns:
+            False if it isn't so (dense, aligned, on the GPU), and nothing was done.
+        """
+        if (
+            tensor.shape != self.shape
+            or self.on_host
+            or not tensor.is_cuda
+            or not tensor.is_contiguous()
+        ):
+            return False
+        address = tensor.data_ptr()
+        if address != self._address:
+            if address % ALIGNMENT:
+                return False
+            self._set(address)
+        self.held = tensor
+        return True
+
+    def bind(self, tensor: torch.Tensor) -> None:
+        """Have the engine read or write ``tensor``. ``ProgramError`` if TensorRT refuses it."""
+        address = tensor.data_ptr()
+        if address != self._address:
+            self._set(address)
+        self.held = tensor
+
+    def reshape(self, shape: torch.Size) -> None:
+        """Give an input a shape. ``ProgramError`` if the engine was not built for it."""
+        self.shape = None
+        self._context.set_shape(self.name, shape)
+        self.shape = shape
+
+    def _set(self, address: int) -> None:
+        self._address, self.held = -1, None
+        self._context.set_address(self.name, address)
+        self._address = address
