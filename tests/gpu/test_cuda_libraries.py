@@ -35,6 +35,7 @@ from middle import SHAPE, Middle, read  # type: ignore[import-not-found]  # noqa
 
 from torchtrt_executorch.runtime import load, register_kernel  # noqa: E402
 from torchtrt_executorch.runtime.calling import StreamOrder  # noqa: E402
+from torchtrt_executorch.runtime.graphs import Segment  # noqa: E402
 
 NBYTES = 8 * 64 * 4
 GIVEN = Tensor(SHAPE)
@@ -240,6 +241,11 @@ def test_graphs_between_jumps_and_state_that_changes_places(
     for (new, z), right, wanted in kept:
         close(new, right)
         close(z, wanted)
-    captured = {start: len(span._graphs) for start, span in method._spans.items()}
+    segments = {start: getattr(run, "__self__", None) for start, run in method._runs}
+    captured = {
+        start: len(segment._graphs)
+        for start, segment in segments.items()
+        if isinstance(segment, Segment)
+    }
     # The state is at one of two places; behind the jump is nothing that moves.
     assert captured == {1: 2, 8: 1}

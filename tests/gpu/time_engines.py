@@ -2,8 +2,10 @@
 
     python tests/gpu/time_engines.py library FOLDER     # where there is a compiler: AOTInductor's part
     PYTHONPATH=. python tests/gpu/time_engines.py run FOLDER
+    PYTHONPATH=. python tests/gpu/time_engines.py own           # what the runtime itself takes
 
 The two may be done by different Pythons, with the same PyTorch. ``run`` prints microseconds a call.
+``own`` needs no TensorRT: its engines do nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable
+from unittest import mock
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from middle import Middle, read, write  # type: ignore[import-not-found]
+from middle import SHAPE, Middle, read, write  # type: ignore[import-not-found]
 
 ROUNDS, CALLS = 7, 200
 
@@ -86,6 +90,7 @@ def alone(
     return (runtime, engine, context), ways
 
 
+@torch.no_grad()
 def engines() -> None:
     """Programs of one engine."""
     from engine_programs import (  # type: ignore[import-not-found]
@@ -213,9 +218,73 @@ def stacked(folder: Path) -> None:
             )
 
 
+class Idle:
+    """An engine that does nothing, and its execution context."""
+
+    def create_execution_context(self) -> Idle:
+        return self
+
+    def get_tensor_location(self, name: str) -> int:
+        return 0
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        return SHAPE
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        return True
+
+    def set_tensor_address(self, name: str, address: int) -> bool:
+        return True
+
+    def execute_async_v3(self, stream: int) -> bool:
+        return True
+
+
+@torch.no_grad()
+def own() -> None:
+    """The time that a program takes beside its engine, and copies by hand beside those of a program."""
+    from engine_programs import Engine, Tensor, program
+
+    from torchtrt_executorch.runtime import load
+    from torchtrt_executorch.runtime.delegates import tensorrt_engine
+
+    trt = SimpleNamespace(TensorLocation=SimpleNamespace(HOST=1))
+    with (
+        mock.patch.object(tensorrt_engine, "tensorrt_for", lambda *_: trt),
+        mock.patch.object(tensorrt_engine, "Log", lambda *_: None),
+        mock.patch.object(tensorrt_engine, "deserialized", lambda *_: (Idle(), Idle())),
+        mock.patch.object(tensorrt_engine, "check_bindings", lambda *_: None),
+    ):
+        idle = [Engine(b"no plan" * 8, {"x": 0}, {"y": 1})]
+        on_host = [Tensor(SHAPE, on_gpu=False, at=at) for at in (0, 4096)]
+        resident = load(program([Tensor(SHAPE)] * 2, idle, [0], [1])).method()
+        staged = load(program(on_host, idle, [0], [1])).method()
+    x = torch.randn(SHAPE, device="cuda")
+    host, result, stream = x.cpu(), torch.empty(SHAPE), torch.cuda.current_stream()
+    sent, fetched = host.pin_memory(), host.pin_memory()
+
+    def by_hand() -> None:
+        sent.copy_(host)
+        x.copy_(sent, non_blocking=True)
+        fetched.copy_(x, non_blocking=True)
+        stream.synchronize()
+        result.copy_(fetched)
+
+    row(
+        f"Python {sys.version.split()[0]}",
+        resident=microseconds(resident, x),
+        host=microseconds(staged, host),
+        by_hand=microseconds(by_hand),
+    )
+
+
 def main() -> None:
     """Run the command line."""
-    command, folder = sys.argv[1], Path(sys.argv[2])
+    command, *folders = sys.argv[1:]
+    if command == "own":
+        own()
+        return
+    folder = Path(folders[0])
     if command == "library":
         write(folder)
         return
