@@ -24,6 +24,7 @@ class Instruction:
         reads: Those of ``touches`` that it reads; None if that isn't known.
         is_delegate: Whether it calls a delegate.
         destination: Where it jumps to.
+        lends: Those of ``touches`` whose memory others may be given.
     """
 
     name: str
@@ -34,3 +35,4 @@ class Instruction:
     reads: Sequence[Value] | None = None
     is_delegate: bool = False
     destination: int | None = None
+    lends: Sequence[Value] = ()

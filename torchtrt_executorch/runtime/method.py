@@ -12,18 +12,20 @@ from executorch.exir import schema
 
 from torchtrt_executorch.runtime import graphs
 from torchtrt_executorch.runtime.arenas import SharedState
-from torchtrt_executorch.runtime.binding import Binder, Key
+from torchtrt_executorch.runtime.binding import Binder
 from torchtrt_executorch.runtime.calling import CallLock
 from torchtrt_executorch.runtime.delegates import Delegate
 from torchtrt_executorch.runtime.errors import InstructionError, ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile
 from torchtrt_executorch.runtime.inputs import Inputs
+from torchtrt_executorch.runtime.loading import Key
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.segments.faults import find_fault
 from torchtrt_executorch.runtime.segments.native import Segment
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.steps import Kind, Step
+from torchtrt_executorch.runtime.value_info import ValueInfo, describe
 from torchtrt_executorch.runtime.value_table import ValueTable
 from torchtrt_executorch.runtime.values import Value
 
@@ -31,22 +33,6 @@ logger = logging.getLogger("torchtrt_executorch.runtime")
 
 #: As many as ExecuTorch's own runtime allows one call, so that no program runs forever.
 MAX_INSTRUCTIONS = 10_000_000
-
-
-@dataclass(frozen=True)
-class ValueInfo:
-    """One input or output of a method.
-
-    ``kind`` is ``"tensor"``, or the Python type's name of anything else; the rest is for tensors:
-    ``shape`` is the largest one if ``dynamic``, ``device`` is where the program wants the tensor.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...] | None = None
-    dtype: torch.dtype | None = None
-    device: torch.device | None = None
-    dynamic: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,8 +78,9 @@ class Method:
         if options.compile and placement.simulate:
             logger.warning("%s is simulated, so nothing is compiled", self.name)
         binder = Binder(file, table, placement, recorder, stand_ins, loaded, compiled)
-        self._steps: list[Step] = binder.bind()
-        own = [id(value) in binder.looked_at for value in given]
+        uses = binder.uses
+        self._steps: list[Step] = binder.steps
+        own = [id(value) in uses.looked_at for value in given]
         self._inputs = Inputs(self.name, given, own, placement, recorder)
         self._delegates: dict[Key, Delegate] = binder.delegates
         self._devices = binder.devices()
@@ -103,14 +90,10 @@ class Method:
         self._position = 0
         self._tally = recorder.tally(self.name, self._steps)
         taken = {id(value) for value in given}
-        unplanned = {
-            id(value): value
-            for value in table.values
-            if value.layout is not None
-            and not (value.planned or value.constant or id(value) in taken)
-        }
+        wanting = uses.unplanned - taken
+        unplanned = {id(v): v for v in table.values if id(v) in wanting}
         # Memory that was made for this call alone is the caller's as it is.
-        fresh = set(unplanned) - binder.lent - binder.moved
+        fresh = set(unplanned) - uses.lent - uses.moved
         renewals = {
             key: value.renewal()
             for key, value in unplanned.items()
@@ -119,7 +102,7 @@ class Method:
         segments: dict[range, Segment | graphs.Segment] = {**binder.segments}
         if options.cuda_graphs:
             delegates = [step.call for step in self._steps]
-            found = graphs.captured(delegates, binder.moved, binder.destinations)
+            found = graphs.captured(delegates, uses.moved, binder.destinations)
             for captured in found.values():
                 # What a graph keeps needs no memory of a call's own where it is launched.
                 written = {id(value) for value in captured.outputs}
@@ -160,12 +143,12 @@ class Method:
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """What the method takes, in order."""
-        return _describe(self._given, "input")
+        return describe(self._given, "input")
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
         """What the method returns, in order."""
-        return _describe(self._outputs, "output")
+        return describe(self._outputs, "output")
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the method.
@@ -279,22 +262,3 @@ def _runs(
             del runs[index]
         runs[span[0]] = segment.run
     return list(runs.items())
-
-
-def _describe(values: Sequence[Value], role: str) -> tuple[ValueInfo, ...]:
-    described = []
-    for index, value in enumerate(values):
-        name, layout = f"{role} {index}", value.layout
-        described.append(
-            ValueInfo(name, type(value.data).__name__)
-            if layout is None
-            else ValueInfo(
-                name,
-                "tensor",
-                layout.sizes,
-                layout.dtype,
-                value.device,
-                not layout.static,
-            )
-        )
-    return tuple(described)
