@@ -60,6 +60,8 @@ class _Call:
         self.positional: list[Any] = []
         self.keywords: dict[str, Any] = {}
         self.loads: list[Run] = []
+        #: places of what is loaded, which isn't to be kept
+        self.loaded: list[tuple[Any, Any]] = []
         self._names = [argument.name for argument in op._schema.arguments]
         for argument, value in zip(op._schema.arguments, args, strict=True):
             place: Any = self.positional
@@ -71,10 +73,18 @@ class _Call:
             convert = converter(argument)
             if _stays(value, replaced):
                 place[key] = convert(value.get())
-            elif value.layout is not None and str(argument.real_type) in _TENSORS:
+                continue
+            self.loaded.append((place, key))
+            if value.layout is not None and str(argument.real_type) in _TENSORS:
                 self.loads.append(_load_tensor(place, key, value))
             else:
                 self.loads.append(_load(place, key, value, convert))
+
+    def parts(
+        self,
+    ) -> tuple[Callable[..., Any], list[Any], dict[str, Any], list[tuple[Any, Any]]]:
+        """The operator, its arguments, and the places of those to let go of after each run."""
+        return self.op, self.positional, self.keywords, self.loaded
 
     def guarded(self, check: Guard) -> Run:
         positional, keywords, names = self.positional, self.keywords, self._names
@@ -150,7 +160,7 @@ def _settle_static(layout: TensorLayout, tensor: torch.Tensor) -> Run:
 
 
 def _one_output(before: Sequence[Run], call: _Call, settle: Run) -> Run:
-    op, positional, keywords = call.op, call.positional, call.keywords
+    op, positional, keywords, loaded = call.parts()
     if not before:
 
         def run_fixed() -> None:
@@ -164,12 +174,14 @@ def _one_output(before: Sequence[Run], call: _Call, settle: Run) -> Run:
             prepare()
         op(*positional, **keywords)
         settle()
+        for place, key in loaded:
+            place[key] = None
 
     return run
 
 
 def _several(before: Sequence[Run], call: _Call, settle: Sequence[Run]) -> Run:
-    op, positional, keywords = call.op, call.positional, call.keywords
+    op, positional, keywords, loaded = call.parts()
 
     def run() -> None:
         for prepare in before:
@@ -177,6 +189,8 @@ def _several(before: Sequence[Run], call: _Call, settle: Sequence[Run]) -> Run:
         op(*positional, **keywords)
         for check in settle:
             check()
+        for place, key in loaded:
+            place[key] = None
 
     return run
 
@@ -184,7 +198,7 @@ def _several(before: Sequence[Run], call: _Call, settle: Sequence[Run]) -> Run:
 def _returning(
     before: Sequence[Run], call: _Call, settle: Sequence[Run], returned: Value
 ) -> Run:
-    op, positional, keywords = call.op, call.positional, call.keywords
+    op, positional, keywords, loaded = call.parts()
 
     def run() -> None:
         for prepare in before:
@@ -192,5 +206,7 @@ def _returning(
         returned.data = op(*positional, **keywords)
         for check in settle:
             check()
+        for place, key in loaded:
+            place[key] = None
 
     return run

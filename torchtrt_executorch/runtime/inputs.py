@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Sequence
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from torchtrt_executorch.runtime.errors import InputError, ProgramError
@@ -140,6 +141,9 @@ class Inputs:
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{where} is a {type(given).__name__}, not a tensor")
         layout = value.layout
+        if is_traceable_wrapper_subclass(tensor):
+            kind = type(tensor).__name__
+            raise InputError(f"{where} is a {kind}, which has no memory of its own")
         if tensor.dtype != layout.dtype:
             raise InputError(f"{where} is {tensor.dtype}; it has to be {layout.dtype}")
         shape = tuple(tensor.shape)
@@ -152,6 +156,7 @@ class Inputs:
             value.write(tensor)
             self._recorder.copied(home, value.device, tensor.nbytes)
             return
+        tensor = tensor.detach().as_subclass(torch.Tensor)
         if self._placement.simulate:
             tensor = tensor.cpu()
         strides = layout.strides(shape)
@@ -161,5 +166,5 @@ class Inputs:
             )
             value.data = laid_out.copy_(tensor)
         else:
-            value.data = tensor.detach()
+            value.data = tensor
         value.device = value.label = home

@@ -104,6 +104,8 @@ class Segment:
         except BaseException:
             native.user = None
             raise
+        if self._anew:
+            self._let_go()
         for value, number in self._numbers:
             value.data = number
         for value, shape in self._sizes:
@@ -141,6 +143,12 @@ class Segment:
             if value.data.shape != shape:
                 return True
         return False
+
+    def _let_go(self) -> None:
+        """Keep no tensor that is another one in the next call."""
+        for place, _ in (*self._whole, *self._shaped):
+            self._given[place] = None
+        self._seen = []
 
     def _look(self) -> None:
         """Find what isn't where it was, or has another shape."""
