@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import threading
 import time
@@ -15,6 +16,7 @@ from executorch.exir._serialize._program import (
     deserialize_pte_binary,
     serialize_pte_binary,
 )
+from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, export
 
@@ -445,6 +447,47 @@ def test_a_registered_backend_runs() -> None:
     (context,) = contexts
     assert (context.backend_id, context.num_inputs) == ("XnnpackBackend", 1)
     assert context.name == "forward/0 (XnnpackBackend)"
+
+
+@pytest.mark.parametrize("makes_results", [False, True])
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("result", ["as planned", "transposed"])
+def test_a_registered_backend_is_bound_once(
+    makes_results: bool, planned: bool, result: str
+) -> None:
+    bound: list[Any] = []
+
+    class Sums:
+        def __init__(self, context: Any) -> None:
+            self.makes_results = makes_results
+
+        def bind(self, args: Any) -> Callable[[], None]:
+            bound.append(args)
+
+            def run() -> None:
+                given, taken = args
+                made = given.tensor.sum() + torch.zeros(3, 4)
+                if result == "transposed":  # in another memory order, so it is copied
+                    made = made.t().contiguous().t()
+                # Without memory of its own it has none from the call before, either.
+                assert (taken.data is None) == (makes_results and not planned)
+                taken.take(made)
+
+            return run
+
+    case = programs.named("xnnpack_mlp")
+    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
+    config = ExecutorchBackendConfig(memory_planning_pass=planning)
+    pte = programs.build(dataclasses.replace(case, config=lambda: config))
+    register_backend("XnnpackBackend", Sums)
+    try:
+        method = load(pte).method()
+    finally:
+        register_backend("XnnpackBackend", None)
+    kept = [(n, method(torch.full((3, 8), float(n)))[0]) for n in range(4)]
+    for n, result_ in kept:
+        assert result_.unique().tolist() == [24.0 * n] and result_.is_contiguous()
+    assert len(bound) == 1
 
 
 def test_statistics_count_by_name() -> None:
