@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from torchtrt_executorch.runtime.delegates import DelegateContext
 from torchtrt_executorch.runtime.errors import ProgramError
@@ -23,20 +23,18 @@ class ExecuTorchDelegate:
         if context.num_inputs == len(context.args):
             raise ProgramError(f"{context.name} is called without a value to return")
         _check_backend(context)
-        carved = self._carve(context.args)
-        self._native = Native(carved.serialize(), context.name)
-        #: For each set of arguments that it is called with; their memory stays where it is, mostly.
-        self._segments = {
-            _key(context.args): Segment(self._native, carved, frozenset())
-        }
+        self._carved = self._carve(context.args)
+        self._native = Native(self._carved.serialize(), context.name)
 
     def execute(self, args: Sequence[Value]) -> None:
-        """Run on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
-        key = _key(args)
-        if key not in self._segments:
-            carved = self._carve(args)
-            self._segments[key] = Segment(self._native, carved, frozenset())
-        self._segments[key].run()
+        """Run on ``args``, as :meth:`bind` has it."""
+        self.bind(args)()
+
+    def bind(self, args: Sequence[Value]) -> Callable[[], None]:
+        """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
+        own = args is self._context.args
+        carved = self._carved if own else self._carve(args)
+        return Segment(self._native, carved, frozenset()).run
 
     def _carve(self, args: Sequence[Value]) -> Carved:
         inputs = self._context.num_inputs
@@ -44,10 +42,6 @@ class ExecuTorchDelegate:
             self._context.name, args, args[:inputs], args[inputs:], self._context
         )
         return carve([call], {}, frozenset(), lambda _: True)
-
-
-def _key(args: Sequence[Value]) -> tuple[int, ...]:
-    return tuple([id(value) for value in args])
 
 
 def _check_backend(context: DelegateContext) -> Any:
