@@ -182,6 +182,22 @@ def test_a_host_input_may_be_written_again_at_once(at: int | None) -> None:
         close(y, expected(x.cuda()))
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_result_that_another_engine_reads(graphs: bool) -> None:
+    """The memory that one engine makes for it is where the other one looks for it."""
+    plan = mlp_engine()
+    calls = [Engine(plan, {"x": i}, {"y": i + 1}) for i in range(3)]
+    pte = program([ROWS] * 4, calls, [0], [1, 3])
+    method = load(pte, cuda_graphs=graphs).method()
+    kept = []
+    for _ in range(6):
+        x = torch.randn(8, 64, device="cuda")
+        kept.append((x, method(x)))
+    for x, (first, last) in kept:
+        close(first, expected(x))
+        close(last, expected(expected(expected(x))))
+
+
 def test_results_are_freed_with_their_tensors() -> None:
     method = one(mlp_engine()).method()
     x = torch.randn(8, 64, device="cuda")

@@ -106,9 +106,9 @@ class Arenas:
             )
         )
 
-    def is_pinned(self, memory_id: int) -> bool:
-        """Whether an arena is pinned, where it is in host memory."""
-        return self._pinned and self._sizes[memory_id] <= MAX_PINNED
+    def is_pinned(self, view: torch.Tensor) -> bool:
+        """Whether a tensor's arena is pinned. One that is shared was made as its first user wanted it."""
+        return self._pinned and view.is_cpu and view.is_pinned()
 
     def buffers(self) -> list[torch.Tensor]:
         """The memory of all arenas, those that methods share included."""
@@ -121,7 +121,8 @@ class Arenas:
         buffers = self._shared.buffers if shared else self._buffers
         if key not in buffers:
             size = self._sizes[memory_id]
-            buffers[key] = _zeros(size, device, memory_id, self.is_pinned(memory_id))
+            pinned = self._pinned and size <= MAX_PINNED
+            buffers[key] = _zeros(size, device, memory_id, pinned)
         return buffers[key]
 
 

@@ -50,6 +50,7 @@ class StreamOrder:
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, torch.cuda.Stream]] = {}
+        self._memory: list[torch.Tensor] = []
 
     def begin(self, devices: Sequence[int]) -> bool:
         """Wait, on the current streams of ``devices``, for the calls before.
@@ -68,8 +69,8 @@ class StreamOrder:
                 torch.cuda.current_stream(device).wait_stream(before[1])
         return changed
 
-    def end(self, devices: Sequence[int], memory: Sequence[torch.Tensor]) -> None:
-        """Note what was enqueued on the current streams, in ``memory`` among other places."""
+    def end(self, devices: Sequence[int]) -> None:
+        """Note what was enqueued on the current streams, in the memory that is kept among other places."""
         for device in devices:
             handle = torch._C._cuda_getCurrentRawStream(device)
             before = self._last.get(device)
@@ -79,7 +80,20 @@ class StreamOrder:
                 continue
             stream = torch.cuda.current_stream(device)
             self._last[device] = handle, stream
-            for tensor in memory:
-                if tensor.is_cuda and tensor.get_device() == device:
-                    # Freed, it may not go to somebody else before this stream is through.
-                    tensor.record_stream(stream)
+            _record(self._memory, device, stream)
+
+    def keep(self, devices: Sequence[int], memory: Sequence[torch.Tensor]) -> None:
+        """Have ``memory`` that is freed go to nobody else before the streams of calls are through."""
+        self._memory.extend(memory)
+        self.end(devices)
+        for device in devices:
+            if device in self._last:
+                _record(memory, device, self._last[device][1])
+
+
+def _record(
+    memory: Sequence[torch.Tensor], device: int, stream: torch.cuda.Stream
+) -> None:
+    for tensor in memory:
+        if tensor.is_cuda and tensor.get_device() == device:
+            tensor.record_stream(stream)

@@ -142,7 +142,7 @@ class Segment:
 
     def _run_each(self) -> None:
         for value in self._outputs:
-            if not value.planned:
+            if not value.planned and value not in self._inputs:
                 value.data = None  # it may be a graph's memory
         for renew in self.renewals:
             renew()

@@ -104,30 +104,31 @@ class Inputs:
         self._own = own
         self._placement = placement
         self._recorder = recorder
-        #: what all inputs were given last, if others like it needn't be looked at
-        self._last: list[_Again] | None = None
+        #: what inputs were given last, where others like it needn't be looked at
+        self._last: list[_Again | None] = [None] * len(values)
+        self._known: list[_Again] | None = None  #: the same, if that is so for all
 
     def set(self, given: tuple[Any, ...]) -> None:
         """Check ``given``, flattened as PyTorch flattens it, and hand it to the values.
 
         Raises ``InputError`` for what the method doesn't take.
         """
-        last = self._last
+        known = self._known
         # Where not all of them are, those that were taken are set once more.
-        if last and len(given) == len(last) and all(map(_Again.take, last, given)):
+        if known and len(given) == len(known) and all(map(_Again.take, known, given)):
             return
         leaves = tree_leaves(given)
         if len(leaves) != len(self._values):
             raise InputError(
                 f"{self._method} takes {len(self._values)} inputs and is given {len(leaves)}"
             )
-        taken: list[_Again] = []
         for index, (value, leaf) in enumerate(zip(self._values, leaves, strict=True)):
-            self._set(value, leaf, f"input {index} of {self._method}")
-            again = _Again.of(value, leaf, self._own[index])
-            if again is not None:
-                taken.append(again)
-        self._last = taken if len(taken) == len(leaves) else None
+            last = self._last[index]
+            if last is None or not last.take(leaf):
+                self._set(value, leaf, f"input {index} of {self._method}")
+                self._last[index] = _Again.of(value, leaf, self._own[index])
+        found = [last for last in self._last if last is not None]
+        self._known = found if len(found) == len(leaves) else None
 
     def _set(self, value: Value, given: Any, where: str) -> None:
         if value.layout is None:
@@ -144,6 +145,8 @@ class Inputs:
         if is_traceable_wrapper_subclass(tensor):
             kind = type(tensor).__name__
             raise InputError(f"{where} is a {kind}, which has no memory of its own")
+        if tensor.layout is not torch.strided:
+            raise InputError(f"{where} is {tensor.layout}; it has to be dense")
         if tensor.dtype != layout.dtype:
             raise InputError(f"{where} is {tensor.dtype}; it has to be {layout.dtype}")
         shape = tuple(tensor.shape)
@@ -160,7 +163,7 @@ class Inputs:
         if self._placement.simulate:
             tensor = tensor.cpu()
         strides = layout.strides(shape)
-        if tensor.layout != torch.strided or tensor.stride() != strides:
+        if tensor.stride() != strides:
             laid_out = torch.empty_strided(
                 shape, strides, dtype=tensor.dtype, device=tensor.device
             )

@@ -84,8 +84,7 @@ class Method:
         self._inputs = Inputs(self.name, given, own, placement, recorder)
         self._delegates: dict[Key, Delegate] = binder.delegates
         self._devices = binder.devices()
-        self._memory = table.memory() if self._devices else []
-        calls.order.end(self._devices, self._memory)
+        calls.order.keep(self._devices, table.memory() if self._devices else [])
         self._straight = all(step.kind is not Kind.JUMP for step in self._steps)
         self._position = 0
         self._tally = recorder.tally(self.name, self._steps)
@@ -106,7 +105,10 @@ class Method:
             for captured in found.values():
                 # What a graph keeps needs no memory of a call's own where it is launched.
                 written = {id(value) for value in captured.outputs}
-                captured.renewals = [renewals.pop(v) for v in written if v in renewals]
+                captured.renewals = [renewals[v] for v in written if v in renewals]
+                if self._straight:  # else another branch may write them
+                    for value in written:
+                        renewals.pop(value, None)
                 fresh -= written
             segments |= found
         self._renewals = list(renewals.values())
@@ -185,7 +187,7 @@ class Method:
             return results
         finally:
             if changed:
-                order.end(devices, self._memory)
+                order.end(devices)
             if recording:
                 torch._C._set_grad_enabled(True)
             self._calls.leave()

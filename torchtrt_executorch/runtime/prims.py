@@ -209,11 +209,13 @@ def _fetched(source: Value, out: Value, device: torch.device) -> Run:
             out.write(tensor)
             return
         target = out.resize(tensor.shape)
-        if out.pinned:
-            arriving = target.copy_(tensor, non_blocking=True)
-        else:
-            arriving = staged.fetch(tensor)
-        current_stream(device.index or 0).synchronize()
+        try:
+            if out.pinned and target.stride() == tensor.stride():
+                arriving = target.copy_(tensor, non_blocking=True)
+            else:
+                arriving = staged.fetch(tensor)
+        finally:  # an interrupt may come in between
+            current_stream(device.index or 0).synchronize()
         if arriving is not target:
             target.copy_(arriving)
 

@@ -90,8 +90,10 @@ class StreamUse:
 
     def called(self, args: Sequence[Value]) -> None:
         """Check a call and note what it leaves running. Raises ``DeviceError``."""
-        spans = [_span(value) for value in args if value.layout is not None]
-        tensors = sum(value.layout is not None for value in args[: self.num_inputs])
+        held = [value for value in args if isinstance(value.data, torch.Tensor)]
+        spans = [_span(value) for value in held]
+        given = args[: self.num_inputs]
+        tensors = sum(isinstance(value.data, torch.Tensor) for value in given)
         work = Work(self.name, spans[:tensors], spans[tensors:])
         if self.waits:
             self.running.wait(self.device)

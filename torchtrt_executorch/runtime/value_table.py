@@ -93,8 +93,7 @@ class ValueTable:
         if tensor.allocation_info is not None:
             value.planned = True
             value.data = self._arenas.view(tensor.allocation_info, layout)
-            pinned = self._arenas.is_pinned(tensor.allocation_info.memory_id)
-            value.pinned = pinned and value.memory.type == "cpu"
+            value.pinned = self._arenas.is_pinned(value.data)
             if initial is not None and self.shared.is_new(tensor.allocation_info):
                 value.data.copy_(initial)
         elif initial is not None:

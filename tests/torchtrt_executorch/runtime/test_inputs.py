@@ -84,6 +84,8 @@ WRONG = {
     "none": lambda x: None,
     "number": lambda x: 3,
     "wrapper": lambda x: TwoTensor(x, x),
+    "sparse": torch.Tensor.to_sparse,
+    "compressed": torch.Tensor.to_sparse_csr,
 }
 GIVEN = st.tuples(
     st.sampled_from([*KINDS, *WRONG]), st.sampled_from([*KINDS]), st.integers(1, 8)

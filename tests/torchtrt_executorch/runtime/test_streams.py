@@ -57,6 +57,25 @@ def test_programs_are_in_order_on_streams_of_their_own(model, option):
 
 
 @pytest.mark.parametrize(
+    "model, option",
+    [
+        (model, option)
+        for model in PROGRAMS
+        for option in model.options
+        if option != "default"
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_delegates_may_make_their_results(model, option):
+    class Makes(standin.StandInDelegate):
+        makes_results = True
+
+    register_backend("CudaBackend", Makes)
+    module, buffer = emitted(model, option)
+    check(model, module, buffer, ordered=None)
+
+
+@pytest.mark.parametrize(
     "name", ["shared-input", "handed-over", "host-reads-both", "reused-memory"]
 )
 def test_programs_for_one_stream_say_so_and_are_not_in_order_on_several(name):

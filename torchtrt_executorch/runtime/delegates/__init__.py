@@ -35,7 +35,9 @@ class Delegate(Protocol):
 
     ``execute`` reads its inputs from the first of ``args`` and writes its outputs to the last ones
     (:meth:`Value.write`). Calls of one delegate never overlap. A tensor's ``device`` says where it
-    lives, which is what a delegate goes by; ``data`` may be host memory standing in for it.
+    lives, which is what a delegate goes by; ``data`` may be host memory standing in for it. When a
+    delegate is bound, inputs of the method and tensors without planned memory hold None; in a call an
+    input may be the caller's own tensor, whose shape and place aren't to be changed.
     """
 
     def execute(self, args: Sequence[Value]) -> None: ...

@@ -54,7 +54,7 @@ class AotiDelegate:
             runner = _load(context.name, library, weights, self.device)
             on_gpu = self.device.type == "cuda"
             self._compute = _on_gpu(runner.run, self.device) if on_gpu else runner.run
-        self.makes_results = self._absent is None
+        self.makes_results = self._real
 
     @staticmethod
     def parts(payload: Payload) -> tuple[memoryview, memoryview]:

@@ -33,36 +33,42 @@ class Arguments:
     others: list[tuple[Binding, Value]] = field(default_factory=list)
 
     @classmethod
-    def sort(
-        cls,
-        bindings: Sequence[Binding],
-        values: Sequence[Value],
-        device: torch.device,
-        waits: bool,
+    def of_outputs(
+        cls, bindings: Sequence[Binding], values: Sequence[Value], device: torch.device
     ) -> Arguments:
-        """Sort what ``bindings`` are handed; without ``waits`` nothing is to be staged.
+        """Sort what the engine writes."""
+        arguments = cls()
+        for binding, value in zip(bindings, values, strict=True):
+            assert value.layout is not None
+            here = value.memory == device and not binding.on_host
+            if value.lone and here and value.layout.dense:
+                like = torch.empty(0, dtype=value.layout.dtype, device=device)
+                arguments.made.append((binding, value, like.new_empty))
+            else:
+                arguments._add(binding, value, True)
+        return arguments
 
-        Staged memory is the GPU's until the run was waited for.
+    @classmethod
+    def of_inputs(
+        cls, bindings: Sequence[Binding], values: Sequence[Value], waits: bool
+    ) -> Arguments:
+        """Sort what the engine reads.
+
+        Staged memory is the GPU's until the run was waited for: without ``waits`` nothing is.
         """
         arguments = cls()
         for binding, value in zip(bindings, values, strict=True):
-            arguments._add(binding, value, device, waits)
+            arguments._add(binding, value, waits)
         return arguments
 
-    def _add(
-        self, binding: Binding, value: Value, device: torch.device, waits: bool
-    ) -> None:
+    def _add(self, binding: Binding, value: Value, waits: bool) -> None:
         tensor, layout = value.data, value.layout
         assert layout is not None
-        if not binding.on_host and layout.dense:
-            if value.lone and value.memory == device:
-                like = torch.empty(0, dtype=layout.dtype, device=device)
-                self.made.append((binding, value, like.new_empty))
-                return
-            if value.steady and tensor.is_cuda and not tensor.data_ptr() % ALIGNMENT:
+        if value.steady and layout.dense and not binding.on_host:
+            if tensor.is_cuda and not tensor.data_ptr() % ALIGNMENT:
                 self.ready.append((binding, tensor))
                 return
-            if value.steady and value.pinned and waits:
+            if value.pinned and waits:
                 target = binding.staged.scratch(tensor.shape, tensor.dtype)
                 self.staged.append((binding, tensor, target))
                 return

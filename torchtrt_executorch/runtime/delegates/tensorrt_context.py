@@ -109,14 +109,15 @@ class Binding:
         self._context = context
         self._address = -1
 
-    def takes(self, tensor: torch.Tensor) -> bool:
+    def takes(self, tensor: torch.Tensor | None) -> bool:
         """Bind a tensor that is as the engine wants it, and has the shape of the last one.
 
         Returns:
             False if it isn't so (dense, aligned, on the GPU), and nothing was done.
         """
         if (
-            tensor.shape != self.shape
+            tensor is None
+            or tensor.shape != self.shape
             or self.on_host
             or not tensor.is_cuda
             or not tensor.is_contiguous()

@@ -107,10 +107,16 @@ class TensorRTEngine:
         Raises ``ProgramError`` for an input of a shape that the engine wasn't built for.
         """
         device, index = self._device, self._index
-        written = Arguments.sort(self._outputs, outputs, device, True)
+        written = Arguments.of_outputs(self._outputs, outputs, device)
         # What goes out may stay in planned memory until the results are waited for.
         waits = bool(written.staged)
-        read = Arguments.sort(self._inputs, inputs, device, waits)
+        read = Arguments.of_inputs(self._inputs, inputs, waits)
+        # Whoever frees what these had leaves it to this stream, where others use it after the engine.
+        passing = [
+            *self._outputs,
+            *[b for b, value in read.others if value.lone and not b.on_host],
+            *[self._inputs[source] for _, source in self._aliases],
+        ]
         with current_on(device):
             for binding, tensor in read.ready:
                 binding.reshape(tensor.shape)
@@ -155,14 +161,9 @@ class TensorRTEngine:
             for output, source in self._aliases:
                 _share(self._inputs[source], self._outputs[output])
             enqueue(torch._C._cuda_getCurrentRawStream(index))
-            for _, tensor, target in written.staged:
-                tensor.copy_(target, non_blocking=True)
-            if scratch or self._host or self._sending:
-                self._hand_over(scratch, waits)
-            elif waits:
-                current_stream(index).synchronize()
-            for binding in self._outputs:
-                # Whoever frees it leaves it to this stream, where others use it after the engine.
+            if waits or scratch or self._host or self._sending:
+                self._hand_over(written, scratch)
+            for binding in passing:
                 binding.held = None
 
         return run
@@ -223,22 +224,26 @@ class TensorRTEngine:
         self._sending = True
         return binding.staged.enqueue(tensor)
 
-    def _hand_over(self, scratch: Sequence[Scratch], waits: bool) -> None:
+    def _hand_over(self, written: Arguments, scratch: Sequence[Scratch]) -> None:
         """Copy to the values what was not written to their own memory, waiting for it once."""
         arriving = []
-        waits = waits or any([binding.on_host for binding in self._outputs])
-        for binding, value, target in scratch:
-            if value.data.is_cuda or binding.on_host:
-                arriving.append((value, target))
-                continue
-            waits = True
-            if value.pinned:
-                value.data.copy_(target, non_blocking=True)
-            else:
-                arriving.append((value, binding.staged.fetch(target)))
-        if waits:
-            current_stream(self._index).synchronize()
-        elif self._sending:
+        waits = bool(written.staged) or any([b.on_host for b in self._outputs])
+        try:
+            for _, tensor, target in written.staged:
+                tensor.copy_(target, non_blocking=True)
+            for binding, value, target in scratch:
+                if value.data.is_cuda or binding.on_host:
+                    arriving.append((value, target))
+                    continue
+                waits = True
+                if value.pinned and value.data.is_contiguous():
+                    value.data.copy_(target, non_blocking=True)
+                else:
+                    arriving.append((value, binding.staged.fetch(target)))
+        finally:  # whatever failed: what is on its way to planned memory arrives before others use it
+            if waits:
+                current_stream(self._index).synchronize()
+        if self._sending and not waits:
             self._sent = self._arrival
             self._sent.record(current_stream(self._index))
         self._sending = False
