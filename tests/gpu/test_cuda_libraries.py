@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,18 +78,25 @@ def slow_twice(files: tuple[bytes, bytes]) -> Any:
     return load(program([GIVEN, between, GIVEN], calls, [0], [2])).method()
 
 
-def wrong_on_two_streams(method: Any, middle: torch.nn.Module) -> int:
+def on_two_streams(
+    calls: int, *methods: Callable[[torch.Tensor], Any]
+) -> list[tuple[torch.Tensor, Any]]:
+    """Inputs and results of calls on one stream and another by turns, and of ``methods`` by turns."""
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     results = []
     torch.cuda.synchronize()
-    for index in range(40):
+    for index in range(calls):
         with torch.cuda.stream(streams[index % 2]):
             x = torch.randn(SHAPE, device="cuda")
-            results.append((x, method(x)[0]))
+            results.append((x, methods[index % len(methods)](x)))
     torch.cuda.synchronize()
+    return results
+
+
+def wrong_on_two_streams(method: Any, middle: torch.nn.Module) -> int:
     return sum(
         not torch.allclose(y, middle(middle(x)), rtol=1e-4, atol=1e-4)
-        for x, y in results
+        for x, (y,) in on_two_streams(40, method)
     )
 
 
@@ -109,16 +116,7 @@ def test_clones_on_two_streams(
 ) -> None:
     """They wait for nobody, and needn't."""
     method = slow_twice(library)
-    twin = method.clone()
-    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
-    results = []
-    torch.cuda.synchronize()
-    for index in range(20):
-        with torch.cuda.stream(streams[index % 2]):
-            x = torch.randn(SHAPE, device="cuda")
-            results.append((x, (method, twin)[index % 2](x)[0]))
-    torch.cuda.synchronize()
-    for x, y in results:
+    for x, (y,) in on_two_streams(20, method, method.clone()):
         close(y, middle(middle(x)))
 
 
@@ -160,13 +158,7 @@ def test_state_that_changes_places_on_two_streams(
     library: tuple[bytes, bytes], middle: torch.nn.Module
 ) -> None:
     method = load(stateful(library)).method()
-    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
-    results = []
-    for index in range(20):
-        with torch.cuda.stream(streams[index % 2]):
-            x = torch.randn(SHAPE, device="cuda")
-            results.append((x, method(x, torch.tensor([True]))))
-    torch.cuda.synchronize()
+    results = on_two_streams(20, lambda x: method(x, torch.tensor([True])))
     state = torch.zeros(SHAPE, device="cuda")
     for x, (new, z) in results:
         state = middle(state)

@@ -84,8 +84,8 @@ class StreamOrder:
 
     def keep(self, devices: Sequence[int], memory: Sequence[torch.Tensor]) -> None:
         """Have ``memory`` that is freed go to nobody else before the streams of calls are through."""
-        self._memory.extend(memory)
         self.end(devices)
+        self._memory.extend(memory)
         for device in devices:
             if device in self._last:
                 _record(memory, device, self._last[device][1])

@@ -40,6 +40,8 @@ def bind_call(
     if check is not None:
         steps.append(call.guarded(check))
     settle = [_settle(value, id(value) in replaced) for value in changed]
+    if call.loads:
+        settle.append(call.let_go)
     if returned is not None:
         return _returning(steps, call, settle, returned)
     if len(settle) == 1:
@@ -60,8 +62,7 @@ class _Call:
         self.positional: list[Any] = []
         self.keywords: dict[str, Any] = {}
         self.loads: list[Run] = []
-        #: places of what is loaded, which isn't to be kept
-        self.loaded: list[tuple[Any, Any]] = []
+        self._loaded: list[tuple[Any, Any]] = []
         self._names = [argument.name for argument in op._schema.arguments]
         for argument, value in zip(op._schema.arguments, args, strict=True):
             place: Any = self.positional
@@ -74,17 +75,16 @@ class _Call:
             if _stays(value, replaced):
                 place[key] = convert(value.get())
                 continue
-            self.loaded.append((place, key))
+            self._loaded.append((place, key))
             if value.layout is not None and str(argument.real_type) in _TENSORS:
                 self.loads.append(_load_tensor(place, key, value))
             else:
                 self.loads.append(_load(place, key, value, convert))
 
-    def parts(
-        self,
-    ) -> tuple[Callable[..., Any], list[Any], dict[str, Any], list[tuple[Any, Any]]]:
-        """The operator, its arguments, and the places of those to let go of after each run."""
-        return self.op, self.positional, self.keywords, self.loaded
+    def let_go(self) -> None:
+        """Keep none of what was loaded: it may be the caller's alone after a call."""
+        for place, key in self._loaded:
+            place[key] = None
 
     def guarded(self, check: Guard) -> Run:
         positional, keywords, names = self.positional, self.keywords, self._names
@@ -160,7 +160,7 @@ def _settle_static(layout: TensorLayout, tensor: torch.Tensor) -> Run:
 
 
 def _one_output(before: Sequence[Run], call: _Call, settle: Run) -> Run:
-    op, positional, keywords, loaded = call.parts()
+    op, positional, keywords = call.op, call.positional, call.keywords
     if not before:
 
         def run_fixed() -> None:
@@ -174,14 +174,12 @@ def _one_output(before: Sequence[Run], call: _Call, settle: Run) -> Run:
             prepare()
         op(*positional, **keywords)
         settle()
-        for place, key in loaded:
-            place[key] = None
 
     return run
 
 
 def _several(before: Sequence[Run], call: _Call, settle: Sequence[Run]) -> Run:
-    op, positional, keywords, loaded = call.parts()
+    op, positional, keywords = call.op, call.positional, call.keywords
 
     def run() -> None:
         for prepare in before:
@@ -189,8 +187,6 @@ def _several(before: Sequence[Run], call: _Call, settle: Sequence[Run]) -> Run:
         op(*positional, **keywords)
         for check in settle:
             check()
-        for place, key in loaded:
-            place[key] = None
 
     return run
 
@@ -198,7 +194,7 @@ def _several(before: Sequence[Run], call: _Call, settle: Sequence[Run]) -> Run:
 def _returning(
     before: Sequence[Run], call: _Call, settle: Sequence[Run], returned: Value
 ) -> Run:
-    op, positional, keywords, loaded = call.parts()
+    op, positional, keywords = call.op, call.positional, call.keywords
 
     def run() -> None:
         for prepare in before:
@@ -206,7 +202,5 @@ def _returning(
         returned.data = op(*positional, **keywords)
         for check in settle:
             check()
-        for place, key in loaded:
-            place[key] = None
 
     return run

@@ -20,7 +20,6 @@ class Uses:
         moved: Those that something else than a delegate gives other memory.
         lent: Those whose memory another one may be given.
         looked_at: Tensors that something else than a delegate uses.
-        lone: Unplanned ones that one delegate writes, and that none but delegates use.
     """
 
     unplanned: frozenset[int]
@@ -28,7 +27,6 @@ class Uses:
     moved: frozenset[int]
     lent: frozenset[int]
     looked_at: frozenset[int]
-    lone: frozenset[int]
 
     @classmethod
     def of(
@@ -67,7 +65,6 @@ class Uses:
             frozenset(moved),
             frozenset(lent),
             frozenset(looked_at),
-            frozenset(lone),
         )
 
 

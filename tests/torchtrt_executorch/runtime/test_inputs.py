@@ -123,9 +123,8 @@ def test_any_sequence_of_inputs(
 def test_results_and_recorded_inputs_are_let_go_of(delegated: bool) -> None:
     call = method(False, delegated, False)
     weight = torch.randn(6, requires_grad=True)
-    for _ in range(
-        3
-    ):  # the first input of its kind takes another way than the next ones
+    for _ in range(3):
+        # The first input of its kind takes another way than the next ones.
         x = torch.randn(4, 6) * weight
         results = call(x, torch.randn(2, 3))
         kept = [weakref.ref(x), *map(weakref.ref, results)]

@@ -25,8 +25,8 @@ logger = logging.getLogger("torchtrt_executorch.runtime")
 class Delegate(Protocol):
     """A loaded payload.
 
-    One that also has a method ``bind``, from ``args`` to what runs on them, is asked for that when the
-    program is loaded: what can be made or checked once is made there, and ``execute`` isn't called.
+    One that has a method ``bind``, from ``args`` to what runs on them, needs no ``execute``: it is asked
+    when the program is loaded, and what can be made or checked once is made there.
     One whose attribute ``makes_results`` is true gives its outputs their memory (:meth:`Value.take`),
     so they needn't have any before.
 

@@ -61,10 +61,6 @@ class AotiDelegate:
         """The library and its weights, which the payload names."""
         return _blobs(payload)
 
-    def execute(self, args: Sequence[Value]) -> None:
-        """Run on ``args``, as :meth:`bind` has it."""
-        self.bind(args)()
-
     def bind(self, args: Sequence[Value]) -> Callable[[], None]:
         """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's device."""
         inputs, outputs = args[: self.num_inputs], args[self.num_inputs :]

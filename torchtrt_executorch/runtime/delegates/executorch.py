@@ -26,10 +26,6 @@ class ExecuTorchDelegate:
         self._carved = self._carve(context.args)
         self._native = Native(self._carved.serialize(), context.name)
 
-    def execute(self, args: Sequence[Value]) -> None:
-        """Run on ``args``, as :meth:`bind` has it."""
-        self.bind(args)()
-
     def bind(self, args: Sequence[Value]) -> Callable[[], None]:
         """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
         own = args is self._context.args

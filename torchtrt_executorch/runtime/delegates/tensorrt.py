@@ -80,10 +80,6 @@ class TensorRTDelegate:
         """Another one, with the same engine and a context of its own."""
         return TensorRTDelegate(context, self)
 
-    def execute(self, args: Sequence[Value]) -> None:
-        """Run on ``args``, as :meth:`bind` has it."""
-        self.bind(args)()
-
     def bind(self, args: Sequence[Value]) -> Callable[[], None]:
         """What runs on ``args``: the inputs' values, then the outputs', in the bindings' order.
 
