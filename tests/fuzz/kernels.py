@@ -1,8 +1,7 @@
 """What a file may do with the kernels that it can name: anything but harm the process.
 
 ``python tests/fuzz/kernels.py FIRST COUNT`` runs ``COUNT`` hostile programs for each operator, from
-the seed ``FIRST`` on; ``compiled`` behind that has each instruction twice, and ExecuTorch's own runtime
-run both where ``load(..., compile=True)`` does that. Their arguments are of the types that the operator's schema asks for, since
+the seed ``FIRST`` on. Their arguments are of the types that the operator's schema asks for, since
 anything else is refused before it runs, and otherwise as bad as can be: shapes that don't go
 together, indices beyond every end, sizes that overflow. A program may be refused, or run; the process
 has to live, and memory around the planned tensors has to stay what it was.
@@ -222,12 +221,9 @@ def program(plan: Plan) -> bytes:
     return bytes(serialize_pte_binary(PTEFile(program=made)))
 
 
-def run(
-    first: int, count: int, only: str = "", compile: bool = False
-) -> tuple[int, int]:
+def run(first: int, count: int, only: str = "") -> tuple[int, int]:
     """Run programs of every operator. Return how many ran to their end, and how many were refused.
 
-    With ``compile``, those that stay with torch's kernels aren't run, and count as refused.
     Raises ``AssertionError`` where memory changed that nothing was planned in.
     """
     import torch.ao.quantization.fx._decomposed
@@ -243,12 +239,8 @@ def run(
         for seed in range(first, first + count):
             plan = Plan(name, op, random.Random(f"{name} {seed}"))
             print(f"{name} {seed}", file=sys.stderr, flush=True)
-            if compile:
-                plan.plan.chains[0].instructions *= 2
             try:
-                method = load(program(plan), compile=compile).method(name)
-                if compile and not method._spans:
-                    raise ProgramError("nothing is compiled")
+                method = load(program(plan)).method(name)
                 assert not any(gap.any() for gap in method()), f"{name} {seed}"
                 ran += 1
             except ProgramError:
@@ -260,5 +252,4 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     first, count, *rest = sys.argv[1:]
-    only = "".join(word for word in rest if word != "compiled")
-    print(*run(int(first), int(count), only, "compiled" in rest))
+    print(*run(int(first), int(count), *rest))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import Callable, Sequence
 
-from torchtrt_executorch.runtime.segments.carving import Call
 from torchtrt_executorch.runtime.steps import Step
 from torchtrt_executorch.runtime.values import Value
 
@@ -19,8 +18,6 @@ class Instruction:
         touches: The values that it names.
         replaces: Values whose ``data`` is another object after it.
         bind: Makes the step, given the ``id`` of every value that some instruction replaces.
-        offer: Its call for ExecuTorch's runtime, or why it has to be run here, given what the file
-            says of each value, by ``id``.
         reads: Those of ``touches`` that it reads; None if that isn't known.
         is_delegate: Whether it calls a delegate.
         destination: Where it jumps to.
@@ -31,7 +28,6 @@ class Instruction:
     touches: Sequence[Value]
     replaces: Sequence[Value]
     bind: Callable[[frozenset[int]], Step]
-    offer: Callable[[Mapping[int, Any]], Call | str] = lambda _: "it is no kernel"
     reads: Sequence[Value] | None = None
     is_delegate: bool = False
     destination: int | None = None

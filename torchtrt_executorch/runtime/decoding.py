@@ -20,7 +20,6 @@ from torchtrt_executorch.runtime.kernels import Kernel, TorchKernel, find_kernel
 from torchtrt_executorch.runtime.loading import DelegateLoader
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.prims import prims
-from torchtrt_executorch.runtime.segments.operators import offer, offer_delegate
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.value_table import ValueTable
 from torchtrt_executorch.runtime.values import Value
@@ -67,7 +66,6 @@ class Decoder:
                 args,
                 kernel.replaces(args),
                 lambda replaced: kernel_step(kernel, args, replaced, simulate),
-                lambda vals: offer(kernel, args, vals),
                 kernel.reads(args) if isinstance(kernel, TorchKernel) else None,
                 lends=args if kernel.metadata_only else (),
             )
@@ -81,7 +79,6 @@ class Decoder:
                 args,
                 args,
                 lambda _: self._delegates.step(index, payload, args, inputs),
-                lambda _: offer_delegate(payload, args, inputs),
                 args[:inputs],
                 is_delegate=True,
             )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
@@ -20,8 +18,6 @@ from torchtrt_executorch.runtime.files import ProgramFile
 from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.loading import Key
 from torchtrt_executorch.runtime.placement import Placement
-from torchtrt_executorch.runtime.segments.faults import find_fault
-from torchtrt_executorch.runtime.segments.native import Segment
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.steps import Kind, Step
@@ -29,18 +25,8 @@ from torchtrt_executorch.runtime.value_info import ValueInfo, describe
 from torchtrt_executorch.runtime.value_table import ValueTable
 from torchtrt_executorch.runtime.values import Value
 
-logger = logging.getLogger("torchtrt_executorch.runtime")
-
 #: As many as ExecuTorch's own runtime allows one call, so that no program runs forever.
 MAX_INSTRUCTIONS = 10_000_000
-
-
-@dataclass(frozen=True)
-class Options:
-    """How the methods of a program are run: see :func:`~torchtrt_executorch.runtime.load`."""
-
-    cuda_graphs: bool = False
-    compile: bool = False
 
 
 class Method:
@@ -58,12 +44,12 @@ class Method:
         stand_ins: StandIns,
         shared: SharedState,
         calls: CallLock,
-        options: Options,
+        cuda_graphs: bool,
         original: Method | None = None,
     ) -> None:
         self.name: str = plan.name
         self._made_of = plan, file, placement, recorder, stand_ins
-        self._options = options
+        self._cuda_graphs = cuda_graphs
         self._calls = calls
         self._placement = placement
         table = ValueTable(plan, file, placement, shared)
@@ -74,10 +60,7 @@ class Method:
         self._given = given
         self._outputs = [table.at(index, "an output") for index in plan.outputs]
         loaded = {} if original is None else original._delegates
-        compiled = options.compile and not placement.simulate
-        if options.compile and placement.simulate:
-            logger.warning("%s is simulated, so nothing is compiled", self.name)
-        binder = Binder(file, table, placement, recorder, stand_ins, loaded, compiled)
+        binder = Binder(file, table, placement, recorder, stand_ins, loaded)
         uses = binder.uses
         self._steps: list[Step] = binder.steps
         own = [id(value) in uses.looked_at for value in given]
@@ -98,11 +81,11 @@ class Method:
             for key, value in unplanned.items()
             if key not in binder.made
         }
-        segments: dict[range, Segment | graphs.Segment] = {**binder.segments}
-        if options.cuda_graphs:
+        segments: dict[range, graphs.Segment] = {}
+        if cuda_graphs:
             delegates = [step.call for step in self._steps]
-            found = graphs.captured(delegates, uses.moved, binder.destinations)
-            for captured in found.values():
+            segments = graphs.captured(delegates, uses.moved, binder.destinations)
+            for captured in segments.values():
                 # What a graph keeps needs no memory of a call's own where it is launched.
                 written = {id(value) for value in captured.outputs}
                 captured.renewals = [renewals[v] for v in written if v in renewals]
@@ -110,7 +93,6 @@ class Method:
                     for value in written:
                         renewals.pop(value, None)
                 fresh -= written
-            segments |= found
         self._renewals = list(renewals.values())
         #: what runs as one, by its first instruction
         self._spans = {span[0]: span for span in segments}
@@ -138,7 +120,7 @@ class Method:
             stand_ins,
             SharedState([plan]),
             CallLock(),
-            self._options,
+            self._cuda_graphs,
             self,
         )
 
@@ -212,10 +194,6 @@ class Method:
         where = self._where()
         if span is not None and not isinstance(error, ProgramError):
             where = f"{self.name}: instructions {span[0]} to {span[-1]}"
-            found = find_fault(self._steps, span, self._table.planned_memory())
-            if found is not None:
-                self._position, error = found
-                where = self._where()
         if not isinstance(error, ProgramError):
             return InstructionError(f"{where}: {type(error).__name__}: {error}")
         kind = InstructionError if type(error) is ProgramError else type(error)
@@ -255,7 +233,7 @@ class Method:
 
 
 def _runs(
-    steps: Sequence[Step], segments: Mapping[range, Segment | graphs.Segment]
+    steps: Sequence[Step], segments: Mapping[range, graphs.Segment]
 ) -> list[tuple[int, Callable[[], int | None]]]:
     """What to run, and the index of its first instruction."""
     runs = {index: step.run for index, step in enumerate(steps)}

@@ -15,7 +15,7 @@ from torchtrt_executorch.runtime.calling import CallLock
 from torchtrt_executorch.runtime.delegates import Payload
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.files import ProgramFile, Source, read_program
-from torchtrt_executorch.runtime.method import Method, Options
+from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.stand_ins import StandIns
 from torchtrt_executorch.runtime.stats import Recorder, Stats
@@ -32,9 +32,9 @@ class Program:
         file: ProgramFile,
         placement: Placement,
         stand_ins: StandIns,
-        options: Options,
+        cuda_graphs: bool,
     ) -> None:
-        self._options = options
+        self._cuda_graphs = cuda_graphs
         self._file = file
         self._placement = placement
         self._stand_ins = stand_ins
@@ -77,7 +77,7 @@ class Program:
                     self._stand_ins,
                     self._shared,
                     self._calls if self._shared.arenas else CallLock(),
-                    self._options,
+                    self._cuda_graphs,
                 )
             return self._methods[name]
 
@@ -100,7 +100,6 @@ def load(
     emulated_engines: bool | None = None,
     stand_ins: str | os.PathLike[str] | None = None,
     cuda_graphs: bool = False,
-    compile: bool = False,
 ) -> Program:
     """Load a ``.pte`` to be run in this process, on torch tensors.
 
@@ -115,10 +114,6 @@ def load(
     name one only if you trust its author. Those that this process keeps are found without it.
     ``cuda_graphs`` has delegates that follow each other on a GPU captured, and launched as one CUDA
     graph from the third call with the same shapes on; the log says what can't be captured, and why.
-    ``compile`` has small host operators that follow each other, and delegates of ExecuTorch's own
-    backends among them, run as one by ExecuTorch's runtime, on the memory that they have here: where
-    its kernels take less than the way to torch's. Results are equal but for rounding; the log (INFO)
-    says what is run so, and what isn't, and why.
 
     A ``.pte`` is untrusted input: all offsets and indices are checked, nothing is unpickled, and no
     code is run but torch's for operators that ExecuTorch has kernels for, registered kernels, and the
@@ -140,8 +135,7 @@ def load(
         ordered_streams = not simulate_devices or _needs_shared_stream(file)
     running = None if ordered_streams else Running()
     placement = Placement(simulate_devices, running)
-    options = Options(cuda_graphs=cuda_graphs, compile=compile)
-    return Program(file, placement, StandIns(emulated, given), options)
+    return Program(file, placement, StandIns(emulated, given), cuda_graphs)
 
 
 def save_stand_ins(

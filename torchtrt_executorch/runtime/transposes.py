@@ -21,8 +21,8 @@ _PRODUCTS = frozenset({"aten::addmm.out", "aten::bmm.out", "aten::mm.out"})
 
 def transposed_constants(
     instructions: Sequence[Instruction], held: Sequence[Value]
-) -> dict[int, tuple[torch.Tensor, list[int]]]:
-    """The instructions that a view can stand for: the view, and which instructions read it.
+) -> dict[int, torch.Tensor]:
+    """The instructions that a view can stand for, and the view.
 
     ``held`` are the values that the caller sees. Nothing is found in a method with jumps.
     """
@@ -32,10 +32,10 @@ def transposed_constants(
     found = {}
     for index, each in enumerate(instructions):
         view = _view(each)
-        if view is not None and id(each.touches[2]) not in seen:
-            readers = _readers(instructions, index, each.touches[2])
-            if readers is not None:
-                found[index] = view, readers
+        if view is None or id(each.touches[2]) in seen:
+            continue
+        if _alone(instructions, index, each.touches[2]):
+            found[index] = view
     return found
 
 
@@ -59,30 +59,26 @@ def _view(each: Instruction) -> torch.Tensor | None:
     return view if same and out.layout.static and view.shape == like.shape else None
 
 
-def _readers(
-    instructions: Sequence[Instruction], index: int, copy: Value
-) -> list[int] | None:
-    """The products that read ``copy``, written by ``index``; None if anything else sees its bytes.
+def _alone(instructions: Sequence[Instruction], index: int, copy: Value) -> bool:
+    """Whether none but products see the bytes of ``copy``, written by ``index``.
 
     Its bytes are others' again from the first instruction on that writes a tensor there.
     """
     if any(copy in _tensors(each.touches) for each in instructions[:index]):
-        return None
+        return False
     overlaps, over = _overlapping(copy), False
-    readers = []
-    for place, each in enumerate(instructions[index + 1 :], index + 1):
+    for each in instructions[index + 1 :]:
         read = None if each.reads is None else _tensors(each.reads)
         touched = _tensors(each.touches)
         if copy in touched:
             last = each.touches[-1]
             product = each.name in _PRODUCTS and not is_registered(each.name)
             if over or not product or copy is last:
-                return None
-            readers.append(place)
+                return False
         if not over and any(overlaps(t) for t in (touched if read is None else read)):
-            return None
+            return False
         over = over or any(overlaps(tensor) for tensor in touched)
-    return readers
+    return True
 
 
 def _overlapping(copy: Value) -> Callable[[Value], bool]:

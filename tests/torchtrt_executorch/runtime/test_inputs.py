@@ -36,7 +36,7 @@ MODEL = Model().eval()
 
 
 @cache
-def method(planned: bool, delegated: bool, compiled: bool) -> Method:
+def method(planned: bool, delegated: bool) -> Method:
     rows = {0: Dim("rows", min=1, max=8)}
     program = export(
         MODEL,
@@ -48,7 +48,7 @@ def method(planned: bool, delegated: bool, compiled: bool) -> Method:
     )
     planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
     built = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
-    return load(bytes(built.buffer), compile=compiled).method()
+    return load(bytes(built.buffer)).method()
 
 
 class Own(torch.Tensor):
@@ -92,15 +92,12 @@ GIVEN = st.tuples(
 )
 
 
-@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("delegated", [False, True])
 @pytest.mark.parametrize("planned", [False, True])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_any_sequence_of_inputs(
-    planned: bool, delegated: bool, compiled: bool, data: Any
-) -> None:
-    call = method(planned, delegated, compiled)
+def test_any_sequence_of_inputs(planned: bool, delegated: bool, data: Any) -> None:
+    call = method(planned, delegated)
     kept = []
     for first, second, rows in data.draw(st.lists(GIVEN, min_size=2, max_size=8)):
         x, y = torch.randn(rows, 6), torch.randn(2, 3)
@@ -121,7 +118,7 @@ def test_any_sequence_of_inputs(
 
 @pytest.mark.parametrize("delegated", [False, True])
 def test_results_and_recorded_inputs_are_let_go_of(delegated: bool) -> None:
-    call = method(False, delegated, False)
+    call = method(False, delegated)
     weight = torch.randn(6, requires_grad=True)
     for _ in range(3):
         # The first input of its kind takes another way than the next ones.

@@ -136,7 +136,7 @@ def test_threads_take_turns() -> None:
     assert sorted(seen) == list(range(1, 81))
 
 
-@pytest.mark.parametrize("options", [{}, {"compile": True}, {"cuda_graphs": True}])
+@pytest.mark.parametrize("options", [{}, {"cuda_graphs": True}])
 def test_delegates_go_with_their_program(options: Any) -> None:
     """Not with Python's next collection, which may come while TensorRT holds a lock."""
     pte = programs.build(programs.named("xnnpack_mlp"))
@@ -153,6 +153,21 @@ def test_delegates_go_with_their_program(options: Any) -> None:
         assert [each() for each in kept] == [None] * len(kept)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: torch.nn.functional.pad(x, (-1, -1)), (3, 5)),
+        (lambda x: x.sum(-1) * 2 + 1 + x.cumsum(0), ()),
+    ],
+)
+def test_what_executorch_s_own_kernels_refuse_or_end_the_process_at(
+    function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    x = torch.randn(shape)
+    pte = to_edge(export(programs.Lambda(function), (x,))).to_executorch().buffer
+    torch.testing.assert_close(load(pte).run(x)[0], function(x))
 
 
 def test_tensors_without_elements() -> None:
@@ -194,6 +209,24 @@ def test_clones_run_side_by_side_with_state_of_their_own() -> None:
     for index in range(3):
         for result, wanted in zip(results[index], expected * 20, strict=True):
             assert torch.equal(result, wanted)
+
+
+def test_executorch_is_told_once_of_a_shape_that_stays() -> None:
+    """And what came of it isn't fetched again."""
+    method = _program("xnnpack_dynamic").method()
+    method(torch.rand(3, 8))
+    (delegate,) = method._delegates.values()
+    native, calls = delegate._native, []  # type: ignore[attr-defined]
+    for name in ("call", "get_outputs"):
+        original = getattr(native, name)
+
+        def counted(*args: Any, original: Any = original) -> Any:
+            calls.append(1)
+            return original(*args)
+
+        setattr(native, name, counted)
+    assert method(torch.ones(3, 8))[0].shape == (3, 4) and not calls
+    assert method(torch.ones(5, 8))[0].shape == (5, 4) and len(calls) == 1
 
 
 def test_a_move_keeps_to_the_kind_of_value() -> None:

@@ -184,11 +184,6 @@ def uses_gpu(plan: schema.ExecutionPlan) -> bool:
     return any(delegate.id in _OWN for delegate in plan.delegates)
 
 
-def is_executorch_s(backend_id: str) -> bool:
-    """Whether ExecuTorch's own runtime runs the delegates of this backend."""
-    return _registered.get(backend_id, _OWN.get(backend_id)) is None
-
-
 def _backend(backend_id: str) -> Backend:
     if backend_id in _registered:
         return _registered[backend_id]

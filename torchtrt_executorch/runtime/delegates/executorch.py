@@ -1,14 +1,31 @@
-"""Any other backend: ExecuTorch's own runtime, on a program with that one delegate."""
+"""Any other backend: ExecuTorch's own runtime, on a program with that one delegate.
+
+Each tensor is an input of that program without planned memory, which ExecuTorch has point to where the
+tensor is, whether it is read or written: nothing is copied on the way in. What the delegate writes is
+the exception. Backends check shapes, but write elements as wide as their payload has them: where a
+damaged program claims a narrower dtype, that has to stay inside of memory of their own. It is copied to
+its place from there.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Sequence
 
+import torch
+from executorch.exir import schema
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.tensor import make_allocation_info, scalar_type_enum
+
 from torchtrt_executorch.runtime.delegates import DelegateContext
-from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.segments.carving import Call, Carved, carve
-from torchtrt_executorch.runtime.segments.native import Native, Segment
+from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value
+
+_ALIGNMENT = 16
+#: Bytes of an element of the widest dtype.
+_WIDEST = 16
 
 
 class ExecuTorchDelegate:
@@ -19,28 +36,290 @@ class ExecuTorchDelegate:
     """
 
     def __init__(self, context: DelegateContext) -> None:
-        self._context = context
         if context.num_inputs == len(context.args):
             raise ProgramError(f"{context.name} is called without a value to return")
         _check_backend(context)
-        self._carved = self._carve(context.args)
-        self._native = Native(self._carved.serialize(), context.name)
+        self._inputs = context.num_inputs
+        self._native = _Native(_Program(context).serialized(), context.name)
+        # XNNPACK infers shapes from shapes; what others do isn't known.
+        self._settled = context.backend_id == "XnnpackBackend"
 
     def bind(self, args: Sequence[Value]) -> Callable[[], None]:
         """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
-        own = args is self._context.args
-        carved = self._carved if own else self._carve(args)
-        return Segment(self._native, carved, frozenset()).run
+        return _Bound(self._native, args, self._inputs, self._settled).run
 
-    def _carve(self, args: Sequence[Value]) -> Carved:
-        inputs = self._context.num_inputs
-        call = Call(
-            self._context.name, args, args[:inputs], args[inputs:], self._context
+
+class _Program:
+    """A program of one method, which calls the delegate once, on arguments of the same kinds."""
+
+    def __init__(self, context: DelegateContext) -> None:
+        self._context = context
+        self._values: list[schema.EValue] = []
+        self._instructions: list[schema.Instruction] = []
+        self._operators: dict[str, int] = {}
+
+    def serialized(self) -> bytes:
+        """Return its ``.pte``: its results are the sizes of the tensors that can have several."""
+        context = self._context
+        args = [self._given(value) for value in context.args]
+        tensors = [at for at, v in zip(args, context.args, strict=True) if v.layout]
+        arena, sizes = self._call(args), self._sizes(args)
+        plan = schema.ExecutionPlan(
+            name="forward",
+            container_meta_type=schema.ContainerMetadata("", ""),
+            values=self._values,
+            inputs=tensors,
+            outputs=sizes,
+            chains=[schema.Chain([], [], self._instructions, None)],
+            operators=[
+                schema.Operator(*name.partition(".")[::2]) for name in self._operators
+            ],
+            delegates=[self._delegate()],
+            non_const_buffer_sizes=[0, arena],
         )
-        return carve([call], {}, frozenset(), lambda _: True)
+        program = schema.Program(
+            version=0,
+            execution_plan=[plan],
+            constant_buffer=[schema.Buffer(b"")],
+            backend_delegate_data=[
+                schema.BackendDelegateInlineData(bytes(context.payload))
+            ],
+            segments=[],
+            constant_segment=schema.SubsegmentOffsets(0, []),
+        )
+        file = PTEFile(program=program, named_data=self._named_data())
+        return bytes(serialize_pte_binary(file, extract_delegate_segments=True))
+
+    def _call(self, args: Sequence[int]) -> int:
+        """Call the delegate, and copy its results to ``args``. Return the bytes that they take."""
+        context, own, copies, used = self._context, list(args), [], 0
+        for place in range(context.num_inputs, len(args)):
+            layout = context.args[place].layout
+            if layout is None:
+                raise ProgramError(
+                    f"{context.args[place].name} is a delegate's output, but no tensor"
+                )
+            tensor = _tensor_like(context.args[place])
+            tensor.allocation_info = make_allocation_info(1, used)
+            used += math.prod(layout.sizes) * _WIDEST + _ALIGNMENT
+            own[place] = self._add(tensor)
+            copies.append((own[place], args[place]))
+        self._instructions.append(schema.Instruction(schema.DelegateCall(0, own)))
+        for source, target in copies:
+            at_once, order = self._add(schema.Bool(False)), self._add(schema.Null())
+            copy = [source, at_once, order, target, target]
+            self._kernel("dim_order_ops::_clone_dim_order.out", copy)
+        return used
+
+    def _sizes(self, args: Sequence[int]) -> list[int]:
+        sizes = []
+        outputs = self._context.args[self._context.num_inputs :]
+        for at, value in zip(args[-len(outputs) :], outputs, strict=True):
+            if value.layout is not None and not value.layout.static:
+                for dim in range(len(value.layout.sizes)):
+                    sizes.append(self._add(schema.Int(0)))
+                    which = self._add(schema.Int(dim))
+                    self._kernel("aten::sym_size.int", [at, which, sizes[-1]])
+        return sizes
+
+    def _given(self, value: Value) -> int:
+        """A value as ExecuTorch's schema has it."""
+        data = value.data
+        if value.layout is not None:
+            return self._add(_tensor_like(value))
+        for kind, wrap in _WRAPPED:
+            if isinstance(data, kind):
+                return self._add(wrap(data))
+        raise ProgramError(f"{value.name} can't be handed to ExecuTorch's runtime")
+
+    def _add(self, val: Any) -> int:
+        self._values.append(schema.EValue(val))
+        return len(self._values) - 1
+
+    def _kernel(self, name: str, args: list[int]) -> None:
+        index = self._operators.setdefault(name, len(self._operators))
+        self._instructions.append(schema.Instruction(schema.KernelCall(index, args)))
+
+    def _delegate(self) -> schema.BackendDelegate:
+        context = self._context
+        return schema.BackendDelegate(
+            id=context.backend_id,
+            processed=schema.BackendDelegateDataReference(
+                schema.DataLocation.INLINE, 0
+            ),
+            compile_specs=[CompileSpec(k, v) for k, v in context.compile_specs.items()],
+        )
+
+    def _named_data(self) -> Any:
+        """The blobs that the payload names; all of them if it names none.
+
+        A payload says which it wants by their keys. To leave out the others' keeps the memory of a
+        program with many delegates linear.
+        """
+        store, every = NamedDataStore(), self._context.named_data
+        blob = bytes(self._context.payload)
+        named = {key: entry for key, entry in every.items() if key.encode() in blob}
+        for key, entry in (named or every).items():
+            store.add_named_data(key, bytes(entry.data), alignment=_ALIGNMENT)
+        return store.get_named_data_store_output()
 
 
-def _check_backend(context: DelegateContext) -> Any:
+#: The schema's class for what is no tensor. A bool is an int as well.
+_WRAPPED: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (bool, schema.Bool),
+    (int, schema.Int),
+    (float, schema.Double),
+    (str, schema.String),
+    (type(None), lambda _: schema.Null()),
+)
+
+
+def _tensor_like(value: Value) -> schema.Tensor:
+    """A tensor of the same layout, without memory."""
+    layout = value.layout
+    assert layout is not None
+    return schema.Tensor(
+        scalar_type=scalar_type_enum(layout.dtype),
+        storage_offset=0,
+        sizes=list(layout.sizes),
+        dim_order=list(layout.dim_order),
+        requires_grad=False,
+        layout=0,
+        data_buffer_idx=0,
+        allocation_info=None,
+        shape_dynamism=layout.dynamism,
+    )
+
+
+class _Native:
+    """A program that ExecuTorch's runtime has loaded. ``ProgramError`` if it refuses it.
+
+    Attributes:
+        call, execute, get_outputs: The method's own. ``call`` sets its inputs first.
+        user: Whose tensors are set.
+    """
+
+    def __init__(self, data: bytes, name: str) -> None:
+        from executorch.runtime import Runtime
+
+        try:
+            program = Runtime.get().load_program(data)
+            method: Any = program.load_method("forward")
+        except RuntimeError as error:
+            raise ProgramError(
+                f"{name}: ExecuTorch's runtime refuses it: {error}"
+            ) from error
+        self.execute = method._method.execute
+        self.call = method._method.call
+        self.get_outputs = method._method.get_outputs
+        self.user: _Bound | None = None
+        # A method reads its program's bytes until it is gone, and keeps neither alive: attributes
+        # are released in this order.
+        self._method = method
+        self._program = program
+        self._data = data
+
+
+class _Bound:
+    """A program, run on one call's arguments. ExecuTorch is told where they are when that changes."""
+
+    def __init__(
+        self, native: _Native, args: Sequence[Value], inputs: int, settled: bool
+    ) -> None:
+        self._native = native
+        self._settled = settled
+        self._values = [value for value in args if value.layout is not None]
+        #: Those read at the shape that they have; the others are told at the largest.
+        self._shaped = [not _static(v) and v in args[:inputs] for v in self._values]
+        self._resized = [value for value in args[inputs:] if not _static(value)]
+        #: Tensors without planned memory have another one for each call.
+        self._anew = not all(value.planned or value.constant for value in self._values)
+        self._seen: list[tuple[Any, torch.Size]] = []
+        self._sizes: list[tuple[Value, tuple[int, ...]]] = []
+
+    def run(self) -> None:
+        """Run it. ``ProgramError`` or ``RuntimeError`` if the delegate fails."""
+        native = self._native
+        try:
+            if self._anew or native.user is not self or self._moved():
+                self._keep(native.call(self._look(), False))
+                native.user = self
+            else:
+                native.execute()
+                if self._resized and not self._settled:
+                    self._keep(native.get_outputs(False))
+        except BaseException:
+            native.user = None
+            raise
+        if self._anew:
+            self._seen = []  # nothing is kept that is another one in the next call
+        for value, shape in self._sizes:
+            if value.tensor.shape != shape:
+                value.resize(shape)
+
+    def _moved(self) -> bool:
+        """Whether a tensor has another place or shape than the last time."""
+        for value, shaped, (seen, shape) in zip(
+            self._values, self._shaped, self._seen, strict=True
+        ):
+            if value.data is not seen or (shaped and value.data.shape != shape):
+                return True
+        return False
+
+    def _look(self) -> list[torch.Tensor]:
+        """Where the tensors are, in the order of the program's inputs."""
+        for value in self._values:
+            if value.device.type != "cpu":
+                raise DeviceError(
+                    f"{value.name} lives on {value.device}, and ExecuTorch's runtime works on host "
+                    "tensors: a copy (et_copy::_d2h_copy) is missing, or the tensor is mislabelled"
+                )
+        given = [
+            _as_read(value) if shaped else _whole(value)
+            for value, shaped in zip(self._values, self._shaped, strict=True)
+        ]
+        self._seen = [(value.data, value.tensor.shape) for value in self._values]
+        return given
+
+    def _keep(self, sizes: Sequence[int]) -> None:
+        """Note what the program has returned."""
+        self._sizes, place = [], 0
+        for value in self._resized:
+            end = place + value.tensor.dim()
+            self._sizes.append((value, tuple(sizes[place:end])))
+            place = end
+
+
+def _static(value: Value) -> bool:
+    return value.layout is None or value.layout.static
+
+
+def _whole(value: Value) -> torch.Tensor:
+    """The tensor's memory at its largest shape, in the order that ExecuTorch's Python API takes."""
+    layout, tensor = value.layout, value.tensor
+    assert layout is not None
+    unbounded = layout.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND
+    if unbounded and not (value.planned or value.constant):
+        tensor.resize_(layout.sizes)  # for want of a bound it has no memory yet
+    return _dense(tensor, layout.sizes)
+
+
+def _as_read(value: Value) -> torch.Tensor:
+    tensor = value.tensor
+    # Never the caller's own object, which may be a subclass's.
+    return tensor.detach() if tensor.is_contiguous() else _dense(tensor, tensor.shape)
+
+
+def _dense(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    # The program knows the memory order; what is told here is where, and how many of each.
+    strides, step = [0] * len(sizes), 1
+    for dim in reversed(range(len(sizes))):
+        strides[dim] = step
+        step *= max(sizes[dim], 1)
+    return tensor.detach().as_strided(sizes, strides)
+
+
+def _check_backend(context: DelegateContext) -> None:
     from executorch.runtime import Runtime
 
     registry = Runtime.get().backend_registry
