@@ -1,4 +1,4 @@
-"""Amends ``torch_tensorrt._compile`` and its package: ``save`` for ExecuTorch, by way of ``export``.
+"""Amends ``torch_tensorrt._compile``: ``save`` for ExecuTorch, by way of ``export``.
 
 Unlike upstream's it doesn't need Torch-TensorRT's C++ runtime (pytorch/TensorRT#4574), and
 writes the program and its external weights whole, or nothing (pytorch/TensorRT#4404).
@@ -7,7 +7,6 @@ writes the program and its external weights whole, or nothing (pytorch/TensorRT#
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable
@@ -22,11 +21,6 @@ _OTHER_FORMATS = ("extra_files", "pickle_protocol", "use_legacy_exporter")
 def apply(module: ModuleType) -> None:
     """Wrap ``save``."""
     vars(module).update(save=wrapped(module.save, _save))
-
-
-def apply_to_package(module: ModuleType) -> None:
-    """Let ``torch_tensorrt.executorch`` be reached without an import."""
-    vars(module).setdefault("__getattr__", _subpackage)
 
 
 def _save(
@@ -88,9 +82,3 @@ def _write_stand_ins(folder: Path, target: Path) -> None:
 
     path = folder / f"{target.stem}_stand_ins.zip"
     save_stand_ins(folder / target.name, path, sorted(folder.glob("*.ptd")))
-
-
-def _subpackage(name: str) -> Any:
-    if name == "executorch":
-        return import_module("torch_tensorrt.executorch")
-    raise AttributeError(f"module 'torch_tensorrt' has no attribute {name!r}")

@@ -92,7 +92,7 @@ def report(tried: bool = False) -> dict[str, Any]:
 
 def _off_because() -> str:
     """Why the overlay isn't active in a process like this one; empty if it is."""
-    if any(isinstance(finder, overlay.OverlayFinder) for finder in sys.meta_path):
+    if overlay.is_active():
         return ""
     if os.environ.get(SWITCH, "1") == "0":
         return f"{SWITCH}=0"
@@ -184,7 +184,8 @@ def _show_host(console: Console, found: dict[str, Any]) -> None:
     for name, release in found["installed"].items():
         console.print(f"{name}: {release or 'not installed'}")
     for problem in found["problems"]:
-        console.print(Text(problem, "red"))
+        if problem not in found["obstacles"]:
+            console.print(Text(problem, "red"))
     for obstacle in found["obstacles"]:
         console.print(Text(f"import torch_tensorrt would fail: {obstacle}", "red"))
     if found["off_because"]:

@@ -107,7 +107,12 @@ def problems() -> Iterator[str]:
     names = " and ".join(releases)
     if not any(releases.values()):
         yield (
-            f"neither {' nor '.join(releases)} is installed: pip install one of them"
+            f"neither {' nor '.join(releases)} is installed. {TENSORRT_RTX.name} builds engines "
+            f"without a GPU: pip install {TENSORRT_RTX.distribution}. {TENSORRT.name}'s own "
+            f"libraries come from NVIDIA's index, with pip install {TENSORRT.distribution}; without "
+            "a GPU its bindings do: pip install setuptools wheel dllist psutil filelock numpy, then "
+            f"pip install --no-deps --no-build-isolation {TENSORRT.distribution} tensorrt-cu13 "
+            f"{TENSORRT.bindings[0]}, in the releases that the PyTorch here goes with"
         )
         return
     if all(releases.values()):

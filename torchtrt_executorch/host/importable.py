@@ -1,4 +1,7 @@
-"""Whether ``import torch_tensorrt`` would work here, known without importing it."""
+"""Whether ``import torch_tensorrt`` would work here, known without importing it.
+
+And ``torch_tensorrt.executorch``, without an import of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,31 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 from packaging.requirements import Requirement
 
 from torchtrt_executorch.host import link_stubs, present
-from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder, problems
 from torchtrt_executorch.host.described_gpu import VARIABLE, DescribedGpu
 from torchtrt_executorch.host.stub_libraries import LinkStubError
 from torchtrt_executorch.overlay.upstream import distribution_release
+
+
+def apply(module: ModuleType) -> None:
+    """Amend ``torch_tensorrt``: its subpackage ``executorch`` is there when it is asked for.
+
+    Without ExecuTorch, too: upstream's subpackage says then what is missing, and how to get it.
+    """
+    vars(module).setdefault("__getattr__", _subpackage)
+
+
+def _subpackage(name: str) -> Any:
+    if name == "executorch":
+        return import_module("torch_tensorrt.executorch")
+    raise AttributeError(f"module 'torch_tensorrt' has no attribute {name!r}")
 
 
 def obstacles(patched: bool) -> Iterator[str]:
@@ -27,7 +47,7 @@ def obstacles(patched: bool) -> Iterator[str]:
     """
     distribution = installed_builder().distribution
     if distribution_release(distribution) is None:
-        yield f"{distribution} is not installed: pip install --no-deps {distribution}"
+        yield from problems()
         return
     lacking = [str(wanted) for wanted in _requirements(distribution) if _lacks(wanted)]
     if lacking:

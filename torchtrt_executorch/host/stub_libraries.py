@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchtrt_executorch.files import cache_folder
+
 
 class LinkStubError(ImportError):
     """The link stubs can't be built or loaded, so what needs them can't be imported or linked."""
@@ -60,17 +62,22 @@ class StubLibraries:
 
     @property
     def directory(self) -> Path:
-        """Where they are kept: below ``$XDG_CACHE_HOME``, or ``~/.cache`` without it.
+        """Where they are kept, below :func:`~torchtrt_executorch.files.cache_folder`.
 
         The name changes with anything that changes the stubs, so that what is found there never
         needs to be checked.
+
+        Raises:
+            LinkStubError: There is no home folder, and nothing else is named.
         """
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+        try:
+            root = cache_folder()
+        except FileNotFoundError as error:
+            raise self._unkept(str(error)) from error
         content = "".join(library.source for library in self.libraries.values())
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         name = f"{self.name}-link-stubs-{platform.machine()}-{digest}"
-        return root / "torchtrt-executorch" / name
+        return root / name
 
     def build(self) -> Path:
         """Return :attr:`directory`, with the stubs compiled if need be.
@@ -97,12 +104,14 @@ class StubLibraries:
                 with contextlib.suppress(FileExistsError):
                     _rename(staged, directory)
         except OSError as error:
-            raise LinkStubError(
-                f"{self.missing}, and the link stubs that stand in for them can't be kept in "
-                f"{directory.parent}: {error}. Set XDG_CACHE_HOME to a directory that can be "
-                f"written, or {self.remedy}."
-            ) from error
+            raise self._unkept(f"{directory.parent}: {error}") from error
         return directory
+
+    def _unkept(self, why: str) -> LinkStubError:
+        return LinkStubError(
+            f"{self.missing}, and the link stubs that stand in for them can't be kept: {why}. Set "
+            f"XDG_CACHE_HOME to a directory that can be written, or {self.remedy}."
+        )
 
     def _compiler(self) -> list[str]:
         """Command line of the C compiler, from ``$CC`` or ``cc``."""

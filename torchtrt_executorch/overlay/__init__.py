@@ -45,11 +45,22 @@ class OverlayFinder:
                 self._overlay = _engaged()
 
 
+def is_ours(finder: Any) -> bool:
+    """Whether an entry of ``sys.meta_path`` is the overlay's, also from before a reload of this."""
+    return getattr(type(finder), "__module__", None) == __name__
+
+
+def is_active() -> bool:
+    """Whether the overlay is active in this process."""
+    return any(map(is_ours, sys.meta_path))
+
+
 def verdicts() -> dict[str, Any] | None:
     """Return what became of each patch in this process; None where the overlay isn't engaged."""
     for finder in sys.meta_path:
-        if isinstance(finder, OverlayFinder) and hasattr(finder._overlay, "verdicts"):
-            return dict(finder._overlay.verdicts)
+        overlay: Any = getattr(finder, "_overlay", None) if is_ours(finder) else None
+        if hasattr(overlay, "verdicts"):
+            return dict(overlay.verdicts)
     return None
 
 
@@ -99,7 +110,7 @@ def activate() -> None:
     try:
         if os.environ.get(SWITCH, "1") == "0":
             return
-        if any(isinstance(finder, OverlayFinder) for finder in sys.meta_path):
+        if is_active():
             return
         finder = OverlayFinder()
         sys.meta_path.insert(0, finder)

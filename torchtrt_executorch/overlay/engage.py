@@ -13,9 +13,9 @@ import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Callable, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
-from torchtrt_executorch.overlay import warn
+from torchtrt_executorch.overlay import UPSTREAM, is_ours, warn
 from torchtrt_executorch.overlay.amending import Amendments, resolve, when_complete
 from torchtrt_executorch.overlay.loading import with_scope
 from torchtrt_executorch.overlay.manifest import PATCHES
@@ -39,7 +39,7 @@ class Overlay:
     """
 
     def __init__(self, patches: tuple[Patch, ...] = PATCHES) -> None:
-        self.verdicts = verdicts_on(patches)
+        self.verdicts = verdicts_on(patches, complete())
         self._patches = patches
         self._served: dict[str, list[Patch]] = {}
         self._preparations: dict[str, list[tuple[Patch, Amendment]]] = {}
@@ -50,10 +50,7 @@ class Overlay:
             self._take(patch)
         for name in dict.fromkeys(a.module for p in patches for a in p.amends):
             if name in self._amendments and (module := sys.modules.get(name)):
-                if getattr(module.__spec__, "_initializing", False):
-                    when_complete(module, self._amendments.apply)
-                else:
-                    self._amendments.apply(module)
+                when_complete(module, self._amendments.apply)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
@@ -99,7 +96,7 @@ class Overlay:
         for name in (*patch.replaces, *patch.adds):
             if our_source(name) == source(name) is not None:
                 continue  # upstream has it: merged there, it is upstream's to load
-            if name in sys.modules and name in patch.replaces:
+            if name in sys.modules and name in patch.replaces:  # in the making
                 sys.modules[name] = _lazy_module(name)
             self._served.setdefault(name, []).append(patch)
             self._packages.add(name.rpartition(".")[0])
@@ -144,13 +141,28 @@ class Overlay:
                 )
 
 
+def complete() -> frozenset[str]:
+    """Return the upstream modules that have been imported, but for those in the making."""
+
+    def in_the_making(module: Any) -> bool:
+        # Not getattr(): a module that is to be loaded when it is looked into stays unloaded.
+        names = object.__getattribute__(module, "__dict__") if module else {}
+        return getattr(names.get("__spec__"), "_initializing", False)
+
+    return frozenset(
+        name
+        for name, module in list(sys.modules.items())
+        if name.startswith(UPSTREAM) and not in_the_making(module)
+    )
+
+
 def _behind_ours(
     fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
     """Return what the finders behind the overlay's have for ``fullname``."""
     finders = iter(sys.meta_path)
     for finder in finders:
-        if type(finder).__module__ == "torchtrt_executorch.overlay":
+        if is_ours(finder):
             break
     found = (finder.find_spec(fullname, path, target) for finder in finders)
     return next((spec for spec in found if spec is not None), None)

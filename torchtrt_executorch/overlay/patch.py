@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Iterable, Mapping
+from typing import Container, Iterable, Mapping
 
 from packaging.specifiers import SpecifierSet
 
@@ -103,11 +103,28 @@ class Verdict:
     surprising: bool = False
 
 
-def verdicts_on(patches: Iterable[Patch]) -> dict[str, Verdict]:
-    """Return the verdict on each of ``patches``, by name; one comes after those that it requires."""
+def verdicts_on(
+    patches: Iterable[Patch], complete: Container[str] = ()
+) -> dict[str, Verdict]:
+    """Return the verdict on each of ``patches``, by name; one comes after those that it requires.
+
+    Args:
+        patches: Rows of the manifest, in its order.
+        complete: Modules that were imported before the overlay was there. Others have imported from
+            them, have made classes from theirs and have entered them in tables, so that a patch of
+            one would be in force for some: it is left out whole.
+    """
     found: dict[str, Verdict] = {}
     for patch in patches:
         verdict = verdict_on(patch)
+        late = [name for name in patch.modules if name in complete]
+        if verdict.state is State.IN_FORCE and late:
+            verdict = Verdict(
+                State.NOT_APPLICABLE,
+                f"imported before the overlay: {', '.join(late)}; import torch first, with no "
+                "other plug-in of it that imports them",
+                surprising=True,
+            )
         for required in patch.requires:
             if State.IN_FORCE is verdict.state is not found[required].state:
                 verdict = Verdict(

@@ -101,3 +101,16 @@ def test_a_relative_cache_home_is_ignored(environment, tmp_path: Path) -> None:
     environment("HOME", str(tmp_path / "home"))
     directory = link_stubs.cache_directory("11.0.0.0")
     assert directory.is_relative_to(tmp_path / "home" / ".cache")
+
+
+def test_no_home(environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without an entry in passwd, as OpenShift makes them, and without HOME."""
+
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    environment("XDG_CACHE_HOME", "")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(link_stubs.LinkStubError, match="no home.*Set XDG_CACHE_HOME"):
+        link_stubs.build("10.16.1.11")

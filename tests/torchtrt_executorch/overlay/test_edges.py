@@ -104,6 +104,79 @@ def test_reload(run) -> None:
     assert "failed" not in states.values()
 
 
+def test_the_overlay_itself_again(run) -> None:
+    """Its module loaded again, by its old name or a new one, and activated again: there is one."""
+    process = run(
+        "import importlib, sys, torch\n"
+        "from torchtrt_executorch import overlay\n"
+        "for again in (importlib.reload, lambda _: overlay):\n"
+        "    again(overlay).activate()\n"
+        "del sys.modules['torchtrt_executorch.overlay']\n"
+        "importlib.import_module('torchtrt_executorch.overlay').activate()\n"
+        "import torch_tensorrt.executorch.partitioner as partitioner\n"
+        + FACTS
+        + "count = len([f for f in sys.meta_path if overlay.is_ours(f)])\n"
+        "print(json.dumps([count, partitioner.__file__, states]))"
+    )
+    count, file, states = process.facts
+    assert count == 1
+    assert Path(file).is_relative_to(ROOT)
+    assert "failed" not in states.values() and states["host"] == "in force"
+    assert process.warnings == []
+
+
+HIDDEN = """
+import importlib.metadata, sys
+NAMES = {names!r}
+class Hidden:  # from imports, and from metadata
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        if fullname.split(".")[0].replace("_", "-") in NAMES:
+            raise ModuleNotFoundError(fullname, name=fullname)
+sys.meta_path.insert(0, Hidden)
+version = importlib.metadata.version
+def visible(name):
+    if name in NAMES:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return version(name)
+importlib.metadata.version = visible
+"""
+
+
+def test_without_executorch(run, tmp_path: Path) -> None:
+    """Who asks for an export hears what is missing, and not that there is no such attribute."""
+    (tmp_path / "sitecustomize.py").write_text(HIDDEN.format(names=["executorch"]))
+    process = run(
+        "import json, torch, torch_tensorrt\n"
+        "try:\n"
+        "    torch_tensorrt.executorch.export\n"
+        "except ImportError as error:\n"
+        "    print(json.dumps(str(error)))",
+        tmp_path,
+    )
+    assert "ExecuTorch" in process.facts and "pip install" in process.facts
+
+
+def test_without_torch_tensorrt(run, tmp_path: Path) -> None:
+    """``status`` gives the advice that README gives."""
+    names = ["torch-tensorrt", "torch-tensorrt-rtx"]
+    (tmp_path / "sitecustomize.py").write_text(HIDDEN.format(names=names))
+    process = run(
+        "import json\n"
+        "from torchtrt_executorch.cli.status import report\n"
+        "print(json.dumps(report()))",
+        tmp_path,
+    )
+    (said,) = process.facts["obstacles"]
+    for command in ("pip install torch-tensorrt-rtx", "pip install --no-deps"):
+        assert command in said
+    readme = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    advised = [line for line in readme.splitlines() if line.startswith("pip install ")]
+    bindings = next(line.split() for line in advised if "--no-deps" in line)
+    asked = {word for word in bindings if not word.startswith("constraints/")} - {"-c"}
+    assert asked <= set(said.replace(",", "").split())
+
+
 @pytest.mark.parametrize(
     "file", ["_Device.py", "_compile.py", "dynamo/_compiler.py", "_features.py"]
 )

@@ -45,6 +45,7 @@ HOST_PATCHES = (
         kept_because="2.14 still needs both to be imported",
         prepares=amended(f"{_HOST}:prepare", "tensorrt", "torch_tensorrt"),
         amends=(
+            *amended(f"{_HOST}.importable:apply", "torch_tensorrt"),
             *amended(
                 f"{_HOST}.cuda_queries:apply",
                 "torch_tensorrt._Device",

@@ -161,7 +161,6 @@ TORCH_TENSORRT_PATCHES = (
         ),
         amends=(
             *patched("torch_tensorrt._save_patch:apply", _COMPILE),
-            *patched("torch_tensorrt._save_patch:apply_to_package", "torch_tensorrt"),
             *patched_beside(
                 _EXPORTER,
                 BACKEND,

@@ -1,0 +1,93 @@
+"""Whatever was imported before the overlay: a patch is in force whole or not at all, and says which."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.upstream import locate
+
+SCRIPT = Path(__file__).with_name("orders.py")
+#: What brings nothing of the others with it; all of ExecuTorch's exir comes with the first.
+APART = [
+    name
+    for name in (
+        "executorch.exir.program._program",
+        "executorch.backends.aoti.aoti_partitioner",
+        "executorch.backends.aoti.aoti_backend",
+        "executorch.backends.cuda.cuda_backend",
+        "transformers.exporters.exporter_executorch",
+        "transformers.exporters.runners.runner_executorch",
+    )
+    if locate(name)
+]
+EVERY = [
+    order for count in range(len(APART) + 1) for order in permutations(APART, count)
+]
+SAMPLE = [(), (APART[1],), random.Random(7).choice(EVERY)]
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        pytest.param(SAMPLE, id="sample"),
+        pytest.param(EVERY, id="every", marks=pytest.mark.slow),
+    ],
+)
+def test_whole_or_not_at_all(run, orders) -> None:
+    process = run(
+        f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')",
+        ORDERS=json.dumps(orders),
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
+    assert len(process.facts) == len(orders)
+    for order, (verdicts, different) in zip(orders, process.facts, strict=True):
+        assert different == {}, order
+        for patch in PATCHES:
+            state, reason = verdicts[patch.name]
+            late = [name for name in patch.modules if name in order]
+            if late and state == "not applicable" and "installed" not in reason:
+                assert (
+                    "imported before the overlay" in reason or "needs" in reason
+                ), reason
+            assert not (late and state == "in force"), (order, patch.name)
+            assert state != "failed", reason
+    verdicts, _ = process.facts[0]
+    assert "in force" in [state for state, _ in verdicts.values()]
+    assert any("imported before the overlay: " in text for text in process.warnings)
+
+
+def test_another_plug_in_that_comes_first(run, tmp_path: Path) -> None:
+    """As PyTorch calls it, sorted before ours: ``status`` in such a process says what there is."""
+    (tmp_path / "a_plug_in.py").write_text("import executorch.exir\ndef load(): pass\n")
+    info = tmp_path / "a_plug_in-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: a_plug_in\nVersion: 1\n"
+    )
+    (info / "entry_points.txt").write_text(
+        "[torch.backends]\na_plug_in = a_plug_in:load\n"
+    )
+    process = run(
+        "import json, torch\n"
+        "from executorch.exir.program._program import to_edge\n"
+        "import executorch.exir.passes.propagate_device_pass as device\n"
+        "from torchtrt_executorch.cli.status import report\n"
+        "states = {row['name']: row['state'] for row in report()['patches']}\n"
+        "print(json.dumps([states, to_edge.__code__.co_filename, device.__file__]))",
+        tmp_path,
+    )
+    states, *files = process.facts
+    assert ["executorch" in Path(file).parts for file in files] == [True, True]
+    assert states["whole-operators"] == "not applicable"
+    assert states["propagate-device-pass"] == "not applicable"
+    assert (
+        states["aoti-partitioner"] == "in force"
+    )  # nobody has imported what it replaces
+    told = [text for text in process.warnings if "imported before the overlay" in text]
+    assert any(text.startswith("the patch whole-operators") for text in told)
