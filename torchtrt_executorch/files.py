@@ -14,22 +14,6 @@ _ELSEWHERE = (
 )
 
 
-def cache_folder() -> Path:
-    """Return the folder for what can be made again, below ``$XDG_CACHE_HOME`` or ``~/.cache``.
-
-    Raises:
-        FileNotFoundError: There is neither, as in a container whose user has no entry in passwd.
-    """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):
-        return Path(base, "torchtrt-executorch")
-    try:
-        home = Path.home()
-    except RuntimeError:
-        raise FileNotFoundError("this user has no home folder") from None
-    return home / ".cache" / "torchtrt-executorch"
-
-
 def check_writable(path: str | os.PathLike[str]) -> Path:
     """Return ``path`` without links, if a file can be put there; to be asked before any long work.
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchtrt_executorch.files import cache_folder
+from torchtrt_executorch import cache
 
 
 class LinkStubError(ImportError):
@@ -62,7 +62,7 @@ class StubLibraries:
 
     @property
     def directory(self) -> Path:
-        """Where they are kept, below :func:`~torchtrt_executorch.files.cache_folder`.
+        """Where they are kept, below :func:`~torchtrt_executorch.cache.folder`.
 
         The name changes with anything that changes the stubs, so that what is found there never
         needs to be checked.
@@ -71,7 +71,7 @@ class StubLibraries:
             LinkStubError: There is no home folder, and nothing else is named.
         """
         try:
-            root = cache_folder()
+            root = cache.folder()
         except FileNotFoundError as error:
             raise self._unkept(str(error)) from error
         content = "".join(library.source for library in self.libraries.values())

@@ -32,15 +32,15 @@ NAMES = [
 ]
 
 
-def forked(work: Callable[[], Any]) -> Any:
-    """Return what ``work`` returns in a process of its own, by way of JSON."""
+def forked(work: Callable[[list[str]], Any], names: list[str]) -> Any:
+    """Return what ``work`` makes of ``names`` in a process of its own, by way of JSON."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
         try:
             with open(writer, "w") as answer:
-                json.dump(work(), answer)
+                json.dump(work(names), answer)
         except BaseException:
             sys.excepthook(*sys.exc_info())
             os._exit(1)
@@ -116,14 +116,10 @@ def main() -> None:
     expected: dict[tuple[str, ...], dict[str, Any]] = {}
     with contextlib.redirect_stdout(sys.stderr):
         for order in json.loads(os.environ["ORDERS"]):
-            verdicts, facts = forked(lambda: in_force(order))  # noqa: B023
-            left_out = sorted(
-                n for n, (state, _) in verdicts.items() if state != "in force"
-            )
+            verdicts, facts = forked(in_force, order)
+            left_out = [n for n, (state, _) in verdicts.items() if state != "in force"]
             if tuple(left_out) not in expected:
-                expected[tuple(left_out)] = forked(
-                    lambda: without(left_out)
-                )  # noqa: B023
+                expected[tuple(left_out)] = forked(without, left_out)
             usual = expected[tuple(left_out)]
             wrong = [n for n in {*facts, *usual} if facts.get(n) != usual.get(n)]
             results.append([verdicts, {n: [facts.get(n), usual.get(n)] for n in wrong}])
