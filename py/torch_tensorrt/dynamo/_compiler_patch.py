@@ -5,9 +5,11 @@ Upstream: ``torch_tensorrt.dynamo._compiler``, pytorch/TensorRT#4355.
 
 from __future__ import annotations
 
+import inspect
 from types import ModuleType
 from typing import Any, Callable
 
+from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule
 from torch_tensorrt.dynamo import _allocator_routing
 from torch_tensorrt.dynamo._branches import compile_with_branches
@@ -91,4 +93,28 @@ def _for_executorch(
     full = kwargs.get("require_full_compilation")
     check(**given, require_full_compilation=full)
     with request(**given):
-        return function(*args, **kwargs)
+        return _named_as_given(function, args, kwargs)
+
+
+def _named_as_given(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Compile; the inputs are called what they are in the program, ``input`` and ``range`` as well.
+
+    A graph has no node of a builtin's name. What is called by position stays so.
+    """
+    program = (
+        inspect.signature(function).bind(*args, **kwargs).arguments["exported_program"]
+    )
+    compiled = function(*args, **kwargs)
+    inputs = compiled.graph.find_nodes(op="placeholder")
+    names = [
+        spec.arg.name
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    if len(names) == len(inputs):
+        for node, name in zip(inputs, names, strict=True):
+            node.target = name
+        compiled.recompile()
+    return compiled

@@ -58,6 +58,7 @@ def lifted_program(module: GraphModule) -> ExportedProgram:
     graph = Graph()
     lifted, attributes = _lift(module, graph)
     copied_graph(module.graph, into=graph, instead=lifted)
+    _name_inputs(graph, set(lifted.values()))
     settle_values(graph)
     _index_by_operators(graph)
     writes = take_writes(graph)
@@ -127,6 +128,18 @@ def _lift(
         else:
             node.meta["val"] = CustomObjArgument(node.name, class_fqn="")
     return {node: placeholders[str(node.target)] for node in readers}, attributes
+
+
+def _name_inputs(graph: Graph, lifted: set[Node]) -> None:
+    """Name the inputs what callers call them.
+
+    A graph has no node of a builtin's name: the input ``input`` is the node ``input_1`` there.
+    """
+    taken = {node.name for node in graph.nodes}
+    for node in graph.find_nodes(op="placeholder"):
+        if node not in lifted and (wanted := str(node.target)) not in taken:
+            node.name = wanted
+            taken.add(wanted)
 
 
 def _index_by_operators(graph: Graph) -> None:
@@ -207,13 +220,19 @@ def _call_entry(
     module: GraphModule, signature: ExportGraphSignature
 ) -> ModuleCallEntry:
     info = getattr(module.graph._codegen, "pytree_info", None)
+    names = None
     if info is not None:
         in_spec, out_spec = info.in_spec, info.out_spec
+        names = [name for name in info.orig_args if name != "self"]
     else:
         inputs = [s for s in signature.input_specs if s.kind is InputKind.USER_INPUT]
         in_spec = pytree.tree_structure(((0,) * len(inputs), {}))
         out_spec = pytree.tree_structure((0,) * len(signature.user_outputs))
     call = ModuleCallSignature(
-        inputs=[], outputs=[], in_spec=in_spec, out_spec=out_spec
+        inputs=[],
+        outputs=[],
+        in_spec=in_spec,
+        out_spec=out_spec,
+        forward_arg_names=names,
     )
     return ModuleCallEntry("", call)

@@ -15,14 +15,12 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
+from torch_tensorrt.dynamo._notes import WHY_IN_PYTORCH, set_note
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
     ConverterRegistry,
 )
-
-WHY_IN_PYTORCH = "torch_tensorrt.why_in_pytorch"
-"""In ``node.meta["custom"]``, which survives decompositions: why the node is in no engine."""
 
 _operators: dict[str, Counter[str]] = {}
 
@@ -50,10 +48,8 @@ def note_reasons(
             needs_allocator = settings.target_executorch and (
                 node.target in routed or node in allocating
             )
-            custom = node.meta.setdefault("custom", {})
-            custom[WHY_IN_PYTORCH] = (
-                "output allocator" if needs_allocator else _reason(node, settings)
-            )
+            why = "output allocator" if needs_allocator else _reason(node, settings)
+            set_note(node, WHY_IN_PYTORCH, why)
 
 
 def _reason(node: Node, settings: CompilationSettings) -> str:

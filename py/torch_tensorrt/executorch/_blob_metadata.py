@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Iterator, NoReturn, Sequence
+from typing import Any, Callable, Iterator, NoReturn, Sequence
 
 from torch_tensorrt.executorch._blob_layout import Layout
 from torch_tensorrt.executorch._engine_record import (
     Slot,
     aliases,
-    device_index,
     names,
+    parse_device_id,
     text,
 )
 
@@ -102,14 +102,20 @@ class TensorRTBlobMetadata:
         return metadata
 
     @classmethod
-    def from_record(cls, record: Sequence[Any]) -> TensorRTBlobMetadata:
+    def from_record(
+        cls, record: Sequence[Any], parse_device: Callable[[str], int] = parse_device_id
+    ) -> TensorRTBlobMetadata:
         """Return what an engine record says. A device that can't be read is GPU 0.
+
+        Args:
+            record: An engine record.
+            parse_device: Reads the device; raises ValueError if it can't.
 
         Raises:
             ValueError: A slot isn't UTF-8, or names and aliases contradict each other.
         """
         try:
-            device_id = device_index(record)
+            device_id = parse_device(text(record, Slot.DEVICE))
         except ValueError:
             device_id = 0
         metadata = cls(

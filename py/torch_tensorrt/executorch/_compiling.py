@@ -25,13 +25,17 @@ from torch.utils import _pytree as pytree
 from torch_tensorrt.dynamo import _compiler
 from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
 from torch_tensorrt.dynamo._lifting import lifted_program
+from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
 from torch_tensorrt.dynamo._settings import CompilationSettings
+from torch_tensorrt.dynamo._whereabouts import operators
 from torch_tensorrt.dynamo._writes import declared_mutations, made_functional
 from torch_tensorrt.executorch._engine_nodes import engine_nodes
 from torch_tensorrt.executorch._engine_placeholders import with_engine_placeholders
 from torch_tensorrt.executorch._release import with_parts_inlined
 
 logger = logging.getLogger(__name__)
+
+_EARLIER = "torch_tensorrt.earlier_engine"
 
 #: Parameters of ``torch_tensorrt.dynamo.compile`` that are no settings.
 _GIVEN = ("exported_program", "inputs", "arg_inputs", "kwarg_inputs")
@@ -102,44 +106,54 @@ def compiled(
     settings: Mapping[str, Any],
     *,
     fail_on_build_error: bool = False,
+    owner: int | None = None,
 ) -> ExportedProgram:
     """Return ``program`` with TensorRT engines in the place of what they can run.
 
-    The program is left as it is; it is returned itself if TensorRT takes nothing of it.
+    The program is left as it is. What TensorRT takes nothing of is returned as it was, with a note
+    at its operators that says why.
 
     Args:
-        program: As ``torch.export.export`` returned it, in ATen.
+        program: As ``torch.export.export`` returned it, in ATen; engines that it has already stay.
         settings: From :func:`checked_settings`.
         fail_on_build_error: Raise what TensorRT raises, rather than leave to others what it can't
             build, with a warning that says so.
+        owner: Noted at the engines, where there are others already.
     """
-    if engine_nodes(program.graph.nodes):
-        return program  # compiled already
     if not fail_on_build_error:
         settings = {"executorch_build_fallback": True, **settings}
     try:
-        found = _compiled(program, settings)
+        found = _compiled(program, settings, owner)
     except Exception as error:
         if fail_on_build_error or getattr(error, "about_host", False):
             raise
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
         logger.warning(
             "TensorRT takes nothing of this program, which the partitioners behind get as it is: "
             "%s: %s. With fail_on_build_error=True this is an error",
             type(error).__name__,
-            (str(error).strip().splitlines() or ["no reason given"])[0],
+            reason,
         )
-        return program
+        return _noted(program, reason)
     return found
 
 
-def _compiled(program: ExportedProgram, settings: Mapping[str, Any]) -> ExportedProgram:
+def _compiled(
+    program: ExportedProgram, settings: Mapping[str, Any], owner: int | None
+) -> ExportedProgram:
     # The shapes are those of the program: nothing is asked of example inputs.
     given = with_graph_of_its_own(program)
     forget_unclaimed_symbols(given)
+    earlier = engine_nodes(given.graph.nodes)
+    for node in earlier:
+        set_note(node, _EARLIER, True)
     module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
     found = declared_mutations(lifted_program(with_parts_inlined(module)), module)
-    if not engine_nodes(found.graph.nodes):
-        return program
+    engines = [n for n in engine_nodes(found.graph.nodes) if not note_of(n, _EARLIER)]
+    if not engines:
+        return _noted(program, "too few for an engine (min_block_size)")
+    for node in engines if earlier else ():
+        set_note(node, OWNER, owner)
     _check_interface(made_functional(program), found)
     placed = with_engine_placeholders(found)
     if any(map(has_data_dependent_shape, placed.graph.nodes)):
@@ -148,6 +162,15 @@ def _compiled(program: ExportedProgram, settings: Mapping[str, Any]) -> Exported
         placed.run_decompositions({})
         forget_unclaimed_symbols(placed)
     return placed
+
+
+def _noted(program: ExportedProgram, reason: str) -> ExportedProgram:
+    """Return ``program`` with a note at its operators why they are in no engine."""
+    noted = with_graph_of_its_own(program)
+    for node in operators(noted.graph_module):
+        if note_of(node, WHY_IN_PYTORCH) is None:
+            set_note(node, WHY_IN_PYTORCH, reason)
+    return noted
 
 
 def _check_interface(program: ExportedProgram, found: ExportedProgram) -> None:

@@ -131,7 +131,7 @@ def deserialize_engine(blob: _Blob) -> tuple[_Blob, TensorRTBlobMetadata]:
         start, stop, metadata = _read_record_blob(view)
     else:
         raise ValueError(
-            f"engine blob: begins with {magic!r}, not with TR01, TR02 or an engine record"
+            f"engine blob: Invalid magic: it begins with {magic!r}, not with TR01, TR02 or an engine record"
         )
     return (view if isinstance(blob, memoryview) else blob)[start:stop], metadata
 

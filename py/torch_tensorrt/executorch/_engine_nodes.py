@@ -17,6 +17,7 @@ from typing import Any, Iterable
 from torch._library.fake_class_registry import FakeScriptObject
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch_tensorrt.dynamo._notes import WHY_IN_PYTORCH, note_of
 from torch_tensorrt.executorch._engine_objects import record_of
 from torch_tensorrt.executorch._engine_record import Slot
 
@@ -38,6 +39,19 @@ def engine_nodes(nodes: Iterable[Node]) -> list[Node]:
         if node.op == "call_function"
         and schema_name(node.target) in (EXECUTE, PLACEHOLDER)
     ]
+
+
+def is_compiled(program: ExportedProgram) -> bool:
+    """Whether TensorRT has had its choice of the operators of ``program``, if it has any.
+
+    It says so itself: by engines, or by what is noted at the operators that are in none.
+    """
+    calls = [n for n in program.graph.nodes if schema_name(n.target)]
+    return (
+        not calls
+        or bool(engine_nodes(calls))
+        or any(note_of(node, WHY_IN_PYTORCH) for node in calls)
+    )
 
 
 def payload_of(node: Node) -> Any:

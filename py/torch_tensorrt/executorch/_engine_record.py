@@ -85,13 +85,12 @@ def aliases(record: Sequence[Any]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def device_index(record: Sequence[Any]) -> int:
-    """Return the index of the GPU that the engine was built for.
+def parse_device_id(device: str) -> int:
+    """Return the index that a record's device begins with, ``1`` of ``1%8%9%0%NVIDIA L4``.
 
     Raises:
-        ValueError: The device does not begin with an index that ExecuTorch can store.
+        ValueError: It does not begin with an index that ExecuTorch can store.
     """
-    device = text(record, Slot.DEVICE)
     index = device.split(DELIMITER, 1)[0]
     if re.fullmatch(r"[0-9]{1,3}", index) and int(index) <= MAX_DEVICE_INDEX:
         return int(index)

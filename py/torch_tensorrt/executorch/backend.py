@@ -18,14 +18,12 @@ from executorch.exir.backend.backend_details import (
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
-from torch_tensorrt.executorch._engine_nodes import (
-    engine_nodes,
-    engine_record,
-)
+from torch_tensorrt.executorch._engine_nodes import engine_nodes, engine_record
 from torch_tensorrt.executorch._engine_record import (
     DELIMITER,
     Slot,
     names,
+    parse_device_id,
     text,
 )
 from torch_tensorrt.executorch.serialization import (
@@ -36,6 +34,10 @@ from torch_tensorrt.executorch.serialization import (
 )
 
 __all__ = ["TensorRTBackend"]
+
+# By the names that upstream has for them, and that its tests replace.
+_get_engine_nodes_in = engine_nodes
+_parse_device_id = parse_device_id
 
 
 @final
@@ -60,8 +62,8 @@ class TensorRTBackend(BackendDetails):
             ValueError: Its bindings don't fit the partition's inputs and outputs, or its
                 record can't be written.
         """
+        record = _get_engine_info_from_edge_program(edge_program)
         node = _get_single_engine_node(edge_program)
-        record = _get_engine_info_for_node(edge_program, node)
         _validate_engine_info(record, node.name)
         record[Slot.INPUT_NAMES] = DELIMITER.join(
             _names_in_argument_order(
@@ -69,7 +71,7 @@ class TensorRTBackend(BackendDetails):
             )
         )
         _check_outputs(edge_program, node, names(record, Slot.OUTPUT_NAMES))
-        metadata = TensorRTBlobMetadata.from_record(record)
+        metadata = TensorRTBlobMetadata.from_record(record, _parse_device_id)
         try:
             record[Slot.ENGINE] = engine = engine_bytes(record[Slot.ENGINE])
         except RuntimeError as error:
@@ -139,10 +141,10 @@ def _check_outputs(
 
 
 def _get_single_engine_node(edge_program: ExportedProgram) -> Node:
-    found = engine_nodes(edge_program.graph_module.graph.nodes)
+    found = _get_engine_nodes_in(edge_program.graph_module.graph.nodes)
     if len(found) != 1:
         raise RuntimeError(
-            f"a TensorRT partition has exactly one engine, this one has {len(found)}: "
+            f"a TensorRT partition has exactly 1 engine node, this one has {len(found)}: "
             f"{', '.join(node.name for node in found)}"
         )
     return found[0]
@@ -160,6 +162,13 @@ def _validate_engine_info(engine_info: Sequence[Any], node_name: str = "") -> No
             "Compile with target_executorch=True, which leaves the operators whose output "
             "shapes depend on data to other backends."
         )
+
+
+def _get_engine_info_from_edge_program(edge_program: ExportedProgram) -> list[Any]:
+    """Return the record of a partition's only engine."""
+    return _get_engine_info_for_node(
+        edge_program, _get_single_engine_node(edge_program)
+    )
 
 
 def _get_engine_info_for_node(

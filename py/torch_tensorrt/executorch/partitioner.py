@@ -13,20 +13,25 @@ from executorch.exir.backend.partitioner import (
     Partitioner,
     PartitionResult,
 )
-from executorch.exir.passes.propagate_device_pass import TARGET_DEVICE_COMPILE_SPEC_KEY
+from executorch.exir.passes.propagate_device_pass import (
+    TARGET_DEVICE_COMPILE_SPEC_KEY as _TARGET_DEVICE_COMPILE_SPEC_KEY,
+)
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch_tensorrt.dynamo._notes import OWNER, note_of
 from torch_tensorrt.executorch._engine_nodes import (
     PLACEHOLDER,
-    engine_nodes,
-    engine_record,
+    is_compiled,
     payload_of,
     schema_name,
 )
-from torch_tensorrt.executorch._engine_record import (
-    device_index,
+from torch_tensorrt.executorch._engine_record import Slot, text
+from torch_tensorrt.executorch.backend import (
+    TensorRTBackend,
+    _get_engine_info_for_node,
+    _get_engine_nodes_in,
+    _parse_device_id,
 )
-from torch_tensorrt.executorch.backend import TensorRTBackend
 
 if TYPE_CHECKING:
     from torch_tensorrt.dynamo._settings import CompilationSettings
@@ -63,7 +68,8 @@ class TensorRTPartitioner(Partitioner):
     With ``compile_settings`` it compiles the programs that ``to_edge_transform_and_lower`` hands it,
     as ``torch_tensorrt.compile`` does; without, it takes compiled programs as they are. Put it first
     in the list: what it doesn't take, those behind it get, as they would get it from a compiled
-    program, and from a program that TensorRT can run nothing of as it was.
+    program, and from a program that TensorRT can run nothing of as it was. One behind it with
+    ``compile_settings`` of its own, for another GPU, say, compiles what the first leaves.
 
     Args:
         compile_specs: Handed to every delegate, before ``target_device``. From torch-tensorrt 2.14
@@ -92,9 +98,6 @@ class TensorRTPartitioner(Partitioner):
         )
         self._settings: dict[str, Any] | None = None
         self._fail_on_build_error = fail_on_build_error
-        self._handed = (
-            0  # programs seen before they were decomposed, and not partitioned yet
-        )
         if compile_settings is not None:
             from torch_tensorrt.executorch._compiling import checked_settings
 
@@ -114,11 +117,11 @@ class TensorRTPartitioner(Partitioner):
             return exported_program
         from torch_tensorrt.executorch._compiling import compiled
 
-        self._handed += 1
         return compiled(
             exported_program,
             self._settings,
             fail_on_build_error=self._fail_on_build_error,
+            owner=id(self),
         )
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -127,16 +130,16 @@ class TensorRTPartitioner(Partitioner):
         Raises:
             RuntimeError: It was to be compiled, and is past that.
         """
-        if self._settings is not None:
-            if not self._handed:
-                raise RuntimeError(
-                    "TensorRTPartitioner(compile_settings=...) compiles programs before they are "
-                    "edge programs: pass it to to_edge_transform_and_lower, or compile with "
-                    "torch_tensorrt.compile and leave compile_settings out"
-                )
-            self._handed -= 1
+        if self._settings is not None and not is_compiled(exported_program):
+            raise RuntimeError(
+                "TensorRTPartitioner(compile_settings=...) compiles programs before they are "
+                "edge programs: pass it to to_edge_transform_and_lower, or compile with "
+                "torch_tensorrt.compile and leave compile_settings out"
+            )
         partition_tags: dict[str, DelegationSpec] = {}
-        for node in engine_nodes(exported_program.graph_module.graph.nodes):
+        for node in _get_engine_nodes_in(exported_program.graph_module.graph.nodes):
+            if note_of(node, OWNER) not in (None, id(self)):
+                continue
             tag = f"tensorrt_{len(partition_tags)}"
             for member in _members(node):
                 member.meta["delegation_tag"] = tag
@@ -153,11 +156,11 @@ class TensorRTPartitioner(Partitioner):
         self, program: ExportedProgram, node: Node, tag: str
     ) -> DelegationSpec:
         if any(
-            spec.key == TARGET_DEVICE_COMPILE_SPEC_KEY for spec in self.compile_specs
+            spec.key == _TARGET_DEVICE_COMPILE_SPEC_KEY for spec in self.compile_specs
         ):
             return self.delegation_spec
         index = _device_index(program, node, tag)
-        device = CompileSpec(TARGET_DEVICE_COMPILE_SPEC_KEY, f"cuda:{index}".encode())
+        device = CompileSpec(_TARGET_DEVICE_COMPILE_SPEC_KEY, f"cuda:{index}".encode())
         return DelegationSpec(TensorRTBackend.__name__, [*self.compile_specs, device])
 
 
@@ -177,7 +180,8 @@ def _members(node: Node) -> Iterator[Node]:
 
 def _device_index(program: ExportedProgram, node: Node, tag: str) -> int:
     try:
-        return device_index(engine_record(program, node, metadata_only=True))
+        record = _get_engine_info_for_node(program, node, metadata_only=True)
+        return _parse_device_id(text(record, Slot.DEVICE))
     except Exception as error:  # whatever it is, an export must not fail over a label
         logger.warning(
             "%s (%s): labelled cuda:0, since its device can't be read: %s. If it is another, say "
@@ -185,7 +189,7 @@ def _device_index(program: ExportedProgram, node: Node, tag: str) -> int:
             tag,
             node.name,
             error,
-            TARGET_DEVICE_COMPILE_SPEC_KEY,
+            _TARGET_DEVICE_COMPILE_SPEC_KEY,
         )
         return 0
 

@@ -45,6 +45,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{DYNAMO}._build_fallback",
             f"{DYNAMO}._build_progress",
             f"{DYNAMO}._lowering_fallback",
+            f"{DYNAMO}._notes",
             f"{DYNAMO}._allocator_routing",
             f"{DYNAMO}._branches",
             f"{DYNAMO}._constant_outputs",
@@ -131,6 +132,7 @@ TORCH_TENSORRT_PATCHES = (
         ),
         adds=(
             f"{BACKEND}._engine_record",
+            f"{DYNAMO}._notes",
             ENGINE_BYTES,
             f"{BACKEND}._engine_nodes",
             f"{BACKEND}._engine_objects",

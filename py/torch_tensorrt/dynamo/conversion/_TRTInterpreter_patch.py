@@ -1,4 +1,4 @@
-"""Amends ``_TRTInterpreter``: the node is named where a converter or the builder refuses it.
+"""Amends ``_TRTInterpreter``: refused nodes are named, and each output is a tensor of its own.
 
 Upstream: ``torch_tensorrt.dynamo.conversion._TRTInterpreter``.
 """
@@ -18,9 +18,13 @@ from torch_tensorrt.dynamo.conversion._refusals import (
 
 
 def apply(module: ModuleType) -> None:
-    """Wrap ``TRTInterpreter.run_node`` and ``run``: their errors say what is refused."""
+    """Wrap ``TRTInterpreter.run_node`` and ``run``, whose errors say what is refused, and ``output``."""
     kind = module.TRTInterpreter
-    run, run_node = kind.run, kind.run_node
+    run, run_node, output = kind.run, kind.run_node, kind.output
+
+    @functools.wraps(output)
+    def output_each(self: Any, target: str, args: Any, kwargs: Any) -> Any:
+        return output(self, target, (_distinct(self.ctx.net, args[0]),), kwargs)
 
     @functools.wraps(run_node)
     def run_named_node(self: Any, node: Node) -> Any:
@@ -47,4 +51,20 @@ def apply(module: ModuleType) -> None:
                 nodes = [node for node in self.module.graph.nodes if named(node, said)]
                 raise ConversionRefusedError(nodes, reason) from error
 
-    kind.run, kind.run_node = run_explained, run_named_node
+    kind.run, kind.run_node, kind.output = run_explained, run_named_node, output_each
+
+
+def _distinct(network: Any, returned: Any) -> Any:
+    """Return the outputs with an identity in the place of a tensor that is there already.
+
+    TensorRT has one name for each tensor; upstream leaves the second output of one out of the
+    engine, which then returns fewer than its partition.
+    """
+    if not isinstance(returned, (tuple, list)):
+        return returned
+    outputs: list[Any] = []
+    for value in returned:
+        if any(value is each for each in outputs) and hasattr(value, "dtype"):
+            value = network.add_identity(value).get_output(0)
+        outputs.append(value)
+    return tuple(outputs)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from types import ModuleType
 from typing import Any, Callable, Iterator
 
 import pytest
@@ -16,7 +17,7 @@ import torch
 from torch.export import ExportedProgram
 from torch_tensorrt.dynamo import _exporter as exporter
 from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
-from torch_tensorrt.executorch import TensorRTBackend
+from torch_tensorrt.executorch import TensorRTBackend, TensorRTPartitioner
 from torch_tensorrt.executorch._engine_nodes import (
     engine_nodes,
     engine_record,
@@ -198,7 +199,7 @@ def test_an_output_allocator_is_refused(placeholder_program: Export) -> None:
 
 def test_a_partition_without_an_engine_is_refused() -> None:
     program = torch.export.export(torch.nn.ReLU(), (torch.zeros(1),))
-    with pytest.raises(RuntimeError, match="exactly one engine, this one has 0"):
+    with pytest.raises(RuntimeError, match="exactly 1 engine node, this one has 0"):
         blob_of(program)
 
 
@@ -504,3 +505,35 @@ def test_peak_memory_of_a_large_engine(form: str, bound: float, layout: Layout) 
     arguments = [sys.executable, "-c", PEAK, str(1 << 30), form, layout.name]
     peak = float(subprocess.check_output(arguments))
     assert 1 <= peak < bound
+
+
+def test_upstream_s_names_are_what_is_called(
+    placeholder_program: Callable[..., ExportedProgram],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who replaces one, as upstream's own tests do, sees it used."""
+    from torch_tensorrt.executorch import backend, partitioner
+
+    called: list[str] = []
+
+    def watched(module: ModuleType, name: str) -> None:
+        real = getattr(module, name)
+
+        def watch(*args: Any, **kwargs: Any) -> Any:
+            called.append(f"{module.__name__.rpartition('.')[2]}.{name}")
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, watch)
+
+    program = placeholder_program()
+    names = ("_get_engine_nodes_in", "_get_engine_info_for_node", "_parse_device_id")
+    for name in names:
+        watched(partitioner, name)
+    TensorRTPartitioner().partition(program)
+    assert {*called} == {f"partitioner.{name}" for name in names}
+    called.clear()
+    names = (*names, "_get_engine_info_from_edge_program")
+    for name in names:
+        watched(backend, name)
+    TensorRTBackend.preprocess(program, [])
+    assert {*called} >= {f"backend.{name}" for name in names}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +18,7 @@ from executorch.exir import (
     to_edge,
     to_edge_transform_and_lower,
 )
+from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.pass_base import ExportPass
 from torch import nn
@@ -154,24 +157,134 @@ def test_without_settings_a_program_is_taken_as_it_is(model: nn.Module) -> None:
     assert "TensorRTBackend" not in backends(edge)
 
 
-def test_what_is_compiled_already_is_not_compiled_again(model: nn.Module) -> None:
-    program = exported(model)
-    once = TensorRTPartitioner(compile_settings=SETTINGS)
-    compiled = once.transform_for_pre_decomposition(program)
-    assert compiled is not program
-    assert once.transform_for_pre_decomposition(compiled) is compiled
-
-
 def test_a_program_of_which_tensorrt_takes_nothing_is_what_others_get() -> None:
-    program = export(nn.Identity(), (X,))
+    program = export(nn.Softmax(-1), (X,))
+    partitioner = TensorRTPartitioner(compile_settings={"min_block_size": 9})
+    found = partitioner.transform_for_pre_decomposition(program)
+    assert str(found.graph) == str(program.graph)
+    assert not any("custom" in node.meta for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize("before", ["nothing", "a success", "a failure"])
+def test_past_the_aten_dialect_it_is_refused(model: nn.Module, before: str) -> None:
+    """Whatever the partitioner has seen before."""
     partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
-    assert partitioner.transform_for_pre_decomposition(program) is program
-
-
-def test_past_the_aten_dialect_it_is_refused(model: nn.Module) -> None:
+    if before == "a success":
+        to_edge_transform_and_lower(exported(model), partitioner=[partitioner])
+    if before == "a failure":
+        partitioner.transform_for_pre_decomposition(exported(model))
     edge = to_edge(exported(model))
     with pytest.raises(RuntimeError, match="pass it to to_edge_transform_and_lower"):
-        edge.to_backend(TensorRTPartitioner(compile_settings=SETTINGS))
+        edge.to_backend(partitioner)
+
+
+@pytest.mark.parametrize("size", [1, 100], ids=["engines", "no engine"])
+def test_lowering_once_more_takes_nothing_more(model: nn.Module, size: int) -> None:
+    tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": size})
+    lists = [tensorrt, XnnpackPartitioner()]
+    edge = to_edge_transform_and_lower(exported(model), partitioner=lists)
+    assert backends(edge.to_backend(tensorrt)) == backends(edge)
+
+
+class Between(nn.Module):
+    """A sine between other operators, and state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return ((x * 2).sin() + 1).cos() * self.calls
+
+
+def test_a_second_one_gets_what_the_first_leaves() -> None:
+    """Each with settings, compile specs and a GPU of its own."""
+    first = TensorRTPartitioner(
+        [CompileSpec("whose", b"first")],
+        compile_settings={
+            **SETTINGS,
+            "torch_executed_ops": {"torch.ops.aten.sin.default"},
+            "device": torch_tensorrt.Device(gpu_id=1),
+        },
+    )
+    second = TensorRTPartitioner(
+        [CompileSpec("whose", b"second")],
+        compile_settings={**SETTINGS, "device": torch_tensorrt.Device(gpu_id=2)},
+    )
+    program = export(Between(), (X,))
+    edge = to_edge_transform_and_lower(program, partitioner=[first, second])
+    found = [
+        tuple(spec.value for spec in each.compile_specs) for each in delegates(edge)
+    ]
+    assert sorted(found) == [(b"first", b"cuda:1")] * 2 + [(b"second", b"cuda:2")]
+    assert not [
+        node
+        for node in edge.exported_program().graph.nodes
+        if "aten" in str(node.target)
+    ]
+    made = load(edge.to_executorch().buffer, emulated_engines=True)
+    for calls in (1, 2):
+        expected = ((X * 2).sin() + 1).cos() * calls
+        torch.testing.assert_close(made.run(X)[0], expected)
+
+
+def test_a_second_one_of_which_nothing_is_left(model: nn.Module) -> None:
+    both = [TensorRTPartitioner(compile_settings=SETTINGS) for _ in range(2)]
+    edge = to_edge_transform_and_lower(export(Between(), (X,)), partitioner=both)
+    assert backends(edge) == ["TensorRTBackend"]
+
+
+#: What Python has for builtins, and can be the name of a parameter.
+BUILTINS = [
+    name
+    for name in dir(builtins)
+    if name.islower() and not name.startswith("_") and not keyword.iskeyword(name)
+]
+
+
+def test_parameters_with_names_of_builtins(caplog: Any) -> None:
+    """``nn.Sequential`` calls its own ``input``."""
+    half = len(BUILTINS) // 2
+    arguments = ", ".join([*BUILTINS[:half], "*", *BUILTINS[half:]])
+    scope: dict[str, Any] = {}
+    code = f"def forward(self, {arguments}): return ({' + '.join(BUILTINS)}).relu()"
+    exec(code, scope)
+    kind = type("Named", (nn.Module,), {"forward": scope["forward"]})
+    named = {name: X + i for i, name in enumerate(BUILTINS)}
+    args = tuple(named[name] for name in BUILTINS[:half])
+    kwargs = {name: named[name] for name in BUILTINS[half:]}
+    program = export(kind(), args, kwargs)
+    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
+    found = partitioner.transform_for_pre_decomposition(program)
+    assert "takes nothing" not in caplog.text
+    assert list(found.graph_signature.user_inputs) == BUILTINS
+    compiled = torch_tensorrt.dynamo.compile(
+        program, arg_inputs=args, kwarg_inputs=kwargs, **SETTINGS
+    )
+    torch.testing.assert_close(compiled(*args, **kwargs), kind()(*args, **kwargs))
+    alone = to_edge_transform_and_lower(program).exported_program()
+    lists = [TensorRTPartitioner(compile_settings=SETTINGS)]
+    for edge in (
+        to_edge_transform_and_lower(program, partitioner=lists),
+        torch_tensorrt.executorch.export(compiled),
+    ):
+        ours = edge.exported_program().graph_signature.user_inputs
+        assert ours == alone.graph_signature.user_inputs
+        assert backends(edge) == ["TensorRTBackend"]
+
+
+def test_compiled_modules_keep_the_names_of_their_inputs(model: nn.Module) -> None:
+    compiled = torch_tensorrt.compile(
+        model,
+        ir="dynamo",
+        arg_inputs=[X],
+        kwarg_inputs={"scale": SCALE},
+        target_executorch=True,
+        **SETTINGS,
+    )
+    edge = torch_tensorrt.executorch.export(compiled)
+    assert edge.exported_program().graph_signature.user_inputs == ("x", "scale")
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
@@ -250,7 +363,8 @@ def test_errors_that_nothing_falls_back_from(
         with pytest.raises(OnNoHost):
             partitioner.transform_for_pre_decomposition(program)
     else:
-        assert partitioner.transform_for_pre_decomposition(program) is program
+        found = partitioner.transform_for_pre_decomposition(program)
+        assert str(found.graph) == str(program.graph)
         assert "ValueError: odd graph" in caplog.text
 
 
@@ -285,7 +399,8 @@ def test_interfaces_that_differ_are_no_engine_s(
     monkeypatch.setattr(_compiling, "lifted_program", without_last_output)
     program = exported(model)
     partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
-    assert partitioner.transform_for_pre_decomposition(program) is program
+    found = partitioner.transform_for_pre_decomposition(program)
+    assert str(found.graph) == str(program.graph)
     assert "changed the program's outputs" in caplog.text
 
 

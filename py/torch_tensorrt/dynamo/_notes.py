@@ -1,0 +1,23 @@
+"""What is noted at nodes, in ``meta["custom"]``, which decompositions and exporters keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Node
+
+WHY_IN_PYTORCH = "torch_tensorrt.why_in_pytorch"
+"""Why the node is in no engine."""
+
+OWNER = "torch_tensorrt.partitioner"
+"""The ``id`` of the one partitioner that is to claim the engine node."""
+
+
+def set_note(node: Node, key: str, value: Any) -> None:
+    """Note ``value`` at ``node``, where decompositions and exporters keep it, and at no copy of it."""
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), key: value}
+
+
+def note_of(node: Node, key: str) -> Any:
+    """Return what is noted at ``node`` under ``key``, None without."""
+    return (node.meta.get("custom") or {}).get(key)
