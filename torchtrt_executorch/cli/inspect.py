@@ -106,8 +106,11 @@ def _target(out: Path | None, kind: str) -> Path | None:
 
 
 def _write(target: Path, text: str) -> None:
-    with staged(target) as folder:
-        (folder / target.name).write_text(text, encoding="utf-8")
+    try:
+        with staged(target) as folder:
+            (folder / target.name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise unable(f"{target}: {error.strerror or error}") from None
     Console(stderr=True).print(Text(f"Wrote {target}"), soft_wrap=True)
 
 

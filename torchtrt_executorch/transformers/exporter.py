@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import shutil
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
@@ -17,7 +18,12 @@ from typing import Any
 
 import torch
 
-from torchtrt_executorch.files import data_file_name, staged, write_program
+from torchtrt_executorch.files import (
+    check_writable,
+    data_file_name,
+    staged,
+    write_program,
+)
 from torchtrt_executorch.overlay.wrapping import wrapped
 
 logger = logging.getLogger(__name__)
@@ -95,18 +101,20 @@ def _cuda_partitioners(method: str) -> list[Any]:
 def _save_program(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    call = signature(function).bind(*args, **kwargs).arguments
-    program, path = call["program"], Path(call["path"])
-    if hasattr(program, "write_tensor_data_to_file"):
-        with staged(path) as folder:
-            write_program(program, folder / path.name)
-        return
-    function(*args, **kwargs)
-    kept = Path(program.path)
-    for data in data_files(kept):
-        own = data.name.removeprefix(f"{kept.stem}.")
-        name = f"{path.stem}.ptd" if own == "ptd" else data_file_name(path, own)
-        path.with_name(name).write_bytes(data.read_bytes())
+    call = signature(function).bind(*args, **kwargs)
+    program, target = call.arguments["program"], check_writable(call.arguments["path"])
+    with staged(target) as folder:
+        path = folder / target.name
+        if hasattr(program, "write_tensor_data_to_file"):
+            write_program(program, path)
+            return
+        call.arguments["path"] = path
+        function(*call.args, **call.kwargs)
+        kept = Path(program.path)
+        for data in data_files(kept):
+            own = data.name.removeprefix(f"{kept.stem}.")
+            name = f"{path.stem}.ptd" if own == "ptd" else data_file_name(path, own)
+            shutil.copyfile(data, folder / name)
 
 
 def data_files(program: Path) -> list[Path]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import resource
 import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -148,3 +151,106 @@ def test_an_interrupt_ends_both(build, tmp_path):
         signal.signal(signal.SIGINT, before)
     with pytest.raises(ProcessLookupError):
         os.kill(int(seen.read_text()), 0)
+
+
+@pytest.fixture
+def ignoring_children():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+def test_an_application_that_ignores_its_children(build, ignoring_children):
+    assert bytes(build()[:4]) == b"vtrt"
+    with pytest.raises(RuntimeError, match="the builder crashed"):
+        build(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_a_signal_without_a_name(build):
+    number = signal.SIGRTMIN + 3
+    with pytest.raises(RuntimeError, match=rf"crashed \(signal {number:d}\)"):
+        build(lambda: os.kill(os.getpid(), number))
+
+
+def test_a_process_that_leaves_by_itself(build):
+    with pytest.raises(RuntimeError, match=r"crashed \(exit status 0\)"):
+        build(lambda: os._exit(0))
+
+
+@pytest.mark.parametrize("ends", ["well", "in a crash"])
+def test_another_process_holds_the_pipe(build, tmp_path, ends):
+    """One that was forked from the builder's, and outlives it."""
+    seen = tmp_path / "process"
+
+    def fork():
+        if not seen.exists():
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                signal.pause()
+            seen.write_text(str(child))
+            if ends != "well":
+                os.abort()
+
+    try:
+        if ends == "well":
+            assert bytes(build(fork)[:4]) == b"vtrt"
+        else:
+            with pytest.raises(RuntimeError, match="crashed"):
+                build(fork)
+    finally:
+        os.kill(int(seen.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_an_engine_that_there_is_no_room_for(build, part):
+    """A limit of the size of files, which holds for memory that is a file, too."""
+    size = len(build())
+    limit = int(size * part) - (part == 1.0)
+
+    def narrow():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    with pytest.raises(RuntimeError, match="OSError.*[Ff]ile too large"):
+        build(narrow)
+    assert len(build()) == size
+
+
+def test_what_the_builder_raises_is_raised(build, monkeypatch):
+    class Failing:
+        def build_serialized_network(self, network, config):
+            raise MemoryError("no more")
+
+    log = logging.getLogger(__name__)
+    with pytest.raises(RuntimeError, match="MemoryError: no more"):
+        apart.BuilderApart(Failing(), log).build_serialized_network(None, None)
+
+
+def test_a_builder_that_stands_still(build, monkeypatch, caplog):
+    monkeypatch.setattr(apart, "STANDING_STILL", 0.5)
+    monkeypatch.setattr(apart, "GIVEN_UP", 2.0)
+    with (
+        caplog.at_level(logging.WARNING, __name__),
+        pytest.raises(RuntimeError, match="stood still for .* and was ended"),
+    ):
+        build(signal.pause)
+    (said,) = [
+        r.getMessage() for r in caplog.records if "stood still" in r.getMessage()
+    ]
+    (child,) = re.findall(r"process of its own \((\d+)\)", said)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(child), 0)
+    assert build() is not None
+
+
+def test_a_builder_that_computes_is_waited_for(build, monkeypatch):
+    monkeypatch.setattr(apart, "GIVEN_UP", 1.5)
+
+    until = []
+
+    def compute():
+        until.append(time.process_time() + 4)
+        while time.process_time() < until[0]:
+            pass
+
+    assert build(compute) is not None

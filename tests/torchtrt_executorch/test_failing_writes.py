@@ -1,0 +1,132 @@
+"""A write that fails, wherever this package writes: an error, and what was there before is there.
+
+The size of files is limited, which fails a write as a full disk does: in the middle of it.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge
+from typer.testing import CliRunner
+
+from torchtrt_executorch import stand_ins
+from torchtrt_executorch.cli import app
+from torchtrt_executorch.runtime import program as runtime_program
+
+PAYLOAD = "0" * 64
+
+
+class Linear(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A program with weights beside it, saved once, and a stand-in for a payload."""
+    exported = torch.export.export(Linear().eval(), (torch.ones(2, 64),))
+    program = to_edge(exported).to_executorch(
+        ExecutorchBackendConfig(external_constants=True)
+    )
+    pte = tmp_path_factory.mktemp("made") / "model.pte"
+    program.save(pte)
+    stand_in = stand_ins.StandIn(exported.run_decompositions({}))
+    return SimpleNamespace(program=program, pte=pte, stand_in=stand_in)
+
+
+def save(made: Any, folder: Path) -> None:
+    made.program.save(folder / "model.pte")
+
+
+def data(made: Any, folder: Path) -> None:
+    made.program.write_tensor_data_to_file(str(folder))
+
+
+def stood_in(made: Any, folder: Path) -> None:
+    patch = pytest.MonkeyPatch()
+    with patch.context() as context:
+        context.setattr(runtime_program, "_payloads", lambda file: [PAYLOAD])
+        context.setattr(runtime_program, "find", lambda payload: made.stand_in)
+        runtime_program.save_stand_ins(made.pte, folder / "stand_ins.zip")
+
+
+def exported(made: Any, folder: Path) -> None:
+    exporters = pytest.importorskip("transformers.exporters.exporter_executorch")
+    exporters.ExecutorchExporter.save_program(made.program, folder / "model.pte")
+
+
+def exported_again(made: Any, folder: Path) -> None:
+    exporters = pytest.importorskip("transformers.exporters.exporter_executorch")
+    loaded = SimpleNamespace(path=str(made.pte))
+    exporters.ExecutorchExporter.save_program(loaded, folder / "model.pte")
+
+
+def inspect(*options: str) -> Callable[[Any, Path], None]:
+    def inspect(made: Any, folder: Path) -> None:
+        *others, kind = options
+        out = folder / f"page.{kind}"
+        command = ["inspect", str(made.pte), *others, f"--{kind}", str(out)]
+        done = CliRunner().invoke(app, command)
+        if done.exit_code:
+            assert str(out) in done.stderr and "Traceback" not in done.stderr
+            raise OSError(done.stderr)
+
+    return inspect
+
+
+WRITERS: dict[str, Callable[[Any, Path], None]] = {
+    "save": save,
+    "write_tensor_data_to_file": data,
+    "save_stand_ins": stood_in,
+    "inspect --html": inspect("html"),
+    "inspect --svg": inspect("svg"),
+    "save_program": exported,
+    "save_program, loaded": exported_again,
+}
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["over", "new"])
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_whole_or_not_at_all(
+    made: Any, write: Callable[[Any, Path], None], before: bool, tmp_path: Path
+) -> None:
+    write(made, tmp_path)
+    whole = content(tmp_path)
+    assert whole
+    for file in tmp_path.iterdir():
+        if not before:
+            file.unlink()
+    there = content(tmp_path)
+    for size in sorted({len(each) for each in whole.values()}):
+        for limit in (0, size // 2, size - 1):
+            with files_of_at_most(limit), pytest.raises(OSError):
+                write(made, tmp_path)
+            assert content(tmp_path) == there
+    write(made, tmp_path)
+    assert content(tmp_path) == whole
