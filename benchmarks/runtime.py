@@ -21,7 +21,7 @@ from torch import nn
 from torch.export import export
 
 from torchtrt_executorch.runtime import load
-from torchtrt_executorch.runtime.files import read_program
+from torchtrt_executorch.runtime.reading.files import read_program
 
 ROUNDS = 7
 

@@ -116,7 +116,7 @@ def write_data_files(
 def _sizes(file: Path) -> dict[str, int] | None:
     """Return the size of what a data file holds, by key; None if it is no data file."""
     from torchtrt_executorch.runtime.errors import ProgramError
-    from torchtrt_executorch.runtime.files import read_data
+    from torchtrt_executorch.runtime.reading.files import read_data
 
     try:
         return {key: named.held.nbytes for key, named in read_data(file).items()}
@@ -131,7 +131,7 @@ def _in_need_of(old: Path, new: Path) -> Path | None:
     same one does after more training.
     """
     from torchtrt_executorch.runtime.errors import ProgramError
-    from torchtrt_executorch.runtime.files import read_data, read_expected
+    from torchtrt_executorch.runtime.reading.files import read_data, read_expected
 
     before, after = (
         {key: sha256(named.held).hexdigest() for key, named in read_data(file).items()}

@@ -25,8 +25,7 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes.propagate_device_pass import TARGET_DEVICE_COMPILE_SPEC_KEY
 from torch.export import ExportedProgram
 
-from torchtrt_executorch.runtime import DelegateContext
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime import Delegate, DelegateContext, Value
 
 EDGE = exir_ops.edge.aten
 OPERATORS = {
@@ -69,7 +68,7 @@ class StandInBackend(BackendDetails):
         return PreprocessResult("\n".join((head, *lines, tail)).encode())
 
 
-class StandInDelegate:
+class StandInDelegate(Delegate):
     """Runs what `StandInBackend` wrote, in torchtrt_executorch.runtime."""
 
     def __init__(self, context: DelegateContext) -> None:

@@ -21,7 +21,7 @@ from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 from executorch.exir.tensor import make_allocation_info, scalar_type_enum
 
 from torchtrt_executorch.runtime import ProgramError, load
-from torchtrt_executorch.runtime.operators import executorch_kernels
+from torchtrt_executorch.runtime.kernels import executorch_kernels
 
 DTYPES = (
     torch.float32,

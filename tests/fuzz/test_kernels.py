@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtrt_executorch.runtime.operators import executorch_kernels
+from torchtrt_executorch.runtime.kernels import executorch_kernels
 
 FUZZER = Path(__file__).parent / "kernels.py"
 #: Programs that once ended the process: operator, and seed.

@@ -20,7 +20,6 @@ from torch import nn
 from torch.export import export
 
 from torchtrt_executorch.runtime import DeviceError, Program, load
-from torchtrt_executorch.runtime.delegates import Payload
 from torchtrt_executorch.runtime.delegates.aoti import _blobs, _load
 
 pytestmark = [
@@ -163,7 +162,7 @@ def _latency(call: Callable[[], object]) -> float:
 def _runner(program: Program) -> Any:
     """PyTorch's runner of the only library of a program."""
     (plan,) = program._plans.values()
-    library, weights = _blobs(Payload.of(program._file, plan, 0))
+    library, weights = _blobs(plan.delegates[0])
     return _load("alone", library, weights, torch.device("cuda", 0))
 
 

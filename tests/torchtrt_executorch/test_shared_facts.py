@@ -18,7 +18,7 @@ from executorch.exir.passes import _delegate_streams, _device_nodes
 from torch.fx import Graph
 from torch_tensorrt.executorch import _engine_nodes, _engine_record
 
-from torchtrt_executorch.runtime import streams
+from torchtrt_executorch.runtime import plan
 
 SIGNED = {"byte": 8, "int8": 8, "short": 16, "int16": 16, "int": 32, "int32": 32}
 
@@ -54,6 +54,6 @@ def test_an_operator_has_one_name(target: Any) -> None:
 def test_a_delegate_asks_for_one_stream_by_one_key() -> None:
     ours, runtimes = (
         _delegate_streams.SHARED_STREAM_COMPILE_SPEC_KEY,
-        streams.NEEDS_SHARED_STREAM,
+        plan.NEEDS_SHARED_STREAM,
     )
     assert ours == runtimes

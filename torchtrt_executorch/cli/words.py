@@ -7,7 +7,7 @@ import re
 #: What :func:`torchtrt_executorch.runtime.load` calls what the command calls otherwise.
 _OPTIONS = {"data_files": "--data"}
 _ARGUMENT = re.compile(
-    r"(?P<call>load\((?:\.\.\., ?)?)?\b(?P<name>[a-z_]+)=(?:True|False|\[\.\.\.\])(?(call)\))"
+    r"(?P<call>load\((?:\.\.\., ?)?)?\b(?P<name>[a-z_]+)=(?:True|False|FILE|\[\.\.\.\])(?(call)\))"
 )
 _SCOPE = re.compile(r",? (?:inside of|in|within) emulated_engines\(\)")
 

@@ -8,9 +8,8 @@ from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.inspection.facts import HOST, Delegate
 from torchtrt_executorch.plans import origin, targets
-from torchtrt_executorch.runtime.delegates import Payload
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.streams import NEEDS_SHARED_STREAM
+from torchtrt_executorch.runtime.plan import NEEDS_SHARED_STREAM, Payload
 
 _TENSORRT, _CUDA = "TensorRTBackend", "CudaBackend"
 

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Sequence
 
 from torchtrt_executorch.inspection.facts import Facts
-from torchtrt_executorch.inspection.methods import MethodReader, external_name
+from torchtrt_executorch.inspection.methods import method_facts
+from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.files import ProgramFile, Source, read_program
-from torchtrt_executorch.runtime.layout import CPU, read_layout
+from torchtrt_executorch.runtime.plan import Plan
+from torchtrt_executorch.runtime.plan_reader import read_plans
+from torchtrt_executorch.runtime.reading.files import (
+    ProgramFile,
+    Source,
+    read_program,
+)
 
 
 def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
@@ -33,15 +39,14 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
         if not beside:
             raise
         file, wanted, problem = read_program(source), [], str(error)
+    plans = list(read_plans(file, inputs_of).values())
     return Facts(
         name=Path(source).name if is_path else "program",  # type: ignore[arg-type]
         nbytes=Path(source).stat().st_size if is_path else len(source),  # type: ignore[arg-type]
-        methods=[
-            MethodReader(file, plan).method() for plan in file.program.execution_plan
-        ],
+        methods=[method_facts(plan) for plan in plans],
         named_data={key: len(entry.held) for key, entry in file.named_data.items()},
         data_files=tuple(Path(each).name for each in wanted if _is_path(each)),  # type: ignore[arg-type]
-        missing_data=_missing(file),
+        missing_data=_missing(file, plans),
         data_problem=problem,
     )
 
@@ -65,11 +70,10 @@ def _own(data: str, program: Path) -> bool:
     return rest.startswith(".")
 
 
-def _missing(file: ProgramFile) -> dict[str, int]:
+def _missing(file: ProgramFile, plans: Sequence[Plan]) -> dict[str, int]:
     found = {}
-    for plan in file.program.execution_plan:
-        for value in plan.values:
-            name = external_name(value.val)
-            if name is not None and name not in file.named_data:
-                found[name] = read_layout(value.val, name, CPU).nbytes
+    for slot in (slot for plan in plans for slot in plan.slots):
+        key = slot.stored.key if slot.stored is not None else None
+        if key is not None and slot.layout is not None and key not in file.named_data:
+            found[key] = slot.layout.nbytes
     return found

@@ -25,8 +25,8 @@ from torchtrt_executorch.inspection.facts import HOST, Delegate
 from torchtrt_executorch.inspection.payloads import delegate_facts
 from torchtrt_executorch.inspection.words import payload as payload_in_words
 from torchtrt_executorch.inspection.words import short
-from torchtrt_executorch.runtime.delegates import Payload
-from torchtrt_executorch.runtime.files import NamedData
+from torchtrt_executorch.runtime.plan import Payload
+from torchtrt_executorch.runtime.reading.files import NamedData
 
 #: The module that knows what TensorRT took, where torch_tensorrt has compiled anything.
 _WHEREABOUTS = "torch_tensorrt.dynamo._whereabouts"

@@ -1,113 +1,224 @@
-"""Bind a plan's instructions to its values."""
+"""Bind a plan's operations to its values: what each of them runs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Callable, Mapping, Sequence, TypeVar
+from dataclasses import dataclass, fields
+from typing import Callable, Mapping, Sequence
 
-from torchtrt_executorch.runtime.decoded import Instruction
-from torchtrt_executorch.runtime.decoding import Decoder
-from torchtrt_executorch.runtime.delegates import Delegate
-from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.files import ProgramFile
-from torchtrt_executorch.runtime.layout import CPU
-from torchtrt_executorch.runtime.loading import DelegateLoader, Key
+import torch
+
+from torchtrt_executorch.runtime.delegates import (
+    Delegate,
+    DelegateCall,
+    DelegateContext,
+    StandIns,
+    load_delegate,
+)
+from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.kernels import Kernel, find_kernel
+from torchtrt_executorch.runtime.memory import Values
 from torchtrt_executorch.runtime.placement import Placement
-from torchtrt_executorch.runtime.stand_ins import StandIns
+from torchtrt_executorch.runtime.plan import Kind, Operation, Payload, Plan
+from torchtrt_executorch.runtime.prims import DeviceCopy, prims
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.steps import Kind, Step
-from torchtrt_executorch.runtime.transposes import transposed_constants
-from torchtrt_executorch.runtime.uses import Uses
-from torchtrt_executorch.runtime.value_table import ValueTable
+from torchtrt_executorch.runtime.streams import stream_use
+from torchtrt_executorch.runtime.values import Value, same_kind
 
-T = TypeVar("T")
+#: Runs one operation. A jump returns the next one's index, or None for the one that follows.
+Run = Callable[[], "int | None"]
+#: A delegate's index, and the kinds of its arguments.
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the methods of a program have in common, beside what they share of its state."""
+
+    placement: Placement
+    recorder: Recorder
+    stand_ins: StandIns
 
 
 class Binder:
-    """Turns instructions into steps. Raises ``ProgramError`` naming the instruction.
+    """Binds the operations of one method. Raises ``ProgramError`` that names the instruction.
+
+    Args:
+        skipped: Operations that needn't run.
+        shared: Another method's delegates, which these are to run beside.
 
     Attributes:
-        steps: The steps of the plan's only chain.
-        destinations: The indices of instructions that others jump to.
-        uses: What the instructions do with the values.
-        made: The ``id`` of each value that gets its memory from the delegate that writes it.
-        delegates: Those loaded.
+        runs: What each operation runs.
+        calls: By operation, the delegates' calls.
+        delegates: Those loaded, each once for all operations that call it alike.
     """
 
     def __init__(
         self,
-        file: ProgramFile,
-        table: ValueTable,
-        placement: Placement,
-        recorder: Recorder,
-        stand_ins: StandIns,
+        plan: Plan,
+        values: Values,
+        surroundings: Surroundings,
+        skipped: Mapping[int, object],
         shared: Mapping[Key, Delegate],
     ) -> None:
-        self._plan = table.plan
-        self._table = table
-        self._placement = placement
-        loader = DelegateLoader(placement, recorder, stand_ins, shared)
-        self.delegates = loader.delegates
-        if len(self._plan.chains) > 1:
-            raise ProgramError("plans of more than one chain are not supported")
-        calls = [i.instr_args for c in self._plan.chains for i in c.instructions]
-        decoder = Decoder(file, table, placement, recorder, loader, calls)
-        decoded = self._each(
-            [lambda call=call: decoder.decode(call, len(calls)) for call in calls]  # type: ignore[misc]
-        )
-        self.destinations = {
-            each.destination for each in decoded if each.destination is not None
-        }
-        given = [table.at(index, "an input") for index in self._plan.inputs]
-        self.uses = Uses.of(table.values, given, decoded)
-        self.steps = self._bind(decoded)
-        self.made = {
-            id(value)
-            for call in (step.call for step in self.steps)
-            if call is not None and getattr(call.delegate, "makes_results", False)
-            for value in call.args[call.num_inputs :]
-            if value.lone
-        }
-
-    def devices(self) -> list[int]:
-        """The GPUs on which calls leave work running, by index."""
-        if self._placement.stands_in:
-            return []
-        places = {value.device for value in self._table.values}
-        places.update(
-            getattr(delegate, "device", CPU) for delegate in self.delegates.values()
-        )
-        return sorted(place.index or 0 for place in places if place.type == "cuda")
-
-    def _bind(self, decoded: list[Instruction]) -> list[Step]:
-        if not self._placement.simulate:
-            self._see_through_transposes(decoded)
-        replaced = self.uses.replaced
-        return self._each(
-            [lambda each=each: each.bind(replaced) for each in decoded]  # type: ignore[misc]
-        )
-
-    def _each(self, makers: Sequence[Callable[[], T]]) -> list[T]:
-        made = []
-        for index, make in enumerate(makers):
+        self._plan = plan
+        self._values = values
+        self._surroundings = surroundings
+        self._shared = shared
+        self._simulate = surroundings.placement.simulate
+        self._prims = prims(surroundings.placement, surroundings.recorder)
+        self._kernels: dict[str, Kernel] = {}
+        self.runs: list[Run] = []
+        self.calls: dict[int, DelegateCall] = {}
+        self.delegates: dict[Key, Delegate] = {}
+        for index, each in enumerate(plan.operations):
             try:
-                made.append(make())
+                run = nothing if index in skipped else self._bind(index, each)
             except ProgramError as error:
-                raise type(error)(
-                    f"{self._plan.name}: instruction {index}: {error}"
-                ) from error
-        return made
+                where = f"{plan.name}: instruction {index}"
+                raise type(error)(f"{where}: {error}") from error
+            self.runs.append(run)
 
-    def _see_through_transposes(self, decoded: list[Instruction]) -> None:
-        """Have views of constants stand for their copies."""
-        held = [*self._plan.inputs, *self._plan.outputs]
-        found = transposed_constants(
-            decoded, [self._table.at(index, "an input or output") for index in held]
+    def _bind(self, index: int, operation: Operation) -> Run:
+        args = self._values.at(operation.args)
+        if operation.kind is Kind.KERNEL:
+            return self._kernel(operation.name, args)
+        if operation.kind is Kind.DELEGATE:
+            return self._delegate(index, operation, args)
+        if operation.kind is Kind.MOVE:
+            return _move(*args)
+        if operation.kind is Kind.JUMP:
+            assert operation.destination is not None
+            return _jump(args[0], operation.destination, self._simulate)
+        return _free(args[0]) if operation.replaces else nothing
+
+    def _kernel(self, name: str, args: Sequence[Value]) -> Run:
+        """A kernel; in a simulation it checks first where its tensors live."""
+        if name not in self._kernels:
+            self._kernels[name] = find_kernel(name, self._prims)
+        kernel = self._kernels[name]
+        run = kernel.bind(args)
+        if not self._simulate:
+            return run
+        on_host = not (kernel.metadata_only or isinstance(kernel, DeviceCopy))
+
+        def checked() -> None:
+            tensors = [tensor for value in args for tensor in value.tensors()]
+            _check_labels(tensors)
+            for tensor in tensors if on_host else ():
+                if tensor.device.type != "cpu":
+                    raise DeviceError(
+                        f"{tensor.name} lives on {tensor.device}, and {name} is a host kernel: "
+                        "a copy (et_copy::_d2h_copy) is missing, or the tensor is mislabelled"
+                    )
+            run()
+
+        return checked
+
+    def _delegate(self, index: int, operation: Operation, args: list[Value]) -> Run:
+        """A delegate's call; in a simulation labels and its use of streams are checked first."""
+        assert operation.delegate is not None
+        payload, inputs = self._plan.delegates[operation.delegate], operation.inputs
+        # What a delegate checked when it was loaded holds for calls with values of the same kinds.
+        key = operation.delegate, inputs, *(value.signature for value in args)
+        if key not in self.delegates:
+            self.delegates[key] = self._load(key, payload, args, inputs)
+        delegate = self.delegates[key]
+        run = delegate.bind(args)
+        call = DelegateCall(payload.name, delegate, args, inputs, run)
+        self.calls[index] = call
+        if not self._simulate:
+            return run
+        running, streams = self._surroundings.placement.running, None
+        if running is not None:
+            device, backend = payload.target_device("cpu"), payload.backend_id
+            streams = stream_use(backend, payload.name, device, inputs, running)
+
+        def checked() -> None:
+            _check_labels([tensor for value in args for tensor in value.tensors()])
+            if streams is not None:
+                streams.called(args)
+            run()
+
+        return checked
+
+    def _load(
+        self, key: Key, payload: Payload, args: Sequence[Value], inputs: int
+    ) -> Delegate:
+        around = self._surroundings
+        context = DelegateContext(
+            **{each.name: getattr(payload, each.name) for each in fields(Payload)},
+            args=args,
+            num_inputs=inputs,
+            placement=around.placement,
+            recorder=around.recorder,
+            stand_ins=around.stand_ins,
         )
-        for index, view in found.items():
-            decoded[index].touches[2].data = view
-            decoded[index] = replace(decoded[index], bind=_nothing)
+        twin = self._shared.get(key)
+        return load_delegate(context) if twin is None else twin.clone(context)
 
 
-def _nothing(_: frozenset[int]) -> Step:
-    return Step(Kind.KERNEL, "aten::permute_copy.out", lambda: None)
+def nothing() -> None:
+    """What an operation runs that needn't run."""
+
+
+def _move(source: Value, target: Value) -> Run:
+    """``target`` becomes what ``source`` is. Raises ``ProgramError`` if it may not.
+
+    One that holds nothing may become anything, for a while: state changes places through it. What
+    comes back from there is looked at when it does.
+    """
+    between = source.layout is None and source.data is None
+    if not between and not (target.layout is None and target.data is None):
+        same_kind(source, target)
+
+    def run() -> None:
+        if between and target.layout is not None:
+            dtype = getattr(source.data, "dtype", None)
+            if dtype != target.layout.dtype:
+                raise ProgramError(
+                    f"{source.name} can't become {target.name}: {dtype or 'no tensor'} and "
+                    f"{target.layout.dtype}"
+                )
+        target.data = source.data
+        target.device, target.label = source.device, source.label
+
+    return run
+
+
+def _jump(condition: Value, destination: int, simulate: bool) -> Run:
+    """To ``destination`` unless ``condition``, a bool or a tensor of bools, is true."""
+
+    def run() -> int | None:
+        data = condition.data
+        if isinstance(data, torch.Tensor) and data.dtype == torch.bool:
+            if simulate and condition.device.type != "cpu":
+                raise DeviceError(
+                    f"the condition {condition.name} lives on {condition.device}, and the host "
+                    "reads it: a copy (et_copy::_d2h_copy) is missing"
+                )
+            data = bool(data.all())
+        if not isinstance(data, bool):
+            raise ProgramError(f"{condition.name} is {data!r}, which is no condition")
+        return None if data else destination
+
+    return run
+
+
+def _free(value: Value) -> Run:
+    """Let go of a tensor's memory."""
+
+    def run() -> None:
+        if isinstance(value.data, torch.Tensor):
+            value.data = value.data.new_empty((0,) * value.data.dim())
+
+    return run
+
+
+def _check_labels(tensors: Sequence[Value]) -> None:
+    """Raise ``DeviceError`` for a tensor whose label is not where its memory is."""
+    for tensor in tensors:
+        if tensor.label is not None and tensor.device != tensor.label:
+            raise DeviceError(
+                f"{tensor.name} is labelled {tensor.label}, but its planned memory is on "
+                f"{tensor.device}"
+            )

@@ -1,42 +1,64 @@
-"""Whose turn it is: calls that use the same memory run one after another."""
+"""What a call needs around it: its turn, PyTorch's modes as programs take them for granted, order."""
 
 from __future__ import annotations
 
 import threading
-from typing import Sequence
+from typing import Any, Callable, Sequence, TypeVar
 
 import torch
 
-from torchtrt_executorch.runtime.errors import InstructionError
+T = TypeVar("T")
+
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+_AUTOCAST |= torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 
 
-class CallLock:
-    """Lets one call run at a time, of one method or of all that share state.
+class Calls:
+    """One call runs at a time, of one method or of all that share state.
 
     Attributes:
-        order: Puts what those calls leave running on devices in order as well.
+        lock: Held by the call that runs. Nothing has to be put back beside it: an interrupt may come at
+            any time, and leaves a call no way but through the end of a ``with``.
+        caller: The method that runs, or ran last.
+        order: Puts what calls leave running on devices in order as well.
     """
 
     def __init__(self) -> None:
+        self.lock: Any = threading.RLock()
+        self.caller = ""
         self.order = StreamOrder()
-        self._lock = threading.RLock()
-        self._caller: str | None = None
 
-    def enter(self, method: str) -> None:
-        """Wait for other threads' calls. ``InstructionError`` within a call, which can't end first."""
-        self._lock.acquire()
-        if self._caller is not None:  # only its own thread gets here then
-            self._lock.release()
-            raise InstructionError(
-                f"{method} is called by a kernel or delegate of {self._caller}, which runs on the "
-                "same memory: load the program a second time for that"
-            )
-        self._caller = method
 
-    def leave(self) -> None:
-        """Let the next call run."""
-        self._caller = None
-        self._lock.release()
+def in_modes() -> bool:
+    """Whether the caller has set modes of PyTorch's that programs weren't made for."""
+    return (
+        torch.is_inference_mode_enabled()
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._len_torch_function_stack() > 0
+        or torch.get_default_dtype() is not torch.float32
+    )
+
+
+def without_modes(function: Callable[[], T]) -> T:
+    """Call ``function`` as if the caller had set none.
+
+    A program says of each tensor what it is and where. Inference mode would make memory that can't be
+    used outside of it, autocast have stand-ins compute in other types, a default device or dtype change
+    what has none of its own.
+    """
+    before = torch.get_default_dtype()
+    off: Any = torch._C
+    # Guards of PyTorch's own: an interrupt can't come between what they do and its end.
+    with (
+        off._InferenceMode(False),
+        off._ExcludeDispatchKeyGuard(_AUTOCAST),
+        off.DisableTorchFunction(),
+    ):
+        try:
+            torch.set_default_dtype(torch.float32)
+            return function()
+        finally:
+            torch.set_default_dtype(before)
 
 
 class StreamOrder:

@@ -1,8 +1,7 @@
 """Calls of torch's operators, bound to values: what can be checked once is checked once.
 
-A value whose ``data`` is never replaced is checked, converted and put into the call when it is
-bound. What is left for each run is the operator itself, the values that others replace, and a look
-at what it has written.
+A value that is fixed is checked, converted and put into the call when it is bound. What is left for
+each run is the operator itself, the values that aren't, and a look at what it has written.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from torchtrt_executorch.runtime.arguments import converter
-from torchtrt_executorch.runtime.guards import Guard, guard
+from torchtrt_executorch.runtime.arguments import Guard, converter, guard
 from torchtrt_executorch.runtime.layout import TensorLayout
 from torchtrt_executorch.runtime.values import Boxed, Value
 
@@ -25,21 +23,19 @@ def bind_call(
     args: Sequence[Value],
     changed: Sequence[Value],
     returned: Value | None,
-    replaced: frozenset[int],
 ) -> Run:
     """A call of ``op`` on ``args``, the values of all of its schema's arguments.
 
-    ``changed`` are the tensors that it writes, ``returned`` is given what it returns, and
-    ``replaced`` has the ``id`` of every value whose ``data`` is replaced between calls. Raises
+    ``changed`` are the tensors that it writes, and ``returned`` is given what it returns. Raises
     ``ProgramError`` for a value that the schema doesn't take.
     """
-    call = _Call(op, args, replaced)
+    call = _Call(op, args)
     steps: list[Run] = [*call.loads]
     steps += [_room(value, args) for value in changed if _grows(value)]
     check = guard(op._schema.name)
     if check is not None:
         steps.append(call.guarded(check))
-    settle = [_settle(value, id(value) in replaced) for value in changed]
+    settle = [_settle(value) for value in changed]
     if call.loads:
         settle.append(call.let_go)
     if returned is not None:
@@ -52,12 +48,7 @@ def bind_call(
 class _Call:
     """An operator and its arguments, some of which are loaded before each call."""
 
-    def __init__(
-        self,
-        op: torch._ops.OpOverload,
-        args: Sequence[Value],
-        replaced: frozenset[int],
-    ) -> None:
+    def __init__(self, op: torch._ops.OpOverload, args: Sequence[Value]) -> None:
         self.op = op
         self.positional: list[Any] = []
         self.keywords: dict[str, Any] = {}
@@ -72,7 +63,7 @@ class _Call:
             else:
                 self.positional.append(None)
             convert = converter(argument)
-            if _stays(value, replaced):
+            if _stays(value):
                 place[key] = convert(value.get())
                 continue
             self._loaded.append((place, key))
@@ -98,12 +89,10 @@ class _Call:
 _TENSORS = ("Tensor", "Optional[Tensor]")
 
 
-def _stays(value: Value, replaced: frozenset[int]) -> bool:
+def _stays(value: Value) -> bool:
     data = value.data
     inside = data.items if type(data) is Boxed else ()
-    return id(value) not in replaced and not any(
-        id(item) in replaced for item in inside
-    )
+    return value.fixed and all(item is None or item.fixed for item in inside)
 
 
 def _load_tensor(place: Any, key: Any, value: Value) -> Run:
@@ -135,11 +124,11 @@ def _room(output: Value, args: Sequence[Value]) -> Run:
     return make_room
 
 
-def _settle(value: Value, replaced: bool) -> Run:
+def _settle(value: Value) -> Run:
     """Check what an operator left in ``value``; of a static tensor in its memory, its shape."""
     layout = value.layout
     assert layout is not None
-    if replaced or not layout.static:
+    if not value.fixed or not layout.static:
 
         def settle() -> None:
             layout.settle(value.tensor)

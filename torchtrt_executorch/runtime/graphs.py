@@ -12,28 +12,18 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Callable, Container, Protocol, Sequence, runtime_checkable
+from typing import Callable, Container, Mapping, Sequence
 
 import torch
 
+from torchtrt_executorch.runtime.delegates import DelegateCall
 from torchtrt_executorch.runtime.devices import current_on
-from torchtrt_executorch.runtime.steps import DelegateCall
 from torchtrt_executorch.runtime.values import Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
 #: Graphs kept for each segment; the one that was not launched for longest goes first.
 MAX_GRAPHS = 16
-
-
-@runtime_checkable
-class Capturable(Protocol):
-    """A delegate that can say whether a CUDA graph may hold its work."""
-
-    device: torch.device
-
-    def not_capturable(self, args: Sequence[Value]) -> str | None:
-        """Why a call with ``args`` can't be captured, or None if it can."""
 
 
 @dataclass(frozen=True)
@@ -64,29 +54,30 @@ class Graph:
 class Segment:
     """Calls of delegates, one after another, on one GPU.
 
-    ``moved`` has the ``id`` of every value that something else than a delegate gives other memory.
-
-    Attributes:
-        renewals: Give values that the calls write, and that aren't planned, memory for one call.
+    ``renewals`` give values that aren't planned memory for one call, by their index.
     """
 
-    def __init__(self, calls: Sequence[DelegateCall], moved: Container[int]) -> None:
+    def __init__(
+        self,
+        calls: Sequence[DelegateCall],
+        renewals: Mapping[int, Callable[[], None]],
+    ) -> None:
         self._calls = calls
-        tensors = {id(value): value for call in calls for value in call.args}
-        self._moved = [v for v in tensors.values() if v.planned and id(v) in moved]
+        tensors = {value.index: value for call in calls for value in call.args}
+        self._moved = [v for v in tensors.values() if v.planned and not v.fixed]
         self._device = calls[0].delegate.device
         written: set[int] = set()
         self._inputs: list[Value] = []
         self._outputs: list[Value] = []
         for call in calls:
             for value in call.args[: call.num_inputs]:
-                if id(value) not in written and value not in self._inputs:
+                if value.index not in written and value not in self._inputs:
                     self._inputs.append(value)
             for value in call.args[call.num_inputs :]:
-                if id(value) not in written:
+                if value.index not in written:
                     self._outputs.append(value)
-                written.add(id(value))
-        self.renewals: Sequence[Callable[[], None]] = ()
+                written.add(value.index)
+        self._renewals = [renewals[index] for index in written if index in renewals]
         self._graphs: OrderedDict[object, Graph] = OrderedDict()
         self._seen: set[object] = set()
         self._last_shapes: object = None
@@ -144,7 +135,7 @@ class Segment:
         for value in self._outputs:
             if not value.planned and value not in self._inputs:
                 value.data = None  # it may be a graph's memory
-        for renew in self.renewals:
+        for renew in self._renewals:
             renew()
         for call in self._calls:
             call.run()
@@ -183,21 +174,20 @@ def why_not(call: DelegateCall) -> str | None:
     for value in call.args:
         if value.layout is None:
             return f"{value.name} is a number, which a graph would keep"
-    delegate = call.delegate
-    if not isinstance(delegate, Capturable) or delegate.device.type != "cuda":
-        return "it is none of a GPU's that says it can be captured"
-    return delegate.not_capturable(call.args)
+    if call.delegate.device.type != "cuda":
+        return "it is none of a GPU's"
+    return call.delegate.not_capturable(call.args)
 
 
 def captured(
     calls: Sequence[DelegateCall | None],
-    moved: Container[int],
     destinations: Container[int],
+    renewals: Mapping[int, Callable[[], None]],
 ) -> dict[range, Segment]:
     """Return what can be captured of a method's instructions, by their indices.
 
     ``calls`` has a delegate's call, or None, for each instruction; ``destinations`` the indices that
-    jumps go to. ``moved`` is :class:`Segment`'s. Says in the log what can't be captured, and why.
+    jumps go to. ``renewals`` are :class:`Segment`'s. Says in the log what can't be captured, and why.
     """
     found: dict[range, Segment] = {}
     start: int | None = None
@@ -214,7 +204,7 @@ def captured(
         )
         ends = call is None or elsewhere or index in destinations
         if start is not None and ends:
-            found[range(start, index)] = Segment(reached, moved)
+            found[range(start, index)] = Segment(reached, renewals)
             start, reached = None, []
         if call is not None:
             start = index if start is None else start

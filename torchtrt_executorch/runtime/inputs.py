@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
 
+from torchtrt_executorch.runtime.analysis import Uses
 from torchtrt_executorch.runtime.errors import InputError, ProgramError
+from torchtrt_executorch.runtime.memory import Values
+from torchtrt_executorch.runtime.nesting import flatten, read_tree
 from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value
 
@@ -85,31 +88,30 @@ class _Again:
 
 
 class Inputs:
-    """The inputs of one method, set before each call.
-
-    ``own`` says for which of ``values`` an instruction may change the tensor's shape, which isn't to be
-    seen outside: they are given a tensor of their own, on the caller's memory.
-    """
+    """The inputs of one method, set before each call."""
 
     def __init__(
         self,
-        method: str,
-        values: Sequence[Value],
-        own: Sequence[bool],
+        plan: Plan,
+        values: Values,
+        uses: Uses,
         placement: Placement,
         recorder: Recorder,
     ) -> None:
-        self._method = method
-        self._values = values
-        self._own = own
+        self._method = plan.name
+        self._values = values.at(plan.inputs)
+        #: Where an instruction may change the tensor's shape, which isn't to be seen outside: these are
+        #: given a tensor of their own, on the caller's memory.
+        self._own = [index in uses.looked_at for index in plan.inputs]
+        self._tree = read_tree(plan.input_tree)
         self._placement = placement
         self._recorder = recorder
         #: what inputs were given last, where others like it needn't be looked at
-        self._last: list[_Again | None] = [None] * len(values)
+        self._last: list[_Again | None] = [None] * len(plan.inputs)
         self._known: list[_Again] | None = None  #: the same, if that is so for all
 
     def set(self, given: tuple[Any, ...]) -> None:
-        """Check ``given``, flattened as PyTorch flattens it, and hand it to the values.
+        """Check ``given``, flattened as it was for the export, and hand it to the values.
 
         Raises ``InputError`` for what the method doesn't take.
         """
@@ -117,7 +119,7 @@ class Inputs:
         # Where not all of them are, those that were taken are set once more.
         if known and len(given) == len(known) and all(map(_Again.take, known, given)):
             return
-        leaves = tree_leaves(given)
+        leaves = flatten(given, self._tree, self._method)
         if len(leaves) != len(self._values):
             raise InputError(
                 f"{self._method} takes {len(self._values)} inputs and is given {len(leaves)}"

@@ -1,21 +1,26 @@
 """Kernels: torch's out-variants, found by the operator's name, and what a user registers.
 
 A ``.pte`` names its operators, and is not to be trusted: it may name those that ExecuTorch has
-kernels for (:mod:`~torchtrt_executorch.runtime.operators`), and what the user has registered.
+kernels for, which its package lists, and what the user has registered. torch has thousands more: some
+trust the values that they are given, open files, or do what no model does.
 Symbolic and metadata operators are ExecuTorch's own few
 (:mod:`~torchtrt_executorch.runtime.prims`).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Callable, Protocol, Sequence
 
 import torch
 
 from torchtrt_executorch.runtime.calls import Run, bind_call
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.operators import executorch_kernels
 from torchtrt_executorch.runtime.values import Value
 
 #: Called with the arguments' values in the order of the operator's schema, outputs included.
@@ -32,17 +37,8 @@ class Kernel(Protocol):
     @property
     def metadata_only(self) -> bool: ...
 
-    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
-        """The arguments whose ``data`` is another object after a run. Every other one stays."""
-
-    def writes(self, args: Sequence[Value]) -> Sequence[Value] | None:
-        """The tensors that a run writes as a whole; None if that isn't known."""
-
-    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
-        """What one instruction does. ``replaced`` has the ``id`` of each value that is replaced.
-
-        Raises ``ProgramError`` if an instruction can't have these arguments.
-        """
+    def bind(self, args: Sequence[Value]) -> Run:
+        """What one operation does. ``ProgramError`` if it can't have these arguments."""
 
 
 _registered: dict[str, Function | torch._ops.OpOverload] = {}
@@ -64,9 +60,9 @@ def register_kernel(
         _registered[name] = function
 
 
-def is_registered(name: str) -> bool:
-    """Whether the operator ``name`` has a kernel of the user's."""
-    return name in _registered
+def registered_kernels() -> Collection[str]:
+    """The operators that have kernels of the user's."""
+    return _registered.keys()
 
 
 @dataclass(frozen=True)
@@ -77,13 +73,7 @@ class Registered:
     function: Function
     metadata_only: bool = False
 
-    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
-        return ()
-
-    def writes(self, args: Sequence[Value]) -> None:
-        return None
-
-    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
+    def bind(self, args: Sequence[Value]) -> Run:
         function = self.function
         # The last argument is the return value, which is the output argument once more.
         given = args[:-1]
@@ -107,34 +97,19 @@ class TorchKernel:
         self.name = name
         self._op = op
         arguments = op._schema.arguments
-        #: The types of its arguments, and the places of those that it writes.
-        self.arguments = [str(argument.real_type) for argument in arguments]
-        self.written = [
+        #: the places of the arguments that it writes
+        self._written = [
             index
             for index, argument in enumerate(arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        if not self.written:
+        if not self._written:
             raise ProgramError(
                 f"{name!r} is no ExecuTorch kernel: it does not write its result to an argument"
             )
-        self._in_place = not any(arguments[index].kwarg_only for index in self.written)
+        self._in_place = not any(arguments[index].kwarg_only for index in self._written)
 
-    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
-        # What an in-place operator returns is the argument that it changed.
-        return (
-            args[-1:] if self._in_place and args[-1] not in self._changed(args) else ()
-        )
-
-    def writes(self, args: Sequence[Value]) -> Sequence[Value] | None:
-        return None if self._in_place else self._changed(args)
-
-    def reads(self, args: Sequence[Value]) -> Sequence[Value]:
-        """The arguments that a run reads."""
-        given = enumerate(args[:-1])
-        return [v for i, v in given if self._in_place or i not in self.written]
-
-    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
+    def bind(self, args: Sequence[Value]) -> Run:
         count = len(self._op._schema.arguments)
         if len(args) != count + 1:
             raise ProgramError(
@@ -145,16 +120,18 @@ class TorchKernel:
         for value in changed:
             if value.constant:
                 raise ProgramError(f"{self.name} writes to {value.name}, a constant")
-        returned = args[-1] if self.replaces(args) else None
+        # What an in-place operator returns is the argument that it changed.
+        new = self._in_place and args[-1] not in changed
+        returned = args[-1] if new else None
         if returned is not None and returned.layout is None:
             raise ProgramError(f"{self.name} returns a tensor for {returned.name}")
         try:
-            return bind_call(self._op, args[:-1], changed, returned, replaced)
+            return bind_call(self._op, args[:-1], changed, returned)
         except ProgramError as error:
             raise ProgramError(f"{self.name}: {error}") from error
 
     def _changed(self, args: Sequence[Value]) -> list[Value]:
-        inside = [index for index in self.written if index < len(args)]
+        inside = [index for index in self._written if index < len(args)]
         return [value for index in inside for value in args[index].tensors()]
 
 
@@ -190,3 +167,32 @@ def _torch_operator(name: str) -> torch._ops.OpOverload:
             f"library that defines it, or give one: register_kernel({name!r}, function)"
         )
     return found
+
+
+#: Inside of ExecuTorch's package, where it keeps the lists that its kernels are built from.
+_LISTS = (
+    "kernels/portable/functions.yaml",
+    "kernels/portable/custom_ops.yaml",
+    "kernels/quantized/quantized.yaml",
+)
+#: Those of its optimized kernels that have no portable twin: their list isn't in the package.
+_OPTIMIZED = {"aten::_fft_c2r.out", "aten::_fft_r2c.out", "aten::linear.out"}
+
+_ENTRY = re.compile(r"^- (?:op|func): ([\w:.]+)", re.MULTILINE)
+
+
+@lru_cache(maxsize=1)
+def executorch_kernels() -> frozenset[str]:
+    """Return the names of the operators that ExecuTorch has kernels for.
+
+    A name is ``namespace::operator``, and ``.overload`` if it has one. ExecuTorch's own operators,
+    which :mod:`~torchtrt_executorch.runtime.prims` knows, are left out.
+    """
+    spec = find_spec("executorch")
+    folders = (spec.submodule_search_locations or ()) if spec is not None else ()
+    names = set(_OPTIMIZED)
+    for folder in folders:
+        for path in (Path(folder, name) for name in _LISTS):
+            if path.is_file():
+                names.update(_ENTRY.findall(path.read_text(encoding="utf-8")))
+    return frozenset(name if "::" in name else f"aten::{name}" for name in names)

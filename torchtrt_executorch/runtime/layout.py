@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from executorch.exir import schema
-from executorch.exir.tensor import get_scalar_type
+from executorch.exir.tensor import get_scalar_type, scalar_type_enum
 
 from torchtrt_executorch.runtime.errors import ProgramError
 
@@ -95,6 +96,28 @@ class TensorLayout:
                 f"{self.name} has shape {list(shape)} where the program allows"
                 f"{limit} {list(self.sizes)}"
             )
+
+    def check_stored(self, declared: Any) -> None:
+        """Raise ``ProgramError`` unless a data file has this tensor as the program does.
+
+        ``declared`` is ``executorch.exir.tensor_layout.TensorLayout``.
+        """
+        theirs: dict[str, Any] = {
+            "dtype": getattr(declared.scalar_type, "name", declared.scalar_type),
+            "shape": list(declared.sizes),
+            "order of dimensions": list(declared.dim_order),
+        }
+        ours: dict[str, Any] = {
+            "dtype": scalar_type_enum(self.dtype).name,
+            "shape": list(self.sizes),
+            "order of dimensions": list(self.dim_order),
+        }
+        for what, mine in ours.items():
+            if theirs[what] != mine:
+                raise ProgramError(
+                    f"{self.name} has {what} {mine} in the program and {theirs[what]} in the data "
+                    "file: they don't belong together"
+                )
 
     def resize(self, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
         """Give ``tensor`` a shape that it may take, in its own memory and memory order."""

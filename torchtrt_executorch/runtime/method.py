@@ -1,32 +1,54 @@
-"""One method of a program: its description, and the loop that runs its instructions."""
+"""One method of a program: its description, and the loop that runs its operations."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from typing import Any, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Sequence
 
 import torch
-from executorch.exir import schema
 
 from torchtrt_executorch.runtime import graphs
-from torchtrt_executorch.runtime.arenas import SharedState
-from torchtrt_executorch.runtime.binding import Binder
-from torchtrt_executorch.runtime.calling import CallLock
-from torchtrt_executorch.runtime.delegates import Delegate
+from torchtrt_executorch.runtime.analysis import Uses, transposed_constants
+from torchtrt_executorch.runtime.binding import Binder, Key, Surroundings, nothing
+from torchtrt_executorch.runtime.calling import Calls, in_modes, without_modes
+from torchtrt_executorch.runtime.delegates import Delegate, uses_gpu
 from torchtrt_executorch.runtime.errors import InstructionError, ProgramError
-from torchtrt_executorch.runtime.files import ProgramFile
 from torchtrt_executorch.runtime.inputs import Inputs
-from torchtrt_executorch.runtime.loading import Key
-from torchtrt_executorch.runtime.placement import Placement
-from torchtrt_executorch.runtime.stand_ins import StandIns
-from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.steps import Kind, Step
-from torchtrt_executorch.runtime.value_info import ValueInfo, describe
-from torchtrt_executorch.runtime.value_table import ValueTable
+from torchtrt_executorch.runtime.kernels import registered_kernels
+from torchtrt_executorch.runtime.memory import SharedState, Values
+from torchtrt_executorch.runtime.plan import Plan, Slot
+from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.values import Value
 
 #: As many as ExecuTorch's own runtime allows one call, so that no program runs forever.
 MAX_INSTRUCTIONS = 10_000_000
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """One input or output of a method.
+
+    ``kind`` is ``"tensor"``, or the Python type's name of anything else; the rest is for tensors:
+    ``shape`` is the largest one if ``dynamic``, ``device`` is where the program wants the tensor.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] | None = None
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    dynamic: bool = False
+
+    @classmethod
+    def of(cls, slot: Slot, name: str) -> ValueInfo:
+        """Describe a slot."""
+        layout = slot.layout
+        if layout is None:
+            return cls(name, type(slot.literal).__name__)
+        dynamic = not layout.static
+        return cls(name, "tensor", layout.sizes, layout.dtype, layout.device, dynamic)
 
 
 class Method:
@@ -37,71 +59,85 @@ class Method:
 
     def __init__(
         self,
-        plan: schema.ExecutionPlan,
+        plan: Plan,
         file: ProgramFile,
-        placement: Placement,
-        recorder: Recorder,
-        stand_ins: StandIns,
+        surroundings: Surroundings,
         shared: SharedState,
-        calls: CallLock,
+        calls: Calls,
         cuda_graphs: bool,
         original: Method | None = None,
     ) -> None:
         self.name: str = plan.name
-        self._made_of = plan, file, placement, recorder, stand_ins
-        self._cuda_graphs = cuda_graphs
+        self._plan = plan
+        self._file = file
+        self._surroundings = surroundings
         self._calls = calls
-        self._placement = placement
-        table = ValueTable(plan, file, placement, shared)
-        if original is not None:
-            table.share_constants(original._table)
-        self._table: ValueTable = table
-        given = [table.at(index, "an input") for index in plan.inputs]
-        self._given = given
-        self._outputs = [table.at(index, "an output") for index in plan.outputs]
+        self._cuda_graphs = cuda_graphs
+        placement = surroundings.placement
+        # What the plan says, then memory, then what runs on it.
+        uses = Uses.of(plan)
+        views = (
+            {}
+            if placement.simulate
+            else transposed_constants(plan, registered_kernels())
+        )
+        self._values: Values = Values(
+            plan,
+            uses,
+            file,
+            placement,
+            shared,
+            views.values(),
+            pinned=not placement.stands_in and uses_gpu(plan.delegates),
+            twin=None if original is None else original._values,
+        )
         loaded = {} if original is None else original._delegates
-        binder = Binder(file, table, placement, recorder, stand_ins, loaded)
-        uses = binder.uses
-        self._steps: list[Step] = binder.steps
-        own = [id(value) in uses.looked_at for value in given]
-        self._inputs = Inputs(self.name, given, own, placement, recorder)
+        binder = Binder(plan, self._values, surroundings, views, loaded)
         self._delegates: dict[Key, Delegate] = binder.delegates
-        self._devices = binder.devices()
-        calls.order.keep(self._devices, table.memory() if self._devices else [])
-        self._straight = all(step.kind is not Kind.JUMP for step in self._steps)
-        self._position = 0
-        self._tally = recorder.tally(self.name, self._steps)
-        taken = {id(value) for value in given}
-        wanting = uses.unplanned - taken
-        unplanned = {id(v): v for v in table.values if id(v) in wanting}
-        # Memory that was made for this call alone is the caller's as it is.
-        fresh = set(unplanned) - uses.lent - uses.moved
-        renewals = {
-            key: value.renewal()
-            for key, value in unplanned.items()
-            if key not in binder.made
-        }
+        self._inputs = Inputs(
+            plan, self._values, uses, placement, surroundings.recorder
+        )
+        self._tally = surroundings.recorder.tally(self.name, plan.operations)
+        self._devices = self._gpus()
+        calls.order.keep(self._devices, self._values.memory() if self._devices else [])
+        # What is made anew for each call, and by whom; and what of it is the caller's afterwards.
+        renewals, fresh = self._values.renewals(), set(uses.fresh)
+        for call in binder.calls.values():
+            if call.delegate.makes_results:
+                for value in call.args[call.num_inputs :]:
+                    if value.lone:
+                        renewals.pop(value.index, None)
         segments: dict[range, graphs.Segment] = {}
         if cuda_graphs:
-            delegates = [step.call for step in self._steps]
-            segments = graphs.captured(delegates, uses.moved, binder.destinations)
-            for captured in segments.values():
-                # What a graph keeps needs no memory of a call's own where it is launched.
-                written = {id(value) for value in captured.outputs}
-                captured.renewals = [renewals[v] for v in written if v in renewals]
-                if self._straight:  # else another branch may write them
-                    for value in written:
-                        renewals.pop(value, None)
-                fresh -= written
+            each = [binder.calls.get(index) for index in range(len(plan.operations))]
+            segments = graphs.captured(each, plan.destinations, renewals)
+        for segment in segments.values():
+            # What a graph keeps needs no memory of a call's own where it is launched.
+            written = {value.index for value in segment.outputs}
+            fresh -= written
+            if plan.straight:  # else another branch may write them
+                for index in written:
+                    renewals.pop(index, None)
         self._renewals = list(renewals.values())
-        #: what runs as one, by its first instruction
+        #: what runs as one, by its first operation
         self._spans = {span[0]: span for span in segments}
-        self._runs = _runs(self._steps, segments)
-        once = Counter(map(id, self._outputs))
+        runs = dict(enumerate(binder.runs))
+        for span, segment in segments.items():
+            for index in span[1:]:
+                del runs[index]
+            runs[span[0]] = segment.run
+        #: what to run, and the index of its first operation
+        self._runs = [
+            (index, run)
+            for index, run in runs.items()
+            if run is not nothing or not plan.straight
+        ]
+        self._position = 0
+        once = Counter(plan.outputs)
         #: outputs, and whether what they are after a call is the caller's
         self._returns = [
-            (value, id(value) in fresh and once[id(value)] == 1)
-            for value in self._outputs
+            (self._values[index], index in fresh and once[index] == 1)
+            for index in plan.outputs
         ]
         self._owned = [value for value, own in self._returns if own]
 
@@ -111,73 +147,105 @@ class Method:
         It has memory of its own, and state that starts anew, apart from what other methods share.
         Constants and TensorRT's engines are shared; other delegates are loaded once more.
         """
-        plan, file, placement, recorder, stand_ins = self._made_of
-        return Method(
-            plan,
-            file,
-            placement,
-            recorder,
-            stand_ins,
-            SharedState([plan]),
-            CallLock(),
+        make = functools.partial(
+            Method,
+            self._plan,
+            self._file,
+            self._surroundings,
+            SharedState([self._plan]),
+            Calls(),
             self._cuda_graphs,
             self,
         )
+        return without_modes(make)
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """What the method takes, in order."""
-        return describe(self._given, "input")
+        return self._described(self._plan.inputs, "input")
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
         """What the method returns, in order."""
-        return describe(self._outputs, "output")
+        return self._described(self._plan.outputs, "output")
+
+    def _described(self, slots: Sequence[int], role: str) -> tuple[ValueInfo, ...]:
+        return tuple(
+            ValueInfo.of(self._plan.slots[slot], f"{role} {index}")
+            for index, slot in enumerate(slots)
+        )
+
+    def _gpus(self) -> list[int]:
+        """The GPUs on which calls leave work running, by index."""
+        if self._surroundings.placement.stands_in:
+            return []
+        places = {value.device for value in self._values}
+        places.update(delegate.device for delegate in self._delegates.values())
+        return sorted(place.index or 0 for place in places if place.type == "cuda")
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the method.
 
         ``inputs`` are the model's, in order; lists, tuples and dicts are flattened as PyTorch
-        flattens them. Returns the flat outputs: tensors that are the caller's, and numbers.
+        flattened them for the export. Returns the flat outputs: tensors that are the caller's, and
+        numbers. Modes that the caller has set (inference mode, autocast, a default device or dtype,
+        gradients) make no difference.
 
         Raises ``InputError`` for inputs that the method doesn't take, ``InstructionError`` or
         ``DeviceError`` when an instruction fails.
         """
-        self._calls.enter(self.name)
+        calls = self._calls
+        if calls.lock._is_owned():
+            raise InstructionError(
+                f"{self.name} is called by a kernel or delegate of {calls.caller}, which runs on the "
+                "same memory: load the program a second time for that"
+            )
+        with calls.lock:
+            calls.caller = self.name
+            if in_modes():
+                return without_modes(lambda: self._without_gradients(inputs))
+            return self._without_gradients(inputs)
+
+    def _without_gradients(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         recording = torch.is_grad_enabled()
-        if recording:  # as torch.no_grad does, which takes a microsecond more
-            torch._C._set_grad_enabled(False)
+        try:  # as torch.no_grad does, which takes a microsecond more
+            if recording:
+                torch._C._set_grad_enabled(False)
+            return self._in_order(inputs) if self._devices else self._call(inputs)
+        finally:
+            if recording:
+                torch._C._set_grad_enabled(True)
+
+    def _in_order(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A call that leaves work running on GPUs."""
         devices, order = self._devices, self._calls.order
         changed = False
         try:
-            changed = bool(devices) and order.begin(devices)
-            for renew in self._renewals:
-                renew()
-            self._inputs.set(inputs)
-            self._run()
-            running = self._placement.running
-            if running and any(value.device.type != "cpu" for value in self._outputs):
-                running.wait_for_all()  # as the caller has to, who reads them
-            results = tuple(
-                [
-                    value.data if own else self._result(value)
-                    for value, own in self._returns
-                ]
-            )
-            for value in self._owned:
-                value.data = None  # so that it is freed when the caller lets go of it
-            return results
+            changed = order.begin(devices)
+            return self._call(inputs)
         finally:
             if changed:
                 order.end(devices)
-            if recording:
-                torch._C._set_grad_enabled(True)
-            self._calls.leave()
+
+    def _call(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        for renew in self._renewals:
+            renew()
+        self._inputs.set(inputs)
+        self._run()
+        running = self._surroundings.placement.running
+        if running and any(value.device.type != "cpu" for value, _ in self._returns):
+            running.wait_for_all()  # as the caller has to, who reads them
+        results = tuple(
+            [value.data if own else _result(value) for value, own in self._returns]
+        )
+        for value in self._owned:
+            value.data = None  # so that it is freed when the caller lets go of it
+        return results
 
     def _run(self) -> None:
         self._position = 0
         try:
-            if self._straight:
+            if self._plan.straight:
                 for position, run in self._runs:
                     self._position = position
                     run()
@@ -191,19 +259,21 @@ class Method:
     def _named(self, error: Exception) -> ProgramError:
         """``error``, with the instruction that has failed."""
         span = self._spans.get(self._position)
-        where = self._where()
         if span is not None and not isinstance(error, ProgramError):
             where = f"{self.name}: instructions {span[0]} to {span[-1]}"
+        else:
+            name = self._plan.operations[self._position].name
+            where = f"{self.name}: instruction {self._position} ({name})"
         if not isinstance(error, ProgramError):
             return InstructionError(f"{where}: {type(error).__name__}: {error}")
         kind = InstructionError if type(error) is ProgramError else type(error)
         return kind(f"{where}: {error}")
 
     def _interpret(self) -> list[int]:
-        """Follow the jumps. Return how often each step was run."""
+        """Follow the jumps. Return how often each operation was run."""
         runs = dict(self._runs)
-        counts = [0] * len(self._steps)
-        lengths = [1] * len(self._steps)
+        counts = [0] * len(self._plan.operations)
+        lengths = [1] * len(counts)
         for start, span in self._spans.items():
             lengths[start] = len(span)
         position = executed = 0
@@ -220,25 +290,10 @@ class Method:
                 counts[index] = counts[span[0]]
         return counts
 
-    def _where(self) -> str:
-        name = self._steps[self._position].name
-        return f"{self.name}: instruction {self._position} ({name})"
 
-    def _result(self, value: Value) -> Any:
-        data = value.get()
-        if isinstance(data, torch.Tensor):
-            # What lies in planned memory or in an input is overwritten by the next call.
-            return data.clone()
-        return data
-
-
-def _runs(
-    steps: Sequence[Step], segments: Mapping[range, graphs.Segment]
-) -> list[tuple[int, Callable[[], int | None]]]:
-    """What to run, and the index of its first instruction."""
-    runs = {index: step.run for index, step in enumerate(steps)}
-    for span, segment in segments.items():
-        for index in span[1:]:
-            del runs[index]
-        runs[span[0]] = segment.run
-    return list(runs.items())
+def _result(value: Value) -> Any:
+    data = value.get()
+    if isinstance(data, torch.Tensor):
+        # What lies in planned memory or in an input is overwritten by the next call.
+        return data.clone()
+    return data

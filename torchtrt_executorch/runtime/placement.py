@@ -1,19 +1,15 @@
-"""Where the tensors of a program live, and which memory stands in for it on this machine."""
+"""Which memory stands in on this machine for that of a program's devices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
-from executorch.exir import schema
 
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.layout import CPU, device_of
-
-if TYPE_CHECKING:
-    from torchtrt_executorch.runtime.streams import Running
+from torchtrt_executorch.runtime.layout import CPU
+from torchtrt_executorch.runtime.streams import Running
 
 
 @dataclass(frozen=True)
@@ -50,29 +46,3 @@ class Placement:
         if tensor.device.type == "cpu" and self.stands_in:
             return declared
         return tensor.device
-
-
-class ArenaDevices:
-    """The device of each of a plan's memory arenas.
-
-    Before executorch 1.4, and with ``enable_non_cpu_memory_planning=False``, no arena has a
-    device: all that is planned is in host memory, and labels don't move it. Without planned memory,
-    a tensor's label is what says where it lives.
-    """
-
-    def __init__(self, plan: schema.ExecutionPlan) -> None:
-        self._devices: dict[int, torch.device] = {}
-        for entry in plan.non_const_buffer_device or []:
-            self._devices[entry.buffer_idx] = device_of(
-                entry.device_type, entry.device_index
-            )
-
-    def locate(self, tensor: schema.Tensor) -> tuple[torch.device, torch.device | None]:
-        """Where a tensor lives, and where its label says that it does, if the label has a say."""
-        extra = tensor.extra_tensor_info
-        label = device_of(extra.device_type, extra.device_index) if extra else CPU
-        if tensor.allocation_info is None:
-            return label, label
-        if not self._devices:
-            return CPU, None
-        return self._devices.get(tensor.allocation_info.memory_id, CPU), label

@@ -15,6 +15,7 @@ from torchtrt_executorch.runtime.devices import current_stream
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.kernels import Kernel
 from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.plan import FROM_DEVICE, TO_DEVICE, VIEW
 from torchtrt_executorch.runtime.staging import Staged
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value, same_kind
@@ -22,7 +23,7 @@ from torchtrt_executorch.runtime.values import Value, same_kind
 Body = Callable[[Sequence[Value]], None]
 
 
-class Result(Enum):
+class _Result(Enum):
     """What an operator does to the argument that is its result."""
 
     NUMBER = "a number"
@@ -37,27 +38,21 @@ class Prim:
     name: str
     arity: int
     body: Body
-    result: Result
+    result: _Result
     metadata_only: bool = False
 
-    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
-        return () if self.result is Result.WRITTEN else args[-1:]
-
-    def writes(self, args: Sequence[Value]) -> None:
-        return None
-
-    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
+    def bind(self, args: Sequence[Value]) -> Run:
         if len(args) != self.arity:
             raise ProgramError(
                 f"{self.name} takes {self.arity} values, but is given {len(args)}"
             )
         out = args[-1]
-        is_number = self.result is Result.NUMBER
-        if self.result is not Result.WRITTEN and (out.layout is None) != is_number:
+        is_number = self.result is _Result.NUMBER
+        if self.result is not _Result.WRITTEN and (out.layout is None) != is_number:
             raise ProgramError(
                 f"{self.name} returns {self.result.value}, and {out.name} is none"
             )
-        if self.result is Result.VIEW:
+        if self.result is _Result.VIEW:
             same_kind(args[0], out)
         body = self.body
         return lambda: body(args)
@@ -149,17 +144,11 @@ class DeviceCopy:
     recorder: Recorder
     metadata_only: bool = False
 
-    def replaces(self, args: Sequence[Value]) -> Sequence[Value]:
-        return ()
-
-    def writes(self, args: Sequence[Value]) -> Sequence[Value]:
-        return args[1:2]
-
-    def bind(self, args: Sequence[Value], replaced: frozenset[int]) -> Run:
+    def bind(self, args: Sequence[Value]) -> Run:
         if len(args) != 3:
             raise ProgramError(f"{self.name} takes 3 values, but is given {len(args)}")
         source, out, _ = args
-        to_device = "_h2d_" in self.name
+        to_device = self.name == TO_DEVICE
         host, device = (source, out) if to_device else (out, source)
         placement, recorder = self.placement, self.recorder
         copy = _plain_copy(source, out)
@@ -224,26 +213,26 @@ def _fetched(source: Value, out: Value, device: torch.device) -> Run:
 
 _INTEGERS = ("floordiv", "mod")
 
-_PRIMS: dict[str, tuple[int, Body, Result, bool]] = {
+_PRIMS: dict[str, tuple[int, Body, _Result, bool]] = {
     **{
         f"executorch_prim::{name}.{overload}": (
             arity + 1,
             _number(function),
-            Result.NUMBER,
+            _Result.NUMBER,
             True,
         )
         for name, (arity, function) in _NUMBERS.items()
         for overload in (("Scalar", "int") if name in _INTEGERS else ("Scalar",))
     },
-    "aten::sym_size.int": (3, _size, Result.NUMBER, True),
-    "aten::sym_stride.int": (3, _stride, Result.NUMBER, True),
-    "aten::sym_numel": (2, _numel, Result.NUMBER, True),
-    "aten::_local_scalar_dense": (2, _scalar, Result.NUMBER, False),
-    "executorch_prim::et_view.default": (3, _view, Result.VIEW, True),
-    "executorch_prim::et_copy_index.tensor": (3, _copy_index, Result.WRITTEN, False),
-    "dim_order_ops::_to_dim_order_copy.out": (5, _copy, Result.WRITTEN, False),
-    "dim_order_ops::_clone_dim_order.out": (5, _copy, Result.WRITTEN, False),
-    "dim_order_ops::_empty_dim_order.out": (4, _empty, Result.WRITTEN, False),
+    "aten::sym_size.int": (3, _size, _Result.NUMBER, True),
+    "aten::sym_stride.int": (3, _stride, _Result.NUMBER, True),
+    "aten::sym_numel": (2, _numel, _Result.NUMBER, True),
+    "aten::_local_scalar_dense": (2, _scalar, _Result.NUMBER, False),
+    VIEW: (3, _view, _Result.VIEW, True),
+    "executorch_prim::et_copy_index.tensor": (3, _copy_index, _Result.WRITTEN, False),
+    "dim_order_ops::_to_dim_order_copy.out": (5, _copy, _Result.WRITTEN, False),
+    "dim_order_ops::_clone_dim_order.out": (5, _copy, _Result.WRITTEN, False),
+    "dim_order_ops::_empty_dim_order.out": (4, _empty, _Result.WRITTEN, False),
 }
 
 
@@ -251,7 +240,7 @@ def prims(placement: Placement, recorder: Recorder) -> Callable[[str], Kernel | 
     """Look up ExecuTorch's own operators by name."""
 
     def find(name: str) -> Kernel | None:
-        if name in ("et_copy::_h2d_copy.out", "et_copy::_d2h_copy.out"):
+        if name in (TO_DEVICE, FROM_DEVICE):
             return DeviceCopy(name, placement, recorder)
         if name in _PRIMS:
             return Prim(name, *_PRIMS[name])

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from typing import Any, Sequence
-
-from executorch.exir import schema
+from typing import Any, Mapping, Sequence
 
 from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.files import check_writable, staged
-from torchtrt_executorch.runtime.arenas import SharedState
-from torchtrt_executorch.runtime.calling import CallLock
-from torchtrt_executorch.runtime.delegates import Payload
+from torchtrt_executorch.runtime.binding import Surroundings
+from torchtrt_executorch.runtime.calling import Calls, without_modes
+from torchtrt_executorch.runtime.delegates import StandIns, digest, inputs_of
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.files import ProgramFile, Source, read_program
+from torchtrt_executorch.runtime.memory import SharedState
 from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.placement import Placement
-from torchtrt_executorch.runtime.stand_ins import StandIns
+from torchtrt_executorch.runtime.plan import NEEDS_SHARED_STREAM, Plan
+from torchtrt_executorch.runtime.plan_reader import read_plans
+from torchtrt_executorch.runtime.reading.files import (
+    ProgramFile,
+    Source,
+    read_program,
+)
 from torchtrt_executorch.runtime.stats import Recorder, Stats
-from torchtrt_executorch.runtime.streams import NEEDS_SHARED_STREAM, Running
+from torchtrt_executorch.runtime.streams import Running
 from torchtrt_executorch.stand_ins import find
 from torchtrt_executorch.stand_ins.file import StandInFile, write
 
@@ -30,28 +35,18 @@ class Program:
     def __init__(
         self,
         file: ProgramFile,
-        placement: Placement,
-        stand_ins: StandIns,
+        plans: Mapping[str, Plan],
+        surroundings: Surroundings,
         cuda_graphs: bool,
     ) -> None:
-        self._cuda_graphs = cuda_graphs
         self._file = file
-        self._placement = placement
-        self._stand_ins = stand_ins
-        self._recorder = Recorder()
+        self._plans = plans
+        self._surroundings = surroundings
+        self._cuda_graphs = cuda_graphs
         self._lock = threading.Lock()
         self._methods: dict[str, Method] = {}
-        self._plans: dict[str, schema.ExecutionPlan] = {}
-        if not file.program.execution_plan:
-            raise ProgramError("the program has no methods")
-        for plan in file.program.execution_plan:
-            if plan.name is None or plan.name in self._plans:
-                raise ProgramError(
-                    f"a method name is missing or repeated: {plan.name!r}"
-                )
-            self._plans[plan.name] = plan
-        self._shared = SharedState(file.program.execution_plan)
-        self._calls = CallLock()
+        self._shared = SharedState(plans.values())
+        self._calls = Calls()
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -69,16 +64,16 @@ class Program:
             )
         with self._lock:
             if name not in self._methods:
-                self._methods[name] = Method(
+                make = functools.partial(
+                    Method,
                     self._plans[name],
                     self._file,
-                    self._placement,
-                    self._recorder,
-                    self._stand_ins,
+                    self._surroundings,
                     self._shared,
-                    self._calls if self._shared.arenas else CallLock(),
+                    self._calls if self._shared.arenas else Calls(),
                     self._cuda_graphs,
                 )
+                self._methods[name] = without_modes(make)
             return self._methods[name]
 
     def run(self, *inputs: Any) -> tuple[Any, ...]:
@@ -88,7 +83,7 @@ class Program:
 
     def stats(self) -> Stats:
         """What the program did since it was loaded."""
-        return self._recorder.snapshot()
+        return self._surroundings.recorder.snapshot()
 
 
 def load(
@@ -124,18 +119,21 @@ def load(
     be read.
     """
     file = read_program(path_or_bytes, data_files)
+    plans = read_plans(file, inputs_of)
     emulated = emulation_enabled() if emulated_engines is None else emulated_engines
-    given = None if stand_ins is None else _stand_ins_for(file, stand_ins)
+    given = None if stand_ins is None else _stand_ins_for(plans, stand_ins)
     if ordered_streams is not None and not simulate_devices:
         raise ValueError(
             "ordered_streams is for a simulation: give simulate_devices=True as well; delegates "
             "otherwise run on one stream"
         )
     if ordered_streams is None:
-        ordered_streams = not simulate_devices or _needs_shared_stream(file)
+        ordered_streams = not simulate_devices or _needs_shared_stream(plans)
     running = None if ordered_streams else Running()
-    placement = Placement(simulate_devices, running)
-    return Program(file, placement, StandIns(emulated, given), cuda_graphs)
+    surroundings = Surroundings(
+        Placement(simulate_devices, running), Recorder(), StandIns(emulated, given)
+    )
+    return Program(file, plans, surroundings, cuda_graphs)
 
 
 def save_stand_ins(
@@ -152,9 +150,10 @@ def save_stand_ins(
     if a file can't be read or written.
     """
     target = check_writable(path)
+    plans = read_plans(read_program(program, data_files), inputs_of)
     kept = {
         payload: stand_in
-        for payload in _payloads(read_program(program, data_files))
+        for payload in _payloads(plans)
         if (stand_in := find(payload)) is not None
     }
     if not kept:
@@ -166,30 +165,27 @@ def save_stand_ins(
         write(folder / target.name, kept)
 
 
-def _needs_shared_stream(file: ProgramFile) -> bool:
+def _needs_shared_stream(plans: Mapping[str, Plan]) -> bool:
     """Whether a delegate says so, in the compile spec that the device pass writes."""
     return any(
-        spec.key == NEEDS_SHARED_STREAM
-        for plan in file.program.execution_plan
-        for delegate in plan.delegates
-        for spec in delegate.compile_specs
+        NEEDS_SHARED_STREAM in payload.compile_specs
+        for plan in plans.values()
+        for payload in plan.delegates
     )
 
 
-def _stand_ins_for(file: ProgramFile, path: str | os.PathLike[str]) -> StandInFile:
+def _stand_ins_for(
+    plans: Mapping[str, Plan], path: str | os.PathLike[str]
+) -> StandInFile:
     try:
         given = StandInFile(path)
-        given.check(_payloads(file))
+        given.check(_payloads(plans))
     except ValueError as error:
         raise ProgramError(str(error)) from error
     return given
 
 
-def _payloads(file: ProgramFile) -> set[str]:
+def _payloads(plans: Mapping[str, Plan]) -> set[str]:
     """The digests of the payloads that can have stand-ins."""
-    digests = (
-        Payload.of(file, plan, index).digest()
-        for plan in file.program.execution_plan
-        for index in range(len(plan.delegates))
-    )
+    digests = (digest(payload) for plan in plans.values() for payload in plan.delegates)
     return {payload for payload in digests if payload is not None}

@@ -9,7 +9,7 @@ from typing import Mapping, Sequence
 
 import torch
 
-from torchtrt_executorch.runtime.steps import Kind, Step
+from torchtrt_executorch.runtime.plan import Kind, Operation
 
 
 @dataclass(frozen=True)
@@ -62,23 +62,22 @@ class Stats:
 
 
 class Tally:
-    """How often a method ran, and its steps.
+    """How often a method ran, and its operations.
 
     Only a call of the method writes to it, and those don't overlap: no lock is taken.
 
     Attributes:
-        calls: Calls that ran each step once.
+        calls: Calls that ran each operation once.
     """
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, operations: Sequence[Operation]) -> None:
         self.calls = 0
-        # Not the steps: the delegates that they run keep the recorder, which keeps this.
-        self._steps = [(step.kind, step.name) for step in steps]
+        self._operations = operations
         self._branching = 0
-        self._runs = [0] * len(steps)
+        self._runs = [0] * len(operations)
 
     def add(self, runs: Sequence[int]) -> None:
-        """Count a call that ran each step as often as ``runs`` says."""
+        """Count a call that ran each operation as often as ``runs`` says."""
         self._branching += 1
         self._runs = [old + new for old, new in zip(self._runs, runs, strict=True)]
 
@@ -88,11 +87,11 @@ class Tally:
         return self.calls + self._branching
 
     def of(self, kind: Kind) -> Counter[str]:
-        """How often the steps of one kind ran, by name."""
+        """How often the operations of one kind ran, by name."""
         counts: Counter[str] = Counter()
-        for (of, name), runs in zip(self._steps, self._runs, strict=True):
-            if of is kind and runs + self.calls:
-                counts[name] += runs + self.calls
+        for each, runs in zip(self._operations, self._runs, strict=True):
+            if each.kind is kind and runs + self.calls:
+                counts[each.name] += runs + self.calls
         return counts
 
 
@@ -134,9 +133,9 @@ class Recorder:
         self._stand_ins: set[str] = set()
         self._payloads: dict[str, str] = {}
 
-    def tally(self, method: str, steps: Sequence[Step]) -> Tally:
+    def tally(self, method: str, operations: Sequence[Operation]) -> Tally:
         """Return a method's own counts, which are added to those of the program."""
-        tally = Tally(steps)
+        tally = Tally(operations)
         with self._lock:
             self._tallies.append((method, tally))
         return tally

@@ -16,10 +16,6 @@ import torch
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value
 
-#: Key of the compile spec by which the device pass has a delegate say that its program needs a host
-#: which runs all delegates on one stream.
-NEEDS_SHARED_STREAM = "needs_shared_stream"
-
 
 @dataclass(frozen=True)
 class Span:

@@ -14,28 +14,33 @@ from torchtrt_executorch.runtime.layout import CPU, TensorLayout
 
 @dataclass(eq=False)
 class Value:
-    """One slot of a method's value table.
+    """One slot of a method, and what is in it now.
 
     ``data`` is a ``torch.Tensor``, ``int``, ``float``, ``bool``, ``str``, ``None``, a list of
-    ``bool`` or ``float``, or a :class:`Boxed` list. ``layout`` is set for tensors. ``device`` is
-    where a tensor lives now; ``label`` is where its metadata says that it does, None where it has no
-    say. A tensor is ``planned`` into an arena, or ``constant``; it is ``initialized`` if the file has
-    bytes for it. Planned memory may be ``pinned``: what the GPU copies from and to by itself. It is
-    ``fixed`` if ``data`` is the same tensor in every call, at most of another shape.
+    ``bool`` or ``float``, or a :class:`Boxed` list.
 
-    One that is neither planned nor constant may hold None until it is given memory, or takes a
-    tensor: ``memory`` is where it then is. It is ``lone`` if one delegate writes it, and none but
-    delegates read it: it may have other memory in every call.
+    Attributes:
+        index: The slot's; -1 for none of a program's.
+        layout: Of a tensor.
+        device: Where a tensor lives now.
+        label: Where its metadata says that it does, None where that has no say.
+        planned, constant: Whether it is a tensor in an arena, or one that is in the file alone. One that
+            is neither may hold None until it is given memory, or takes a tensor.
+        pinned: Whether it is planned where a GPU copies from and to by itself.
+        fixed: Whether ``data`` is the same object in every call, a tensor at most of another shape.
+        lone: Whether one delegate writes it, and none but delegates read it, so that it may have other
+            memory in every call.
+        memory: Where the memory of a tensor is.
     """
 
     name: str
     data: Any = None
     layout: TensorLayout | None = None
+    index: int = -1
     device: torch.device = CPU
     label: torch.device | None = CPU
-    constant: bool = False
     planned: bool = False
-    initialized: bool = False
+    constant: bool = False
     pinned: bool = False
     fixed: bool = False
     lone: bool = False

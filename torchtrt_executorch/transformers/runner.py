@@ -48,7 +48,7 @@ def _files_of(program: Any) -> tuple[Any, list[Any]] | None:
 def _missing_backends(program: Any) -> set[str]:
     from executorch.runtime import Runtime
 
-    from torchtrt_executorch.runtime.files import read_program
+    from torchtrt_executorch.runtime.reading.files import read_program
 
     wanted = {
         delegate.id

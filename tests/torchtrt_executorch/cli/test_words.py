@@ -63,6 +63,7 @@ def test_every_error_speaks_of_options() -> None:
             "TORCHTRT_EMULATE=1",
             "Allow it with --emulated-engines, or TORCHTRT_EMULATE=1",
         ),
+        ("name the stand-ins (stand_ins=FILE)", "name the stand-ins (--stand-ins)"),
         ("an input has 3 rows", "an input has 3 rows"),
     ],
 )  # fmt: skip

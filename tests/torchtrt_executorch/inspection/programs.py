@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.export import export
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.runtime.files import read_program
+from torchtrt_executorch.runtime.reading.files import read_program
 
 from ...loading import load_benchmark
 

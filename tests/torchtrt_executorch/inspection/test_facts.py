@@ -55,7 +55,7 @@ def test_what_crosses_is_what_the_runtime_copies() -> None:
     assert not any(each.staged for each in method.crossings)
 
 
-class _Adds:
+class _Adds(runtime.Delegate):
     """What an addition's delegate does; of one input it adds a row of the other's kind."""
 
     def __init__(self, context: runtime.DelegateContext) -> None:

@@ -8,8 +8,11 @@ import pytest
 import torch
 from executorch.exir import schema
 
-from torchtrt_executorch.runtime.delegates.tensorrt_arguments import Arguments
-from torchtrt_executorch.runtime.delegates.tensorrt_context import Binding, Context
+from torchtrt_executorch.runtime.delegates.tensorrt_context import (
+    Arguments,
+    Binding,
+    Context,
+)
 from torchtrt_executorch.runtime.layout import CPU, TensorLayout
 from torchtrt_executorch.runtime.values import Value
 

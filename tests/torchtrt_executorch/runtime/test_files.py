@@ -16,7 +16,7 @@ from executorch.exir._serialize._program import deserialize_pte_binary
 from torch.export import export
 
 from torchtrt_executorch.runtime import InputError, ProgramError, load
-from torchtrt_executorch.runtime.files import read_data, read_program
+from torchtrt_executorch.runtime.reading.files import read_data, read_program
 
 from . import programs
 
@@ -225,7 +225,7 @@ def test_the_file_is_not_written_to(tmp_path: Path) -> None:
 
 def test_schema_fields_are_executorch_s() -> None:
     """A field that a later executorch appends is noticed here."""
-    from torchtrt_executorch.runtime.pte_schema import PROGRAM
+    from torchtrt_executorch.runtime.reading.schemas import PROGRAM
 
     for table, slots in PROGRAM.items():
         names = {field.name for field in fields(table)}

@@ -21,6 +21,7 @@ from torch import nn
 from torch.export import Dim, export
 
 from torchtrt_executorch.runtime import (
+    Delegate,
     InputError,
     InstructionError,
     Program,
@@ -459,7 +460,7 @@ def test_a_delegate_has_to_return_something(args: list[int]) -> None:
 
 
 def test_a_registered_backend_runs() -> None:
-    class Halves:
+    class Halves(Delegate):
         def execute(self, args: Any) -> None:
             args[-1].write(torch.full((3, 4), 0.5))
 
@@ -490,7 +491,7 @@ def test_a_registered_backend_is_bound_once(
 ) -> None:
     bound: list[Any] = []
 
-    class Sums:
+    class Sums(Delegate):
         def __init__(self, context: Any) -> None:
             self.makes_results = makes_results
 

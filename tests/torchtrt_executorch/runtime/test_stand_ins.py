@@ -28,7 +28,7 @@ from torchtrt_executorch.cli import app
 from torchtrt_executorch.emulation.payload import MAGIC
 from torchtrt_executorch.emulation.payload import load as load_payload
 from torchtrt_executorch.runtime import ProgramError, load, save_stand_ins
-from torchtrt_executorch.runtime.files import read_program
+from torchtrt_executorch.runtime.reading.files import read_program
 from torchtrt_executorch.stand_ins import StandIn, digest
 from torchtrt_executorch.stand_ins.file import StandInFile, write
 

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app
-from torchtrt_executorch.runtime import DeviceError, load, register_backend
+from torchtrt_executorch.runtime import Delegate, DeviceError, load, register_backend
 
 from ...loading import load_benchmark, load_file
 from . import programs as runtime_programs
@@ -130,7 +130,7 @@ def test_benchmark_programs_are_in_order(index, backend):
     )
 
 
-class _Nothing:
+class _Nothing(Delegate):
     """A delegate whose results don't matter."""
 
     def execute(self, args):

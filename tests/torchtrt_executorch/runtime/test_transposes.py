@@ -45,12 +45,10 @@ def _check(
 
 def _views(method: Method) -> int:
     """How many transpositions are views of constants."""
-    constants = {
-        value.data.data_ptr() for value in method._table.values if value.constant
-    }
+    constants = {value.data.data_ptr() for value in method._values if value.constant}
     return sum(
         value.planned and value.data.data_ptr() in constants
-        for value in method._table.values
+        for value in method._values
         if value.layout is not None
     )
 

@@ -6,107 +6,57 @@ import functools
 import logging
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Callable, Mapping, Protocol, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
-from executorch.exir import schema
 
+from torchtrt_executorch import stand_ins
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.files import NamedData, ProgramFile
+from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.placement import Placement
-from torchtrt_executorch.runtime.stand_ins import StandIns
+from torchtrt_executorch.runtime.plan import Payload
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value
-from torchtrt_executorch.stand_ins import StandIn, digest
+from torchtrt_executorch.stand_ins import Buffer, StandIn
+from torchtrt_executorch.stand_ins.file import StandInFile
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
-
-class Delegate(Protocol):
-    """A loaded payload.
-
-    One that has a method ``bind``, from ``args`` to what runs on them, needs no ``execute``: it is asked
-    when the program is loaded, and what can be made or checked once is made there.
-    One whose attribute ``makes_results`` is true gives its outputs their memory (:meth:`Value.take`),
-    so they needn't have any before.
-
-    A class that has a static method ``parts``, from a :class:`Payload` to the buffers that it
-    consists of, has stand-ins (:mod:`torchtrt_executorch.stand_ins`).
-
-    ``execute`` reads its inputs from the first of ``args`` and writes its outputs to the last ones
-    (:meth:`Value.write`). Calls of one delegate never overlap. A tensor's ``device`` says where it
-    lives, which is what a delegate goes by; ``data`` may be host memory standing in for it. When a
-    delegate is bound, inputs of the method and tensors without planned memory hold None; in a call an
-    input may be the caller's own tensor, whose shape and place aren't to be changed.
-    """
-
-    def execute(self, args: Sequence[Value]) -> None: ...
+#: What makes one call.
+Run = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Payload:
-    """What a program holds for one delegate."""
+class StandIns:
+    """What a program's delegates may run in the place of their payloads.
 
-    backend_id: str
-    name: str
-    payload: memoryview
-    compile_specs: Mapping[str, bytes]
-    named_data: Mapping[str, NamedData]
+    Attributes:
+        emulated: Whether the programs in emulated engines may be loaded.
+        file: Stand-ins that the user has given, beside those that this process keeps.
+    """
 
-    @classmethod
-    def of(cls, file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Payload:
-        """The payload of delegate ``index`` of a method. ``ProgramError`` if it isn't there."""
-        if not 0 <= index < len(plan.delegates):
-            raise ProgramError(f"calls delegate {index} of {len(plan.delegates)}")
-        delegate = plan.delegates[index]
-        backend_id = delegate.id or ""
-        return cls(
-            backend_id=backend_id,
-            name=f"{plan.name}/{index} ({backend_id})",
-            payload=file.delegate_blob(delegate),
-            compile_specs={
-                spec.key or "": bytes(spec.value) for spec in delegate.compile_specs
-            },
-            named_data=file.named_data,
-        )
+    emulated: bool = False
+    file: StandInFile | None = None
 
-    def data(self, key: str) -> memoryview:
-        """Named data of the program or of its data files. ``ProgramError`` if it isn't there."""
-        if key not in self.named_data:
-            raise ProgramError(
-                f"{self.name} needs the named data {key!r}, which is neither in the program nor "
-                "in the given data files; pass the .ptd that was saved beside the .pte as "
-                "data_files=[...]"
-            )
-        return self.named_data[key].data
+    def find(self, payload: str) -> StandIn | None:
+        """Return the stand-in for a payload, by its digest, with state of its own; None without.
 
-    def target_device(self, default: str) -> torch.device:
-        """The device of the compile spec ``target_device``, or ``default``."""
-        text = self.compile_specs.get("target_device", default.encode())
+        Raises ``ProgramError`` for one that is damaged.
+        """
         try:
-            device = torch.device(text.decode().strip().lower())
-        except (RuntimeError, UnicodeDecodeError):
-            raise ProgramError(
-                f"{self.name}: target_device {text!r} is no device"
-            ) from None
-        return (
-            device
-            if device.type == "cpu"
-            else torch.device(device.type, device.index or 0)
-        )
-
-    def digest(self) -> str | None:
-        """What a stand-in is found by; None if those of this backend have none."""
-        parts = getattr(_backend(self.backend_id), "parts", None)
-        return None if parts is None else digest(*parts(self))
+            given = None if self.file is None else self.file.find(payload)
+        except ValueError as error:
+            raise ProgramError(str(error)) from error
+        found = given or stand_ins.find(payload)
+        return None if found is None else found.instance()
 
 
 @dataclass(frozen=True)
 class DelegateContext(Payload):
     """What a backend is given to load one delegate.
 
-    ``num_inputs`` is read off the program (what is written before it is read is an output); a
-    backend whose payload knows better goes by that.
+    ``num_inputs`` is what the payload says, or is read off the program (what is written before it is
+    read is an output).
     """
 
     args: Sequence[Value]
@@ -121,7 +71,7 @@ class DelegateContext(Payload):
         It is reported: in the program's :class:`~torchtrt_executorch.runtime.stats.Stats`, and by
         a warning. ``ProgramError`` if it is damaged.
         """
-        payload = self.digest() if self.placement.stands_in else None
+        payload = digest(self) if self.placement.stands_in else None
         found = None if payload is None else self.stand_ins.find(payload)
         if found is not None:
             self.recorder.stood_in(self.name)
@@ -130,6 +80,101 @@ class DelegateContext(Payload):
                 self.name,
             )
         return found
+
+
+class Delegate:
+    """A loaded payload. A subclass has ``execute``, or ``bind``; all else has a default.
+
+    A call reads its inputs from the first of its arguments and writes its outputs to the last ones
+    (:meth:`Value.write`). Calls of one delegate never overlap. A tensor's ``device`` says where it
+    lives, which is what a delegate goes by; ``data`` may be host memory standing in for it. In a call
+    an input may be the caller's own tensor, whose shape and place aren't to be changed.
+
+    Attributes:
+        device: Where it works.
+        makes_results: Whether it gives its outputs their memory (:meth:`Value.take`), so that they
+            needn't have any before.
+    """
+
+    device: torch.device = CPU
+    makes_results: bool = False
+
+    def execute(self, args: Sequence[Value]) -> None:
+        """Run on ``args``."""
+        raise NotImplementedError("a delegate has to have execute, or bind")
+
+    def bind(self, args: Sequence[Value]) -> Run:
+        """What runs on ``args``, whose ``data`` may be another one each time.
+
+        It is asked once, when a method is loaded: what can be made or checked once is made here.
+        Inputs of the method and tensors without planned memory hold None then.
+        """
+        return functools.partial(self.execute, args)
+
+    def clone(self, context: DelegateContext) -> Delegate:
+        """Another one, to be run beside it, which may share what neither writes to."""
+        return load_delegate(context)
+
+    def not_capturable(self, args: Sequence[Value]) -> str | None:
+        """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
+        return "it is none of a GPU's that says it can be captured"
+
+    @staticmethod
+    def inputs_of(payload: Payload) -> int | None:
+        """How many inputs a payload takes, if its bytes tell."""
+        return None
+
+    @staticmethod
+    def parts(payload: Payload) -> tuple[Buffer, ...] | None:
+        """The buffers that stand-ins are found by; None for a backend that has none."""
+        return None
+
+
+@dataclass(frozen=True)
+class DelegateCall:
+    """A delegate and what it is handed, of which the first ``num_inputs`` are read.
+
+    Attributes:
+        run: Makes the call.
+    """
+
+    name: str
+    delegate: Delegate
+    args: Sequence[Value]
+    num_inputs: int
+    run: Run
+
+
+class Absent:
+    """Writes zeros for the outputs of a payload that needs what this machine doesn't have.
+
+    Raises ``ProgramError`` outside of a simulation: results would be silently wrong. Inside of one
+    the program's :class:`~torchtrt_executorch.runtime.stats.Stats` name the delegate under
+    ``not_run``, and a warning says so.
+    """
+
+    def __init__(self, context: DelegateContext, needs: str) -> None:
+        if not context.placement.simulate:
+            raise ProgramError(
+                f"{context.name} needs {needs}; name the stand-ins that were saved beside the "
+                "program (stand_ins=FILE) to run those, or load it with simulate_devices=True to "
+                "check its devices without running this delegate"
+            )
+        context.recorder.absent(context.name)
+        logger.warning(
+            "%s needs %s: the simulation returns zeros for its outputs",
+            context.name,
+            needs,
+        )
+
+    def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
+        """What writes the zeros."""
+
+        def run() -> None:
+            for output in outputs:
+                output.tensor.zero_()
+
+        return run
 
 
 Backend = Callable[[DelegateContext], Delegate]
@@ -146,7 +191,10 @@ _registered: dict[str, Backend] = {}
 
 
 def register_backend(backend_id: str, backend: Backend | None) -> None:
-    """Load delegates of ``backend_id`` with ``backend``; ``None`` takes a registration back."""
+    """Load delegates of ``backend_id`` with ``backend``, a subclass of :class:`Delegate` as a rule.
+
+    ``None`` takes a registration back.
+    """
     if backend is None:
         _registered.pop(backend_id, None)
     else:
@@ -155,52 +203,29 @@ def register_backend(backend_id: str, backend: Backend | None) -> None:
 
 def load_delegate(context: DelegateContext) -> Delegate:
     """Load one delegate. Raises ``ProgramError`` if nothing here runs its backend."""
-    return _backend(context.backend_id)(context)
-
-
-def bind_delegate(delegate: Delegate, args: Sequence[Value]) -> Callable[[], None]:
-    """What runs ``delegate`` on ``args``, whose ``data`` may be another one each time."""
-    bind = getattr(delegate, "bind", None)
-    if bind is None:
-        return functools.partial(delegate.execute, args)
-    bound: Callable[[], None] = bind(args)
-    return bound
-
-
-def clone_delegate(loaded: Delegate | None, context: DelegateContext) -> Delegate:
-    """Load a delegate, sharing what it can with one that is ``loaded``, to be run beside it.
-
-    A delegate says how by a method ``clone``, which takes the context and returns the other one.
-    """
-    clone = getattr(loaded, "clone", None)
-    if clone is None:
-        return load_delegate(context)
-    made: Delegate = clone(context)
+    made: object = _backend(context.backend_id)(context)
+    if not isinstance(made, Delegate):
+        raise ProgramError(
+            f"what is registered for {context.backend_id!r} makes a {type(made).__name__}, which is "
+            "no torchtrt_executorch.runtime.Delegate: derive it from that"
+        )
     return made
 
 
-def uses_gpu(plan: schema.ExecutionPlan) -> bool:
-    """Whether a method has delegates of the backends that work on a GPU."""
-    return any(delegate.id in _OWN for delegate in plan.delegates)
+def inputs_of(payload: Payload) -> int | None:
+    """How many inputs a payload takes, if its backend can tell by its bytes."""
+    return _asked(payload, Delegate.inputs_of.__name__)
 
 
-def _backend(backend_id: str) -> Backend:
-    if backend_id in _registered:
-        return _registered[backend_id]
-    module, _, name = _OWN.get(backend_id, _OTHER).partition(":")
-    backend: Backend = getattr(import_module(module), name)
-    return backend
+def digest(payload: Payload) -> str | None:
+    """What a stand-in is found by; None if those of this backend have none."""
+    parts = _asked(payload, Delegate.parts.__name__)
+    return None if parts is None else stand_ins.digest(*parts)
 
 
-def count_inputs(args: Sequence[Value], written: set[int]) -> int:
-    """How many of a delegate's arguments are inputs: outputs come last, not written by anyone yet.
-
-    ``written`` has the ``id`` of every value that is written before the call, or holds state.
-    """
-    count = len(args)
-    while count and id(args[count - 1]) not in written:
-        count -= 1
-    return count
+def uses_gpu(payloads: Iterable[Payload]) -> bool:
+    """Whether there are delegates of the backends that work on a GPU."""
+    return any(payload.backend_id in _OWN for payload in payloads)
 
 
 def on_host(args: Sequence[Value]) -> str | None:
@@ -209,3 +234,17 @@ def on_host(args: Sequence[Value]) -> str | None:
         if value.planned and value.device.type == "cpu":
             return f"{value.name} lives in host memory"
     return None
+
+
+def _asked(payload: Payload, what: str) -> Any:
+    # What is registered may be a function.
+    answer = getattr(_backend(payload.backend_id), what, None)
+    return None if answer is None else answer(payload)
+
+
+def _backend(backend_id: str) -> Backend:
+    if backend_id in _registered:
+        return _registered[backend_id]
+    module, _, name = _OWN.get(backend_id, _OTHER).partition(":")
+    backend: Backend = getattr(import_module(module), name)
+    return backend

@@ -12,10 +12,15 @@ from typing import Any, Callable, Sequence
 import torch
 
 from torchtrt_executorch.cuda_library import capabilities
-from torchtrt_executorch.runtime.delegates import DelegateContext, Payload, on_host
-from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
+from torchtrt_executorch.runtime.delegates import (
+    Absent,
+    Delegate,
+    DelegateContext,
+    on_host,
+)
 from torchtrt_executorch.runtime.devices import current_on, is_current
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.plan import Payload
 from torchtrt_executorch.runtime.stats import Traffic
 from torchtrt_executorch.runtime.values import Value
 
@@ -23,7 +28,7 @@ from torchtrt_executorch.runtime.values import Value
 ALIGNMENT = 16
 
 
-class AotiDelegate:
+class AotiDelegate(Delegate):
     """One AOTInductor library and its weights, on ``target_device``: ``cuda:0`` unless it is given.
 
     Takes tensors on that device alone: copies are the program's to make. Loading it executes native
@@ -34,13 +39,13 @@ class AotiDelegate:
     def __init__(self, context: DelegateContext) -> None:
         self._name = context.name
         self.device = context.target_device("cuda:0")
-        self.num_inputs = context.num_inputs
+        self._num_inputs = context.num_inputs
         self._staging = context.recorder.staging(self._name)
         library, weights = _blobs(context)
         if gpus := capabilities(library):
             built_by = f"AOTInductor for {', '.join(gpus)}"
             context.recorder.loaded(self._name, built_by)
-        self._absent: AbsentPayload | None = None
+        self._absent: Absent | None = None
         self._compute: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
         stands_in = self.device.type == "cuda" and context.placement.stands_in
         stand_in = context.stand_in() if stands_in else None
@@ -49,7 +54,7 @@ class AotiDelegate:
         if stand_in is not None:
             self._compute = stand_in
         elif stands_in:
-            self._absent = AbsentPayload(context, "a CUDA device")
+            self._absent = Absent(context, "a CUDA device")
         else:
             runner = _load(context.name, library, weights, self.device)
             on_gpu = self.device.type == "cuda"
@@ -63,7 +68,7 @@ class AotiDelegate:
 
     def bind(self, args: Sequence[Value]) -> Callable[[], None]:
         """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's device."""
-        inputs, outputs = args[: self.num_inputs], args[self.num_inputs :]
+        inputs, outputs = args[: self._num_inputs], args[self._num_inputs :]
         tensors = [value for value in args if value.layout is not None]
         device = self.device
         absent = self._absent

@@ -19,7 +19,7 @@ from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.tensor import make_allocation_info, scalar_type_enum
 
-from torchtrt_executorch.runtime.delegates import DelegateContext
+from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value
 
@@ -28,7 +28,7 @@ _ALIGNMENT = 16
 _WIDEST = 16
 
 
-class ExecuTorchDelegate:
+class ExecuTorchDelegate(Delegate):
     """A delegate of a backend that the installed ``executorch`` was built with, as XNNPACK.
 
     Raises ``ProgramError`` if it wasn't, or if the backend refuses the payload. Works on host

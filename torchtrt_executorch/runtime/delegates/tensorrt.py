@@ -1,6 +1,6 @@
 """The TensorRT delegate, and its device-handling contract (pytorch/TensorRT#4328).
 
-The contract stands at :meth:`TensorRTDelegate.execute`: where a tensor lives decides, not its
+The contract stands at :meth:`TensorRTDelegate.bind`: where a tensor lives decides, not its
 ahead-of-time label, so host inputs are served; the delegate stages by itself, with no device-copy
 operators; and the device baked into the engine decides which GPU runs it.
 """
@@ -19,11 +19,16 @@ from torchtrt_executorch.engine_blob import (
 )
 from torchtrt_executorch.host.builder import TENSORRT
 from torchtrt_executorch.plans import origin
-from torchtrt_executorch.runtime.delegates import DelegateContext, Payload, on_host
-from torchtrt_executorch.runtime.delegates.absent import AbsentPayload
+from torchtrt_executorch.runtime.delegates import (
+    Absent,
+    Delegate,
+    DelegateContext,
+    on_host,
+)
 from torchtrt_executorch.runtime.delegates.tensorrt_engine import TensorRTEngine
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.layout import CPU
+from torchtrt_executorch.runtime.plan import Payload
 from torchtrt_executorch.runtime.stats import Traffic
 from torchtrt_executorch.runtime.values import Value
 from torchtrt_executorch.stand_ins import StandIn
@@ -31,7 +36,7 @@ from torchtrt_executorch.stand_ins import StandIn
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
 
-class TensorRTDelegate:
+class TensorRTDelegate(Delegate):
     """One TensorRT engine, real or emulated.
 
     Raises ``ProgramError`` for a blob that isn't one, whose bindings aren't the program's, or that
@@ -47,7 +52,7 @@ class TensorRTDelegate:
         context.recorder.loaded(self._name, origin(engine).text)
         self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
         self._outputs = [b.name for b in metadata.io_bindings if not b.is_input]
-        self.num_inputs = len(self._inputs)
+        self._num_inputs = len(self._inputs)
         if len(context.args) != len(metadata.io_bindings):
             raise ProgramError(
                 f"{self._name}: the engine has {len(metadata.io_bindings)} bindings, but the "
@@ -60,7 +65,7 @@ class TensorRTDelegate:
                 f"{self._name}: the engine's GPU {metadata.device_id} is none that torch can name"
             )
         self._memory = context.placement.memory(self.device)
-        self._engine: TensorRTEngine | StandInEngine | AbsentPayload
+        self._engine: TensorRTEngine | EngineInPyTorch | Absent
         if loaded is not None and isinstance(loaded._engine, TensorRTEngine):
             self._engine = loaded._engine.clone()
         else:
@@ -71,12 +76,21 @@ class TensorRTDelegate:
         self.makes_results = real is not None
 
     @staticmethod
+    def inputs_of(payload: Payload) -> int | None:
+        """As many as the engine has; None for a damaged blob."""
+        try:
+            _, metadata = deserialize_engine(payload.payload)
+        except ValueError:
+            return None
+        return sum(binding.is_input for binding in metadata.io_bindings)
+
+    @staticmethod
     def parts(payload: Payload) -> tuple[memoryview]:
         """What stand-ins are found by: the serialized engine, without its metadata."""
         engine, _ = _engine(payload)
         return (engine,)
 
-    def clone(self, context: DelegateContext) -> TensorRTDelegate:
+    def clone(self, context: DelegateContext) -> Delegate:
         """Another one, with the same engine and a context of its own."""
         return TensorRTDelegate(context, self)
 
@@ -86,7 +100,7 @@ class TensorRTDelegate:
         A tensor on the engine's GPU is bound as it is; one in host memory is staged, counted, and
         logged once. Raises ``DeviceError`` for one on another GPU.
         """
-        inputs, outputs = args[: self.num_inputs], args[self.num_inputs :]
+        inputs, outputs = args[: self._num_inputs], args[self._num_inputs :]
         for value in args:
             if value.layout is None:
                 raise ProgramError(f"{self._name} is handed {value.name}, not a tensor")
@@ -180,7 +194,7 @@ def _load(
     metadata: TensorRTBlobMetadata,
     device: torch.device,
     memory: torch.device,
-) -> TensorRTEngine | StandInEngine | AbsentPayload:
+) -> TensorRTEngine | EngineInPyTorch | Absent:
     if emulated.is_emulated(engine):
         if not context.stand_ins.emulated:
             raise ProgramError(
@@ -190,23 +204,23 @@ def _load(
             )
         try:
             program = emulated.load(engine)
-            return StandInEngine(context.name, program, metadata, memory)
+            return EngineInPyTorch(context.name, program, metadata, memory)
         except ValueError as error:
             raise ProgramError(f"{context.name}: {error}") from error
     stand_in = context.stand_in()
     if stand_in is not None:
-        return StandInEngine(context.name, stand_in, metadata, memory)
+        return EngineInPyTorch(context.name, stand_in, metadata, memory)
     if context.placement.stands_in:
         built_by = origin(engine)
         product = TENSORRT if built_by.builder is None else built_by.builder
-        return AbsentPayload(
+        return Absent(
             context,
-            f"a CUDA device and {product.name} for its engine, by {built_by.text},",
+            f"a CUDA device and {product.name} for its engine, by {built_by.text}",
         )
     return TensorRTEngine(context.name, engine, metadata, device, context.args)
 
 
-class StandInEngine:
+class EngineInPyTorch:
     """The partition's own program, run by PyTorch: an emulated engine, or a stand-in for a real one.
 
     Like an engine it is bound by name: the delegate's arguments are in the blob's order. Raises

@@ -9,15 +9,15 @@ import torch
 
 from torchtrt_executorch.engine_blob import TensorRTBlobMetadata
 from torchtrt_executorch.plans import origin
-from torchtrt_executorch.runtime.delegates.tensorrt_arguments import Arguments
-from torchtrt_executorch.runtime.delegates.tensorrt_checks import check_bindings
 from torchtrt_executorch.runtime.delegates.tensorrt_context import (
     ALIGNMENT,
+    Arguments,
     Binding,
     Context,
 )
 from torchtrt_executorch.runtime.delegates.tensorrt_library import (
     Log,
+    check_bindings,
     deserialized,
     tensorrt_for,
 )

@@ -43,7 +43,7 @@ Kind = Any
 Schema = Mapping[type, Mapping[str, Kind]]
 
 
-class Decoder:
+class _Reader:
     """Reads tables of ``schema`` out of ``data``; everything is bounded by the buffer's size."""
 
     def __init__(self, schema: Schema, data: memoryview) -> None:
@@ -188,7 +188,7 @@ def decode(schema: Schema, table: type[T], identifier: bytes, data: memoryview) 
 
     Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` for any buffer that isn't one.
     """
-    return Decoder(schema, data).root(table, identifier)
+    return _Reader(schema, data).root(table, identifier)
 
 
 __all__: Sequence[str] = ("BYTES", "STRING", "Enum", "Union", "decode")

@@ -19,9 +19,9 @@ from executorch.exir import schema
 from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
 
 from torchtrt_executorch.overlay.served import load_alone
-from torchtrt_executorch.runtime import ptd_schema, pte_schema
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.flatbuffer import decode
+from torchtrt_executorch.runtime.reading import schemas
+from torchtrt_executorch.runtime.reading.flatbuffer import decode
 
 load_alone("executorch.exir.program._external_data")
 
@@ -169,7 +169,7 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
     data = _map(source)
     flatbuffer, base, size = _split_pte(data)
     program = decode(
-        pte_schema.PROGRAM, schema.Program, pte_schema.IDENTIFIER, flatbuffer
+        schemas.PROGRAM, schema.Program, schemas.PROGRAM_IDENTIFIER, flatbuffer
     )
     segments = _segments(data, base, size, program.segments)
     named: dict[str, NamedData] = {}
@@ -227,7 +227,10 @@ def read_data(source: Source) -> dict[str, NamedData]:
         raise ProgramError("the .ptd file is truncated")
     # Offsets inside of the FlatBuffer count from the start of the file, over the header.
     file = decode(
-        ptd_schema.FLAT_TENSOR, FlatTensor, ptd_schema.IDENTIFIER, data[: offset + size]
+        schemas.FLAT_TENSOR,
+        FlatTensor,
+        schemas.FLAT_TENSOR_IDENTIFIER,
+        data[: offset + size],
     )
     if file.version != 0:
         raise ProgramError(

@@ -1,4 +1,4 @@
-"""The tables of ``program.fbs``, slot by slot, over ExecuTorch's own dataclasses.
+"""The tables of ``program.fbs`` and ``flat_tensor.fbs``, slot by slot, over ExecuTorch's dataclasses.
 
 ExecuTorch appends fields and never renumbers them, so one table serves every release: a field that
 a file doesn't have decodes to its default. The tests hold this against ExecuTorch's own reader.
@@ -9,11 +9,21 @@ from __future__ import annotations
 from executorch.exir import schema as s
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.scalar_type import ScalarType
+from executorch.exir.tensor_layout import TensorLayout
+from executorch.extension.flat_tensor.serialize import flat_tensor_schema as ptd
 
-from torchtrt_executorch.runtime.flatbuffer import BYTES, STRING, Enum, Schema, Union
+from torchtrt_executorch.runtime.reading.flatbuffer import (
+    BYTES,
+    STRING,
+    Enum,
+    Schema,
+    Union,
+)
 
 #: ``file_identifier`` of ``program.fbs``, the same from executorch 1.3 to 1.5.
-IDENTIFIER = b"ET12"
+PROGRAM_IDENTIFIER = b"ET12"
+#: ``file_identifier`` of ``flat_tensor.fbs``, of ``.ptd`` files, the same from executorch 1.3 to 1.5.
+FLAT_TENSOR_IDENTIFIER = b"FT01"
 
 _DEVICE = {"device_type": Enum("b", s.DeviceType), "device_index": "b"}
 
@@ -131,5 +141,24 @@ PROGRAM: Schema = {
         "fully_qualified_name": STRING,
         "location": Enum("b", s.TensorDataLocation),
         **_DEVICE,
+    },
+}
+
+FLAT_TENSOR: Schema = {
+    ptd.FlatTensor: {
+        "version": "I",
+        "segments": [ptd.DataSegment],
+        "named_data": [ptd.NamedData],
+    },
+    ptd.DataSegment: {"offset": "Q", "size": "Q"},
+    ptd.NamedData: {
+        "key": STRING,
+        "segment_index": "I",
+        "tensor_layout": TensorLayout,
+    },
+    TensorLayout: {
+        "scalar_type": Enum("b", ScalarType),
+        "sizes": ["i"],
+        "dim_order": ["B"],
     },
 }

@@ -1,0 +1,235 @@
+"""The memory of a method: its arenas, its constants, and the values that are views into them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Callable, Iterable, Iterator
+
+import numpy
+import numpy.typing
+import torch
+
+from torchtrt_executorch.runtime.analysis import Transposed, Uses
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.layout import TensorLayout
+from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.plan import Place, Plan, Slot, Stored
+from torchtrt_executorch.runtime.reading.files import ProgramFile
+from torchtrt_executorch.runtime.values import Boxed, Value
+
+logger = logging.getLogger("torchtrt_executorch.runtime")
+
+#: Where ``MemoryPlanningPass(share_mutable_buffers=True)`` puts the state: behind the activations.
+_STATE_ARENA = 2
+
+#: Larger arenas of host memory are left to the system to page: what it can't is taken from everybody.
+MAX_PINNED = 256 * 2**20
+
+Buffers = dict[tuple[int, torch.device], torch.Tensor]
+
+
+class SharedState:
+    """The arena that the methods of a program have in common, if it was planned so.
+
+    That is an arena of host memory behind the one for activations, and the last, of one size in all
+    methods that have it: ``MemoryPlanningPass(share_mutable_buffers=True)`` makes no others.
+
+    Attributes:
+        arenas: Their numbers; empty if nothing is shared.
+        buffers: Their memory.
+        initialized: The places of the tensors that have their first values.
+    """
+
+    def __init__(self, plans: Iterable[Plan]) -> None:
+        plans = list(plans)
+        sizes = {
+            tuple(arena.nbytes for arena in plan.arenas[_STATE_ARENA:])
+            for plan in plans
+            if len(plan.arenas) > _STATE_ARENA
+        }
+        several = len(plans) > 1 and not any(plan.places_devices for plan in plans)
+        one = len(sizes) == 1 and len(next(iter(sizes))) == 1
+        self.arenas = frozenset({_STATE_ARENA} if several and one else ())
+        self.buffers: Buffers = {}
+        self.initialized: set[tuple[int, int]] = set()
+
+    def is_new(self, where: Place) -> bool:
+        """Whether a tensor is to be given its first value; no longer, once it was asked."""
+        key = where.arena, where.start
+        new = where.arena not in self.arenas or key not in self.initialized
+        self.initialized.add(key)
+        return new
+
+
+class Values:
+    """The values of one method, by their index: ``values[3]``.
+
+    Planned memory is zeroed, as ExecuTorch's Python runtime has it. Tensors that the plan lets share
+    bytes share them here, so aliasing and reuse are the plan's.
+
+    Args:
+        views: What is a view of a constant in the place of planned memory.
+        pinned: Whether host memory is to be in pages that a GPU can copy from and to by itself, where
+            such memory is to be had.
+        twin: The same method's, whose constants these are to hold, too.
+
+    Raises:
+        ProgramError: The file doesn't have what they begin with, or there is no memory for them.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        uses: Uses,
+        file: ProgramFile,
+        placement: Placement,
+        shared: SharedState,
+        views: Iterable[Transposed] = (),
+        pinned: bool = False,
+        twin: Values | None = None,
+    ) -> None:
+        self._plan = plan
+        self._uses = uses
+        self._file = file
+        self._placement = placement
+        self._shared = shared
+        self._pinned = pinned
+        self._buffers: Buffers = {}
+        self._all = [Value(slot.name, index=slot.index) for slot in plan.slots]
+        for slot in plan.slots:
+            self._fill(self._all[slot.index], slot, twin)
+        for view in views:
+            constant = self._all[view.constant].tensor
+            self._all[view.copy].data = constant.permute(view.dims)
+
+    def __getitem__(self, index: int) -> Value:
+        return self._all[index]
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._all)
+
+    def at(self, indices: Iterable[int]) -> list[Value]:
+        """Several of them."""
+        return [self._all[index] for index in indices]
+
+    def memory(self) -> list[torch.Tensor]:
+        """What holds the tensors that outlive a call: arenas, those of several methods included, and
+        constants."""
+        constants = [value.data for value in self._all if value.constant]
+        return [*self._buffers.values(), *self._shared.buffers.values(), *constants]
+
+    def renewals(self) -> dict[int, Callable[[], None]]:
+        """What gives memory, for one call, to each tensor that has none and is no input."""
+        inputs = {*self._plan.inputs}
+        return {
+            slot.index: self._all[slot.index].renewal()
+            for slot in self._plan.slots
+            if slot.free and slot.index not in inputs
+        }
+
+    def _fill(self, value: Value, slot: Slot, twin: Values | None) -> None:
+        value.fixed = slot.index not in self._uses.moving
+        value.data = slot.literal
+        if slot.items is not None:
+            value.data = Boxed([i if i is None else self._all[i] for i in slot.items])
+        layout = slot.layout
+        if layout is None:
+            return
+        value.layout, value.label, value.device = layout, slot.label, layout.device
+        value.lone = slot.index in self._uses.lone
+        value.memory = self._placement.memory(layout.device)
+        value.planned, value.constant = slot.planned, slot.constant
+        if slot.place is not None:
+            value.data = self._view(slot.place, layout)
+            value.pinned = self._pinned and value.data.is_cpu and value.data.is_pinned()
+            if slot.stored is not None and self._shared.is_new(slot.place):
+                value.data.copy_(_stored(self._file, slot.stored, layout))
+        elif slot.stored is not None and twin is not None:
+            value.data = twin[slot.index].data
+        elif slot.stored is not None:
+            value.data = _stored(self._file, slot.stored, layout).to(value.memory)
+
+    def _view(self, where: Place, layout: TensorLayout) -> torch.Tensor:
+        """The planned bytes of a tensor, at its largest shape."""
+        itemsize = layout.dtype.itemsize
+        return (
+            self._buffer(where)[where.start : where.end]
+            .view(layout.dtype)
+            .as_strided(
+                layout.sizes, layout.strides(layout.sizes), where.start // itemsize
+            )
+        )
+
+    def _buffer(self, where: Place) -> torch.Tensor:
+        device = self._placement.memory(where.device)
+        key = where.arena, device
+        shared = where.arena in self._shared.arenas
+        buffers = self._shared.buffers if shared else self._buffers
+        if key not in buffers:
+            size = self._plan.arenas[where.arena].nbytes
+            pinned = self._pinned and size <= MAX_PINNED
+            buffers[key] = _zeros(size, device, where.arena, pinned)
+        return buffers[key]
+
+
+def _stored(file: ProgramFile, stored: Stored, layout: TensorLayout) -> torch.Tensor:
+    """The bytes that the file has for a tensor, as a tensor on the host."""
+    if stored.key is not None:
+        data = _external(file, stored.key, layout)
+    elif stored.segment is None:
+        data = file.constant(stored.index)
+    else:
+        data = file.initial_state(stored.segment, stored.index)
+    if len(data) < layout.nbytes:
+        raise ProgramError(
+            f"{layout.name} needs {layout.nbytes} bytes of data and the file has {len(data)}"
+        )
+    if layout.nbytes == 0:
+        return torch.empty(layout.sizes, dtype=layout.dtype)
+    flat = torch.frombuffer(data, dtype=torch.uint8, count=layout.nbytes)
+    if flat.data_ptr() % layout.dtype.itemsize:
+        flat = flat.clone()
+    strides = layout.strides(layout.sizes)
+    return flat.view(layout.dtype).as_strided(layout.sizes, strides)
+
+
+def _external(file: ProgramFile, key: str, layout: TensorLayout) -> memoryview:
+    if not key or key not in file.named_data:
+        raise ProgramError(
+            f"{layout.name} is stored outside of the program and not in the given data files; "
+            "pass the .ptd that was saved beside the .pte as data_files=[...]"
+        )
+    found = file.named_data[key]
+    declared = found.layout
+    if declared is not None:
+        layout.check_stored(declared)
+    return found.data
+
+
+def _zeros(
+    size: int, device: torch.device, memory_id: int, pinned: bool
+) -> torch.Tensor:
+    try:
+        if device.type == "cpu":
+            # numpy's memory can't be resized: a kernel that outgrows the arena is an error.
+            # An array of no bytes has no stride either, and couldn't be viewed as another dtype.
+            return torch.from_numpy(_host_zeros(max(size, 1), pinned))
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+    except (MemoryError, ValueError, RuntimeError) as error:
+        raise ProgramError(
+            f"arena {memory_id} wants {size} bytes on {device}: {error}"
+        ) from None
+
+
+def _host_zeros(size: int, pinned: bool) -> numpy.typing.NDArray[numpy.uint8]:
+    if pinned:
+        try:
+            return torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
+        except RuntimeError as error:
+            logger.warning(
+                "%d bytes of host memory can't be pinned, so copies to and from the GPU take "
+                "longer: %s",
+                size,
+                error,
+            )
+    return numpy.zeros(size, dtype=numpy.uint8)

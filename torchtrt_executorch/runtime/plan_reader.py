@@ -1,0 +1,394 @@
+"""Read a method's plan: every index is checked, and what each operation reads and writes is found."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Callable, Iterable, Sequence
+
+import torch
+from executorch.exir import schema
+
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.layout import CPU, device_of, read_layout
+from torchtrt_executorch.runtime.plan import (
+    FROM_DEVICE,
+    TO_DEVICE,
+    VIEW,
+    Arena,
+    Kind,
+    Operation,
+    Payload,
+    Place,
+    Plan,
+    Slot,
+    Stored,
+)
+from torchtrt_executorch.runtime.reading.files import ProgramFile
+
+#: From a payload to how many inputs it takes, if its bytes tell.
+InputsOf = Callable[[Payload], "int | None"]
+
+#: Lists are taken apart where they are used; more than this is no exporter's doing.
+_MOST_USES = 20_000_000
+
+_KINDS: dict[type, str] = {
+    schema.Null: "none",
+    schema.Int: "int",
+    schema.Bool: "bool",
+    schema.Double: "float",
+    schema.String: "string",
+    schema.IntList: "int list",
+    schema.BoolList: "bool list",
+    schema.DoubleList: "float list",
+    schema.TensorList: "tensor list",
+    schema.OptionalTensorList: "tensor list",
+}
+#: Writes its first argument, and is followed by no result.
+_COPY_INDEX = "executorch_prim::et_copy_index.tensor"
+
+
+def read_plans(file: ProgramFile, inputs_of: InputsOf) -> dict[str, Plan]:
+    """The methods of a program, by name. Raises ``ProgramError`` for what refers to nothing."""
+    if not file.program.execution_plan:
+        raise ProgramError("the program has no methods")
+    plans: dict[str, Plan] = {}
+    for plan in file.program.execution_plan:
+        if plan.name is None or plan.name in plans:
+            raise ProgramError(f"a method name is missing or repeated: {plan.name!r}")
+        plans[plan.name] = _Reader(file, plan, inputs_of).read()
+    return plans
+
+
+class _Reader:
+    """One method being read."""
+
+    def __init__(
+        self, file: ProgramFile, plan: schema.ExecutionPlan, inputs_of: InputsOf
+    ) -> None:
+        self._plan = plan
+        self._inputs_of = inputs_of
+        self._uses_left = _MOST_USES
+        self._devices = {
+            entry.buffer_idx: device_of(entry.device_type, entry.device_index)
+            for entry in plan.non_const_buffer_device or ()
+        }
+        self._delegates = [
+            _payload(file, plan, index) for index in range(len(plan.delegates))
+        ]
+        self._slots = [self._slot(i, each.val) for i, each in enumerate(plan.values)]
+        self._operators = [_operator(each) for each in plan.operators]
+        self._written = _Written(self._slots)
+        self._counts: dict[tuple[int, int], int] = {}
+
+    def read(self) -> Plan:
+        plan = self._plan
+        if len(plan.chains) > 1:
+            raise ProgramError("plans of more than one chain are not supported")
+        calls = [i.instr_args for chain in plan.chains for i in chain.instructions]
+        inputs = tuple(self._index(each, "an input") for each in plan.inputs)
+        outputs = tuple(self._index(each, "an output") for each in plan.outputs)
+        self._written.mark(inputs)
+        operations = []
+        for step in (self._buffers, self._operation):
+            for index, call in enumerate(calls):
+                try:
+                    found = step(call, len(calls))
+                except ProgramError as error:
+                    where = f"{plan.name}: instruction {index}"
+                    raise type(error)(f"{where}: {error}") from error
+                if found is not None:
+                    operations.append(found)
+        meta = plan.container_meta_type
+        return Plan(
+            name=plan.name,
+            slots=self._slots,
+            operations=operations,
+            inputs=inputs,
+            outputs=outputs,
+            delegates=self._delegates,
+            arenas=[
+                Arena(index, self._devices.get(index, CPU), size)
+                for index, size in enumerate(plan.non_const_buffer_sizes)
+            ],
+            places_devices=bool(self._devices),
+            input_tree=(meta.encoded_inp_str if meta else None) or "",
+        )
+
+    def _slot(self, index: int, val: Any) -> Slot:
+        name = f"value {index}"
+        if isinstance(val, schema.Tensor):
+            return self._tensor(index, name, val)
+        if type(val) not in _KINDS:
+            raise ProgramError(f"{name} is of the unknown kind {type(val).__name__}")
+        literal: Any = None
+        items: tuple[int | None, ...] | None = None
+        if isinstance(val, schema.Int):
+            literal = val.int_val
+        elif isinstance(val, schema.Bool):
+            literal = val.bool_val
+        elif isinstance(val, schema.Double):
+            literal = float(val.double_val)
+        elif isinstance(val, schema.String):
+            literal = val.string_val or ""
+        elif isinstance(val, (schema.BoolList, schema.DoubleList)):
+            literal = list(val.items)
+        elif not isinstance(val, schema.Null):
+            optional = isinstance(val, schema.OptionalTensorList)
+            items = tuple(
+                None if optional and i == -1 else self._index(i, name)
+                for i in val.items
+            )
+        return Slot(index, _KINDS[type(val)], name, literal=literal, items=items)
+
+    def _tensor(self, index: int, name: str, tensor: schema.Tensor) -> Slot:
+        extra, where = tensor.extra_tensor_info, tensor.allocation_info
+        qualified = (extra.fully_qualified_name or "") if extra else ""
+        if qualified:
+            name = f"{name} ({qualified})"
+        label = device_of(extra.device_type, extra.device_index) if extra else CPU
+        device, says = label, True
+        if where is not None:
+            # Before executorch 1.4, and without device planning, all that is planned is the host's.
+            device = self._devices.get(where.memory_id, CPU)
+            says = bool(self._devices)
+        layout = read_layout(tensor, name, device)
+        stored: Stored | None = None
+        if extra is not None and extra.location is schema.TensorDataLocation.EXTERNAL:
+            stored = Stored(key=extra.fully_qualified_name or "")
+        elif tensor.data_buffer_idx and where is None:
+            stored = Stored(index=tensor.data_buffer_idx)
+        elif tensor.data_buffer_idx:
+            segment = extra.mutable_data_segments_idx if extra else 0
+            stored = Stored(index=tensor.data_buffer_idx, segment=segment)
+        place = None if where is None else self._place(name, where, layout)
+        return Slot(
+            index,
+            "tensor",
+            name,
+            qualified,
+            layout=layout,
+            label=label if says else None,
+            place=place,
+            stored=stored,
+        )
+
+    def _place(self, name: str, where: schema.AllocationDetails, layout: Any) -> Place:
+        """The planned bytes of a tensor, which are its arena's."""
+        sizes, arena = self._plan.non_const_buffer_sizes, where.memory_id
+        start, end = where.memory_offset, where.memory_offset + layout.nbytes
+        if not 0 < arena < len(sizes):
+            raise ProgramError(f"{name} is planned into arena {arena} of {len(sizes)}")
+        if end > sizes[arena]:
+            raise ProgramError(
+                f"{name} is planned into bytes {start} to {end} of arena {arena}, which has "
+                f"{sizes[arena]} bytes"
+            )
+        if start % layout.dtype.itemsize:
+            raise ProgramError(
+                f"{name} is planned at byte {start}, unaligned for {layout.dtype}"
+            )
+        return Place(arena, layout.device, start, end)
+
+    def _buffers(self, call: object, _: int) -> None:
+        """Note what ``aten::copy_`` writes back: it is read before it is written."""
+        if not isinstance(call, schema.KernelCall) or not call.args:
+            return
+        if self._operator(call.op_index) == "aten::copy_":
+            self._written.mark([self._index(call.args[0], "a copy")])
+
+    def _operation(self, call: object, count: int) -> Operation:
+        if isinstance(call, schema.KernelCall):
+            return self._kernel(call)
+        if isinstance(call, schema.DelegateCall):
+            return self._delegate(call)
+        if isinstance(call, schema.MoveCall):
+            source = self._index(call.move_from, "a move")
+            target = self._index(call.move_to, "a move")
+            both = source, target
+            self._written.by([source], [target])
+            return Operation(
+                Kind.MOVE, Kind.MOVE.value, both, both[:1], both[1:], both[1:], both
+            )
+        if isinstance(call, schema.JumpFalseCall):
+            to = call.destination_instruction
+            if not 0 <= to <= count:
+                raise ProgramError(f"jumps to instruction {to} of {count}")
+            asked = (self._index(call.cond_value_index, "a jump"),)
+            return Operation(Kind.JUMP, Kind.JUMP.value, asked, asked, destination=to)
+        if isinstance(call, schema.FreeCall):
+            freed = (self._index(call.value_index, "a free"),)
+            gone = freed if self._slots[freed[0]].free else ()
+            return Operation(Kind.FREE, Kind.FREE.value, freed, (), freed, gone)
+        raise ProgramError(f"is of the unknown kind {type(call).__name__}")
+
+    def _kernel(self, call: schema.KernelCall) -> Operation:
+        name = self._operator(call.op_index)
+        args = tuple(self._index(each, "an argument") for each in call.args)
+        if not args:
+            raise ProgramError(f"{name} is given no values")
+        if name == _COPY_INDEX:
+            reads, writes = self._leaves(args), self._leaves(args[:1])
+            self._written.by(reads, writes)
+            return Operation(Kind.KERNEL, name, args, reads, writes)
+        # The last argument is what the kernel returns: its outputs once more, or something else.
+        *given, returned = args
+        outs, results = _outputs(name), self._leaves([returned])
+        if outs is None and "out" in name.rpartition(".")[2]:
+            outs = [i for i, v in enumerate(given) if {*self._leaves([v])} & {*results}]
+        written = [given[i] for i in outs or () if i < len(given)]
+        writes = self._leaves([*written, returned])
+        reads = self._leaves(given)
+        if "out" in name.rpartition(".")[2]:  # else in place: what it writes it reads
+            reads = tuple(v for v in reads if v not in {*writes})
+        new = not outs or not {*results} <= {*self._leaves(given)}
+        lends = (args[0], returned) if name == VIEW else ()
+        self._written.by(reads, writes)
+        return Operation(
+            Kind.KERNEL, name, args, reads, writes, (returned,) if new else (), lends
+        )
+
+    def _delegate(self, call: schema.DelegateCall) -> Operation:
+        index = call.delegate_index
+        if not 0 <= index < len(self._delegates):
+            raise ProgramError(f"calls delegate {index} of {len(self._delegates)}")
+        payload = self._delegates[index]
+        args = tuple(self._index(each, "an argument") for each in call.args)
+        key = index, len(args)
+        if key not in self._counts:
+            told = self._inputs_of(payload)
+            known = told is not None and told <= len(args)
+            self._counts[key] = told if known else self._written.count_inputs(args)  # type: ignore[assignment]
+        count = self._counts[key]
+        reads, writes = self._leaves(args[:count]), self._leaves(args[count:])
+        self._written.by(reads, writes)
+        return Operation(
+            Kind.DELEGATE,
+            payload.name,
+            args,
+            reads,
+            writes,
+            delegate=index,
+            inputs=count,
+        )
+
+    def _operator(self, index: int) -> str:
+        if not 0 <= index < len(self._operators):
+            raise ProgramError(f"calls operator {index} of {len(self._operators)}")
+        return self._operators[index]
+
+    def _leaves(self, indices: Sequence[int]) -> tuple[int, ...]:
+        """Values, lists of values taken apart, each once."""
+        found: dict[int, None] = {}
+        for index in indices:
+            items = self._slots[index].items
+            inside = (index,) if items is None else items
+            self._uses_left -= len(inside)
+            if self._uses_left < 0:
+                raise ProgramError(
+                    "instructions use the same lists over and over; no ExecuTorch exporter "
+                    "writes that"
+                )
+            found.update((each, None) for each in inside if each is not None)
+        return tuple(found)
+
+    def _index(self, index: int, what: str) -> int:
+        count = len(self._plan.values)
+        if not 0 <= index < count:
+            raise ProgramError(
+                f"{what} refers to value {index} of {count}, which does not exist"
+            )
+        return index
+
+
+class _Written:
+    """What has been written so far, to tell a delegate's outputs from its inputs.
+
+    Outputs come last. ExecuTorch's emitter makes their values when it comes to the delegate: they are
+    numbered one after the other, and nobody has written them. A view that was planned away looks like
+    one; but somebody has written its bytes under another name, and nobody has read them since.
+    """
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._known = {s.index for s in slots if s.layout is None or s.stored}
+        #: By planned bytes that were written, whether they were read since.
+        self._places: dict[Place, bool] = {}
+
+    def mark(self, indices: Iterable[int]) -> None:
+        """Note values that are written, or hold state."""
+        for index in indices:
+            self._known.add(index)
+            place = self._slots[index].place
+            if place is not None:
+                self._places.pop(place, None)  # the last one written comes last
+                self._places[place] = False
+
+    def by(self, reads: Sequence[int], writes: Sequence[int]) -> None:
+        """Note what an operation does."""
+        for index in reads:
+            place = self._slots[index].place
+            if place in self._places:
+                self._places[place] = True
+        self.mark(writes)
+
+    def count_inputs(self, args: Sequence[int]) -> int:
+        """How many of a delegate's arguments are inputs."""
+        count = len(args)
+        while count and args[count - 1] not in self._known:
+            follows = count == len(args) or args[count - 1] == args[count] - 1
+            if not follows or (count < len(args) and self._waiting(args[count - 1])):
+                break
+            count -= 1
+        return count
+
+    def _waiting(self, index: int) -> bool:
+        """Whether exactly these bytes were written, and not read since nor written in part."""
+        place = self._slots[index].place
+        if place is None or self._places.get(place, True):
+            return False
+        for other in reversed(self._places):
+            if other == place:
+                return True
+            if other.overlaps(place):
+                return False
+        return False
+
+
+def _payload(file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Payload:
+    delegate = plan.delegates[index]
+    backend_id = delegate.id or ""
+    return Payload(
+        backend_id=backend_id,
+        name=f"{plan.name}/{index} ({backend_id})",
+        payload=file.delegate_blob(delegate),
+        compile_specs={
+            spec.key or "": bytes(spec.value) for spec in delegate.compile_specs
+        },
+        named_data=file.named_data,
+    )
+
+
+def _operator(operator: schema.Operator) -> str:
+    # The prims' default overload is written out, torch's is left empty.
+    name = operator.name or ""
+    return f"{name}.{operator.overload}" if operator.overload else name
+
+
+@lru_cache(maxsize=4096)
+def _outputs(name: str) -> Sequence[int] | None:
+    """Which arguments an operator writes to, by torch's schema of it; None if it has none here."""
+    if name in (TO_DEVICE, FROM_DEVICE):
+        return (1,)
+    operator, _, overload = name.partition(".")
+    try:
+        schemas = torch._C._jit_get_schemas_for_operator(operator)
+    except RuntimeError:  # no operator could be called that
+        return None
+    for known in schemas:
+        if known.overload_name == overload:
+            return tuple(
+                index
+                for index, argument in enumerate(known.arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            )
+    return None
