@@ -38,18 +38,13 @@ BINDINGS_CLASSES = (
 )
 
 
-class TensorRTUnavailableError(Exception):
+class TensorRTUnavailableError(OSError):
     """This host can't build or run TensorRT engines.
 
-    Not a ``RuntimeError``: upstream's ``torch.compile`` backend takes one as a failed build of
-    one engine, and goes on in PyTorch.
-
-    Attributes:
-        about_host: No other program and no other partition would fare better, so that nothing
-            falls back from it.
+    An ``OSError``, which is about the machine: no other program and no other partition would fare
+    better, so that nothing falls back from it. Not a ``RuntimeError``: upstream's ``torch.compile``
+    backend takes one as a failed build of one engine, and goes on in PyTorch.
     """
-
-    about_host = True
 
     def __init__(self) -> None:
         missing = []
@@ -66,7 +61,7 @@ class TensorRTUnavailableError(Exception):
         )
 
 
-class NeedsGpuError(TensorRTUnavailableError, AttributeError):
+class NeedsGpuError(AttributeError):
     """What was asked for takes a GPU that engines run on; building them may not.
 
     An ``AttributeError`` for those who ask an engine what it has.
@@ -80,8 +75,7 @@ class NeedsGpuError(TensorRTUnavailableError, AttributeError):
         ways = "do it there"
         if not builder.needs_gpu:
             ways += ", or build the engine in this process, which then keeps a stand-in for it"
-        Exception.__init__(
-            self,
+        super().__init__(
             f"{what} takes a GPU that {builder.name} supports, and this host has none: {ways}",
         )
 

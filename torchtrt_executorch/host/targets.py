@@ -20,10 +20,10 @@ from torchtrt_executorch.host.described_gpu import VARIABLE, described_gpus, is_
 _MEMBER = re.compile(r"SM(?P<capability>\d+)")
 
 
-class UntargetableGpuError(Exception):
+class UntargetableGpuError(OSError):
     """TensorRT-RTX can't build for the GPU that is here, or for one that is described.
 
-    Not a ``RuntimeError``: upstream's ``torch.compile`` backend takes one as a failed build of
+    An ``OSError``, which is about the machine. Not a ``RuntimeError``: upstream's ``torch.compile`` backend takes one as a failed build of
     one engine, and goes on in PyTorch.
     """
 

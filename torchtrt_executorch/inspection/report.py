@@ -21,6 +21,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from torchtrt_executorch.engine_blob import deserialize_engine
+from torchtrt_executorch.engines_built import operators_of
 from torchtrt_executorch.inspection.facts import HOST, Delegate
 from torchtrt_executorch.inspection.payloads import delegate_facts
 from torchtrt_executorch.inspection.words import payload as payload_in_words
@@ -28,8 +29,8 @@ from torchtrt_executorch.inspection.words import short
 from torchtrt_executorch.runtime.plan import Payload
 from torchtrt_executorch.runtime.reading.files import NamedData
 
-#: The module that knows what TensorRT took, where torch_tensorrt has compiled anything.
-_WHEREABOUTS = "torch_tensorrt.dynamo._whereabouts"
+#: The module that reads why an operator is in no engine, where torch_tensorrt has compiled anything.
+_NOTES = "torch_tensorrt.dynamo._notes"
 
 
 @dataclass(frozen=True)
@@ -176,14 +177,11 @@ def _inside(
     lowered: LoweredBackendModule, known: Delegate
 ) -> Mapping[tuple[str, str], int] | None:
     if known.owner == "tensorrt":
-        whereabouts = sys.modules.get(_WHEREABOUTS)
-        if whereabouts is None or known.damaged:
+        if known.damaged:
             return None
         plan, _ = deserialize_engine(memoryview(lowered.processed_bytes))
-        taken = whereabouts.operators_of(plan)
-        if taken is None:
-            return None
-        return {(name.removeprefix("torch.ops."), ""): n for name, n in taken.items()}
+        taken = operators_of(plan)
+        return None if taken is None else {(name, ""): n for name, n in taken.items()}
     original = lowered.original_module.graph_module
     return Counter((_name(node), _noted(node)) for node, _ in _nodes(original))
 
@@ -220,11 +218,8 @@ def _reason(node: Node) -> str:
 
 def _noted(node: Node) -> str:
     """Why TensorRT hasn't a node; empty if it was never asked, or not in this process."""
-    whereabouts = sys.modules.get(_WHEREABOUTS)
-    if whereabouts is None:
-        return ""
-    custom = node.meta.get("custom") or {}
-    return str(custom.get(whereabouts.WHY_IN_PYTORCH, ""))
+    notes = sys.modules.get(_NOTES)
+    return "" if notes is None else notes.note_of(node, notes.WHY_IN_PYTORCH) or ""
 
 
 def _depends_on_data(node: Node) -> bool:

@@ -16,8 +16,9 @@ from typing import Any, Callable
 
 from torch.fx import GraphModule, Node
 from torch.fx.node import Target
-from torch_tensorrt.dynamo._build_fallback import compile_what_builds
 from torch_tensorrt.dynamo._executorch_target import check
+from torch_tensorrt.dynamo._fallback import compile_graph
+from torch_tensorrt.dynamo._refusals import RefusedError
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
@@ -133,7 +134,7 @@ def compile_routed(
             _described(output_allocator_nodes(call.arguments["gm"])),
         )
     if routed.executorch_build_fallback and not routed.dryrun:
-        return compile_what_builds(compile_module, call)
+        return compile_graph(compile_module, call)
     return compile_module(*call.args, **call.kwargs)
 
 
@@ -149,38 +150,30 @@ def convert_guarded(
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``convert_module``.
 
     Raises:
-        AllocatorNeededError: The engine would need an output allocator.
+        RefusedError: The engine would need an output allocator.
     """
     call = inspect.signature(convert_module).bind(*args, **kwargs)
     call.apply_defaults()
     module, settings = call.arguments["module"], call.arguments["settings"]
     if not settings.target_executorch:
         return convert_module(*args, **kwargs)
-    name, nodes = call.arguments["name"], output_allocator_nodes(module)
-    if nodes:
-        cause = f"the converters selected for {_described(nodes)}"
-        raise AllocatorNeededError(name, cause, nodes)
+    if nodes := output_allocator_nodes(module):
+        raise _allocator_needed(nodes, call.arguments["name"])
     engine = convert_module(*args, **kwargs)
     if engine.requires_output_allocator:
         nodes = [node for node in module.graph.nodes if node.op.startswith("call_")]
-        cause = f"the converter of one of {_described(nodes)}"
-        raise AllocatorNeededError(name, cause, nodes)
+        raise _allocator_needed(nodes, call.arguments["name"])
     return engine
 
 
-class AllocatorNeededError(RuntimeError):
-    """An engine would need an output allocator in spite of the routing.
-
-    Attributes:
-        nodes: The names of the nodes that may be why.
-    """
-
-    def __init__(self, engine: str, cause: str, nodes: Iterable[Node]) -> None:
-        super().__init__(
-            f"target_executorch=True, but {cause} in the engine {engine!r} needs an output "
-            "allocator, which ExecuTorch can't give it. Add the operator to torch_executed_ops"
-        )
-        self.nodes = [node.name for node in nodes]
+def _allocator_needed(nodes: Iterable[Node], partition: str) -> RefusedError:
+    refusal = RefusedError(
+        "target_executorch=True",
+        "the converter of one of them needs an output allocator, which ExecuTorch can't give",
+        nodes,
+    )
+    refusal.partition = partition
+    return refusal
 
 
 def _name(target: Target) -> str:

@@ -13,8 +13,6 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule
 from torch_tensorrt.dynamo import _allocator_routing
 from torch_tensorrt.dynamo._branches import compile_with_branches
-from torch_tensorrt.dynamo._build_fallback import convert_or_leave
-from torch_tensorrt.dynamo._build_progress import next_engine
 from torch_tensorrt.dynamo._constant_outputs import compile_with_constants
 from torch_tensorrt.dynamo._executorch_target import (
     DOC,
@@ -22,9 +20,14 @@ from torch_tensorrt.dynamo._executorch_target import (
     refuse,
     request,
 )
-from torch_tensorrt.dynamo._lowering_fallback import lower_what_lowers
-from torch_tensorrt.dynamo.conversion._refusals import convert_named
+from torch_tensorrt.dynamo._fallback import (
+    compile_program,
+    convert_once,
+    decompositions,
+)
+from torch_tensorrt.dynamo._refusals import converted
 
+from torchtrt_executorch.engines_built import next_engine, noted
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 from torchtrt_executorch.progress import as_step
 
@@ -45,8 +48,7 @@ def apply(module: ModuleType) -> None:
             cross, _for_executorch, like=undecorated(cross), doc=DOC
         ),
         convert_exported_program_to_serialized_trt_engine=wrapped(single, refuse),
-        pre_export_lowering=wrapped(module.pre_export_lowering, lower_what_lowers),
-        post_lowering=wrapped(module.post_lowering, lower_what_lowers),
+        get_decompositions=wrapped(module.get_decompositions, decompositions),
         compile_module=_inside_out(
             module.compile_module,
             compile_with_branches,
@@ -56,9 +58,10 @@ def apply(module: ModuleType) -> None:
         convert_module=_inside_out(
             module.convert_module,
             as_step(_engine),
-            convert_named,
+            noted,
+            converted,
             _allocator_routing.convert_guarded,
-            convert_or_leave,
+            convert_once,
         ),
     )
 
@@ -93,20 +96,26 @@ def _for_executorch(
     full = kwargs.get("require_full_compilation")
     check(**given, require_full_compilation=full)
     with request(**given):
-        return _named_as_given(function, args, kwargs)
+        return _named_as_given(function, args, kwargs, executorch_build_fallback)
 
 
 def _named_as_given(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    goes_on: bool,
 ) -> Any:
     """Compile; the inputs are called what they are in the program, ``input`` and ``range`` as well.
 
     A graph has no node of a builtin's name. What is called by position stays so.
     """
-    program = (
-        inspect.signature(function).bind(*args, **kwargs).arguments["exported_program"]
+    call = inspect.signature(undecorated(function)).bind(*args, **kwargs)
+    program = call.arguments["exported_program"]
+    compiled = (
+        compile_program(function, call)
+        if goes_on and not kwargs.get("dryrun")
+        else function(*args, **kwargs)
     )
-    compiled = function(*args, **kwargs)
     inputs = compiled.graph.find_nodes(op="placeholder")
     names = [
         spec.arg.name

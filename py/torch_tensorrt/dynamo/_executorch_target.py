@@ -3,7 +3,7 @@
 ``target_executorch`` keeps out of TensorRT what needs an output allocator there, and
 ``executorch_allocator_routing`` says how that is decided
 (:mod:`~torch_tensorrt.dynamo._allocator_routing`); ``executorch_build_fallback`` keeps out what
-can't be built (:mod:`~torch_tensorrt.dynamo._build_fallback`). Here is how they are spelled,
+can't be built (:mod:`~torch_tensorrt.dynamo._fallback`). Here is how they are spelled,
 checked, and carried from a public function to the settings that upstream builds.
 """
 

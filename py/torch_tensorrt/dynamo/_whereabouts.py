@@ -1,17 +1,13 @@
-"""Where operators of a compiled program run, and why, for who reports on it once it is lowered.
+"""Why operators of a compiled program run in PyTorch, for who reports on it once it is lowered.
 
-An engine no longer tells what it was built from, and a program no longer tells why an operator isn't
-in one. So that is noted when the graph is partitioned: reasons at the nodes, where exporters keep
-them; operators by the engine's digest, for as long as the process lives.
+A program no longer tells why an operator isn't in an engine. So that is noted when the graph is
+partitioned, at the nodes, where exporters keep it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import operator
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from torch.fx import GraphModule, Node
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
@@ -21,8 +17,6 @@ from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
     ConverterRegistry,
 )
-
-_operators: dict[str, Counter[str]] = {}
 
 
 def note_reasons(
@@ -63,22 +57,6 @@ def _reason(node: Node, settings: CompilationSettings) -> str:
     if node not in DYNAMO_CONVERTERS:
         return "refused by a converter's validator"
     return "too few for an engine (min_block_size)"
-
-
-def note_operators(partition: GraphModule, engine: Any) -> None:
-    """Note what an engine, a module of Torch-TensorRT's, was built from."""
-    plan = getattr(engine, "serialized_engine", None)
-    if isinstance(plan, (bytes, bytearray, memoryview)):
-        names = (
-            ConverterRegistry.qualified_name_or_str(node.target)
-            for node in operators(partition)
-        )
-        _operators[hashlib.sha256(plan).hexdigest()] = Counter(names)
-
-
-def operators_of(plan: bytes | memoryview) -> Counter[str] | None:
-    """Return the operators that an engine was built from; None if it wasn't by this process."""
-    return _operators.get(hashlib.sha256(plan).hexdigest())
 
 
 def operators(module: GraphModule) -> Iterator[Node]:

@@ -26,6 +26,7 @@ from torch_tensorrt.dynamo import _compiler
 from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
 from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
+from torch_tensorrt.dynamo._refusals import ABOUT_THE_MACHINE
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo._whereabouts import operators
 from torch_tensorrt.dynamo._writes import declared_mutations, made_functional
@@ -125,7 +126,7 @@ def compiled(
     try:
         found = _compiled(program, settings, owner)
     except Exception as error:
-        if fail_on_build_error or getattr(error, "about_host", False):
+        if fail_on_build_error or isinstance(error, ABOUT_THE_MACHINE):
             raise
         reason = (str(error).strip().splitlines() or ["no reason given"])[0]
         logger.warning(

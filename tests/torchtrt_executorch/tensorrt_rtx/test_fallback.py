@@ -21,6 +21,8 @@ from torch_tensorrt.dynamo.lowering.passes._aten_lowering_pass import (
     _aten_lowering_pass,
 )
 
+from torchtrt_executorch.runtime import load
+
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
@@ -111,11 +113,100 @@ def test_a_lowering_pass_that_trips(caplog: Any) -> None:
         raise IndexError("a pattern that it doesn't know")
 
     try:
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError):  # upstream's own
             build(Chain())
         compiled = build(Chain(), executorch_build_fallback=True)
     finally:
         ATEN_POST_LOWERING_PASSES.passes.remove(trips)
     torch.testing.assert_close(compiled(X), Chain()(X))
     assert engines(compiled)
-    assert "lowered without trips" in caplog.text
+    assert "trips (the lowering pass trips: a pattern" in caplog.text
+
+
+class Reduced(nn.Module):
+    """Upstream's decomposition of it asserts, and ExecuTorch has no kernel for it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.zeros(3, 4, dtype=torch.int64)
+        reduced = (x * 2).scatter_reduce(0, rows, x.sin(), "sum", include_self=False)
+        return reduced.relu() + 1
+
+
+def test_a_decomposition_that_trips(caplog: Any) -> None:
+    with pytest.raises(AssertionError):
+        build(Reduced())
+    compiled = build(Reduced(), executorch_build_fallback=True)
+    torch.testing.assert_close(compiled(X), Reduced()(X))
+    assert len(engines(compiled)) == 2
+    assert "aten.scatter_reduce.two (the decomposition of aten." in caplog.text
+
+
+def test_attention_is_decomposed_before_it_is_given_up(caplog: Any) -> None:
+    """Of grouped queries and a dynamic length, which TensorRT-RTX refuses in one layer."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=128,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    torch.manual_seed(0)
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = transformers.LlamaForCausalLM(config).eval()
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.model(input_ids=ids, use_cache=False).logits
+
+    model, ids = Logits(), torch.arange(8)[None]
+    length = {1: torch.export.Dim("length", min=2, max=32)}
+    program = torch.export.export(model, (ids,), dynamic_shapes={"ids": length})
+    compiled = torch_tensorrt.dynamo.compile(
+        program,
+        arg_inputs=[ids],
+        min_block_size=1,
+        target_executorch=True,
+        executorch_build_fallback=True,
+    )
+    assert len(engines(compiled)) == 2
+    (message,) = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
+    assert "scaled_dot_product_attention.default as one operator" in message
+    assert message.count("torch.ops.aten") == 1  # nothing else was given up
+    for given in (ids, torch.arange(11)[None]):
+        torch.testing.assert_close(compiled(given), model(given))
+
+
+class Numbered(nn.Module):
+    """The length is taken from a tensor in PyTorch, and read by engines around it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = (x * 2).erf().shape[0]
+        return (x.erf() * length + torch.arange(length)[:, None]).relu() * length
+
+
+def test_engines_are_given_no_numbers(raising: list[str]) -> None:
+    rows = {0: torch.export.Dim("rows", min=2, max=8)}
+    program = torch.export.export(Numbered(), (X,), dynamic_shapes={"x": rows})
+    compiled = torch_tensorrt.dynamo.compile(
+        program,
+        arg_inputs=[X],
+        min_block_size=1,
+        target_executorch=True,
+        executorch_build_fallback=True,
+    )
+    for node in compiled.graph.find_nodes(op="call_module"):
+        if node.target in engines(compiled):
+            assert all(
+                isinstance(each.meta["val"], (torch.Tensor, list)) for each in node.args
+            )
+    assert engines(compiled)
+    for given in (X, X[:2]):
+        torch.testing.assert_close(compiled(given), Numbered()(given))
+    edge = torch_tensorrt.executorch.export(compiled)
+    made = load(edge.to_executorch().buffer)
+    torch.testing.assert_close(made.run(X)[0], Numbered()(X))

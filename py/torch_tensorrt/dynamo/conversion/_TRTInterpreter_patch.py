@@ -10,11 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from torch.fx import Node
-from torch_tensorrt.dynamo.conversion._refusals import (
-    ConversionRefusedError,
-    errors_of,
-    named,
-)
+from torch_tensorrt.dynamo._refusals import RefusedError, errors_of, named
 
 
 def apply(module: ModuleType) -> None:
@@ -30,12 +26,12 @@ def apply(module: ModuleType) -> None:
     def run_named_node(self: Any, node: Node) -> Any:
         try:
             return run_node(self, node)
-        except (ConversionRefusedError, module.UnsupportedOperatorException):
+        except (RefusedError, module.UnsupportedOperatorException):
             raise
         except Exception as error:
             if node.op in ("placeholder", "get_attr", "output"):
                 raise
-            raise ConversionRefusedError([node], str(error)) from error
+            raise RefusedError("its converter", str(error), [node]) from error
 
     @functools.wraps(run)
     def run_explained(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -44,12 +40,12 @@ def apply(module: ModuleType) -> None:
         with errors_of(_LOGGER) as said:
             try:
                 return run(self, *args, **kwargs)
-            except ConversionRefusedError:
+            except RefusedError:
                 raise
             except (RuntimeError, AssertionError) as error:
-                reason = " ".join(said) or str(error)
+                reason = " ".join(dict.fromkeys(said)) or str(error)
                 nodes = [node for node in self.module.graph.nodes if named(node, said)]
-                raise ConversionRefusedError(nodes, reason) from error
+                raise RefusedError("TensorRT's builder", reason, nodes) from error
 
     kind.run, kind.run_node, kind.output = run_explained, run_named_node, output_each
 
