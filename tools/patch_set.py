@@ -59,6 +59,7 @@ TESTS = {
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "propagate-device-pass": ["tests/exir/passes"],
     "aoti-partitioner": ["tests/backends/aoti"],
+    "cuda-operators": ["tests/backends/cuda/test_operators.py"],
     "cuda-without-gpu": ["tests/backends/cuda/test_thread_scope.py"],
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import Callable, Iterator, Mapping
+from typing import Callable, Container, Iterator, Mapping, Sequence
 
 import torch
 from executorch.backends.aoti._constant_owners import (
@@ -33,11 +33,15 @@ from executorch.exir.backend.partitioner import (
     PartitionResult,
 )
 from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch._library.fake_class_registry import FakeScriptObject
 from torch.export import ExportedProgram
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
+
+WHY_NOT_DELEGATED = "executorch.why_not_delegated"
+"""In ``node.meta["custom"]``: why no delegate of an AOTInductor-driven backend has the node."""
 
 _TAG = "delegation_tag"
 
@@ -52,7 +56,8 @@ class AotiPartitioner(Partitioner):
     size of the graph. Alone it makes one partition. What stays outside: delegates of others and
     what unpacks them; control-flow operators with such a delegate in a branch, whose branches are
     partitioned instead; operators on custom objects, which no delegate can be handed; operators
-    whose output's shape depends on data, for which these backends have no kernels; assertions.
+    whose output's shape depends on data, for which these backends have no kernels; assertions; what
+    :meth:`unsupported` names.
 
     Args:
         backend_name: Name of the backend's class, ``"CudaBackend"``.
@@ -82,7 +87,8 @@ class AotiPartitioner(Partitioner):
         forget_unclaimed_symbols(exported_program)  # lowering traces each partition
         tags: dict[Node, str] = {}
         names: list[str] = []
-        graphs = list(_graphs(exported_program.graph_module))
+        refused = self._refused(exported_program.graph_module)
+        graphs = list(_graphs(exported_program.graph_module, refused))
         for graph_module, claimed in graphs:
             own = len(names)
             for nodes in convex_partitions(graph_module.graph, claimed):
@@ -94,6 +100,7 @@ class AotiPartitioner(Partitioner):
             _check(graph_module, tags)
         for graph_module, _ in graphs:
             _write(graph_module, tags)
+        self._note(refused)
         return PartitionResult(
             exported_program, dict.fromkeys(names, self.delegation_spec)
         )
@@ -111,7 +118,8 @@ class AotiPartitioner(Partitioner):
         """
         kept: dict[torch._ops.OpOverload, None] = {}
         left: set[torch._ops.OpOverload] = set()
-        for graph_module, claimed in _graphs(ep.graph_module):
+        refused = self._refused(ep.graph_module)
+        for graph_module, claimed in _graphs(ep.graph_module, refused):
             for node in graph_module.graph.nodes:
                 if not isinstance(node.target, torch._ops.OpOverload) or is_size(node):
                     continue
@@ -121,29 +129,80 @@ class AotiPartitioner(Partitioner):
                     left.add(node.target)
         return [operator for operator in kept if operator not in left], None
 
+    def unsupported(self, nodes: Sequence[Node]) -> Mapping[Node, str]:
+        """Return those of ``nodes``, calls of operators, that the backend can't compile, with reasons.
 
-def _graphs(graph_module: GraphModule) -> Iterator[tuple[GraphModule, set[Node]]]:
+        None, unless a subclass knows better.
+        """
+        return {}
+
+    def _refused(self, graph_module: GraphModule) -> Mapping[Node, str]:
+        """Return what :meth:`unsupported` names in all graphs of a program."""
+        candidates = [
+            node
+            for module in graph_module.modules()
+            if isinstance(module, GraphModule)
+            for node in module.graph.nodes
+            if _is_claimable(node, (), {}) and _is_operator(node)
+        ]
+        return self.unsupported(candidates)
+
+    def _note(self, refused: Mapping[Node, str]) -> None:
+        """Say what was left to others and why: at the nodes, for reports, and once in the log."""
+        backend = self.delegation_spec.backend_id
+        by_reason: dict[str, list[str]] = {}
+        for node, reason in refused.items():
+            noted = {WHY_NOT_DELEGATED: f"{backend}: {reason}"}
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), **noted}
+            by_reason.setdefault(reason, []).append(f"{_name(node)} (node {node})")
+        for reason, operators in by_reason.items():
+            logger.warning(
+                "%s is left to the partitioners behind %s, or to the host: %s",
+                ", ".join(operators),
+                backend,
+                reason,
+            )
+
+
+def _graphs(
+    graph_module: GraphModule, refused: Container[Node]
+) -> Iterator[tuple[GraphModule, set[Node]]]:
     """Yield each graph that is to be partitioned, outermost first, and what is claimed in it."""
     claimed: set[Node] = set()
     for node in graph_module.graph.nodes:
-        if _is_claimable(node, claimed):
+        if _is_claimable(node, claimed, refused):
             claimed.add(node)
     leave_sizes_to_host(graph_module.graph, claimed)
     yield graph_module, claimed
     for _, branch, control_flow in get_control_flow_submodules(graph_module):
         if control_flow not in claimed:
-            yield from _graphs(branch)
+            yield from _graphs(branch, refused)
 
 
-def _is_claimable(node: Node, claimed: set[Node]) -> bool:
+def _name(node: Node) -> str:
+    target = node.target
+    return str(target._op if isinstance(target, EdgeOpOverload) else target)
+
+
+def _is_operator(node: Node) -> bool:
+    return isinstance(
+        node.target, (torch._ops.OpOverload, EdgeOpOverload)
+    ) and not is_size(node)
+
+
+def _is_claimable(
+    node: Node, claimed: Container[Node], refused: Container[Node]
+) -> bool:
     if node.op != "call_function" or node.target is executorch_call_delegate:
+        return False
+    if node in refused:
         return False
     if node.target is operator.getitem:  # goes with what it unpacks
         return node.args[0] in claimed
     if has_data_dependent_shape(node) or _returns_nothing(node):
         return False
     return not any(
-        _is_custom_object(producer) or _holds_delegate(producer)
+        _is_custom_object(producer) or _holds_others(producer, refused)
         for producer in node.all_input_nodes
     )
 
@@ -158,10 +217,11 @@ def _is_custom_object(node: Node) -> bool:
     return isinstance(node.meta.get("val"), (CustomObjArgument, FakeScriptObject))
 
 
-def _holds_delegate(node: Node) -> bool:
+def _holds_others(node: Node, refused: Container[Node]) -> bool:
+    """Whether ``node`` is a branch with something in it that runs elsewhere."""
     module = _branch_module(node)
     return module is not None and any(
-        inner.target is executorch_call_delegate
+        inner.target is executorch_call_delegate or inner in refused
         for graph_module in module.modules()
         if isinstance(graph_module, GraphModule)
         for inner in graph_module.graph.nodes

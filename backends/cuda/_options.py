@@ -10,6 +10,7 @@ _OPTIONS = {
     "benchmark_epilogue_fusion": False,
     "benchmark_fusion": False,
     "loop_ordering_after_fusion": False,
+    "prologue_fusion": False,  # slower more often than not, and a constant can't be fused at all
     "shape_padding": False,
     "triton.autotune_at_compile_time": True,
     "triton.autotune_pointwise": False,

@@ -94,6 +94,24 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v)
 
 
+class Recurrent(nn.Module):
+    """Causal attention over the states of an LSTM, (batch, sequence, 32) to its 4 largest of each row.
+
+    Queries, keys and values are the pieces of one product.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(32, 32, batch_first=True)
+        self.qkv = nn.Linear(32, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pieces = self.qkv(self.lstm(x)[0]).split(32, -1)
+        q, k, v = (piece.unflatten(-1, (2, 16)).transpose(1, 2) for piece in pieces)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return y.transpose(1, 2).flatten(2).topk(4).values
+
+
 class DecoderStep(nn.Module):
     """One token (1, 1) and its position (1,), int64, to logits (1, 1000); keeps its own cache."""
 
@@ -228,6 +246,9 @@ CASES = (
     Case("triton-attention-bf16", _one(Attention), lambda: _heads(8, 8, 1024), BF16),
     Case("decoder-kv-cache", _one(DecoderStep), lambda: _steps(6)),
     Case("decoder-kv-cache-bf16", _one(DecoderStep), lambda: _steps(6), BF16),
+    Case("recurrent", _one(Recurrent), _normal((4, 12, 32))),
+    Case("recurrent-fp16", _one(Recurrent), _normal((4, 12, 32)), FP16),
+    Case("recurrent-bf16", _one(Recurrent), _normal((4, 12, 32)), BF16),
     Case("rows", _one(Rows), _normal((2048, 8192))),
     Case(
         "two-methods-bf16",

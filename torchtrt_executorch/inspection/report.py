@@ -29,8 +29,11 @@ from torchtrt_executorch.inspection.words import short
 from torchtrt_executorch.runtime.plan import Payload
 from torchtrt_executorch.runtime.reading.files import NamedData
 
-#: The module that reads why an operator is in no engine, where torch_tensorrt has compiled anything.
-_NOTES = "torch_tensorrt.dynamo._notes"
+#: The modules that know why partitioners left an operator, where they were asked, and the name of the key.
+_NOTES = {
+    "torch_tensorrt.dynamo._notes": "WHY_IN_PYTORCH",
+    "executorch.backends.aoti.aoti_partitioner": "WHY_NOT_DELEGATED",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Operators:
         backend: The backend that runs them, ``"host"`` for ExecuTorch's kernels.
         device: Where.
         count: How many.
-        reason: Why TensorRT hasn't it, where that was noted; on the host why nobody has it.
+        reason: Why TensorRT or CUDA hasn't it, where that was noted; on the host why nobody has it.
     """
 
     name: str
@@ -217,9 +220,14 @@ def _reason(node: Node) -> str:
 
 
 def _noted(node: Node) -> str:
-    """Why TensorRT hasn't a node; empty if it was never asked, or not in this process."""
-    notes = sys.modules.get(_NOTES)
-    return "" if notes is None else notes.note_of(node, notes.WHY_IN_PYTORCH) or ""
+    """Why partitioners left a node; empty if none was asked, or not in this process."""
+    custom = node.meta.get("custom") or {}
+    keys = [
+        getattr(sys.modules[module], name)
+        for module, name in _NOTES.items()
+        if module in sys.modules
+    ]
+    return "; ".join(str(custom[key]) for key in keys if custom.get(key))
 
 
 def _depends_on_data(node: Node) -> bool:

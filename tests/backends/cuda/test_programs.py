@@ -24,10 +24,11 @@ models, programs = (
     load_file(f"tests/gpu/{name}.py") for name in ("cuda_models", "cuda_programs")
 )
 
-#: One of each kind: state over several calls, sizes, convolutions, two methods, Triton's attention.
+#: One of each kind: state over several calls, sizes, an LSTM and the pieces of a product, convolutions, two methods, Triton's attention.
 NAMES = (
     "decoder-kv-cache-bf16",
     "mlp-dynamic-batch",
+    "recurrent",
     "separable-fp16",
     "two-methods-bf16",
     "triton-attention-bf16",

@@ -17,7 +17,10 @@ _AOTI_BACKEND = f"{_AOTI}.aoti_backend"
 _BACKEND_API = "executorch.exir.backend.backend_api"
 _CUDA = "executorch.backends.cuda"
 _CUDA_BACKEND = f"{_CUDA}.cuda_backend"
+_CUDA_PARTITIONER = f"{_CUDA}.cuda_partitioner"
 _PASSES = f"{EXIR}.passes"
+_TRITON = f"{_CUDA}.triton.replacement_pass"
+_VIEWS = f"{_AOTI}.passes.replace_view_copy_with_view"
 
 EXECUTORCH_PATCHES = (
     Patch(
@@ -113,6 +116,25 @@ EXECUTORCH_PATCHES = (
             f"{_AOTI}._constant_owners",
             f"{_AOTI}._convex_partitions",
             f"{_AOTI}._sizes",
+        ),
+    ),
+    Patch(
+        name="cuda-operators",
+        summary="What AOTInductor can't compile for ExecuTorch's CUDA runtime is replaced or left to others",
+        pull_request="pytorch/executorch#20077",
+        releases=EXECUTORCH,
+        upstream="has attention in bfloat16 alone, and fails on what it has no kernel for",
+        kept_because="1.5.1 still fails on all of it but split_copy",
+        adds=(f"{_CUDA}._trial",),
+        requires=("aoti-partitioner",),
+        amends=patched_beside(_VIEWS, _TRITON, _CUDA_PARTITIONER),
+        anchors=anchors(
+            f"{_AOTI_BACKEND}:AotiBackend.collect_unsupported_fallback_kernels(missing_fallback_kernels)",
+            f"{_CUDA_PARTITIONER}:CudaPartitioner",
+            f"{_VIEWS}:ReplaceViewCopyWithViewPass.call(graph_module)",
+            f"{_TRITON}:EDGE_TO_TRITON_KERNELS",
+            f"{_TRITON}:ReplaceEdgeOpWithTritonOpPass._pick_sdpa_kernel(node)",
+            f"{_TRITON}:ReplaceEdgeOpWithTritonOpPass._should_replace_node(node)",
         ),
     ),
     Patch(

@@ -1,0 +1,58 @@
+"""Amends ``replace_view_copy_with_view``: the pieces of a tensor are views of it, too.
+
+AOTInductor has no kernel of its own for ``split_copy``, in which every model ends that makes queries,
+keys and values by one product, and ExecuTorch has none of ATen's. 1.5 has it become ``split``, which no
+program with a decomposition to run can hold; a ``slice_copy`` for each piece is what it is made of, and
+what the pass makes views of.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from types import ModuleType
+from typing import Any
+
+import torch
+from executorch.exir.dialects._ops import ops
+from executorch.exir.pass_base import PassResult
+from torch.fx import GraphModule, Node
+
+_SLICES = {
+    torch.ops.aten.split_copy.Tensor: torch.ops.aten.slice_copy.Tensor,
+    ops.edge.aten.split_copy.Tensor: ops.edge.aten.slice_copy.Tensor,
+}
+
+
+def apply(module: ModuleType) -> None:
+    """Have ``ReplaceViewCopyWithViewPass`` slice what it finds split."""
+    replacing: Any = module.ReplaceViewCopyWithViewPass
+    replace = replacing.call
+
+    @functools.wraps(replace)
+    def call(self: Any, graph_module: GraphModule) -> PassResult:
+        splits = [node for node in graph_module.graph.nodes if _can_be_sliced(node)]
+        for node in splits:
+            _slice(node)
+        result = replace(self, graph_module)
+        return PassResult(result.graph_module, bool(splits) or result.modified)
+
+    replacing.call = call
+
+
+def _can_be_sliced(node: Node) -> bool:
+    return (
+        node.target in _SLICES
+        and isinstance(node.args[1], int)
+        and all(piece.target is operator.getitem for piece in node.users)
+    )
+
+
+def _slice(split: Node) -> None:
+    """Make a slice of each piece of ``split``, under its own name; it ends where the tensor does."""
+    tensor, size, dim = (*split.args, 0)[:3]
+    for piece in list(split.users):
+        start: Any = piece.args[1] * size  # type: ignore[operator]  # an integer, as checked
+        piece.target = _SLICES[split.target]
+        piece.args = (tensor, dim, start, start + size)
+    split.graph.erase_node(split)
