@@ -25,11 +25,18 @@ _Option = {"exists": True, "dir_okay": False}
 def run(
     program: Annotated[Path, _File],
     inputs: Annotated[
-        Path, typer.Option(help="The inputs, as torch.save wrote a tuple.", **_Option)
+        Path,
+        typer.Option(
+            exists=True,
+            help="The inputs, as torch.save wrote a tuple, or a folder with input_0.npy, ...",
+        ),
     ],
     compare: Annotated[
         Path | None,
-        typer.Option(help="The expected outputs, as torch.save wrote them.", **_Option),
+        typer.Option(
+            exists=True,
+            help="The expected outputs likewise, or a folder with output_0.npy, ...",
+        ),
     ] = None,
     data: Annotated[
         list[Path] | None, typer.Option(help="A .ptd file; repeatable.", **_Option)
@@ -86,7 +93,7 @@ def run(
             emulated_engines=emulated_engines,
             stand_ins=stand_ins,
         )
-        outputs = loaded.method(method)(*_sequence(_read(inputs)))
+        outputs = loaded.method(method)(*_sequence(_read(inputs, "input")))
     except (ValueError, KeyError, OSError) as error:
         message = error.args[0] if isinstance(error, KeyError) else error
         said = as_options(str(message))
@@ -102,7 +109,7 @@ def run(
             Text.assemble(("not compared:", "red"), f" {absent} did not run here")
         )
         raise typer.Exit(DIFFERENT)
-    found = Comparison(outputs, _read(compare), rtol, atol)
+    found = Comparison(outputs, _read(compare, "output"), rtol, atol)
     for line in found.differences:
         console.print(Text(line, "red"))
     if found.differences:
@@ -110,10 +117,15 @@ def run(
     console.print(Text(found.summary(), "green"))
 
 
-def _read(path: Path) -> Any:
-    """What ``torch.save`` wrote to a file: tensors and containers, never anything else."""
+def _read(path: Path, role: str) -> Any:
+    """What ``torch.save`` wrote to a file: tensors and containers, never anything else.
+
+    Or the ``ROLE_0.npy``, ... of a folder, as ``examples/cpp`` reads and writes them.
+    """
     import torch
 
+    if path.is_dir():
+        return _arrays(path, role)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -121,6 +133,24 @@ def _read(path: Path) -> Any:
             f"{path}: {error}".splitlines()[0]
             + "; save a tuple of tensors with torch.save"
         ) from None
+
+
+def _arrays(folder: Path, role: str) -> tuple[Any, ...]:
+    import numpy
+    import torch
+
+    tensors: list[torch.Tensor] = []
+    while (file := folder / f"{role}_{len(tensors)}.npy").exists():
+        try:
+            array = numpy.load(file)
+            bfloat16 = array.dtype == "V2"  # which numpy doesn't know
+            tensor = torch.from_numpy(array.view("i2") if bfloat16 else array)
+        except (ValueError, TypeError, OSError, EOFError) as error:
+            raise typer.BadParameter(f"{file}: {error}".splitlines()[0]) from None
+        tensors.append(tensor.view(torch.bfloat16) if bfloat16 else tensor)
+    if not tensors:
+        raise typer.BadParameter(f"{folder} has no {role}_0.npy")
+    return tuple(tensors)
 
 
 def _sequence(value: Any) -> Any:

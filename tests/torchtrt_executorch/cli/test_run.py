@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import typer
@@ -12,7 +13,7 @@ from torch import nn
 from torch.export import export
 from typer.testing import CliRunner
 
-from torchtrt_executorch.cli.run import run
+from torchtrt_executorch.cli.run import _read, run
 
 app = typer.Typer()
 app.command()(run)
@@ -29,6 +30,11 @@ def folder(tmp_path: Path) -> Path:
     torch.save(model(x).detach() + 1, tmp_path / "other.pt")
     torch.save((torch.ones(3, 3),), tmp_path / "wrong.pt")
     torch.save(nn.Linear(2, 2), tmp_path / "pickled.pt")
+    for role, value in (("input", x), ("output", model(x).detach())):
+        numpy.save(tmp_path / f"{role}_0.npy", value.numpy())
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "input_0.npy").write_bytes(b"\x93NUMPY")
     (tmp_path / "damaged.pte").write_bytes(program.buffer[:500])
     return tmp_path
 
@@ -55,6 +61,10 @@ def test_runs_and_prints_statistics(folder: Path) -> None:
         ("model.pte", "wrong.pt", "eager.pt", 2, "InputError: input 0 of forward"),
         ("damaged.pte", "inputs.pt", "eager.pt", 2, "ProgramError: "),
         ("model.pte", "pickled.pt", "eager.pt", 2, "save a tuple of tensors"),
+        ("model.pte", ".", ".", 0, "1 output agrees, the largest difference is "),
+        ("model.pte", ".", "other.pt", 1, "output 0: Tensor-likes are not close"),
+        ("model.pte", "empty", "eager.pt", 2, "has no input_0.npy"),
+        ("model.pte", "damaged", "eager.pt", 2, "input_0.npy: "),
         ("missing.pte", "inputs.pt", "eager.pt", 2, "does not exist"),
     ],
 )  # fmt: skip
@@ -68,3 +78,17 @@ def test_compares(
 def test_names_the_methods_there_are(folder: Path) -> None:
     code, output = _call(folder, "model.pte", "inputs.pt", "--method", "backward")
     assert code == 2 and "no method 'backward'; the program has forward" in output
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.int8])
+def test_reads_what_a_cpp_host_writes(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Also what numpy has no type for, which is two bytes of no kind there."""
+    value = torch.tensor([[1, 0, 1]]).to(dtype)
+    written = value.view(torch.int16) if dtype == torch.bfloat16 else value
+    array = written.numpy()
+    numpy.save(
+        tmp_path / "output_0.npy",
+        array.view("V2") if dtype == torch.bfloat16 else array,
+    )
+    (read,) = _read(tmp_path, "output")
+    assert read.dtype == dtype and torch.equal(read, value)

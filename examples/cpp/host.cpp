@@ -1,0 +1,119 @@
+// Runs a .pte with ExecuTorch's Module, and writes what it returns as numpy files.
+//
+//   host MODEL.pte [WEIGHTS.ptd ...] FOLDER ...
+//
+// Each FOLDER is one call: input_0.npy, ... are read there, and output_0.npy, ... written.
+#include "numpy.h"
+
+#include <executorch/extension/module/module.h>
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/core/device_allocator.h>
+
+#include <cstdio>
+#include <optional>
+#ifdef WITH_CUDA
+#include <cuda_runtime.h>
+#include <executorch/extension/cuda/caller_stream.h>
+#endif
+#ifdef WITH_TENSORRT
+#include <torch_tensorrt/executorch/TensorRTBackend.h>
+#endif
+
+using namespace executorch::extension;
+using namespace executorch::runtime;
+using executorch::aten::Device;
+
+void check(Error error, const std::string& what) {
+  if (error != Error::Ok) {
+    throw std::runtime_error(what + ": " + to_string(error));
+  }
+}
+
+// Before anything is loaded: the backends and the memory that the file asks for.
+void check_host(const MethodMeta& method) {
+  for (size_t i = 0; i < method.num_backends(); i++) {
+    const char* name = *method.get_backend_name(i);
+    const BackendInterface* backend = get_backend_class(name);
+    if (!backend || !backend->is_available()) {
+      throw std::runtime_error(std::string(name) + (backend ? " finds no device" : " is not linked into this host"));
+    }
+  }
+  for (size_t i = 0; i < method.num_memory_planned_buffers(); i++) {
+    const Device device = *method.memory_planned_buffer_device(i);
+    if (!device.is_cpu() && !get_device_allocator(device.type())) {
+      throw std::runtime_error("nothing in this host allocates the device memory that the file has planned");
+    }
+  }
+}
+
+// The tensor where `like` is labelled to be.
+TensorPtr placed(const TensorPtr& tensor, const executorch::aten::Tensor& like) {
+  return like.device().is_cpu() ? tensor : clone_tensor_ptr_to(tensor, like.device());
+}
+
+void run(const std::string& program, const std::vector<std::string>& weights, const std::vector<std::string>& calls) {
+  Module module(program, weights, Module::LoadMode::Mmap);
+  const auto meta = module.method_meta("forward");
+  check(meta.error(), program);
+  check_host(*meta);
+#ifdef WITH_CUDA
+  // AOTInductor frees memory in each call, which the driver takes back at each synchronization.
+  cudaMemPool_t pool;
+  uint64_t everything = UINT64_MAX;
+  cudaDeviceGetDefaultMemPool(&pool, 0);
+  cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything);
+  cudaStream_t stream; // of all delegates
+  cudaStreamCreate(&stream);
+  cuda::CallerStreamGuard guard(stream);
+#ifdef WITH_TENSORRT
+  torch_tensorrt::executorch_backend::CudaStreamGuard engines(stream);
+#endif
+#endif
+  check(module.load_method("forward"), "loading " + program); // allocates the arenas on all devices
+  Method* method = *module.method("forward");
+  std::vector<EValue> inputs(meta->num_inputs());
+  check(method->get_inputs(inputs.data(), inputs.size()), "inputs");
+  std::vector<TensorPtr> kept; // a delegate may still be reading after a call
+  for (size_t i = 0; i < meta->num_outputs(); i++) {
+    const auto info = meta->output_tensor_meta(i);
+    if (info.ok() && !info->is_memory_planned()) { // left to the host
+      const auto& output = method->get_output(i).toTensor();
+      kept.push_back(placed(empty({info->sizes().begin(), info->sizes().end()}, info->scalar_type()), output));
+      check(method->set_output_data_ptr(kept.back()->mutable_data_ptr(), info->nbytes(), i), "binding an output");
+    }
+  }
+  for (const std::string& folder : calls) {
+    std::vector<EValue> given;
+    for (size_t i = 0; i < inputs.size(); i++) {
+      const TensorPtr host = numpy::read(folder + "/input_" + std::to_string(i) + ".npy");
+      kept.insert(kept.end(), {host, placed(host, inputs[i].toTensor())});
+      given.emplace_back(kept.back());
+    }
+    const auto outputs = module.execute("forward", given);
+    check(outputs.error(), folder);
+    for (size_t i = 0; i < outputs->size(); i++) {
+      const TensorPtr output = make_tensor_ptr((*outputs)[i].toTensor());
+      const bool on_host = output->device().is_cpu();
+      numpy::write(
+          folder + "/output_" + std::to_string(i) + ".npy",
+          on_host ? *output : *clone_tensor_ptr_to(output, executorch::aten::DeviceType::CPU));
+    }
+  }
+}
+
+int main(int argc, char** argv) {
+  std::vector<std::string> weights, calls;
+  for (int i = 2; i < argc; i++) {
+    const std::string name = argv[i];
+    (name.size() > 4 && name.substr(name.size() - 4) == ".ptd" ? weights : calls).push_back(name);
+  }
+  try {
+    if (calls.empty()) {
+      throw std::runtime_error("host MODEL.pte [WEIGHTS.ptd ...] FOLDER ...");
+    }
+    run(argv[1], weights, calls);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
