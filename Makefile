@@ -23,7 +23,7 @@ help:
 	@echo "make test      the tests, on LANE=$(LANE)"
 	@echo "make test-all  the slow sweeps as well"
 	@echo "make test-upstream  upstream's own tests with the overlay, compared with it off where they fail"
-	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, built from EXECUTORCH=its sources"
+	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, of its wheel; needs cmake and g++"
 	@echo "make lint      black, isort, ruff, mypy, who imports whom"
 	@echo "make format    let black and isort write"
 	@echo "make bench     tables of ours beside upstream's"
@@ -59,9 +59,7 @@ format: environment
 	@$(RUN)/black --quiet $(SOURCES)
 
 test-cpp: environment
-	@test -n "$(EXECUTORCH)" || { echo "test-cpp: give EXECUTORCH=, the sources of the installed release"; exit 2; }
-	@$(RUN)/python tests/cpp/check.py build make run --executorch $(EXECUTORCH) \
-	  $(if $(FLATBUFFERS),--flatbuffers $(FLATBUFFERS)) --out build/cpp
+	@$(RUN)/python tests/cpp/check.py build make run page
 
 bench: environment
 	@$(RUN)/python -m benchmarks

@@ -25,6 +25,7 @@ from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.program import _program
+from executorch.exir.schema import KernelCall
 from models import MODELS, Model
 from torch.export import export
 
@@ -95,7 +96,7 @@ def emit(edge: EdgeProgramManager, config: ExecutorchBackendConfig, side: str) -
 
 
 def make(folder: Path, real: bool, names: Sequence[str] = ()) -> None:
-    """Writes ``PROGRAM_OPTION_SIDE/program.pte`` and ``.json``, and ``PROGRAM.pt``, the model's state."""
+    """Writes ``PROGRAM_OPTION_SIDE/program.pte``, and ``PROGRAM.pt``, the model's state."""
     folder.mkdir(parents=True, exist_ok=True)
     for program in MODELS:
         if (program.real_only and not real) or (names and program.name not in names):
@@ -108,23 +109,19 @@ def make(folder: Path, real: bool, names: Sequence[str] = ()) -> None:
                 try:
                     emitted = emit(edge, OPTIONS[option](), side)
                 except Exception as error:
-                    print(f"{name}: refused, {str(error).splitlines()[0]}")
+                    print(f"{name}: refused, {str(error).splitlines()[0][:80]}")
                     continue
                 (folder / name).mkdir(exist_ok=True)
                 emitted.save(str(folder / name / "program.pte"))
                 plan = emitted.executorch_program.execution_plan[0]
-                places = {
-                    role: "".join(_place(plan.values[i].val) for i in indices)
-                    for role, indices in (
-                        ("inputs", plan.inputs),
-                        ("outputs", plan.outputs),
-                    )
-                }
-                bound = option in ("skip", "skipout", "noalloc")
-                places["bind"] = places["outputs"] if bound else ""
-                (folder / name / "program.json").write_text(json.dumps(places))
+                (folder / name / "copies.json").write_text(json.dumps(_copies(plan)))
 
 
-def _place(tensor: Any) -> str:
-    extra = tensor.extra_tensor_info
-    return "d" if extra is not None and extra.device_type.value else "h"
+def _copies(plan: Any) -> dict[str, int]:
+    """The number of copies in each direction that a call makes."""
+    called = [
+        plan.operators[each.instr_args.op_index].name
+        for each in plan.chains[0].instructions
+        if isinstance(each.instr_args, KernelCall)
+    ]
+    return {way: called.count(f"et_copy::_{way}_copy") for way in ("h2d", "d2h")}

@@ -3,7 +3,9 @@
 // Device memory is host memory that only copies and delegates may touch. Each delegate has a stream
 // of its own, as CudaBackend's have: work is enqueued, starts after a while, and goes on after the
 // call; nothing waits for it but a copy, as a cudaMemcpy does, and a call of TensorRT's for its own.
-// Later calls wait less, so that whatever nobody has ordered comes in the wrong order.
+// Later delegates wait less, so that whatever nobody has ordered comes in the wrong order.
+//
+// Linked into a host, they register themselves, as the real ones do.
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/device_allocator.h>
 
@@ -18,6 +20,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace executorch::runtime;
@@ -81,7 +84,10 @@ class Memory final : public DeviceAllocator {
     std::memset(memory, 0xff, nbytes); // as good as anything that cudaMalloc may give: NaN
     return memory;
   }
-  void deallocate(void* memory, DeviceIndex) override { std::free(memory); }
+  void deallocate(void* memory, DeviceIndex) override { // waits, as cudaFree does
+    synchronize();
+    std::free(memory);
+  }
   Error copy_host_to_device(void* to, const void* from, size_t nbytes, DeviceIndex) override {
     return copy(to, from, nbytes);
   }
@@ -95,11 +101,14 @@ class Memory final : public DeviceAllocator {
     if (nbytes == 0) {
       return Error::Ok; // upstream's returns before it waits for anything
     }
+    synchronize();
+    std::memcpy(to, from, nbytes);
+    return Error::Ok;
+  }
+  static void synchronize() {
     for (Stream* stream : streams()) {
       stream->synchronize();
     }
-    std::memcpy(to, from, nbytes);
-    return Error::Ok;
   }
 };
 
@@ -114,6 +123,7 @@ struct Payload {
   std::vector<Operation> operations;
   std::vector<size_t> results;
   Stream* stream = nullptr;
+  std::chrono::milliseconds delay{};
 
   explicit Payload(const std::string& text) {
     std::istringstream lines(text);
@@ -171,8 +181,6 @@ struct Payload {
   }
 };
 
-int calls = 0; // in one call of the method; the runner sets it back
-
 class StandIn final : public BackendInterface {
  public:
   explicit StandIn(bool synchronizes) : synchronizes_(synchronizes) {}
@@ -180,6 +188,8 @@ class StandIn final : public BackendInterface {
   Result<DelegateHandle*> init(BackendInitContext&, FreeableBuffer* processed, ArrayRef<CompileSpec>) const override {
     auto* payload = new Payload(std::string(static_cast<const char*>(processed->data()), processed->size()));
     payload->stream = new_stream();
+    static int earlier = 0;
+    payload->delay = std::chrono::milliseconds(60 / ++earlier);
     return payload;
   }
   Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<EValue*> args) const override {
@@ -202,9 +212,8 @@ class StandIn final : public BackendInterface {
     const Tensor& first = args[0]->toTensor();
     const size_t columns = first.dim() ? first.size(first.dim() - 1) : 1;
     const size_t rows = first.numel() / columns;
-    const auto delay = std::chrono::milliseconds(60 / (1 + calls++));
     payload->stream->enqueue([=] {
-      std::this_thread::sleep_for(delay);
+      std::this_thread::sleep_for(payload->delay);
       payload->run(in, out, rows, columns);
     });
     if (synchronizes_) {
@@ -217,22 +226,11 @@ class StandIn final : public BackendInterface {
   bool synchronizes_;
 };
 
-} // namespace
-
-void standin_begin() {
-  calls = 0;
-}
-
-void standin_register() {
+const auto registered = [] {
   static Memory memory;
   static StandIn cuda(false), tensorrt(true);
   register_device_allocator(&memory);
-  (void)register_backend({"CudaBackend", &cuda});
-  (void)register_backend({"TensorRTBackend", &tensorrt});
-}
+  return std::pair(register_backend({"CudaBackend", &cuda}), register_backend({"TensorRTBackend", &tensorrt}));
+}();
 
-void standin_synchronize() {
-  for (Stream* stream : streams()) {
-    stream->synchronize();
-  }
-}
+} // namespace
