@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Collection
 
+import torch
+
 from torchtrt_executorch.runtime.plan import Kind, Operation, Plan, Slot
 
 _TRANSPOSE = "aten::permute_copy.out"
@@ -53,6 +55,31 @@ def _written_once(plan: Plan) -> set[int]:
         if each.kind is Kind.DELEGATE:
             writers.update(each.writes)
     return {slot for slot, times in writers.items() if times == 1}
+
+
+def fences(plan: Plan) -> frozenset[int]:
+    """The copies that are there for the order of streams alone.
+
+    The device pass puts a copy of one byte, that nobody has written, to where nobody reads it. Where all
+    delegates run on one stream there is nothing to put in order.
+    """
+    used: Counter[int] = Counter((*plan.inputs, *plan.outputs))
+    for each in plan.operations:
+        used.update({*each.args, *each.touches})
+    found = set()
+    for index, each in enumerate(plan.operations):
+        if each.is_copy and len(each.args) == 3:
+            source, out = plan.slots[each.args[0]], plan.slots[each.args[1]]
+            alone = used[source.index] == 1 and used[out.index] == 1
+            if alone and _is_byte(source) and _is_byte(out):
+                found.add(index)
+    return frozenset(found)
+
+
+def _is_byte(slot: Slot) -> bool:
+    layout = slot.layout
+    planned = layout is not None and slot.planned and slot.stored is None
+    return planned and (layout.dtype, layout.sizes) == (torch.uint8, (1,))  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -57,7 +57,7 @@ class Binder:
         plan: Plan,
         values: Values,
         surroundings: Surroundings,
-        skipped: Mapping[int, object],
+        skipped: Collection[int],
         shared: Mapping[Key, Delegate],
     ) -> None:
         self._plan = plan

@@ -10,7 +10,7 @@ from typing import Any, Sequence
 import torch
 
 from torchtrt_executorch.runtime import graphs
-from torchtrt_executorch.runtime.analysis import Uses, transposed_constants
+from torchtrt_executorch.runtime.analysis import Uses, fences, transposed_constants
 from torchtrt_executorch.runtime.binding import Binder, Key, Surroundings, nothing
 from torchtrt_executorch.runtime.calling import Calls, in_modes, without_modes
 from torchtrt_executorch.runtime.delegates import Delegate, uses_gpu
@@ -76,11 +76,10 @@ class Method:
         placement = surroundings.placement
         # What the plan says, then memory, then what runs on it.
         uses = Uses.of(plan)
-        views = (
-            {}
-            if placement.simulate
-            else transposed_constants(plan, registered_kernels())
-        )
+        views, needless = {}, frozenset[int]()
+        if not placement.simulate:
+            views = transposed_constants(plan, registered_kernels())
+            needless = fences(plan).union(views)
         self._values: Values = Values(
             plan,
             uses,
@@ -92,7 +91,7 @@ class Method:
             twin=None if original is None else original._values,
         )
         loaded = {} if original is None else original._delegates
-        binder = Binder(plan, self._values, surroundings, views, loaded)
+        binder = Binder(plan, self._values, surroundings, needless, loaded)
         self._delegates: dict[Key, Delegate] = binder.delegates
         self._inputs = Inputs(
             plan, self._values, uses, placement, surroundings.recorder

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.runtime import Delegate, DeviceError, load, register_backend
+from torchtrt_executorch.runtime.analysis import fences
 
 from ...loading import load_benchmark, load_file
 from . import programs as runtime_programs
@@ -105,6 +106,40 @@ def test_who_waits_for_whom(backends, sound):
     else:
         with pytest.raises(DeviceError, match="reads .*may still be writing"):
             check(model, module, buffer, ordered=False)
+
+
+@pytest.mark.parametrize(
+    "name, backend, some",
+    [
+        ("handed-over", "CudaBackend", True),
+        ("handed-over", "TensorRTBackend", False),
+        ("around-the-host", "CudaBackend", False),
+    ],
+)
+def test_what_is_there_for_the_order_of_streams_is_left_out_on_one(name, backend, some):
+    model = models.by_name(name)
+    module, buffer = emitted(model, backends=(backend,))
+    simulated = load(buffer, simulate_devices=True, ordered_streams=False)
+    program = load(buffer)
+    copies = []
+    for each in (simulated, program):
+        x = model.inputs(model.small, 0)
+        torch.testing.assert_close(
+            each.run(x)[0], _first(module(x)), atol=1e-5, rtol=1e-4
+        )
+        copies.append(sum(traffic.copies for traffic in each.stats().copies.values()))
+    (plan,) = program._plans.values()
+    needless = fences(plan)
+    assert copies[0] - copies[1] == len(needless)
+    assert bool(needless) == some
+    for index in needless:  # and nothing but a byte that nobody made
+        source, out, _ = plan.operations[index].args
+        others = [each for i, each in enumerate(plan.operations) if i != index]
+        assert not any({source, out} & {*each.args} for each in others)
+
+
+def _first(results):
+    return results[0] if isinstance(results, tuple) else results
 
 
 def test_memory_that_is_still_read_is_not_written(monkeypatch):
