@@ -55,5 +55,8 @@ def _method(method: Method) -> dict[str, Any]:
         "delegates": [asdict(delegate) for delegate in method.delegates],
         "instructions": [asdict(step) for step in method.instructions],
         "values": [asdict(value) for value in method.values],
+        "faults": [
+            {"instruction": index, "text": text} for index, text in method.faults
+        ],
         "crossings": [asdict(crossing) for crossing in method.crossings],
     }

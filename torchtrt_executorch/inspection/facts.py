@@ -141,7 +141,11 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Method:
-    """One method. ``inputs`` and ``outputs`` are values, in the caller's order."""
+    """One method. ``inputs`` and ``outputs`` are values, in the caller's order.
+
+    Attributes:
+        faults: What is wrong with its devices, and the instruction that meets it.
+    """
 
     name: str
     inputs: tuple[int, ...]
@@ -150,6 +154,7 @@ class Method:
     instructions: Sequence[Instruction]
     delegates: Sequence[Delegate]
     arenas: Sequence[Arena]
+    faults: Sequence[tuple[int, str]] = ()
 
     @cached_property
     def devices(self) -> tuple[str, ...]:

@@ -13,7 +13,10 @@ from torchtrt_executorch.inspection.facts import (
     Value,
 )
 from torchtrt_executorch.inspection.payloads import delegate_facts
+from torchtrt_executorch.runtime.delegates import works_on
+from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plan import Kind, Operation, Plan, Slot
+from torchtrt_executorch.runtime.soundness import find_faults
 
 _KINDS = {
     Kind.KERNEL: "kernel",
@@ -24,8 +27,8 @@ _KINDS = {
 }
 
 
-def method_facts(plan: Plan) -> Method:
-    """Return the facts of a method."""
+def method_facts(plan: Plan, one_stream: bool) -> Method:
+    """Return the facts of a method, for a host that runs all delegates on one stream, or not."""
     delegates = [delegate_facts(each, i) for i, each in enumerate(plan.delegates)]
     return Method(
         name=plan.name,
@@ -42,7 +45,17 @@ def method_facts(plan: Plan) -> Method:
             for arena in plan.arenas
             if arena.index  # ExecuTorch leaves the first one empty
         ],
+        faults=_faults(plan, one_stream),
     )
+
+
+def _faults(plan: Plan, one_stream: bool) -> list[tuple[int, str]]:
+    """What is wrong with its devices; nothing is known of a method whose payloads are damaged."""
+    try:
+        found = find_faults(plan, works_on, one_stream)
+    except ProgramError:
+        return []
+    return [(each.operation, each.text) for each in found]
 
 
 def _value(slot: Slot) -> Value:

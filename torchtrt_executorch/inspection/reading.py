@@ -17,6 +17,7 @@ from torchtrt_executorch.runtime.reading.files import (
     Source,
     read_program,
 )
+from torchtrt_executorch.runtime.soundness import needs_shared_stream
 
 
 def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
@@ -43,7 +44,7 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
     return Facts(
         name=Path(source).name if is_path else "program",  # type: ignore[arg-type]
         nbytes=Path(source).stat().st_size if is_path else len(source),  # type: ignore[arg-type]
-        methods=[method_facts(plan) for plan in plans],
+        methods=[method_facts(plan, needs_shared_stream(plans)) for plan in plans],
         named_data={key: len(entry.held) for key, entry in file.named_data.items()},
         data_files=tuple(Path(each).name for each in wanted if _is_path(each)),  # type: ignore[arg-type]
         missing_data=_missing(file, plans),

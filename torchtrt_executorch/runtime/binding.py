@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Callable, Collection, Mapping, Sequence
+from typing import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 
@@ -21,7 +21,7 @@ from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.plan import Kind, Operation, Payload, Plan
 from torchtrt_executorch.runtime.prims import DeviceCopy, prims
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.streams import stream_use
+from torchtrt_executorch.runtime.streams import Span, stream_use
 from torchtrt_executorch.runtime.values import Value, same_kind
 
 #: Runs one operation. A jump returns the next one's index, or None for the one that follows.
@@ -131,12 +131,12 @@ class Binder:
         running, streams = self._surroundings.placement.running, None
         if running is not None:
             device, backend = payload.target_device("cpu"), payload.backend_id
-            streams = stream_use(backend, payload.name, device, inputs, running)
+            streams = stream_use(backend, payload.name, device, running)
 
         def checked() -> None:
             _check_labels([tensor for value in args for tensor in value.tensors()])
             if streams is not None:
-                streams.called(args)
+                streams.called(_spans(args[:inputs]), _spans(args[inputs:]))
             run()
 
         return checked
@@ -212,6 +212,14 @@ def _free(value: Value) -> Run:
             value.data = value.data.new_empty((0,) * value.data.dim())
 
     return run
+
+
+def _spans(values: Sequence[Value]) -> Iterator[Span]:
+    """Where the tensors among ``values`` are."""
+    for value in values:
+        if value.layout is not None and value.data is not None:
+            start = value.tensor.data_ptr()
+            yield Span(value.name, start, start + value.layout.nbytes)
 
 
 def _check_labels(tensors: Sequence[Value]) -> None:

@@ -16,13 +16,14 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.memory import SharedState
 from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.placement import Placement
-from torchtrt_executorch.runtime.plan import NEEDS_SHARED_STREAM, Plan
+from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.plan_reader import read_plans
 from torchtrt_executorch.runtime.reading.files import (
     ProgramFile,
     Source,
     read_program,
 )
+from torchtrt_executorch.runtime.soundness import needs_shared_stream
 from torchtrt_executorch.runtime.stats import Recorder, Stats
 from torchtrt_executorch.runtime.streams import Running
 from torchtrt_executorch.stand_ins import find
@@ -128,7 +129,7 @@ def load(
             "otherwise run on one stream"
         )
     if ordered_streams is None:
-        ordered_streams = not simulate_devices or _needs_shared_stream(plans)
+        ordered_streams = not simulate_devices or needs_shared_stream(plans.values())
     running = None if ordered_streams else Running()
     surroundings = Surroundings(
         Placement(simulate_devices, running), Recorder(), StandIns(emulated, given)
@@ -163,15 +164,6 @@ def save_stand_ins(
         )
     with staged(target) as folder:
         write(folder / target.name, kept)
-
-
-def _needs_shared_stream(plans: Mapping[str, Plan]) -> bool:
-    """Whether a delegate says so, in the compile spec that the device pass writes."""
-    return any(
-        NEEDS_SHARED_STREAM in payload.compile_specs
-        for plan in plans.values()
-        for payload in plan.delegates
-    )
 
 
 def _stand_ins_for(

@@ -9,12 +9,11 @@ what it may still be reading, until a copy on their device has waited for it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Sequence
+from typing import Iterable
 
 import torch
 
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
-from torchtrt_executorch.runtime.values import Value
 
 
 @dataclass(frozen=True)
@@ -34,15 +33,15 @@ class Work:
     """What one call of a delegate reads and writes."""
 
     delegate: str
-    reads: Sequence[Span]
-    writes: Sequence[Span]
+    reads: tuple[Span, ...]
+    writes: tuple[Span, ...]
 
 
 @dataclass
 class Running:
     """By device, the work that nothing has waited for yet, in all methods of a program."""
 
-    _work: dict[torch.device, list[Work]] = field(default_factory=dict)
+    _work: dict[torch.device, dict[Work, None]] = field(default_factory=dict)
 
     def wait(self, device: torch.device) -> None:
         """Something waits for all that was enqueued on a device."""
@@ -52,7 +51,15 @@ class Running:
         self._work.clear()
 
     def add(self, device: torch.device, work: Work) -> None:
-        self._work.setdefault(device, []).append(work)
+        self._work.setdefault(device, {})[work] = None
+
+    def state(self) -> object:
+        """What is running, to be compared."""
+        return frozenset((device, *work) for device, work in self._work.items())
+
+    def copy(self) -> Running:
+        """The same work, to be added to apart."""
+        return Running({device: {**work} for device, work in self._work.items()})
 
     def check(self, device: torch.device, work: Work) -> None:
         """Raise ``DeviceError`` if ``work`` meets the memory of what may still be running."""
@@ -81,29 +88,25 @@ class StreamUse:
     device: torch.device
     leaves_running: bool
     waits: bool
-    num_inputs: int
     running: Running
 
-    def called(self, args: Sequence[Value]) -> None:
+    def called(self, reads: Iterable[Span], writes: Iterable[Span]) -> None:
         """Check a call and note what it leaves running. Raises ``DeviceError``."""
-        held = [value for value in args if isinstance(value.data, torch.Tensor)]
-        spans = [_span(value) for value in held]
-        given = args[: self.num_inputs]
-        tensors = sum(isinstance(value.data, torch.Tensor) for value in given)
-        work = Work(self.name, spans[:tensors], spans[tensors:])
-        if self.waits:
-            self.running.wait(self.device)
-        else:
-            self.running.check(self.device, work)
-        if self.leaves_running:
-            self.running.add(self.device, work)
+        work = Work(self.name, tuple(reads), tuple(writes))
+        try:
+            if self.waits:
+                self.running.wait(self.device)
+            else:
+                self.running.check(self.device, work)
+        finally:
+            if self.leaves_running:
+                self.running.add(self.device, work)
 
 
 def stream_use(
     backend_id: str,
     name: str,
     device: torch.device,
-    num_inputs: int,
     running: Running,
 ) -> StreamUse | None:
     """What is known of a delegate, or None if it works on the host.
@@ -121,12 +124,4 @@ def stream_use(
             "not in force here; load the program with ordered_streams=True"
         ) from None
     streams = streams_of(backend_id)
-    return StreamUse(
-        name, device, streams.leaves_running, streams.waits, num_inputs, running
-    )
-
-
-def _span(value: Value) -> Span:
-    assert value.layout is not None
-    start = value.tensor.data_ptr()
-    return Span(value.name, start, start + value.layout.nbytes)
+    return StreamUse(name, device, streams.leaves_running, streams.waits, running)

@@ -27,6 +27,8 @@ from executorch.exir.backend.partitioner import (
 )
 from torch.export import ExportedProgram, export
 
+from torchtrt_executorch.inspection import read
+from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.runtime import (
     DeviceError,
     ProgramError,
@@ -101,8 +103,19 @@ build = cache(export_on)
 
 
 def _run(edit: Callable[[schema.Program], None], device: str = "cuda:0") -> Any:
-    program = load(edited(build(device), edit), simulate_devices=True)
-    program.run(torch.randn(2, 3))
+    """Run it in a simulation; what that finds wrong with devices is also known from the plan alone."""
+    pte = edited(build(device), edit)
+    program = load(pte, simulate_devices=True)
+    (method,) = read(pte).methods
+    try:
+        program.run(torch.randn(2, 3))
+    except DeviceError as error:
+        index, text = method.faults[0]
+        assert f"instruction {index} (" in str(error)
+        (finding,) = [f for f in advise(read(pte)) if f.name == "unsound"][:1]
+        assert finding.level == "warning" and text in finding.text
+        raise
+    assert method.faults == []
     return program.stats()
 
 
@@ -217,6 +230,26 @@ def test_a_condition_on_a_device() -> None:
 
     with pytest.raises(DeviceError, match="the host reads it"):
         _run(ask)
+
+
+@pytest.mark.parametrize("name", ["_h2d_copy", "_d2h_copy"])
+def test_a_branch_that_no_run_takes(name: str) -> None:
+    """The plan shows it all the same."""
+
+    def skip(program: schema.Program) -> None:
+        _without(name)(program)
+        plan = program.execution_plan[0]
+        plan.values.append(schema.EValue(schema.Bool(False)))
+        steps = plan.chains[0].instructions
+        for step in steps:
+            assert not isinstance(step.instr_args, schema.JumpFalseCall)
+        jump = schema.JumpFalseCall(len(plan.values) - 1, len(steps) + 1)
+        steps.insert(0, schema.Instruction(jump))
+
+    pte = edited(build("cuda:0"), skip)
+    load(pte, simulate_devices=True).run(torch.randn(2, 3))
+    (method,) = read(pte).methods
+    assert method.faults
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a host without CUDA")

@@ -17,6 +17,7 @@ from torchtrt_executorch.inspection.advice.delegates import (
     emulated,
     lone_devices,
     other_gpu,
+    unsound,
 )
 from torchtrt_executorch.inspection.advice.finding import Finding
 from torchtrt_executorch.inspection.facts import Facts, Method
@@ -26,6 +27,7 @@ __all__ = ["Finding", "advise"]
 
 #: What is looked for in each method, in this order.
 LOOKS: tuple[Callable[[Method], Iterator[Finding]], ...] = (
+    unsound,
     planned_device_inputs,
     emulated,
     damaged,

@@ -40,6 +40,20 @@ def damaged(method: Method) -> Iterator[Finding]:
             )
 
 
+def unsound(method: Method) -> Iterator[Finding]:
+    for index, text in method.faults:
+        name = short(method.instructions[index].name, 60)
+        yield Finding(
+            "unsound",
+            "warning",
+            f"{name_of(method)}: instruction {index} ({name}): {short(text, 400)}.",
+            "Export the program with the patch propagate-device-pass in force: it labels what lives "
+            "on a device, and copies what goes from one side to the other.",
+            method.name,
+            (index,),
+        )
+
+
 def divided_engines(method: Method) -> Iterator[Finding]:
     """Engines that follow each other with nothing between that either needs from elsewhere."""
     before: dict[str, tuple[int, set[int], set[int]]] = {}

@@ -15,6 +15,7 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.plan import Payload
+from torchtrt_executorch.runtime.soundness import Works
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value
 from torchtrt_executorch.stand_ins import Buffer, StandIn
@@ -125,6 +126,12 @@ class Delegate:
         return None
 
     @staticmethod
+    def works_on(payload: Payload) -> Works:
+        """Where a payload works; on a GPU, one that nothing else is known of stages what is elsewhere."""
+        device = payload.target_device("cpu")
+        return Works(device, device.type != "cpu")
+
+    @staticmethod
     def parts(payload: Payload) -> tuple[Buffer, ...] | None:
         """The buffers that stand-ins are found by; None for a backend that has none."""
         return None
@@ -215,6 +222,11 @@ def load_delegate(context: DelegateContext) -> Delegate:
 def inputs_of(payload: Payload) -> int | None:
     """How many inputs a payload takes, if its backend can tell by its bytes."""
     return _asked(payload, Delegate.inputs_of.__name__)
+
+
+def works_on(payload: Payload) -> Works:
+    """Where a payload works, by its bytes."""
+    return _asked(payload, Delegate.works_on.__name__) or Delegate.works_on(payload)
 
 
 def digest(payload: Payload) -> str | None:

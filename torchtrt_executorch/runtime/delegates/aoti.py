@@ -21,6 +21,7 @@ from torchtrt_executorch.runtime.delegates import (
 from torchtrt_executorch.runtime.devices import current_on, is_current
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.plan import Payload
+from torchtrt_executorch.runtime.soundness import Works
 from torchtrt_executorch.runtime.stats import Traffic
 from torchtrt_executorch.runtime.values import Value
 
@@ -60,6 +61,11 @@ class AotiDelegate(Delegate):
             on_gpu = self.device.type == "cuda"
             self._compute = _on_gpu(runner.run, self.device) if on_gpu else runner.run
         self.makes_results = self._real
+
+    @staticmethod
+    def works_on(payload: Payload) -> Works:
+        """On its GPU alone."""
+        return Works(payload.target_device("cuda:0"), False)
 
     @staticmethod
     def parts(payload: Payload) -> tuple[memoryview, memoryview]:

@@ -29,6 +29,7 @@ from torchtrt_executorch.runtime.delegates.tensorrt_engine import TensorRTEngine
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.plan import Payload
+from torchtrt_executorch.runtime.soundness import Works
 from torchtrt_executorch.runtime.stats import Traffic
 from torchtrt_executorch.runtime.values import Value
 from torchtrt_executorch.stand_ins import StandIn
@@ -83,6 +84,12 @@ class TensorRTDelegate(Delegate):
         except ValueError:
             return None
         return sum(binding.is_input for binding in metadata.io_bindings)
+
+    @staticmethod
+    def works_on(payload: Payload) -> Works:
+        """On the engine's GPU, and on what it stages from the host."""
+        _, metadata = _engine(payload)
+        return Works(torch.device("cuda", metadata.device_id), True)
 
     @staticmethod
     def parts(payload: Payload) -> tuple[memoryview]:
