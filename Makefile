@@ -16,7 +16,7 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test test-all test-cpp test-upstream lint format bench fuzz clean patches merged
+.PHONY: help environment demo test test-all test-cpp test-upstream lint format bench fuzz clean patches merged dist
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
@@ -30,6 +30,7 @@ help:
 	@echo "make fuzz      the engine blob's reader, until it is stopped"
 	@echo "make patches   each patch as a diff against the installed releases, in patches/"
 	@echo "make merged    each patch's tests in a copy of upstream that has it"
+	@echo "make dist      wheel and sdist in dist/, checked and installed; REPOSITORY= is the project's address"
 	@echo "make clean     remove the environments and what builds left"
 
 environment:
@@ -73,6 +74,10 @@ patches: environment
 
 merged: environment
 	@OMP_NUM_THREADS=1 $(RUN)/python tools/patch_set.py check
+
+dist: environment
+	@$(RUN)/python -m pip install --quiet twine
+	@$(RUN)/python tools/dist.py --repository "$(REPOSITORY)"
 
 clean:
 	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
