@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from torchtrt_executorch.cache import SWITCH
 
 # No test depends on the clock. Where many run at once an example can take any time at all.
 settings.register_profile(
     "project", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("project")
+
+_folder = pytest.StashKey[tempfile.TemporaryDirectory]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have tests share what they build, in all processes of this run and in no other run."""
+    if SWITCH not in os.environ:
+        folder = config.stash[_folder] = tempfile.TemporaryDirectory()
+        os.environ[SWITCH] = folder.name
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _folder in config.stash:
+        config.stash[_folder].cleanup()
+        del os.environ[SWITCH]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from torchtrt_executorch.cache import SWITCH
+
 README = Path(__file__).resolve().parent.parent / "README.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
 
@@ -17,7 +19,11 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S
 @pytest.mark.parametrize("count", [1, len(SNIPPETS)], ids=["the first", "all of them"])
 def test_snippets_run(count: int, tmp_path: Path) -> None:
     """In a fresh interpreter, on whatever host this is."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHTRT_")}
+    inherited = {
+        k: v
+        for k, v in os.environ.items()
+        if k == SWITCH or not k.startswith("TORCHTRT_")
+    }
     checks = """
 from torchtrt_executorch.runtime import load
 for size in (x, torch.randn(3, 64)):

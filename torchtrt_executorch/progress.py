@@ -52,6 +52,14 @@ def step(name: str) -> Iterator[None]:
             told.acquire(blocking=False)  # it is too late
 
 
+def say(text: str) -> None:
+    """Say ``text`` on a terminal, and log it at INFO elsewhere."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+    else:
+        logger.info("%s", text)
+
+
 def as_step(name: str | Callable[..., str]) -> Callable[..., Any]:
     """Return what makes a call a step, for :func:`~torchtrt_executorch.overlay.wrapping.wrapped`.
 

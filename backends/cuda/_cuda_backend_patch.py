@@ -20,6 +20,7 @@ from executorch.backends.cuda._gpu_properties import (
 )
 
 from torchtrt_executorch import stand_ins
+from torchtrt_executorch.cache.libraries import kept_library
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.builder import installed_builder
 from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpus, is_set
@@ -55,11 +56,16 @@ def apply(module: ModuleType) -> None:
     @functools.wraps(preprocess)
     def preprocess_described(cls: Any, edge_program: Any, compile_specs: Any) -> Any:
         gpu = _described(compile_specs)
-        if gpu is None:
-            return preprocess(cls, edge_program, compile_specs)
-        partition = None if present.cuda_device() else on_host(edge_program)
-        with described_device(gpu, _toolchain.find(_DRIVER.build)):
-            result = preprocess(cls, edge_program, compile_specs)
+
+        def build() -> Any:
+            if gpu is None:
+                return preprocess(cls, edge_program, compile_specs)
+            with described_device(gpu, _toolchain.find(_DRIVER.build)):
+                return preprocess(cls, edge_program, compile_specs)
+
+        described = gpu is not None and not present.cuda_device()
+        partition = on_host(edge_program) if described else None
+        result = kept_library(edge_program, compile_specs, gpu, build)
         if partition is not None:
             stand_ins.keep(_digest(result), partition, share_weights=True)
         return result

@@ -17,6 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram
 
+from torchtrt_executorch.cache.engines import kept_engine
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.emulation.build import program_of
 from torchtrt_executorch.emulation.payload import dump, stand_in_of
@@ -42,10 +43,14 @@ def apply_to_conversion(module: ModuleType) -> None:
         )
         if emulation_enabled():
             return _interpret(module, partition, settings)
-        if present.can_run_engines():
+
+        def built() -> Any:
             return build(partition, inputs, *args, **kwargs)
+
+        if present.can_run_engines():
+            return kept_engine(module, partition, inputs, settings, built)
         program = _program(module, partition, settings)  # building takes weights away
-        result = build(partition, inputs, *args, **kwargs)
+        result = kept_engine(module, partition, inputs, settings, built)
         keep(digest(result.serialized_engine), program)
         return result
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from torchtrt_executorch.cache import SWITCH
+
 IMPORTS = "import json, os, sys\n"
 
 
@@ -24,7 +26,9 @@ class Host:
     def run(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``code``, for which nothing but ``json``, ``os`` and ``sys`` is imported."""
         inherited = {
-            k: v for k, v in os.environ.items() if not k.startswith("TORCHTRT_")
+            k: v
+            for k, v in os.environ.items()
+            if k == SWITCH or not k.startswith("TORCHTRT_")
         }
         settings = {
             "TORCHTRT_EXECUTORCH": "1",
