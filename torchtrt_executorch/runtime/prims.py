@@ -58,10 +58,19 @@ class Prim:
         return lambda: body(args)
 
 
+#: Programs could make numbers of gigabytes in a few steps.
+_TOO_LARGE = 2**63
+
+
 def _number(function: Callable[..., Any]) -> Body:
     def body(args: Sequence[Value]) -> None:
         *operands, result = args
-        result.data = function(*(value.number() for value in operands))
+        made = function(*(value.number() for value in operands))
+        if type(made) is int and not -_TOO_LARGE <= made < _TOO_LARGE:
+            raise ProgramError(
+                "the result takes more than 64 bits, which ExecuTorch has for integers"
+            )
+        result.data = made
 
     return body
 

@@ -61,8 +61,8 @@ class StandIn:
         as engines take it. Like an engine it checks its inputs.
 
         Raises:
-            ValueError: The number of inputs, or the dtype, rank or a fixed size of one, isn't the
-                program's.
+            ValueError: The number of inputs, or the dtype, rank or a size of one, isn't what the
+                program was made for.
         """
         if len(inputs) != len(self.inputs):
             raise ValueError(
@@ -175,15 +175,20 @@ class StandIn:
             move_to_device_pass(self._program, str(device))
             self._device = device
 
+    def _allows(self, size: int, held: int | torch.SymInt) -> bool:
+        """Whether an engine that was built for ``held`` takes ``size``."""
+        if not isinstance(held, torch.SymInt):
+            return size == held
+        bounds = self._program.range_constraints.get(held.node.expr)
+        # torch.export may have a lower bound of 2 where one row is all right.
+        return bounds is None or bool(min(bounds.lower, 1) <= size <= bounds.upper)
+
     def _value(self, name: str, tensor: torch.Tensor) -> torch.Tensor | int:
         expected = self.inputs[name]
         if not isinstance(expected, torch.Tensor):
             return int(tensor.item())
         fits = tensor.dtype == expected.dtype and tensor.dim() == expected.dim()
-        if not fits or not all(
-            isinstance(held, torch.SymInt) or size == held
-            for size, held in zip(tensor.shape, expected.shape, strict=True)
-        ):
+        if not fits or not all(map(self._allows, tensor.shape, expected.shape)):
             raise ValueError(
                 f"the engine takes {expected.dtype} of shape {[*expected.shape]} as input {name}, "
                 f"{tensor.dtype} of shape {[*tensor.shape]} given"

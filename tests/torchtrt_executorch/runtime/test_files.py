@@ -12,7 +12,10 @@ import flatbuffers
 import pytest
 import torch
 from executorch.exir import ExecutorchBackendConfig, schema, to_edge
-from executorch.exir._serialize._program import deserialize_pte_binary
+from executorch.exir._serialize._program import (
+    deserialize_pte_binary,
+    serialize_pte_binary,
+)
 from torch.export import export
 
 from torchtrt_executorch.runtime import InputError, ProgramError, load
@@ -232,3 +235,48 @@ def test_schema_fields_are_executorch_s() -> None:
         if table is schema.Double:
             names = {"double_val"}
         assert set(slots) == names, table.__name__
+
+
+@pytest.mark.parametrize("dtype", ["INT", "HALF", "DOUBLE"])
+def test_a_data_file_with_another_dtype_is_refused(dtype: str) -> None:
+    """Its bytes would be read as the program's dtype: sizes alone don't tell."""
+    model, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    pte, ptd = _external(model, x)
+    file = deserialize_pte_binary(pte)
+    for value in file.program.execution_plan[0].values:
+        extra = getattr(value.val, "extra_tensor_info", None)
+        if extra is not None and extra.location is schema.TensorDataLocation.EXTERNAL:
+            value.val.scalar_type = schema.ScalarType[dtype]
+    other = bytes(serialize_pte_binary(file))
+    with pytest.raises(
+        ProgramError, match=f"dtype {dtype} in the program and FLOAT in"
+    ):
+        load(other, [ptd]).method()
+
+
+def test_a_bundled_program(tmp_path: Path) -> None:
+    """One with cases to test it by: the program in it is run."""
+    from executorch.devtools import BundledProgram
+    from executorch.devtools.bundled_program.config import (
+        MethodTestCase,
+        MethodTestSuite,
+    )
+    from executorch.devtools.bundled_program.serialize import (
+        serialize_from_bundled_program_to_flatbuffer,
+    )
+
+    model, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    cases = [MethodTestCase(inputs=(x,), expected_outputs=(model(x),))]
+    program = to_edge(export(model, (x,))).to_executorch()
+    bundled = serialize_from_bundled_program_to_flatbuffer(
+        BundledProgram(program, [MethodTestSuite("forward", cases)])
+    )
+    (tmp_path / "model.bpte").write_bytes(bundled)
+    for source in (bundled, tmp_path / "model.bpte"):
+        torch.testing.assert_close(load(source).run(x)[0], model(x))
+    for end in range(0, len(bundled), 97):  # the cases may be cut off
+        try:
+            found = load(bundled[:end]).run(x)[0]
+        except ProgramError:
+            continue
+        torch.testing.assert_close(found, model(x))

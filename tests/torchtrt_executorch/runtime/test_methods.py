@@ -553,3 +553,39 @@ def test_a_dynamic_output_may_not_outgrow_its_plan() -> None:
         InstructionError, match=r"aten::cat.out.*\[8, 2\].*at most \[6, 2\]"
     ):
         program.run(x)
+
+
+@pytest.mark.parametrize(
+    ("operator", "operands", "result"),
+    [
+        ("add", (2**62, 2**62), None),
+        ("mul", (2**62, 4), None),
+        ("mul", (2**62, -2), -(2**63)),
+        ("neg", (-(2**63),), None),
+        ("sub", (-(2**62), 2**62), -(2**63)),
+        ("mod", (-7, 2), 1),
+        ("floordiv", (-7, 2), -4),
+    ],
+)
+def test_integers_have_64_bits(
+    operator: str, operands: tuple[int, ...], result: int | None
+) -> None:
+    """Else a few instructions make numbers of gigabytes."""
+
+    def compute(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        first = len(plan.values)
+        plan.values += [schema.EValue(schema.Int(n)) for n in (*operands, 0)]
+        plan.operators.append(schema.Operator(f"executorch_prim::{operator}", "Scalar"))
+        args = list(range(first, len(plan.values)))
+        call = schema.KernelCall(len(plan.operators) - 1, args)
+        plan.chains[0].instructions.append(schema.Instruction(call))
+        plan.outputs = [args[-1]]
+
+    case = programs.named("mlp")
+    method = load(edited(programs.build(case), compute)).method()
+    if result is not None:
+        assert method(*case.calls()[0]) == (result,)
+        return
+    with pytest.raises(InstructionError, match=f"prim::{operator}.*more than 64 bits"):
+        method(*case.calls()[0])

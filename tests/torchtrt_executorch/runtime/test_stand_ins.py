@@ -258,3 +258,28 @@ def test_every_load_has_state_of_its_own() -> None:
 
 def test_what_has_no_state_is_shared(built: tuple[bytes, StandIn]) -> None:
     assert built[1].instance() is built[1]
+
+
+def test_an_engine_without_rows_is_refused_as_tensorrt_does() -> None:
+    """A detector that finds nothing hands on none, and the engine's profile begins at one."""
+
+    class Rows(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.relu() * 2
+
+    given = torch_tensorrt.Input(
+        min_shape=(1, 3), opt_shape=(4, 3), max_shape=(8, 3), dtype=torch.float32
+    )
+    with emulated_engines():
+        compiled = torch_tensorrt.compile(
+            Rows(), ir="dynamo", arg_inputs=[given], min_block_size=1
+        )
+        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[given])
+        pte = edge.to_executorch().buffer
+        for simulate in (False, True):
+            program = load(pte, simulate_devices=simulate)
+            for rows in (1, 8):
+                x = torch.randn(rows, 3)
+                torch.testing.assert_close(program.run(x)[0], Rows()(x))
+            with pytest.raises(ProgramError, match=r"shape \[0, 3\] given"):
+                program.run(torch.randn(0, 3))

@@ -167,6 +167,10 @@ def read_program(source: Source, data_files: Sequence[Source] = ()) -> ProgramFi
 def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]:
     """Read a ``.pte`` by itself, and its table of external data, if it has one."""
     data = _map(source)
+    if data[4:8] == schemas.BUNDLED_IDENTIFIER:
+        data = decode(
+            schemas.BUNDLED, schemas.Bundled, schemas.BUNDLED_IDENTIFIER, data
+        ).program
     flatbuffer, base, size = _split_pte(data)
     program = decode(
         schemas.PROGRAM, schema.Program, schemas.PROGRAM_IDENTIFIER, flatbuffer

@@ -6,6 +6,9 @@ a file doesn't have decodes to its default. The tests hold this against ExecuTor
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Sequence
+
 from executorch.exir import schema as s
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.scalar_type import ScalarType
@@ -24,6 +27,8 @@ from torchtrt_executorch.runtime.reading.flatbuffer import (
 PROGRAM_IDENTIFIER = b"ET12"
 #: ``file_identifier`` of ``flat_tensor.fbs``, of ``.ptd`` files, the same from executorch 1.3 to 1.5.
 FLAT_TENSOR_IDENTIFIER = b"FT01"
+#: ``file_identifier`` of ``bundled_program_schema.fbs``, of ``.bpte`` files.
+BUNDLED_IDENTIFIER = b"BP08"
 
 _DEVICE = {"device_type": Enum("b", s.DeviceType), "device_index": "b"}
 
@@ -142,6 +147,20 @@ PROGRAM: Schema = {
         "location": Enum("b", s.TensorDataLocation),
         **_DEVICE,
     },
+}
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """A ``.bpte``: a program, with cases to test it by, which are skipped."""
+
+    version: int
+    method_test_suites: Sequence[int]
+    program: memoryview
+
+
+BUNDLED: Schema = {
+    Bundled: {"version": "I", "method_test_suites": ["I"], "program": BYTES}
 }
 
 FLAT_TENSOR: Schema = {
