@@ -163,6 +163,35 @@ def _first(results):
     return results[0] if isinstance(results, tuple) else results
 
 
+class ViewBetween(torch.nn.Module):
+    """A delegate reads a view of another one's output and nothing else. It is planned away."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.w = models.weight(size)
+
+    def forward(self, x):
+        a = torch.mm(x, self.w) + x
+        v = a.view(x.shape[0] // 4, 4 * x.shape[1])
+        return torch.relu(v) + v
+
+
+VIEW_BETWEEN = models.Model("view-between", ViewBetween, ("view_copy",))
+
+
+@pytest.mark.parametrize("backend", ["CudaBackend", "TensorRTBackend"])
+@pytest.mark.parametrize("model", [*PROGRAMS, VIEW_BETWEEN], ids=lambda m: m.name)
+def test_a_delegate_s_inputs_are_told_from_its_outputs(model, backend):
+    """What reads a view that was planned away reads what nobody seems to have written."""
+    module, buffer = emitted(model, backends=(backend,))
+    (plan,) = load(buffer)._plans.values()
+    for each in plan.operations:
+        if each.delegate is not None:
+            payload = bytes(plan.delegates[each.delegate].payload)
+            assert each.inputs == int(payload.split()[0])
+    check(model, module, buffer, ordered=None)
+
+
 def test_memory_that_is_still_read_is_not_written(monkeypatch):
     """Without the planner's knowledge of it, a delegate writes where another one reads."""
     from executorch.exir.passes import _delegate_order
