@@ -27,7 +27,7 @@ from executorch.exir.backend.utils import tag_constant_data
 from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.exir.passes._delegate_order import missing_fences
+from executorch.exir.passes.delegate_order_pass import missing_fences
 from executorch.exir.passes.propagate_device_pass import (
     TARGET_DEVICE_COMPILE_SPEC_KEY,
     PropagateDevicePass,
@@ -314,15 +314,10 @@ def main() -> None:
         console.print(f"PropagateDevicePass: nothing to compare. {error}")
         return
 
-    class OnOneStream(PropagateDevicePass):  # type: ignore[misc]
-        def call(self, graph_module: torch.fx.GraphModule) -> Any:
-            self.set_shared_stream(True)
-            return super().call(graph_module)
-
     passes: dict[str, type] = {
         "upstream": load_upstream(PASS_MODULE).PropagateDevicePass,
         "ours": PropagateDevicePass,
-        "ours, one stream": OnOneStream,
+        "ours, one stream": PropagateDevicePass,
     }
     edges = {scenario.name: scenario.edge("CudaBackend") for scenario in scenarios()}
     devices = ("cpu", "cuda:0", "cuda:1")
@@ -343,7 +338,9 @@ def main() -> None:
         table.add_column(heading, justify="right")
     for program, edge in edges.items():
         for name, pass_class in passes.items():
-            cost = measure(edge, pass_class)
+            config = ExecutorchBackendConfig()
+            config.propagate_device_config.shared_stream = "one stream" in name
+            cost = measure(edge, pass_class, config)
             table.add_row(
                 program if name == "upstream" else "",
                 name,

@@ -1,37 +1,42 @@
-"""Amends ``executorch.exir.memory_planning``: memory is in use for as long as a delegate works on it.
+"""Amends ``executorch.exir.memory_planning``: tensors on a device begin where its delegates want them to.
 
-An amendment of this distribution's, not a file to merge: upstream would call `busy_until` where it
-computes lifetimes.
+An amendment of this distribution's, not a file to merge: upstream would align where it calls the
+planning algorithm for a device.
 """
 
 from __future__ import annotations
 
+import math
+from inspect import signature
 from types import ModuleType
 from typing import Any, Callable
 
 from torchtrt_executorch.overlay.wrapping import wrapped
 
+#: Bytes. TensorRT asks for it (``IExecutionContext::setTensorAddress`` in NvInferRuntime.h), and
+#: ``cudaMalloc`` gives it to the buffer as a whole.
+DEVICE_ALIGNMENT = 256
+
 
 def apply(module: ModuleType) -> None:
-    """Wrap ``update_all_tensors_lifetime``, which every planning algorithm goes by."""
-    module.update_all_tensors_lifetime = wrapped(  # type: ignore[attr-defined]
-        module.update_all_tensors_lifetime, _update
-    )
+    """Wrap the planning of a graph's tensors, device by device."""
+    module.apply_algo = wrapped(module.apply_algo, _apply_algo)  # type: ignore[attr-defined]
 
 
-def _update(
+def _apply_algo(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    # Here, since importing it at the top would import this module's own upstream half-way.
-    from executorch.exir.passes._delegate_order import busy_until
-    from executorch.exir.passes._device_state import kept_memory
+    from executorch.exir.schema import DeviceType
 
-    specs = function(*args, **kwargs)
-    graph_module = args[0] if args else kwargs["graph_module"]
-    for spec in kept_memory(graph_module):
-        spec.lifetime = [0, len(graph_module.graph.nodes) - 1]
-    for spec, last in busy_until(graph_module):
-        start, end = spec.lifetime
-        if end is not None and end < last:
-            spec.lifetime = [start, last]
-    return specs
+    call = signature(function).bind(*args, **kwargs)
+    algorithm = call.arguments["algo"]
+
+    def aligned(alignment: int, specs: Any, *rest: Any) -> Any:
+        specs = list(specs)
+        if specs and all(each.device != DeviceType.CPU for each in specs):
+            alignment = math.lcm(alignment, DEVICE_ALIGNMENT)
+        return algorithm(alignment, specs, *rest)
+
+    if call.arguments.get("enable_non_cpu_memory_planning"):
+        call.arguments["algo"] = aligned
+    return function(*call.args, **call.kwargs)

@@ -9,18 +9,36 @@ from torchtrt_executorch.overlay.wrapping import wrapped
 
 
 def apply(module: ModuleType) -> None:
-    """Wrap the emission of an operator."""
-    emitter = module._Emitter
-    emitter._emit_operator = wrapped(emitter._emit_operator, _emit)
+    """Wrap the emission of an operator and of a method's inputs."""
+    emitter, top_level = module._Emitter, module._TopLevelEmitter
+    emitter._emit_operator = wrapped(emitter._emit_operator, _operator)
+    top_level.placeholder = wrapped(top_level.placeholder, _placeholder)
 
 
-def _emit(
+# Imports are in functions, since at the top they would import this module's own upstream half-way.
+
+
+def _operator(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    # Here, since importing it at the top would import this module's own upstream half-way.
-    from executorch.exir.emit import _device_state
+    from executorch.exir.emit._device_state import emit_exchange
+    from executorch.exir.passes._aliases import is_device_write_back
 
-    emitter, target, operands, *_ = args
-    if _device_state.emits(target):
-        return _device_state.emit(emitter, *operands)
+    emitter, _, operands, *_ = args
+    if is_device_write_back(emitter.node):
+        emit_exchange(emitter, emitter.node)
+        return operands[0]
     return function(*args, **kwargs)
+
+
+def _placeholder(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    from executorch.exir.emit._device_state import emit_first_value
+    from executorch.exir.passes._aliases import is_device_write_back
+
+    value = function(*args, **kwargs)
+    node = args[0].node
+    if any(map(is_device_write_back, node.users)):
+        emit_first_value(args[0], node, value)
+    return value

@@ -1,6 +1,6 @@
 """Which delegates of a device run in order, one after another, in ExecuTorch's C++ runtime.
 
-A table of facts, read in upstream's sources, for `_delegate_order`.
+A table of facts, read in upstream's sources, for `delegate_order_pass`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from executorch.exir import memory
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.passes._aliases import elided_root, elided_views, producer
+from executorch.exir.passes._device_nodes import is_delegate, lowered_module
 from packaging.specifiers import SpecifierSet
+from torch.fx import GraphModule, Node
 
 #: Key of the compile spec by which a delegate says that its program is right only on a host that
 #: runs all delegates on one stream. No backend reads it.
@@ -23,13 +27,16 @@ class Streams:
     """How the delegates of a backend use the streams of their device.
 
     Attributes:
-        leaves_running: Work of a delegate goes on after its ``execute`` has returned.
+        leaves_running: Work of a delegate goes on after its ``execute`` has returned, on some host.
         waits: A delegate waits for whatever else was enqueued on its device.
         releases: The ExecuTorch releases that this is true of.
         evidence: Where that is to be seen.
         takes_host_memory: A delegate on a device also takes tensors in host memory.
         writes_last: Outputs are written after all that reads inputs is done, so that one may lie
             where the other does.
+        one_stream: All delegates of the backend are on one stream, so they run in order.
+        follows_copies: A delegate comes after a copy to its device that was enqueued before it. If
+            not, it comes after those alone that a later copy to the host has waited for.
     """
 
     leaves_running: bool
@@ -38,6 +45,8 @@ class Streams:
     evidence: str
     takes_host_memory: bool = True
     writes_last: bool = False
+    one_stream: bool = False
+    follows_copies: bool = True
 
 
 #: What upstream's pass takes for granted of every backend, and this one of those that it doesn't know.
@@ -70,15 +79,20 @@ _KNOWN = {
     ),
     "TensorRTBackend": (
         Streams(
-            leaves_running=False,
+            leaves_running=True,
             waits=False,
             releases=">=1.4",
             evidence=(
                 "torch-tensorrt 2.13 and newer, cpp/src/torch_tensorrt/executorch/"
                 "TensorRTBackend.cpp: execute enqueues on cudaStreamPerThread and synchronizes "
                 "with that; the caller's stream instead, without synchronizing, inside a "
-                "CudaStreamGuard (2.13) or CallerStreamGuard (pytorch/TensorRT#4454)"
+                "CudaStreamGuard (2.13) or CallerStreamGuard (pytorch/TensorRT#4454). "
+                "cuda_allocator.cpp: inside a CallerStreamGuard alone, which 2.13 knows nothing of, "
+                "a copy to the device is a cudaMemcpyAsync on the caller's stream that nobody waits "
+                "for, behind whatever CUDA delegates have enqueued there; one to the host is waited for"
             ),
+            one_stream=True,
+            follows_copies=False,
         ),
     ),
 }
@@ -95,6 +109,38 @@ def streams_of(backend_id: str) -> Streams:
         if SpecifierSet(streams.releases).contains(release, prereleases=True):
             return streams
     return IN_ORDER
+
+
+def takes_turns(module: GraphModule, one: Node, other: Node) -> bool:
+    """Whether one delegate runs after the other on every host, with nothing between their calls."""
+    earlier, later = streams_in(module, one), streams_in(module, other)
+    if one is other or not earlier.leaves_running or later.waits:
+        return True
+    return earlier == later and later.one_stream
+
+
+def streams_in(module: GraphModule, delegate: Node) -> Streams:
+    """What is known of a delegate that a graph calls."""
+    lowered = lowered_module(module, delegate)
+    assert lowered is not None  # device_of_delegate has seen to that
+    return streams_of(lowered.backend_id)
+
+
+def writes_in_place(module: GraphModule, write_back: Node) -> bool:
+    """Whether a buffer's new value may be made in the old one's memory.
+
+    That is if one delegate alone reads the old value and makes the new one, and writes it last. All
+    views in the graph are elided ones.
+    """
+    old, new = write_back.all_input_nodes
+    made_by = producer(elided_root(new))
+    if not is_delegate(made_by) or not streams_in(module, made_by).writes_last:
+        return False
+    readers = {user for each in (old, *elided_views(old)) for user in each.users}
+    return {each for each in readers if each.target is not memory.view} == {
+        made_by,
+        write_back,
+    }
 
 
 def needs_shared_stream(lowered: LoweredBackendModule) -> bool:

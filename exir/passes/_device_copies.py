@@ -9,13 +9,11 @@ from executorch.exir import memory
 from executorch.exir.passes._device_nodes import (
     HOST,
     Device,
-    operator_name,
     tensor_spec,
     values_of,
     written_args,
 )
 from executorch.exir.passes._device_placement import Placement
-from executorch.exir.passes._device_state_ops import START, STORE
 from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
 from torch.fx import Node
 from torch.fx.node import map_arg
@@ -35,10 +33,8 @@ class Copies:
         self.places: dict[Node, dict[Device, Node]] = {}
         self.changed = False
         self._body = next(n for n in self.graph.nodes if n.op != "placeholder")
-        # After this, what state was and what it is to be have changed places.
-        self._end = next(
-            (n for n in placement.order if operator_name(n) == STORE), placement.output
-        )
+        # From here on, buffers on devices have their new values.
+        self._end = next(iter(placement.writes_back), placement.output)
 
     def take(self, node: Node) -> None:
         """Points a node's arguments at its own side, and notes where its result is."""
@@ -47,11 +43,13 @@ class Copies:
             placement.settle_view(node)
             self._take_view(node)
             return
-        keeps_state = operator_name(node) in (START, STORE)
-        written = [] if keeps_state else written_args(node)
+        written = written_args(node)
         self._read(node)
         placement.settle(node)
-        if tensor_spec(node) is not None and not keeps_state:
+        if node in placement.writes_back:
+            return
+        # A `memory.alloc` is for the one operator that writes there.
+        if tensor_spec(node) is not None and node.target is not memory.alloc:
             self.places[node] = {placement.home[node]: node}
         for value in written:
             self._written_on_host(value)
@@ -77,7 +75,7 @@ class Copies:
 
     def _written_on_host(self, node: Node) -> None:
         """In-place operators run on the host: what else shows these bytes elsewhere is stale."""
-        for each in self.placement.family(node):
+        for each in self.placement.with_views(node):
             if each in self.places:
                 on_host = self.places[each].get(HOST)
                 self.places[each] = {HOST: on_host} if on_host is not None else {}
@@ -137,7 +135,7 @@ class Copies:
         """Before which node a copy to the host stands: as early as it can, unless late is free."""
         order, home = self.placement.order, self.placement.home[value]
         now = order[reader]
-        for other, side in self.placement.readers(value):
+        for other, side in self.placement.readers(value, home):
             if order.get(other, now) > now and side in (home, None):
                 return reader
         return self._body if value.op == "placeholder" else value.next

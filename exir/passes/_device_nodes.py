@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from functools import cache
+from importlib.util import find_spec
 from typing import TypeAlias
 
 import executorch.exir.schema as schema
@@ -26,12 +27,12 @@ HOST: Device = (schema.DeviceType.CPU, 0)
 
 MAX_DEVICE_INDEX = 127  # device_index is a signed byte in ExecuTorch's program.fbs
 
+#: The operators are registered when this is imported. ExecuTorch 1.3 has none, and no device memory.
+COPY_OPS = "executorch.exir.passes._device_copy_ops_registry"
+HAS_DEVICE_COPIES = find_spec(COPY_OPS) is not None
+
 H2D = "et_copy::_h2d_copy"
 D2H = "et_copy::_d2h_copy"
-
-VIEW_COPY = "aten::view_copy"
-#: The same bytes under another shape: they are, or become, views.
-RESHAPES = {VIEW_COPY, "aten::squeeze_copy", "aten::unsqueeze_copy"}
 
 
 @cache

@@ -12,14 +12,15 @@ from itertools import zip_longest
 
 import torch
 from executorch.exir.dialects._ops import ops
-from executorch.exir.passes._device_nodes import RESHAPES, is_getitem, operator_name
+from executorch.exir.passes._aliases import may_be_view
+from executorch.exir.passes._device_nodes import is_getitem
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 #: Control flow whose bodies are planned into memory that they share.
 _CONTROL_FLOW = frozenset(
     getattr(torch.ops.higher_order, name)
-    for name in ("cond", "map_impl", "scan", "while_loop")
+    for name in ("cond", "map_impl", "scan")
     if hasattr(torch.ops.higher_order, name)
 )
 
@@ -53,7 +54,7 @@ def _keep_results(module: GraphModule) -> bool:
         safe = places[following] if following else len(nodes)
         end = cond
         for result in [user for user in cond.users if is_getitem(user)]:
-            if any(places[user] >= safe or _is_view(user) for user in result.users):
+            if any(places[user] >= safe or may_be_view(user) for user in result.users):
                 end.append(result)
                 end = _copy_of(result)
                 changed = True
@@ -61,10 +62,6 @@ def _keep_results(module: GraphModule) -> bool:
         module.graph.lint()
         module.recompile()
     return changed
-
-
-def _is_view(node: Node) -> bool:
-    return operator_name(node) in RESHAPES
 
 
 def _copy_of(value: Node) -> Node:

@@ -2,21 +2,20 @@
 
 Serves ``executorch.exir.passes.propagate_device_pass``. From pytorch/executorch#18078 (labels),
 #19921 and #19961 (copies under device memory planning); interface of ExecuTorch 1.4.1 and 1.5.1.
-`_device_placement` decides, `_device_copies` moves, `_delegate_order` keeps delegates in order.
+`_aliases` says which values have bytes of their own, `_device_placement` decides, `_device_copies` moves.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 
+import executorch.exir.schema as schema
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.exir.passes._delegate_order import (
-    declare_shared_streams,
-    order_delegates,
-    warn_of_host_memory,
-)
 from executorch.exir.passes._device_copies import Copies
+from executorch.exir.passes._device_nodes import (
+    COPY_OPS,
+    HAS_DEVICE_COPIES,
+)
 from executorch.exir.passes._device_nodes import (
     TARGET_DEVICE_COMPILE_SPEC_KEY as TARGET_DEVICE_COMPILE_SPEC_KEY,
 )
@@ -27,17 +26,15 @@ from executorch.exir.passes._device_nodes import (
     parse_device,
 )
 from executorch.exir.passes._device_placement import Placement
-from executorch.exir.passes._device_state import place_states, write_in_place
+from executorch.exir.tensor import TensorSpec
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 from torch.utils import _pytree as pytree
 
-_COPY_OPS = "executorch.exir.passes._device_copy_ops_registry"
-_HAS_COPY_OPS = importlib.util.find_spec(_COPY_OPS) is not None
-if _HAS_COPY_OPS:
+if HAS_DEVICE_COPIES:
     # Importers of this module rely on it to register torch.ops.et_copy and to hand the
-    # configuration on. ExecuTorch 1.3 has neither.
-    importlib.import_module(_COPY_OPS)
+    # configuration on.
+    importlib.import_module(COPY_OPS)
     from executorch.exir.passes.propagate_device_config import (
         PropagateDeviceConfig as PropagateDeviceConfig,
     )
@@ -47,8 +44,8 @@ class PropagateDevicePass(PassBase):
     """Labels every ``TensorSpec`` with its device and moves values between devices.
 
     A delegate lives on the device that its ``target_device`` compile spec names; without one, and
-    inside control-flow branches, it lives on the host, as everything else does. (The memory
-    planner puts all of a branch into host memory; a device delegate there stages its own I/O.)
+    inside control-flow branches, whose memory is the host's, it lives on the host, as everything
+    else does.
 
     With ``enable_non_cpu_memory_planning`` each label is true of the planned memory, because:
 
@@ -56,25 +53,19 @@ class PropagateDevicePass(PassBase):
        A method input lives on the first device whose delegate reads it directly when
        ``skip_h2d_for_method_inputs`` says that the caller puts it there. Constants and tensors
        that an operator writes in place are not the caller's: they stay on the host. A mutable
-       buffer lives where it takes the fewest copies per call, where its new value is made if there
-       is a choice; on a device its new value's memory becomes its own. It has its first value from
-       the method's first call, and no caller gets its memory.
+       buffer stays where its spec says, so `DeviceStatePass` can have put it on a device.
     2. Every reader reads a tensor on its own side. A value is copied to a side at most once, and
        only if something there reads it; between two devices it goes through the host. Method
        outputs are read by the host, or wherever they live with ``skip_d2h_for_method_outputs``.
-    3. A view has no bytes of its own: it is taken again on each side where it is read and never
-       copied itself. On a device this holds for ``squeeze``, ``unsqueeze`` and casts, clones and
-       aliases that change nothing, too; on the host for ``view_copy`` that is not a method output,
-       which is what ExecuTorch elides there. A view of a tensor written in place is a value.
+    3. A view has no bytes of its own (`_aliases`): it is taken again on each side where it is read
+       and never copied itself.
     4. A copy to a device stands right before its first reader. A copy to the host stands right
        after its producer, or right before its first reader if the value outlives that on its device
        anyway. So the host never holds a value for longer than with a copy per delegate.
-    5. Between two delegates that hand a tensor over, and that ExecuTorch's C++ runtime may run at
-       the same time, stands a copy on their device, which is what orders them there: one of those
-       above, moved, or one more, of a byte. With ``shared_stream`` the host sees to the order.
 
-    Without device planning nothing is moved: a tensor is labelled with a device if a delegate there
-    produces or reads it and nothing elsewhere reads it, and CPU otherwise.
+    Without device planning nothing is moved, and all memory is the host's: a tensor that one
+    delegate hands to another is labelled with their device if nobody else reads it, and CPU
+    otherwise.
 
     Running the pass again changes nothing. Time is linear in nodes plus edges.
 
@@ -87,9 +78,6 @@ class PropagateDevicePass(PassBase):
             device, whether or not the host reads it too. Pair it with ``alloc_graph_output=False``.
             The caller waits for the device before it reads the output or calls again.
         enable_non_cpu_memory_planning: The memory planner gives each device its own buffers.
-        shared_stream: All delegates of a device run on one stream: inside a ``CallerStreamGuard``,
-            with CudaBackend's option ``use_shared_cuda_stream``, in ``torchtrt_executorch.runtime``.
-            Those that rely on it say so in a compile spec, ``needs_shared_stream``.
 
     Raises:
         ValueError: A ``skip_*`` option without device planning, or an option given as a dict; from
@@ -103,7 +91,6 @@ class PropagateDevicePass(PassBase):
         skip_h2d_for_method_inputs: bool = False,
         skip_d2h_for_method_outputs: bool = False,
         enable_non_cpu_memory_planning: bool = False,
-        shared_stream: bool = False,
     ) -> None:
         super().__init__()
         skips = {
@@ -111,13 +98,19 @@ class PropagateDevicePass(PassBase):
             "skip_d2h_for_method_outputs": skip_d2h_for_method_outputs,
         }
         for name, value in skips.items():
-            _refuse_dict(name, value)
+            if isinstance(value, dict):
+                # A dict is truthy whatever it says, and the pass isn't told its method's name.
+                raise ValueError(
+                    f"{name}={value!r}: values per method are not supported here. Give "
+                    "ExecutorchBackendConfig.propagate_device_config a dict from method name to "
+                    f"PropagateDeviceConfig({name}=...) instead."
+                )
             if value and not enable_non_cpu_memory_planning:
                 raise ValueError(
                     f"{name}=True needs enable_non_cpu_memory_planning=True: only device memory "
                     "planning inserts the copies that it skips."
                 )
-        if enable_non_cpu_memory_planning and not _HAS_COPY_OPS:
+        if enable_non_cpu_memory_planning and not HAS_DEVICE_COPIES:
             raise RuntimeError(
                 "enable_non_cpu_memory_planning=True needs the device copy operators "
                 "(torch.ops.et_copy), which this ExecuTorch lacks: upgrade to executorch 1.4 or "
@@ -126,17 +119,6 @@ class PropagateDevicePass(PassBase):
         self.skip_h2d_for_method_inputs = skip_h2d_for_method_inputs
         self.skip_d2h_for_method_outputs = skip_d2h_for_method_outputs
         self.enable_non_cpu_memory_planning = enable_non_cpu_memory_planning
-        self.set_shared_stream(shared_stream)
-        self.set_state_on_host("")
-
-    def set_shared_stream(self, shared_stream: bool) -> None:
-        """Sets the option, for callers that get a pass from upstream's own code."""
-        _refuse_dict("shared_stream", shared_stream)
-        self.shared_stream = shared_stream
-
-    def set_state_on_host(self, reason: str) -> None:
-        """Leaves mutable buffers in host memory, for a reason that the log gives; not if empty."""
-        self.state_on_host = reason
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Places the tensors of a method and of its control-flow branches, in place."""
@@ -147,9 +129,6 @@ class PropagateDevicePass(PassBase):
         return PassResult(graph_module, changed)
 
     def _place(self, module: GraphModule, is_branch: bool) -> bool:
-        moved = False
-        if self.enable_non_cpu_memory_planning and not is_branch:
-            moved = place_states(Placement(self, module, is_branch), self.state_on_host)
         placement = Placement(self, module, is_branch)
         if not self.enable_non_cpu_memory_planning:
             _label(placement)
@@ -158,34 +137,15 @@ class PropagateDevicePass(PassBase):
         for node in placement.order:
             copies.take(node)
         copies.erase_unread_views()
-        moved |= copies.changed
-        if moved:
+        if copies.changed:
             _update_output(placement.output)
-        write_in_place(module)
-        labelled = _write_labels(placement)
-        if self.shared_stream and not is_branch:
-            declare_shared_streams(module)
-        elif not is_branch:
-            moved |= order_delegates(module)
-        if moved:
             module.recompile()
-        return moved or labelled
-
-
-def _refuse_dict(name: str, value: object) -> None:
-    if isinstance(value, dict):
-        # A dict is truthy whatever it says, and the pass isn't told its method's name.
-        raise ValueError(
-            f"{name}={value!r}: values per method are not supported here. Give "
-            "ExecutorchBackendConfig.propagate_device_config a dict from method name to "
-            f"PropagateDeviceConfig({name}=...) instead."
-        )
+        return _write_labels(placement) or copies.changed
 
 
 def _label(placement: Placement) -> None:
-    """Settles everything in host memory, which some backends won't read."""
+    """Settles everything in host memory."""
     for node in placement.order:
-        warn_of_host_memory(placement.module, node)
         if placement.is_view(node):
             placement.settle_view(node)
         else:
@@ -204,7 +164,7 @@ def _write_labels(placement: Placement) -> bool:
     changed = False
     for spec, device in placement.labels.items():
         if (spec.device, spec.device_index) != device:
-            spec.device, spec.device_index = device
+            _set_device_on_spec(spec, *device)
             changed = True
     return changed
 
@@ -229,3 +189,10 @@ def _get_target_device_from_compile_specs(
 ) -> Device | None:
     """The device that a lowered module's compile specs name; None if they name none."""
     return named_device(lowered_module)
+
+
+def _set_device_on_spec(
+    spec: TensorSpec, device_type: schema.DeviceType, device_index: int = 0
+) -> None:
+    """Writes a device onto a spec."""
+    spec.device, spec.device_index = device_type, device_index

@@ -35,6 +35,7 @@ class Work:
     delegate: str
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
+    stream: str
 
 
 @dataclass
@@ -64,8 +65,8 @@ class Running:
     def check(self, device: torch.device, work: Work) -> None:
         """Raise ``DeviceError`` if ``work`` meets the memory of what may still be running."""
         for other in self._work.get(device, ()):
-            if other.delegate == work.delegate:
-                continue  # its own stream
+            if other.stream == work.stream:
+                continue
             for mine, theirs, what in (
                 (work.reads, other.writes, "reads {}, which {} may still be writing"),
                 (work.writes, other.writes, "writes {}, which {} may be writing, too"),
@@ -82,17 +83,18 @@ class Running:
 
 @dataclass(frozen=True)
 class StreamUse:
-    """How one delegate uses the streams of its device."""
+    """How one delegate uses the streams of its device, by the name of the one that it is on."""
 
     name: str
     device: torch.device
     leaves_running: bool
     waits: bool
     running: Running
+    stream: str
 
     def called(self, reads: Iterable[Span], writes: Iterable[Span]) -> None:
         """Check a call and note what it leaves running. Raises ``DeviceError``."""
-        work = Work(self.name, tuple(reads), tuple(writes))
+        work = Work(self.name, tuple(reads), tuple(writes), self.stream)
         try:
             if self.waits:
                 self.running.wait(self.device)
@@ -120,8 +122,15 @@ def stream_use(
         from executorch.exir.passes._delegate_streams import streams_of
     except ImportError:
         raise ProgramError(
-            "which delegates run in order is known to the patch propagate-device-pass, which is "
+            "which delegates run in order is known to the patch delegate-order, which is "
             "not in force here; load the program with ordered_streams=True"
         ) from None
     streams = streams_of(backend_id)
-    return StreamUse(name, device, streams.leaves_running, streams.waits, running)
+    return StreamUse(
+        name,
+        device,
+        streams.leaves_running,
+        streams.waits,
+        running,
+        backend_id if streams.one_stream else name,
+    )

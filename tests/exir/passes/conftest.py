@@ -17,9 +17,9 @@ from executorch.exir import (
     to_edge,
 )
 from executorch.exir.delegate import executorch_call_delegate
-from executorch.exir.passes.propagate_device_pass import (
-    PropagateDevicePass,
-)
+from executorch.exir.passes.delegate_order_pass import DelegateOrderPass
+from executorch.exir.passes.device_state_pass import DeviceStatePass
+from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
 from executorch.exir.schema import DeviceType, Program, Tensor
 from executorch.exir.tensor import TensorSpec
@@ -87,17 +87,32 @@ class Sketch:
         return SpecPropPass()(torch.fx.GraphModule(self.owner, self.graph)).graph_module
 
 
-def place(
-    program: ExportedProgram, pass_class: type = PropagateDevicePass, **options: bool
-) -> torch.fx.GraphModule:
-    """Runs the pass on a copy of a program as `to_executorch` does, device planning on."""
-    options = {"enable_non_cpu_memory_planning": True, **options}
+def place(program: ExportedProgram, **options: Any) -> torch.fx.GraphModule:
+    """Runs the device passes on a copy of a program as `to_executorch` does, device planning on."""
     specs = SpecPropPass()
     module = specs(copy.deepcopy(program.graph_module)).graph_module
     specs.update_placeholder_tensor_specs(program, module)
-    result = pass_class(**options)(module).graph_module
-    result.graph.lint()
-    return result
+    placed, _ = run_passes(module, **options)
+    placed.graph.lint()
+    return placed
+
+
+def run_passes(
+    module: torch.fx.GraphModule, shared_stream: bool = False, **options: bool
+) -> tuple[torch.fx.GraphModule, bool]:
+    """Runs the device passes on a graph, in place; says whether one of them changed something."""
+    options = {"enable_non_cpu_memory_planning": True, **options}
+    placing = PropagateDevicePass(**options)
+    planning = options["enable_non_cpu_memory_planning"]
+    changed = False
+    for each in (
+        DeviceStatePass(placing),
+        placing,
+        DelegateOrderPass(planning, shared_stream),
+    ):
+        result = each(module)
+        module, changed = result.graph_module, changed | result.modified
+    return module, changed
 
 
 def run(program: ExportedProgram, module: torch.fx.GraphModule, *inputs: Any) -> Any:

@@ -293,7 +293,7 @@ def test_a_mutated_buffer_lives_on_its_device(kit, options):
     module = emitted.exported_program().graph_module
     assert kit.copies(module) == ((0, 0) if options else (1, 1))
     state = inputs_of(module)[0]
-    (write,) = kit.find(module, "store_")
+    (write,) = kit.find(module, "copy_.default")
     assert write.args[0] is state
     assert [kit.device_of(n) for n in (state, *write.args)] == ["cuda:0"] * 3
     labels = kit.placed_labels(kit.bench.deserialize_pte_binary(emitted.buffer).program)

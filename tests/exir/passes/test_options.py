@@ -55,7 +55,7 @@ def test_options_that_would_do_nothing_are_refused(option):
 
 
 def test_a_release_without_device_copies_is_told_apart(monkeypatch):
-    monkeypatch.setattr(propagate_device_pass, "_HAS_COPY_OPS", False)
+    monkeypatch.setattr(propagate_device_pass, "HAS_DEVICE_COPIES", False)
     with pytest.raises(RuntimeError, match=r"executorch 1\.4"):
         PropagateDevicePass(enable_non_cpu_memory_planning=True)
     PropagateDevicePass()

@@ -106,7 +106,11 @@ def check(model, devices, backends, shared_stream):
 
 def _starts_on_the_host(emitted):
     graph = emitted.exported_program().graph_module.graph
-    started = {n.args[0].name for n in graph.nodes if "start_" in str(n.target)}
+    started = {
+        node.name
+        for node in graph.find_nodes(op="placeholder")
+        if node.meta["spec"].device.name != "CPU"
+    }
     return {"data", "zeros", "cache"} - {name.removeprefix("b_") for name in started}
 
 

@@ -21,6 +21,8 @@ _CUDA_PARTITIONER = f"{_CUDA}.cuda_partitioner"
 _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
 _VIEWS = f"{_AOTI}.passes.replace_view_copy_with_view"
+#: What a graph's nodes are, and whose bytes they have.
+_ALIASES = (f"{_PASSES}._aliases", f"{_PASSES}._device_nodes")
 
 EXECUTORCH_PATCHES = (
     Patch(
@@ -49,37 +51,75 @@ EXECUTORCH_PATCHES = (
     ),
     Patch(
         name="propagate-device-pass",
-        summary="Device labels and copies, each value across at most once, state in place, delegates in order",
+        summary="Device labels that are true, and each value across to a device at most once",
         pull_request="pytorch/executorch#18078",
         releases=EXECUTORCH,
         upstream="labels from 1.3, copies from 1.4, one per delegate that reads the value",
-        kept_because="1.5.1 still copies a shared value once for every delegate, and orders none of them",
+        kept_because="1.5.1 still copies a shared value once for every delegate",
         replaces=(
             f"{_PASSES}.propagate_device_pass",
             f"{_PASSES}.propagate_device_config",
         ),
         adds=(
-            f"{EXIR}.emit._device_state",
-            f"{_PASSES}._copy_schedule",
-            f"{_PASSES}._delegate_order",
-            f"{_PASSES}._delegate_streams",
+            *_ALIASES,
             f"{_PASSES}._device_copies",
-            f"{_PASSES}._device_nodes",
             f"{_PASSES}._device_placement",
-            f"{_PASSES}._device_state",
-            f"{_PASSES}._device_state_ops",
-            f"{_PASSES}._state_order",
         ),
         amends=(
-            *patched_beside(
-                f"{EXIR}.emit._emitter",
-                f"{EXIR}.memory_planning",
-                f"{_PASSES}.memory_planning_pass",
-            ),
+            *patched_beside(f"{EXIR}.memory_planning"),
             *patched(f"{EXIR}.program._device_passes_patch:apply", PROGRAM),
         ),
         anchors=anchors(
+            f"{EXIR}.memory_planning:apply_algo(algo, alignment, graph_module)",
+            f"{PROGRAM}:edge_to_executorch_passes(config, name)",
+        ),
+    ),
+    Patch(
+        name="delegate-order",
+        summary="Delegates run in order in ExecuTorch's C++ runtime, whatever the host's streams are",
+        pull_request="pytorch/executorch#18078",
+        releases=EXECUTORCH,
+        upstream="gives each CUDA delegate a stream, and orders none of them",
+        kept_because="1.5.1 still orders no delegates",
+        requires=("propagate-device-pass",),
+        adds=(
+            f"{_PASSES}._copy_schedule",
+            f"{_PASSES}._delegate_streams",
+            f"{_PASSES}.delegate_order_pass",
+        ),
+        amends=(
+            *patched(
+                f"{EXIR}._delegate_order_memory_patch:apply", f"{EXIR}.memory_planning"
+            ),
+            *patched(f"{EXIR}.program._delegate_order_patch:apply", PROGRAM),
+        ),
+        anchors=anchors(
+            f"{EXIR}.memory_planning:update_all_tensors_lifetime(graph_module)",
+            f"{PROGRAM}:edge_to_executorch_passes(config, name)",
+        ),
+    ),
+    Patch(
+        name="device-state",
+        summary="Mutable buffers live on the device that uses them, and no call copies them",
+        pull_request="pytorch/executorch#18078",
+        releases=EXECUTORCH,
+        upstream="keeps mutable buffers in host memory, and copies them there and back",
+        kept_because="1.5.1 still copies them",
+        requires=("propagate-device-pass", "delegate-order"),
+        adds=(
+            f"{EXIR}.emit._device_state",
+            f"{_PASSES}.device_state_pass",
+        ),
+        amends=(
+            *patched_beside(f"{EXIR}.emit._emitter", f"{_PASSES}.memory_planning_pass"),
+            *patched(
+                f"{EXIR}._device_state_memory_patch:apply", f"{EXIR}.memory_planning"
+            ),
+            *patched(f"{EXIR}.program._device_state_patch:apply", PROGRAM),
+        ),
+        anchors=anchors(
             f"{EXIR}.emit._emitter:_Emitter._emit_operator(target, args, kwargs)",
+            f"{EXIR}.emit._emitter:_TopLevelEmitter.placeholder(target, args, kwargs)",
             f"{EXIR}.memory_planning:update_all_tensors_lifetime(graph_module)",
             f"{_PASSES}.memory_planning_pass:MemoryPlanningPass.run(graph_module)",
             f"{PROGRAM}:edge_to_executorch_passes(config, name)",
@@ -93,10 +133,7 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="has all branches write to the same memory, and leaves their results there",
         kept_because="1.5.1 still plans all branches into the same memory",
-        adds=(
-            f"{_PASSES}._device_nodes",
-            f"{_PASSES}.branch_results_pass",
-        ),
+        adds=(*_ALIASES, f"{_PASSES}.branch_results_pass"),
         amends=patched(f"{EXIR}.program._branch_results_patch:apply", PROGRAM),
         anchors=anchors(
             f"{EXIR}.memory_planning:_apply_algo_to_submodules(algo, graph_module)",

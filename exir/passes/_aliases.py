@@ -1,0 +1,171 @@
+"""Whose bytes each value of a graph has: the one answer for all that place, order, keep and emit.
+
+``torch/_inductor/fx_passes/reinplace.py`` keeps the same as ``view_of``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import Any
+
+from executorch.exir import memory
+from executorch.exir.passes._device_nodes import (
+    D2H,
+    H2D,
+    HOST,
+    is_getitem,
+    operator_name,
+    tensor_spec,
+    written_args,
+)
+from torch.fx import Graph, Node
+
+VIEW_COPY = "aten::view_copy"
+#: The same bytes under another shape: they are, or become, views.
+RESHAPES = {VIEW_COPY, "aten::squeeze_copy", "aten::unsqueeze_copy"}
+#: The same bytes under the same shape, if type and layout stay.
+IDENTITIES = {
+    "aten::_to_copy",
+    "aten::alias_copy",
+    "aten::clone",
+    "aten::detach_copy",
+    "dim_order_ops::_clone_dim_order",
+    "dim_order_ops::_to_dim_order_copy",
+}
+
+
+class Aliases:
+    """The views of a graph, and what is written in place, found in one walk over it.
+
+    A node is a view of its first argument, and has no bytes of its own,
+
+    - wherever that one lives, if ExecuTorch elides it: a ``memory.view``, and a ``view_copy`` that
+      is not a method output, which becomes one;
+    - on a device alone, if its bytes are that one's there: any other reshape, cast or clone that
+      changes nothing. Portable kernels make real copies.
+
+    It is a value of its own if it or its base is written in place while others still read. The
+    writes that end a call, of buffers' new values over their old ones, come after everybody.
+
+    Attributes:
+        writers: value -> the operators that write it in place.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        nodes = list(graph.nodes)
+        output = nodes[-1]
+        ending = set(takewhile(_ends_a_call, reversed(nodes[:-1])))
+        self.writers: dict[Node, list[Node]] = {}
+        disturbed = set()
+        for node in nodes:
+            for value in written_args(node):
+                self.writers.setdefault(value, []).append(node)
+                if node not in ending:
+                    disturbed.add(value)
+        returned = set(output.all_input_nodes)
+        self._roots: dict[bool, dict[Node, Node]] = {True: {}, False: {}}
+        for node in nodes:
+            for on_host, roots in self._roots.items():
+                if _is_view(node, on_host, returned):
+                    base = node.all_input_nodes[0]
+                    if not {node, base} & disturbed:
+                        roots[node] = roots.get(base, base)
+
+    def is_view(self, node: Node, on_host: bool) -> bool:
+        """Whether a node has its first argument's bytes, if that one lives there."""
+        # The graph may have got views since.
+        return node in self._roots[on_host] or node.target is memory.view
+
+    def root(self, node: Node, on_host: bool) -> Node:
+        """The value whose bytes a node has, if that one lives there."""
+        return self._roots[on_host].get(node, node)
+
+    def readers(self, value: Node, on_host: bool) -> Iterator[tuple[Node, Node]]:
+        """Those that read a value, each with what it reads: the value or a view of it."""
+        pending = [value]
+        while pending:
+            node = pending.pop()
+            for user in node.users:
+                if self.is_view(user, on_host):
+                    pending.append(user)
+                else:
+                    yield user, node
+
+
+def may_be_view(node: Node) -> bool:
+    """Whether a node may have its argument's bytes in the end: specs, by which to tell, aren't there yet."""
+    return operator_name(node) in RESHAPES
+
+
+def is_write_back(node: Node) -> bool:
+    """Whether a node writes a method's new value of a buffer, or of an input, over the old one."""
+    return operator_name(node) == "aten::copy_" and node.args[0].op == "placeholder"  # type: ignore[union-attr]
+
+
+def is_device_write_back(node: Node) -> bool:
+    """Whether it does so on a device, where no kernel can: the memories of the two change roles."""
+    if not is_write_back(node):
+        return False
+    spec = tensor_spec(node.all_input_nodes[0])
+    return spec is not None and (spec.device, spec.device_index) != HOST
+
+
+def elided_root(node: Node) -> Node:
+    """The value whose bytes a node has in a graph whose views are all elided ones."""
+    while node.target is memory.view:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def elided_views(root: Node) -> Iterator[Node]:
+    """The nodes that have a value's bytes in such a graph."""
+    pending = [root]
+    while pending:
+        views = [user for user in pending.pop().users if user.target is memory.view]
+        yield from views
+        pending += views
+
+
+def producer(root: Node) -> Node:
+    """The node that makes a value: the delegate, for one of its outputs."""
+    return root.all_input_nodes[0] if is_getitem(root) else root
+
+
+def shows_same_bytes(view: Node, base: Node) -> bool:
+    """Whether a view operator's result is its argument's memory, under a shape known ahead."""
+    spec, base_spec = tensor_spec(view), tensor_spec(base)
+    if spec is None or base_spec is None or spec.dtype != base_spec.dtype:
+        return False
+    if operator_name(view) in IDENTITIES:
+        return spec.dim_order == base_spec.dim_order
+    contiguous = all(
+        list(each.dim_order) == list(range(len(each.shape)))
+        for each in (spec, base_spec)
+    )
+    same_dynamism = spec.shape_dynamism == base_spec.shape_dynamism  # _ViewSpec insists
+    return contiguous and same_dynamism and view_size(view) is not None
+
+
+def view_size(node: Node) -> Any:
+    """The size argument for `memory.view`, or None if more than one dimension is symbolic."""
+    if node.target is memory.view or operator_name(node) == VIEW_COPY:
+        return node.args[1]
+    shape = node.meta["val"].shape
+    size = [dim if isinstance(dim, int) else -1 for dim in shape]
+    return size if size.count(-1) <= 1 else None
+
+
+def _ends_a_call(node: Node) -> bool:
+    return is_write_back(node) or operator_name(node) in (H2D, D2H)
+
+
+def _is_view(node: Node, on_host: bool, returned: set[Node]) -> bool:
+    name = operator_name(node)
+    if node.target is memory.view:
+        return True
+    if name not in RESHAPES and name not in IDENTITIES:
+        return False
+    if on_host:
+        return name == VIEW_COPY and node not in returned
+    return shows_same_bytes(node, node.all_input_nodes[0])

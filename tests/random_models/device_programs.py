@@ -1,0 +1,126 @@
+"""Programs for devices made at random: what is a view, what is state, who reads what where and when.
+
+Every value has 16 floats, under one of `SHAPES`. Delegates are the stand-ins of ``tests/cpp``, which
+go by the ids of real backends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+SHAPES = ((4, 4), (2, 8), (1, 4, 4), (16,))
+#: One operand, any shape. "to" is a reshape; all but it keep the shape, or are undone in the end.
+HOST = ("sigmoid", "clone", "cast", "slice", "cond")
+RESHAPES = ("view", "unsqueeze", "squeeze")
+#: Two operands, the second under the first one's shape.
+DEVICE = ("add", "sub")
+BACKENDS = ("CudaBackend", "TensorRTBackend", "StandInBackend")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is made of one or two earlier values, given by their numbers."""
+
+    name: str
+    operands: tuple[int, int]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program and how it is lowered.
+
+    Attributes:
+        steps: In order; values 0 and 1 are inputs, those behind them the buffers' old values.
+        states: For each buffer its shape and the number of its new value, or None: it isn't written.
+        returned: Numbers of the values to return.
+        devices: Of delegates, in turn.
+        backends: Of delegates, in turn.
+        skip_inputs, skip_outputs: Options of the pass.
+        shared_stream: Another one.
+    """
+
+    steps: tuple[Step, ...]
+    states: tuple[tuple[tuple[int, ...], int | None], ...]
+    returned: tuple[int, ...]
+    devices: tuple[str, ...]
+    backends: tuple[str, ...]
+    skip_inputs: bool
+    skip_outputs: bool
+    shared_stream: bool
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return Program(self).eval()
+
+
+class Program(nn.Module):
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case = case
+        for index, (shape, _) in enumerate(case.states):
+            self.register_buffer(f"state{index}", torch.randn(16).view(shape))
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        buffers = [getattr(self, f"state{i}") for i in range(len(self.case.states))]
+        values = [x, y, *buffers]
+        for step in self.case.steps:
+            first, second = (values[each] for each in step.operands)
+            values.append(_apply(step, first, second))
+        for buffer, (shape, new) in zip(buffers, self.case.states, strict=True):
+            if new is not None:
+                buffer.copy_(values[new].view(shape))
+        return tuple(values[each] for each in self.case.returned)
+
+
+def _apply(step: Step, first: Tensor, second: Tensor) -> Tensor:
+    if step.name in DEVICE:
+        operator: Any = torch.add if step.name == "add" else torch.sub
+        return operator(first, second.view(first.shape))
+    if step.name == "view":
+        return first.view(step.shape)
+    if step.name == "unsqueeze":
+        return first.unsqueeze(0)
+    if step.name == "squeeze":
+        return first.squeeze(0)
+    if step.name == "clone":
+        return first.clone()
+    if step.name == "cast":
+        return first.to(torch.float32, copy=True)
+    if step.name == "slice":
+        return first[..., 0:2].repeat_interleave(first.shape[-1] // 2, -1)
+    if step.name == "cond":
+        return torch.cond(first.sum() > 0, torch.sin, torch.cos, (first,))
+    return torch.sigmoid(first)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    count = draw(st.integers(1, 3))
+    shapes = [draw(st.sampled_from(SHAPES)) for _ in range(count)]
+    steps = []
+    names = st.sampled_from((*HOST, *RESHAPES, *RESHAPES, *4 * DEVICE))
+    values = 2 + count
+    for _ in range(draw(st.integers(2, 9))):
+        number = st.integers(0, values - 1)
+        operands = draw(number), draw(number)
+        steps.append(Step(draw(names), operands, draw(st.sampled_from(SHAPES))))
+        values += 1
+    made = st.integers(2 + count, values - 1)
+    # Buffers may get one another's old values, which changes places if there are two.
+    new = st.one_of(made, made, made, st.integers(0, values - 1), st.none())
+    return Case(
+        tuple(steps),
+        tuple((shape, draw(new)) for shape in shapes),
+        tuple(draw(st.lists(made, min_size=1, max_size=3))),
+        draw(st.sampled_from([("cuda:0",), ("cuda:0",), ("cuda:0", "cuda:1")])),
+        tuple(draw(st.lists(st.sampled_from(BACKENDS), min_size=1, max_size=3))),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.sampled_from([False, False, True])),
+    )

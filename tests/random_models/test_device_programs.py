@@ -1,0 +1,124 @@
+"""Random device programs in simulation, beside eager over several calls, and by whose bytes values have."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec
+from executorch.exir.capture._config import ExecutorchBackendConfig
+from executorch.exir.passes import MemoryPlanningPass
+from hypothesis import Phase, given, settings
+from torch.export import export
+
+from torchtrt_executorch.runtime import load, register_backend
+
+from ..loading import load_file
+from .device_programs import BACKENDS, Case, cases
+
+PropagateDeviceConfig = pytest.importorskip(
+    "executorch.exir.passes.propagate_device_config",
+    reason="executorch 1.3 has no device copies",
+).PropagateDeviceConfig
+standin = load_file("tests/cpp/standin.py")
+CALLS = 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def standins() -> Any:
+    for backend in BACKENDS:
+        register_backend(backend, standin.StandInDelegate)
+    yield
+    for backend in BACKENDS:
+        register_backend(backend, None)
+
+
+class OnDevices(standin.Groups):  # type: ignore[misc, name-defined]
+    """Delegates of additions and subtractions that follow one another, on devices in turn."""
+
+    def __init__(self, devices: tuple[str, ...]) -> None:
+        self.devices = devices
+        self.calls = 0
+        super().__init__(self._group)
+
+    def _group(self, node: torch.fx.Node) -> int | None:
+        name = str(node.target)
+        if not any(each in name for each in (".add.", ".sub.")):
+            return None
+        self.calls += 1
+        return self.calls
+
+    def partition(self, exported_program: Any) -> Any:
+        result = super().partition(exported_program)
+        for index, tag in enumerate(result.partition_tags):
+            device = self.devices[index % len(self.devices)]
+            specs = [CompileSpec("target_device", device.encode())]
+            name = self.delegation.backend_id
+            result.partition_tags[tag] = DelegationSpec(name, specs)
+        return result
+
+
+def emitted(case: Case) -> tuple[Any, bytes]:
+    """The ExecuTorch program of a case."""
+    with torch.no_grad():
+        edge = to_edge(
+            export(case.model(), (torch.zeros(4, 4), torch.zeros(2, 8))),
+            compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        ).to_backend(OnDevices(case.devices))
+    planned = not (case.skip_inputs or case.skip_outputs)
+    config = ExecutorchBackendConfig(
+        propagate_device_config=PropagateDeviceConfig(
+            case.skip_inputs, case.skip_outputs, case.shared_stream
+        ),
+        memory_planning_pass=MemoryPlanningPass(
+            alloc_graph_input=planned, alloc_graph_output=planned
+        ),
+    )
+    program = standin.pose(edge, case.backends).to_executorch(config)
+    return program, program.buffer
+
+
+def check(case: Case) -> None:
+    program, buffer = emitted(case)
+    loaded = load(buffer, simulate_devices=True)
+    eager = copy.deepcopy(case.model())
+    for node in program.exported_program().graph_module.graph.find_nodes(
+        op="placeholder"
+    ):
+        name = program.exported_program().graph_signature.inputs_to_buffers.get(
+            node.name
+        )
+        mutable = {
+            f"state{index}"
+            for index, (_, new) in enumerate(case.states)
+            if new is not None
+        }
+        if name in mutable and node.meta["spec"].device.name == "CPU":
+            eager.get_buffer(name).zero_()  # as ExecuTorch begins with on the host
+    for call in range(CALLS):
+        generator = torch.Generator().manual_seed(call)
+        inputs = [torch.randn(shape, generator=generator) for shape in ((4, 4), (2, 8))]
+        expected = eager(*(each.clone() for each in inputs))
+        got = loaded.run(*inputs)
+        torch.testing.assert_close(tuple(got), expected, atol=1e-4, rtol=1e-4)
+
+
+draws = given(case=cases())
+
+
+@draws
+@settings(max_examples=100, deadline=None, phases=[Phase.generate], derandomize=True)
+def test_device_programs(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+@given(case=cases())
+@settings(max_examples=1000, deadline=None, phases=[Phase.generate])
+def test_many_device_programs(part: int, case: Case) -> None:
+    check(case)
