@@ -19,7 +19,7 @@ from executorch.backends.cuda._gpu_properties import (
     common_properties,
 )
 
-from torchtrt_executorch import stand_ins
+from torchtrt_executorch import cuda_payload, stand_ins
 from torchtrt_executorch.cache.libraries import kept_library
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.builder import installed_builder
@@ -51,26 +51,39 @@ _DRIVER = StubLibraries(
 def apply(module: ModuleType) -> None:
     """Have ``CudaBackend`` compile for a described GPU where there is no other, or is told to."""
     backend: Any = module.CudaBackend
-    preprocess = backend.preprocess.__func__
+    # From 1.5 on the partitions of all methods are compiled by this one, with what collects their
+    # weights, and ``preprocess`` calls it.
+    by_name = "_preprocess_with_weight_collector"
+    name = by_name if hasattr(backend, by_name) else "preprocess"
+    preprocess = getattr(backend, name).__func__
 
     @functools.wraps(preprocess)
-    def preprocess_described(cls: Any, edge_program: Any, compile_specs: Any) -> Any:
+    def preprocess_described(
+        cls: Any, edge_program: Any, compile_specs: Any, *collector: Any
+    ) -> Any:
         gpu = _described(compile_specs)
 
         def build() -> Any:
             if gpu is None:
-                return preprocess(cls, edge_program, compile_specs)
+                return preprocess(cls, edge_program, compile_specs, *collector)
             with described_device(gpu, _toolchain.find(_DRIVER.build)):
-                return preprocess(cls, edge_program, compile_specs)
+                return preprocess(cls, edge_program, compile_specs, *collector)
 
         described = gpu is not None and not present.cuda_device()
         partition = on_host(edge_program) if described else None
-        result = kept_library(edge_program, compile_specs, gpu, build)
+        if collector:  # it holds the weights, and no file of ours does
+            result = build()
+        else:
+            result = kept_library(edge_program, compile_specs, gpu, build)
         if partition is not None:
-            stand_ins.keep(_digest(result), partition, share_weights=True)
+            store = result.data_store_output
+            for each in collector:
+                store = each._store.get_named_data_store_output()
+            digest = _digest(result.processed_bytes, store, compile_specs)
+            stand_ins.keep(digest, partition, share_weights=True)
         return result
 
-    backend.preprocess = classmethod(preprocess_described)
+    setattr(backend, name, classmethod(preprocess_described))
 
 
 def import_without_triton(upstream_name: str) -> None:
@@ -89,17 +102,22 @@ def import_without_triton(upstream_name: str) -> None:
         sys.modules[holder.__name__] = holder
 
 
-def _digest(result: Any) -> str:
-    """What the runtime looks for: the library and its weights, which the payload names."""
-    store = result.data_store_output
+def _digest(payload: bytes, store: Any, compile_specs: Any) -> str:
+    """What the runtime looks for: the data that the payload names, each once."""
+    method = next(
+        (each.value.decode() for each in compile_specs if each.key == "method_name"),
+        "forward",
+    )
     entries = dict(store.pte_data)
     for external in store.external_data.values():
         entries.update(external)
-    if result.processed_bytes:
-        keys = result.processed_bytes.decode().split("\n")
-    else:  # executorch 1.3 names them after the method, the library first
-        keys = sorted(entries)
-    return stand_ins.digest(*(store.buffers[entries[key].buffer_index] for key in keys))
+    buffers = (
+        store.buffers[entries[key].buffer_index]
+        for key in cuda_payload.read(payload, method).keys
+    )
+    return stand_ins.digest(
+        *(each.to_bytes() if hasattr(each, "to_bytes") else each for each in buffers)
+    )
 
 
 class _PassWithoutTriton:

@@ -8,6 +8,7 @@ CUDA tensor that answers the last two from the host's tensor. Nothing is copied 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -54,8 +55,14 @@ class _Written:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fake, name)
 
+    @property
+    def on_host(self) -> torch.Tensor:
+        """The host's tensor, packed."""
+        packed: torch.Tensor = self._fake.host_bytes.packed()
+        return packed
+
     def untyped_storage(self) -> torch.UntypedStorage:
-        return self._fake.host_bytes.packed().untyped_storage()
+        return self.on_host.untyped_storage()
 
 
 def stand_in(
@@ -166,11 +173,19 @@ def answers() -> dict[str, Callable[..., Any]]:
             del graph.get_original_value_of_constant
 
     backend = "executorch.backends.cuda.cuda_backend"
+    collector = sys.modules.get("executorch.backends.cuda.cuda_weight_collector")
+    # From executorch 1.5 on each weight is written by itself.
+    write_storage: Any = getattr(collector, "_write_tensor_storage", None)
+
+    def write_storage_from_host(tensor: Any, path: str) -> Any:
+        return write_storage(getattr(tensor, "on_host", tensor), path)
+
     return {
         "torch.export.passes:move_to_device_pass": move_to_device,
         "torch._inductor.utils:clone_preserve_strides": clone,
         "torch._inductor.utils:is_same_tensor": is_same,
         "torch._inductor.codecache:AotCodeCompiler.compile": write_from_host,
+        "executorch.backends.cuda.cuda_weight_collector:_write_tensor_storage": write_storage_from_host,
         # low_memory_mode spares the device's memory, of which nothing is taken.
         f"{backend}:_move_to_device_resize_kv": move_to_device,
         f"{backend}:_compile_time_cpu_clones": lambda device: contextlib.nullcontext(),

@@ -78,8 +78,10 @@ def with_expected_data(
     return _with_entry(named, rows) if rows else named
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _digest(data: Any) -> str:
+    """Return the sha256 of ``data``: bytes, or from executorch 1.5 on a file that knows its own."""
+    digest = getattr(data, "sha256", None)
+    return hashlib.sha256(data).hexdigest() if digest is None else digest().hex()
 
 
 def _with_entry(

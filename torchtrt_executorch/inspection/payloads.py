@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torchtrt_executorch import cuda_payload
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.inspection.facts import HOST, Delegate
@@ -61,26 +62,34 @@ def _engine(payload: Payload, known: Delegate) -> Delegate:
 
 
 def _library(payload: Payload, known: Delegate) -> Delegate:
-    keys = str(bytes(payload.payload[:4096]), "utf-8", "replace").split("\n")
-    if keys == [""]:
-        # executorch 1.3 names both after the method, and leaves the payload empty.
-        method = payload.compile_specs.get("method_name", b"forward").decode(
-            errors="replace"
-        )
-        keys = [f"{method}_so_blob", f"{method}_weights_blob"]
+    method = payload.compile_specs.get("method_name", b"forward").decode(
+        errors="replace"
+    )
+    try:
+        named = cuda_payload.read(payload.payload, method)
+    except cuda_payload.CudaPayloadError as error:
+        return replace(known, owner="cuda", damaged=str(error))
+    keys = named.keys
     held = [payload.named_data[key] for key in keys if key in payload.named_data]
     known = replace(
         known,
         owner="cuda",
         nbytes=known.nbytes + sum(len(each.held) for each in held),
-        named_data=tuple(keys),
+        named_data=keys,
         missing=tuple(key for key in keys if key not in payload.named_data),
     )
     if keys[0] in known.missing:
         return replace(known, damaged="its library is in no file")
-    found = capabilities(payload.named_data[keys[0]].held)
+    found = list(
+        dict.fromkeys(
+            capability
+            for library in named.libraries
+            if library.key not in known.missing
+            for capability in capabilities(payload.named_data[library.key].held)
+        )
+    )
     machine = [name for name in found if name.startswith("sm_")]
-    later = [name.replace("compute", "sm") for name in found[len(machine) :]]
+    later = [name.replace("compute", "sm") for name in found if name not in machine]
     words = f"machine code for {', '.join(machine) or 'no GPU'}"
     for name in later:
         words += f", PTX for {name} and later"

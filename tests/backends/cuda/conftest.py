@@ -14,6 +14,8 @@ from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import export
 
+from torchtrt_executorch import cuda_payload
+
 needs_compilers = pytest.mark.skipif(
     not (importlib.util.find_spec("triton") and shutil.which("g++")),
     reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
@@ -41,14 +43,19 @@ def delegates(manager: EdgeProgramManager, method: str = "forward") -> list[Dele
             entries = dict(store.pte_data)
             for external in store.external_data.values():
                 entries.update(external)
-            keys = module.processed_bytes.decode().split("\n")
-            if keys == [""]:  # executorch 1.3 names them after the method
-                keys = [f"{method}_so_blob", f"{method}_weights_blob"]
-            library, weights = (
-                bytes(store.buffers[entries[key].buffer_index]) for key in keys
+            keys = cuda_payload.read(module.processed_bytes, method).keys
+            library, *weights = (
+                store.buffers[entries[key].buffer_index] for key in keys
             )
-            found.append(Delegate(module, library, weights))
+            found.append(
+                Delegate(module, bytes(library), b"".join(map(_bytes, weights)))
+            )
     return found
+
+
+def _bytes(data: Any) -> bytes:
+    """From executorch 1.5 on weights are in files."""
+    return data.to_bytes() if hasattr(data, "to_bytes") else bytes(data)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,9 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from torchtrt_executorch import cuda_payload
 from torchtrt_executorch.cuda_library import capabilities
+from torchtrt_executorch.cuda_payload import CudaPayload, Weight
 from torchtrt_executorch.runtime.delegates import (
     Absent,
     Delegate,
@@ -29,6 +31,20 @@ from torchtrt_executorch.runtime.values import Value
 ALIGNMENT = 16
 
 
+#: By the numbers of :data:`~torchtrt_executorch.cuda_payload.ITEM_SIZES`.
+_DTYPES = {
+    0: torch.uint8,
+    1: torch.int8,
+    2: torch.int16,
+    3: torch.int32,
+    4: torch.int64,
+    5: torch.float16,
+    6: torch.float32,
+    11: torch.bool,
+    15: torch.bfloat16,
+}
+
+
 class AotiDelegate(Delegate):
     """One AOTInductor library and its weights, on ``target_device``: ``cuda:0`` unless it is given.
 
@@ -42,7 +58,8 @@ class AotiDelegate(Delegate):
         self.device = context.target_device("cuda:0")
         self._num_inputs = context.num_inputs
         self._staging = context.recorder.staging(self._name)
-        library, weights = _blobs(context)
+        payload = _named(context)
+        library = _library(context, payload)
         if gpus := capabilities(library):
             built_by = f"AOTInductor for {', '.join(gpus)}"
             context.recorder.loaded(self._name, built_by)
@@ -57,7 +74,7 @@ class AotiDelegate(Delegate):
         elif stands_in:
             self._absent = Absent(context, "a CUDA device")
         else:
-            runner = _load(context.name, library, weights, self.device)
+            runner = _load(context, payload, library, self.device)
             on_gpu = self.device.type == "cuda"
             self._compute = _on_gpu(runner.run, self.device) if on_gpu else runner.run
         self.makes_results = self._real
@@ -68,9 +85,9 @@ class AotiDelegate(Delegate):
         return Works(payload.target_device("cuda:0"), False)
 
     @staticmethod
-    def parts(payload: Payload) -> tuple[memoryview, memoryview]:
-        """The library and its weights, which the payload names."""
-        return _blobs(payload)
+    def parts(payload: Payload) -> tuple[memoryview, ...]:
+        """The libraries and weights that the payload names."""
+        return tuple(map(payload.data, _named(payload).keys))
 
     def bind(self, args: Sequence[Value]) -> Callable[[], None]:
         """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's device."""
@@ -143,22 +160,28 @@ class AotiDelegate(Delegate):
         self._staging.add(*map(Traffic.of, sizes))
 
 
-def _blobs(context: Payload) -> tuple[memoryview, memoryview]:
-    """The library and the weights: keys in the payload, or after the method's name (1.3)."""
+def _named(context: Payload) -> CudaPayload:
+    """What the payload names. Raises ``ProgramError`` if it is damaged."""
+    method = context.compile_specs.get("method_name", b"forward")
     try:
-        keys = str(context.payload, "utf-8").split("\n")
-        method = context.compile_specs.get("method_name", b"forward").decode()
-    except UnicodeDecodeError as error:
+        return cuda_payload.read(context.payload, method.decode())
+    except ValueError as error:
+        raise ProgramError(f"{context.name}: {error}") from None
+
+
+def _library(context: DelegateContext, payload: CudaPayload) -> memoryview:
+    """The library for the GPU that is here; the first one where none is."""
+    gpu = None
+    if torch.cuda.is_available() and context.target_device("cuda:0").type == "cuda":
+        major, minor = torch.cuda.get_device_capability(context.target_device("cuda:0"))
+        gpu = 10 * major + minor
+    library = payload.library_for(gpu)
+    if library is None:
+        there = ", ".join(f"sm_{each.gpu}" for each in payload.libraries)
         raise ProgramError(
-            f"{context.name}: the payload names no data: {error}"
-        ) from None
-    if keys == [""]:
-        keys = [f"{method}_so_blob", f"{method}_weights_blob"]
-    if len(keys) != 2:
-        raise ProgramError(
-            f"{context.name}: the payload names {len(keys)} blobs; a library and weights are due"
+            f"{context.name}: its libraries are for {there}, and this GPU is sm_{gpu}"
         )
-    return context.data(keys[0]), context.data(keys[1])
+    return context.data(library.key)
 
 
 def _on_gpu(
@@ -182,24 +205,61 @@ def _on_gpu(
 
 
 def _load(
-    name: str, library: memoryview, weights: memoryview, device: torch.device
+    context: DelegateContext,
+    payload: CudaPayload,
+    library: memoryview,
+    device: torch.device,
 ) -> Any:
     with tempfile.TemporaryDirectory(prefix="torchtrt-executorch-") as folder:
         # The loader maps the library for good; its file may go once it is loaded.
         so, blob = Path(folder, "model.wrapper.so"), Path(folder, "weights.blob")
         so.write_bytes(library)
-        blob.write_bytes(weights)
         try:
             with current_on(device) if device.type == "cuda" else nullcontext():
                 model = _runner(so, device)
                 # Without its weights the library reads memory that was never allocated.
-                if len(weights):
+                if payload.blob is None:
+                    _give(model, context, payload, device)
+                elif len(weights := context.data(payload.blob)):
+                    blob.write_bytes(weights)
                     model.update_constant_buffer_from_blob(str(blob))
         except RuntimeError as error:
             raise ProgramError(
-                f"{name}: the library can't be loaded: {error}"
+                f"{context.name}: the library can't be loaded: {error}"
             ) from error
     return model
+
+
+def _give(
+    model: Any, context: DelegateContext, payload: CudaPayload, device: torch.device
+) -> None:
+    """Hand the library its weights by name, copies of its own."""
+    weights = {
+        each.name: _tensor(
+            context, each, device if each.on_gpu else torch.device("cpu")
+        )
+        for each in payload.weights
+    }
+    wanted = model.get_constant_names_to_original_fqns()
+    missing = sorted(set(wanted.values()) - weights.keys())
+    if missing:
+        raise ProgramError(
+            f"{context.name}: the library wants the weight {missing[0]!r}, which its payload doesn't name"
+        )
+    named = {name: weights[original] for name, original in wanted.items()}
+    model.update_constant_buffer(named, False, False)
+
+
+def _tensor(
+    context: DelegateContext, weight: Weight, device: torch.device
+) -> torch.Tensor:
+    data = context.data(weight.key)
+    if len(data) != weight.nbytes:
+        raise ProgramError(
+            f"{context.name}: the weight {weight.name!r} has {len(data)} bytes, and {weight.nbytes} are due"
+        )
+    flat = torch.frombuffer(bytearray(data or b"\0" * 8), dtype=_DTYPES[weight.dtype])
+    return flat.to(device).as_strided(weight.sizes, weight.strides, weight.offset)
 
 
 def _runner(library: Path, device: torch.device) -> Any:
