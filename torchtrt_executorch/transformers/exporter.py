@@ -29,8 +29,8 @@ from torchtrt_executorch.overlay.wrapping import wrapped
 logger = logging.getLogger(__name__)
 
 #: Every transformer looks tokens up by integer indices, which stay in TensorRT when it is decided
-#: by node; and the masks of one that isn't causal are not to be taken for causal ones.
-SETTINGS = {"executorch_allocator_routing": "node", "attn_bias_is_causal": False}
+#: by node.
+SETTINGS = {"executorch_allocator_routing": "node"}
 
 _Prepared = tuple[Any, dict[str, Any], list[Any]]
 

@@ -6,6 +6,7 @@ Upstream: ``torch_tensorrt.dynamo._compiler``, pytorch/TensorRT#4355.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Callable
 
@@ -25,6 +26,7 @@ from torch_tensorrt.dynamo._fallback import (
     convert_once,
     decompositions,
 )
+from torch_tensorrt.dynamo._quantized import kept_quantized
 from torch_tensorrt.dynamo._refusals import converted
 
 from torchtrt_executorch.engines_built import next_engine, noted
@@ -48,6 +50,7 @@ def apply(module: ModuleType) -> None:
             cross, _for_executorch, like=undecorated(cross), doc=DOC
         ),
         convert_exported_program_to_serialized_trt_engine=wrapped(single, refuse),
+        post_lowering=wrapped(module.post_lowering, kept_quantized),
         get_decompositions=wrapped(module.get_decompositions, decompositions),
         compile_module=_inside_out(
             module.compile_module,
@@ -95,8 +98,15 @@ def _for_executorch(
     }
     full = kwargs.get("require_full_compilation")
     check(**given, require_full_compilation=full)
+    if target_executorch and "attn_bias_is_causal" in _parameters(function):
+        # By default upstream takes any mask of attention for a causal one, also that of padding.
+        kwargs.setdefault("attn_bias_is_causal", False)
     with request(**given):
         return _named_as_given(function, args, kwargs, executorch_build_fallback)
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(undecorated(function)).parameters
 
 
 def _named_as_given(

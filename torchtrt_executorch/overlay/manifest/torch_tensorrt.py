@@ -27,6 +27,7 @@ _REGISTRY = f"{CONVERSION}._ConverterRegistry"
 _INTERPRETER = f"{CONVERSION}._TRTInterpreter"
 _PARTITIONING = f"{DYNAMO}.partitioning"
 _PASS_MANAGER = f"{DYNAMO}.lowering.passes.pass_manager"
+_FOLDING = f"{DYNAMO}.lowering.passes.constant_folding"
 _EXPORTER = f"{DYNAMO}._exporter"
 _MUTABLE = f"{RUNTIME}._MutableTorchTensorRTModule"
 _ARG_VALIDATOR = f"{EXIR}.verification.arg_validator"
@@ -43,6 +44,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{DYNAMO}._executorch_target",
             f"{DYNAMO}._graph_copies",
             f"{DYNAMO}._fallback",
+            f"{DYNAMO}._quantized",
             f"{DYNAMO}._refusals",
             f"{DYNAMO}._notes",
             f"{DYNAMO}._allocator_routing",
@@ -61,6 +63,7 @@ TORCH_TENSORRT_PATCHES = (
             _COMPILE,
             _PARTITIONING,
             _PASS_MANAGER,
+            _FOLDING,
         ),
         anchors=anchors(
             f"{_SETTINGS}:CompilationSettings(torch_executed_ops, require_full_compilation)",
@@ -83,6 +86,8 @@ TORCH_TENSORRT_PATCHES = (
             f"{_COMPILER}:compile_module(gm, settings)",
             f"{_COMPILER}:convert_module",
             f"{_COMPILER}:get_decompositions",
+            f"{_COMPILER}:post_lowering",
+            f"{_FOLDING}:_TorchTensorRTConstantFolder.is_impure(node)",
             f"{_PASS_MANAGER}:DynamoPassManager.__call__(settings)",
             f"{_PASS_MANAGER}:DynamoPassManager.build_from_passlist(passes)",
             f"{_COMPILER}:convert_exported_program_to_serialized_trt_engine",

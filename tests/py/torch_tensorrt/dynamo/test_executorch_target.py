@@ -202,3 +202,33 @@ def test_request_ends_with_the_call() -> None:
     with pytest.raises(AssertionError):
         torch_tensorrt.dynamo.compile(program(), **DRY, **ON)  # no inputs
     assert not torch_tensorrt.dynamo.CompilationSettings().target_executorch
+
+
+class Attention(torch.nn.Module):
+    """As it is traced on a host with a GPU."""
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        operator = torch.ops.aten._scaled_dot_product_efficient_attention.default
+        return operator(x * 2, x, x, bias, False)[0].relu()
+
+
+@pytest.mark.parametrize("causal", [None, False, True])
+def test_a_mask_is_taken_for_causal_on_request_alone(causal: bool | None) -> None:
+    """Upstream's default is to drop the mask of padding, for a causal one."""
+    query, bias = torch.ones(1, 2, 8, 8), torch.zeros(1, 2, 8, 8)
+    asked = {} if causal is None else {"attn_bias_is_causal": causal}
+    compiled = torch_tensorrt.dynamo.compile(
+        torch.export.export(Attention(), (query, bias)),
+        arg_inputs=[query, bias],
+        **DRY,
+        **ON,
+        **asked,
+    )
+    (call,) = [
+        node
+        for module in compiled.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+        if "efficient_attention" in str(node.target)
+    ]
+    assert (call.args[3] is None) == bool(causal)

@@ -1,0 +1,138 @@
+"""What a model computes quantized, kept so: out of constant folding, and out of engines.
+
+Torch-TensorRT folds a dequantized weight into a constant of four times its bytes, and takes the operator
+between ``dequantize`` and ``quantize`` for one in floating point. Partitioners behind TensorRT then find
+pairs of conversions around engines in the place of what they run quantized, and nobody is told. Here
+such operators are left as they are, with a note that says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from operator import attrgetter, getitem
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
+
+logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
+
+WHY = "quantized, for the partitioners behind"
+
+#: Packages of operators that convert to and from quantized values.
+_PACKAGES = ("quantized_decomposed", "torchao")
+
+#: Bytes of constants below which nothing is said, and nothing left out, on their account.
+_SMALL = 4096
+
+
+def kept_quantized(
+    lower: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Lower a graph under ``target_executorch``, and keep what it computes quantized.
+
+    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``post_lowering``.
+    """
+    module, settings = (*args, *kwargs.values())[:2]
+    if settings.target_executorch:
+        quantized = quantized_nodes(module)
+        for node in quantized:
+            node.meta[IN_PYTORCH] = WHY
+        if quantized:
+            names = {str(node.target) for node in quantized}
+            logger.info("target_executorch: left quantized: %s", ", ".join(names))
+    return lower(*args, **kwargs)
+
+
+def is_kept(node: Node) -> bool:
+    """Whether ``node`` is left quantized, and no constant is to stand for it."""
+    return node.meta.get(IN_PYTORCH) == WHY
+
+
+def quantized_nodes(module: GraphModule) -> list[Node]:
+    """Return the nodes of ``module`` that convert to and from quantized values, or compute with such.
+
+    An operator does that if it reads a weight that is kept in fewer bytes than it is read in, or
+    what it reads was quantized, and what comes of it is. Other constants that grow are named in the
+    log.
+    """
+    weights = _weights(module)
+    found = {node for node in module.graph.nodes if _converts(node)}
+    for node, sources in weights.items():
+        held = sum(map(_nbytes, sources))
+        if held < _SMALL or _nbytes(node) <= held or node in found:
+            continue
+        if all(source.meta["val"].dtype.itemsize > 1 for source in sources):
+            names = ", ".join(str(source.target) for source in sources)
+            size = _nbytes(node)
+            logger.warning("%s: %d bytes are folded into %d", names, held, size)
+            continue
+        found.add(node)
+    for node in [*found]:
+        found.update(n for n in _behind(node, weights) if n in weights)
+    for node in module.graph.nodes:
+        inputs = set(node.all_input_nodes) & found
+        if not inputs or node.op != "call_function" or node in found:
+            continue
+        dequantized = any(n in weights for n in inputs)
+        if dequantized or any(map(_dequantizes, inputs)):
+            chain = [node, *_until_quantized(node)]
+            if dequantized or _quantizes(chain[-1]):
+                found.update(chain[:-1] if _quantizes(chain[-1]) else [node])
+    return [n for n in module.graph.nodes if n in found and n.op == "call_function"]
+
+
+def _weights(module: GraphModule) -> dict[Node, set[Node]]:
+    """Return the nodes that constants alone determine, with those that are a weight's tensor."""
+    found: dict[Node, set[Node]] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            held = attrgetter(str(node.target))(module)
+            if isinstance(held, torch.Tensor):
+                node.meta.setdefault("val", held)
+                found[node] = {node}
+            continue
+        given = node.all_input_nodes
+        if node.op == "call_function" and given and found.keys() >= {*given}:
+            found[node] = set().union(*(found[each] for each in given))
+    return found
+
+
+def _converts(node: Node) -> bool:
+    package = getattr(node.target, "namespace", "")
+    taken_apart = node.target is getitem and _converts(node.args[0])  # type: ignore[arg-type]
+    return taken_apart or (
+        package in _PACKAGES and "q" in str(getattr(node.target, "__name__", node))
+    )
+
+
+def _dequantizes(node: Node) -> bool:
+    return "dequantize" in str(node.target)
+
+
+def _quantizes(node: Node) -> bool:
+    return _converts(node) and not _dequantizes(node)
+
+
+def _until_quantized(node: Node) -> Iterator[Node]:
+    """Yield what follows ``node``, one reader after the other, up to what quantizes it."""
+    while len(node.users) == 1 and not _quantizes(node):
+        (node,) = node.users
+        if node.op != "call_function":
+            return
+        yield node
+
+
+def _behind(node: Node, weights: dict[Node, set[Node]]) -> Iterator[Node]:
+    """Yield what a weight goes through on its way to ``node``."""
+    for source in node.all_input_nodes:
+        if source in weights:
+            yield source
+            yield from _behind(source, weights)
+
+
+def _nbytes(node: Node) -> int:
+    held = node.meta.get("val")
+    return held.nbytes if isinstance(held, torch.Tensor) else 0

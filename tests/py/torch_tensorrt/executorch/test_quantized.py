@@ -1,0 +1,163 @@
+"""Quantized models: what a partitioner behind TensorRT runs quantized reaches it so, in as many bytes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+    XNNPACKQuantizer,
+    get_symmetric_quantization_config,
+)
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch import nn
+from torch.export import ExportedProgram, export
+from torch_tensorrt.executorch import TensorRTPartitioner
+
+from torchtrt_executorch import emulated_engines, report
+from torchtrt_executorch.runtime import load
+
+torchao = pytest.importorskip("torchao.quantization")
+pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+
+X = torch.linspace(-1, 1, 512).reshape(4, 128)
+#: Bytes of what isn't weights: emulated engines of an operator or two, and tables.
+_REST = 49152
+
+
+@pytest.fixture(autouse=True)
+def _emulated() -> Iterator[None]:
+    with emulated_engines():
+        yield
+
+
+class Layers(nn.Module):
+    """Linears with operators around them that nobody quantizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(128, 256), nn.Linear(256, 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(x.sin()).relu()).softmax(-1)
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(1, 64, 3, padding=1)
+        self.second = nn.Conv2d(64, 64, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x.cos().view(1, 1, 16, 32)).relu()
+        return (y + self.second(y)).relu().exp()
+
+
+def by_pt2e(model: nn.Module, is_dynamic: bool) -> ExportedProgram:
+    config = get_symmetric_quantization_config(
+        is_per_channel=True, is_dynamic=is_dynamic
+    )
+    quantizer = XNNPACKQuantizer().set_global(config)
+    prepared = pt2e.prepare_pt2e(export(model.eval(), (X,)).module(), quantizer)
+    prepared(X)
+    return export(pt2e.convert_pt2e(prepared), (X,))
+
+
+def by_torchao(config: Any) -> ExportedProgram:
+    model = Layers().eval()
+    torchao.quantize_(model, config)
+    return export(model, (X,))
+
+
+def lowered(program: ExportedProgram, *partitioners: Any) -> EdgeProgramManager:
+    return to_edge_transform_and_lower(program, partitioner=list(partitioners))
+
+
+def tensorrt() -> TensorRTPartitioner:
+    return TensorRTPartitioner(compile_settings={"min_block_size": 1})
+
+
+def backends(edge: EdgeProgramManager) -> list[str]:
+    return [
+        each.backend_id
+        for each in edge.exported_program().graph_module.modules()
+        if isinstance(each, LoweredBackendModule)
+    ]
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("model", [Layers, Convolutions])
+def test_what_xnnpack_runs_quantized_it_runs_behind_tensorrt(
+    model: type[nn.Module], is_dynamic: bool
+) -> None:
+    program = by_pt2e(model(), is_dynamic)
+    alone = lowered(program, XnnpackPartitioner()).to_executorch().buffer
+    edge = lowered(program, tensorrt(), XnnpackPartitioner())
+    assert "XnnpackBackend" in backends(edge)
+    assert report(edge).methods["forward"].on_host() == []
+    together = edge.to_executorch().buffer
+    if not (is_dynamic and model is Convolutions):  # those stay in floating point
+        assert len(together) < len(alone) + _REST
+    (found,) = load(together, emulated_engines=True).run(X)
+    torch.testing.assert_close(found, program.module()(X), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("behind", [True, False], ids=["xnnpack", "nobody"])
+def test_no_weight_is_dequantized(behind: bool) -> None:
+    """With nobody behind it is the host that computes, and ``report`` says why."""
+    program = by_torchao(torchao.Int8WeightOnlyConfig())
+    edge = lowered(program, tensorrt(), *[XnnpackPartitioner()][:behind])
+    assert "TensorRTBackend" in backends(edge)
+    on_host = report(edge).methods["forward"].on_host()
+    assert any("quantized" in each.reason for each in on_host)
+    buffer = edge.to_executorch().buffer
+    assert len(buffer) < 128 * 256 * 2 + _REST  # in floating point four times that
+    (found,) = load(buffer, emulated_engines=True).run(X)
+    torch.testing.assert_close(found, program.module()(X), atol=1e-4, rtol=1e-4)
+
+
+def test_weights_of_four_bits_beside_activations_of_eight() -> None:
+    config = torchao.Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4)
+    program = by_torchao(config)
+    alone = lowered(program, XnnpackPartitioner()).to_executorch().buffer
+    edge = lowered(program, tensorrt(), XnnpackPartitioner())
+    assert {"TensorRTBackend", "XnnpackBackend"} == {*backends(edge)}
+    together = edge.to_executorch().buffer
+    assert len(together) < len(alone) + _REST
+    (found,) = load(together, emulated_engines=True).run(X)
+    torch.testing.assert_close(found, program.module()(X), atol=1e-3, rtol=1e-3)
+
+
+def test_a_weight_that_grows_is_named(caplog: Any) -> None:
+    class Cast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(128, 128, dtype=torch.float16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin() @ self.weight.float()
+
+    with caplog.at_level(logging.WARNING):
+        lowered(export(Cast(), (X,)), tensorrt())
+    assert "weight: 32768 bytes are folded into 65536" in caplog.text
+
+
+def test_integers_that_are_no_weights_stay_in_tensorrt() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.arange(8, dtype=torch.uint8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, :8].sin() * self.table.float()
+
+    edge = lowered(export(Table(), (X,)), tensorrt())
+    assert backends(edge) == ["TensorRTBackend"]
+    assert report(edge).methods["forward"].on_host() == []
