@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -31,9 +32,10 @@ from torchtrt_executorch.overlay.served import PATCHES
 
 #: Distributions whose version can change what is built.
 _BUILDERS = ("torch", "tensorrt", "executorch", "triton", "nvidia", "numpy", "sympy")
-#: Variables of the environment likewise, but for those of this module's own package.
+#: Variables of the environment likewise, and which of them don't: this package's own, and folders.
 _VARIABLES = ("TORCH", "TRITON", "CUDA", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS")
-_OWN_VARIABLES = "TORCHTRT_EXECUTORCH"
+#: Inductor sets some of the latter, in the process that first compiles.
+_NO_MATTER = re.compile("TORCHTRT_EXECUTORCH|.*_CACHE_DIR$")
 #: Operators of which a name says all that there is to know; others may be anybody's.
 _NAMESPACES = frozenset(
     {"aten", "prims", "quantized_decomposed", "dim_order_ops", "executorch_cuda"}
@@ -210,7 +212,7 @@ def builders() -> dict[str, Any]:
         "environment": {
             name: value
             for name, value in os.environ.items()
-            if name.startswith(_VARIABLES) and not name.startswith(_OWN_VARIABLES)
+            if name.startswith(_VARIABLES) and not _NO_MATTER.match(name)
         },
         "inductor": str(torch._inductor.config.save_config_portable()),
         "gpu": _gpu(),

@@ -135,6 +135,7 @@ def test_who_builds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch._inductor.config.patch(max_autotune=True):
         assert key("a") != before
     monkeypatch.setenv("TORCHTRT_EXECUTORCH_CACHE", "/elsewhere")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
     assert key("a") == before
 
 
