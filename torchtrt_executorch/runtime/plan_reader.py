@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 from executorch.exir import schema
@@ -77,7 +77,8 @@ class _Reader:
         ]
         self._slots = [self._slot(i, each.val) for i, each in enumerate(plan.values)]
         self._operators = [_operator(each) for each in plan.operators]
-        self._written = _Written(self._slots)
+        calls = [i.instr_args for chain in plan.chains for i in chain.instructions]
+        self._written = _Written(self._slots, _last_named(calls))
         self._counts: dict[tuple[int, int], int] = {}
 
     def read(self) -> Plan:
@@ -214,10 +215,12 @@ class _Reader:
             if not 0 <= to <= count:
                 raise ProgramError(f"jumps to instruction {to} of {count}")
             asked = (self._index(call.cond_value_index, "a jump"),)
+            self._written.by(asked, ())
             return Operation(Kind.JUMP, Kind.JUMP.value, asked, asked, destination=to)
         if isinstance(call, schema.FreeCall):
             freed = (self._index(call.value_index, "a free"),)
             gone = freed if self._slots[freed[0]].free else ()
+            self._written.by((), ())
             return Operation(Kind.FREE, Kind.FREE.value, freed, (), freed, gone)
         raise ProgramError(f"is of the unknown kind {type(call).__name__}")
 
@@ -305,11 +308,17 @@ class _Written:
 
     Outputs come last. ExecuTorch's emitter makes their values when it comes to the delegate: they are
     numbered one after the other, and nobody has written them. A view that was planned away looks like
-    one; but somebody has written its bytes under another name, and nobody has read them since.
+    one; but somebody has written its bytes under another name, and nobody has read them since, or
+    somebody will, later on.
+
+    Args:
+        named: The last instruction that names a slot.
     """
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
+    def __init__(self, slots: Sequence[Slot], named: Mapping[int, int]) -> None:
         self._slots = slots
+        self._named = named
+        self._now = -1
         self._known = {s.index for s in slots if s.layout is None or s.stored}
         #: By planned bytes that were written, whether they were read since.
         self._places: dict[Place, bool] = {}
@@ -324,7 +333,8 @@ class _Written:
                 self._places[place] = False
 
     def by(self, reads: Sequence[int], writes: Sequence[int]) -> None:
-        """Note what an operation does."""
+        """Note what the next operation does."""
+        self._now += 1
         for index in reads:
             place = self._slots[index].place
             if place in self._places:
@@ -336,22 +346,43 @@ class _Written:
         count = len(args)
         while count and args[count - 1] not in self._known:
             follows = count == len(args) or args[count - 1] == args[count] - 1
-            if not follows or (count < len(args) and self._waiting(args[count - 1])):
+            if not follows or (count < len(args) and self._is_view(args, count - 1)):
                 break
             count -= 1
         return count
 
-    def _waiting(self, index: int) -> bool:
-        """Whether exactly these bytes were written, and not read since nor written in part."""
-        place = self._slots[index].place
-        if place is None or self._places.get(place, True):
+    def _is_view(self, args: Sequence[int], at: int) -> bool:
+        """Whether exactly these bytes are another slot's, which are still needed."""
+        place = self._slots[args[at]].place
+        if place not in self._places:
             return False
-        for other in reversed(self._places):
-            if other == place:
+        # State that a delegate makes anew in its own memory is an argument under both names.
+        if any(self._slots[each].place == place for each in args[:at]):
+            return False
+        if self._places[place]:
+            now = self._now + 1
+            return any(
+                each.place == place
+                and each.index in self._known
+                and self._named.get(each.index, -1) > now
+                for each in self._slots
+            )
+        for written in reversed(self._places):
+            if written == place:
                 return True
-            if other.overlaps(place):
+            if written.overlaps(place):
                 return False
         return False
+
+
+def _last_named(calls: Sequence[Any]) -> dict[int, int]:
+    """By slot, the last instruction that names it."""
+    found: dict[int, int] = {}
+    for index, call in enumerate(calls):
+        if isinstance(call, schema.MoveCall):
+            found[call.move_from] = index
+        found.update(dict.fromkeys(getattr(call, "args", ()), index))
+    return found
 
 
 def _payload(file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Payload:
