@@ -57,6 +57,8 @@ OPTIONS = {
 }
 
 SIDES = ("ours", "one-stream", "upstream")
+#: Kinds of delegates by turns, beside a program's own.
+MIXED = (("CudaBackend", "TensorRTBackend"), ("TensorRTBackend", "CudaBackend"))
 
 
 def lower(
@@ -96,32 +98,48 @@ def emit(edge: EdgeProgramManager, config: ExecutorchBackendConfig, side: str) -
 
 
 def make(folder: Path, real: bool, names: Sequence[str] = ()) -> None:
-    """Writes ``PROGRAM_OPTION_SIDE/program.pte``, and ``PROGRAM.pt``, the model's state."""
+    """Writes ``PROGRAM.KINDS_OPTION_SIDE/program.pte``, and ``PROGRAM.pt``, the model's state."""
     folder.mkdir(parents=True, exist_ok=True)
     for program in MODELS:
         if (program.real_only and not real) or (names and program.name not in names):
             continue
-        model, edge = lower(program, real)
-        torch.save(model.state_dict(), folder / f"{program.name}.pt")
-        for option in program.options:
-            for side in SIDES:
-                name = f"{program.name}_{option}_{side}"
-                try:
-                    emitted = emit(edge, OPTIONS[option](), side)
-                except Exception as error:
-                    print(f"{name}: refused, {str(error).splitlines()[0][:80]}")
-                    continue
-                (folder / name).mkdir(exist_ok=True)
-                emitted.save(str(folder / name / "program.pte"))
-                plan = emitted.executorch_program.execution_plan[0]
-                (folder / name / "copies.json").write_text(json.dumps(_copies(plan)))
+        mixed = not real and program.backends == ("CudaBackend",)
+        for kinds in (program.backends, *(MIXED if mixed else ())):
+            model, edge = lower(program, real, kinds)
+            torch.save(model.state_dict(), folder / f"{program.name}.pt")
+            letters = "".join(kind[0] for kind in kinds)
+            _make(
+                folder,
+                f"{program.name}.{letters}",
+                program,
+                edge,
+                kinds != program.backends,
+            )
 
 
-def _copies(plan: Any) -> dict[str, int]:
-    """The number of copies in each direction that a call makes."""
+def _make(
+    folder: Path, case: str, program: Model, edge: EdgeProgramManager, mixed: bool
+) -> None:
+    for option in program.options:
+        for side in SIDES[:1] if mixed else SIDES:
+            name = f"{case}_{option}_{side}"
+            try:
+                emitted = emit(edge, OPTIONS[option](), side)
+            except Exception as error:
+                print(f"{name}: refused, {str(error).splitlines()[0][:80]}")
+                continue
+            (folder / name).mkdir(exist_ok=True)
+            emitted.save(str(folder / name / "program.pte"))
+            plan = emitted.executorch_program.execution_plan[0]
+            (folder / name / "facts.json").write_text(json.dumps(_facts(plan)))
+
+
+def _facts(plan: Any) -> dict[str, Any]:
+    """The number of copies in each direction that a call makes, and its backends."""
     called = [
         plan.operators[each.instr_args.op_index].name
         for each in plan.chains[0].instructions
         if isinstance(each.instr_args, KernelCall)
     ]
-    return {way: called.count(f"et_copy::_{way}_copy") for way in ("h2d", "d2h")}
+    copies = {way: called.count(f"et_copy::_{way}_copy") for way in ("h2d", "d2h")}
+    return {**copies, "backends": sorted({each.id for each in plan.delegates})}

@@ -1,21 +1,29 @@
 // A GPU's memory, streams and delegates, as far as order goes, on a machine without one.
 //
-// Device memory is host memory that only copies and delegates may touch. Each delegate has a stream
-// of its own, as CudaBackend's have: work is enqueued, starts after a while, and goes on after the
-// call; nothing waits for it but a copy, as a cudaMemcpy does, and a call of TensorRT's for its own.
-// Later delegates wait less, so that whatever nobody has ordered comes in the wrong order.
+// Device memory is host memory that only copies and delegates may touch. What a delegate or a copy
+// does is enqueued on a stream, starts after a while, and goes on after the call. Later delegates wait
+// less, so that whatever nobody has ordered comes in the wrong order. STREAM says what the host has
+// asked for, and with that which streams there are (ExecuTorch 1.4 and 1.5, Torch-TensorRT 2.13):
+//
+//   own     nothing: a stream for each CUDA delegate, one for TensorRT, which waits for it
+//   shared  the CUDA backend's option: one stream for all CUDA delegates
+//   caller  ExecuTorch's guard: CUDA delegates and copies are on the host's stream
+//   guard   Torch-TensorRT's: engines are on the host's stream, and not waited for
+//   both    both
 //
 // Linked into a host, they register themselves, as the real ones do.
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/device_allocator.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
-#include <memory>
+#include <initializer_list>
+#include <map>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -33,14 +41,20 @@ namespace {
 class Stream {
  public:
   Stream() : worker_([this] { work(); }) {}
-  void enqueue(std::function<void()> job) {
+  // Returns what to wait for.
+  size_t enqueue(std::function<void()> job) {
     std::lock_guard<std::mutex> guard(mutex_);
     jobs_.push_back(std::move(job));
     changed_.notify_all();
+    return ++enqueued_;
   }
-  void synchronize() {
+  size_t enqueued() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return enqueued_;
+  }
+  void wait(size_t count) {
     std::unique_lock<std::mutex> guard(mutex_);
-    changed_.wait(guard, [this] { return jobs_.empty(); });
+    changed_.wait(guard, [&] { return done_ >= count; });
   }
 
  private:
@@ -50,31 +64,35 @@ class Stream {
       {
         std::unique_lock<std::mutex> guard(mutex_);
         changed_.wait(guard, [this] { return !jobs_.empty(); });
-        job = jobs_.front();
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
       }
       job();
       std::lock_guard<std::mutex> guard(mutex_);
-      jobs_.pop_front();
+      done_++;
       changed_.notify_all();
     }
   }
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
+  size_t enqueued_ = 0, done_ = 0;
   std::thread worker_;
 };
 
-// One GPU's streams; never destroyed, since their threads outlive main.
-std::vector<Stream*>& streams() {
-  static auto* all = new std::vector<Stream*>();
+bool host_is(std::initializer_list<std::string> these) {
+  const char* stream = std::getenv("STREAM");
+  return std::count(these.begin(), these.end(), stream ? stream : "own");
+}
+
+// A GPU's streams by name; never destroyed, since their threads outlive main.
+std::map<std::string, Stream*>& streams() {
+  static auto* all = new std::map<std::string, Stream*>();
   return *all;
 }
-Stream* new_stream() {
-  if (getenv("STANDIN_SHARED_STREAM") && !streams().empty()) {
-    return streams().front();
-  }
-  streams().push_back(new Stream());
-  return streams().back();
+Stream* stream(const std::string& name) {
+  Stream*& found = streams()[name];
+  return found ? found : found = new Stream();
 }
 
 class Memory final : public DeviceAllocator {
@@ -82,34 +100,58 @@ class Memory final : public DeviceAllocator {
   Result<void*> allocate(size_t nbytes, DeviceIndex, size_t) override {
     void* memory = std::malloc(nbytes);
     std::memset(memory, 0xff, nbytes); // as good as anything that cudaMalloc may give: NaN
+    fresh_[memory] = nbytes;
     return memory;
   }
   void deallocate(void* memory, DeviceIndex) override { // waits, as cudaFree does
-    synchronize();
+    for (auto& [name, each] : streams()) {
+      each->wait(each->enqueued());
+    }
     std::free(memory);
   }
+  // From memory that isn't pinned a copy returns once it has read it.
   Error copy_host_to_device(void* to, const void* from, size_t nbytes, DeviceIndex) override {
-    return copy(to, from, nbytes);
+    const auto* bytes = static_cast<const char*>(from);
+    const auto whole = fresh_.find(to); // the host's own tensor, which it waits for
+    const bool waits = whole != fresh_.end() && whole->second == nbytes && fresh_.erase(to);
+    return copy(nbytes, waits, [to, read = std::vector<char>(bytes, bytes + nbytes)] {
+      std::memcpy(to, read.data(), read.size());
+    });
   }
   Error copy_device_to_host(void* to, const void* from, size_t nbytes, DeviceIndex) override {
-    return copy(to, from, nbytes);
+    return copy(nbytes, true, [=] { std::memcpy(to, from, nbytes); });
   }
   DeviceType device_type() const override { return DeviceType::CUDA; }
 
  private:
-  static Error copy(void* to, const void* from, size_t nbytes) {
+  static Error copy(size_t nbytes, bool waits, std::function<void()> job) {
     if (nbytes == 0) {
       return Error::Ok; // upstream's returns before it waits for anything
     }
-    synchronize();
-    std::memcpy(to, from, nbytes);
+    Stream* const on = stream(host_is({"caller", "both"}) ? "host's" : "default");
+    std::vector<std::pair<Stream*, size_t>> earlier;
+    if (!host_is({"caller", "both"})) { // between what came before and what comes after, on any stream
+      for (auto& [name, each] : streams()) {
+        earlier.emplace_back(each, each->enqueued());
+      }
+    }
+    const size_t done = on->enqueue([=] {
+      for (auto& [each, count] : earlier) {
+        each->wait(count);
+      }
+      job();
+    });
+    for (auto& [each, count] : earlier) {
+      if (each != on) {
+        each->enqueue([=] { on->wait(done); });
+      }
+    }
+    if (waits) {
+      on->wait(done);
+    }
     return Error::Ok;
   }
-  static void synchronize() {
-    for (Stream* stream : streams()) {
-      stream->synchronize();
-    }
-  }
+  std::map<void*, size_t> fresh_;
 };
 
 struct Operation {
@@ -183,13 +225,17 @@ struct Payload {
 
 class StandIn final : public BackendInterface {
  public:
-  explicit StandIn(bool synchronizes) : synchronizes_(synchronizes) {}
+  explicit StandIn(bool is_tensorrt) : is_tensorrt_(is_tensorrt) {}
   bool is_available() const override { return true; }
   Result<DelegateHandle*> init(BackendInitContext&, FreeableBuffer* processed, ArrayRef<CompileSpec>) const override {
     auto* payload = new Payload(std::string(static_cast<const char*>(processed->data()), processed->size()));
-    payload->stream = new_stream();
     static int earlier = 0;
     payload->delay = std::chrono::milliseconds(60 / ++earlier);
+    payload->stream = stream(
+        host_is({"both", is_tensorrt_ ? "guard" : "caller"}) ? "host's"
+            : is_tensorrt_                                   ? "TensorRT's"
+            : host_is({"shared"})                            ? "CudaBackend's"
+                                                             : std::to_string(earlier));
     return payload;
   }
   Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<EValue*> args) const override {
@@ -212,18 +258,18 @@ class StandIn final : public BackendInterface {
     const Tensor& first = args[0]->toTensor();
     const size_t columns = first.dim() ? first.size(first.dim() - 1) : 1;
     const size_t rows = first.numel() / columns;
-    payload->stream->enqueue([=] {
+    const size_t done = payload->stream->enqueue([=] {
       std::this_thread::sleep_for(payload->delay);
       payload->run(in, out, rows, columns);
     });
-    if (synchronizes_) {
-      payload->stream->synchronize();
+    if (is_tensorrt_ && !host_is({"guard", "both"})) {
+      payload->stream->wait(done);
     }
     return Error::Ok;
   }
 
  private:
-  bool synchronizes_;
+  bool is_tensorrt_;
 };
 
 const auto registered = [] {
