@@ -58,5 +58,6 @@ def _method(method: Method) -> dict[str, Any]:
         "faults": [
             {"instruction": index, "text": text} for index, text in method.faults
         ],
+        "without_kernel": list(method.without_kernel),
         "crossings": [asdict(crossing) for crossing in method.crossings],
     }

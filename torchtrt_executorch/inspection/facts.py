@@ -145,6 +145,7 @@ class Method:
 
     Attributes:
         faults: What is wrong with its devices, and the instruction that meets it.
+        without_kernel: The instructions whose operators ExecuTorch by itself has no kernels for.
     """
 
     name: str
@@ -155,6 +156,7 @@ class Method:
     delegates: Sequence[Delegate]
     arenas: Sequence[Arena]
     faults: Sequence[tuple[int, str]] = ()
+    without_kernel: Sequence[int] = ()
 
     @cached_property
     def devices(self) -> tuple[str, ...]:

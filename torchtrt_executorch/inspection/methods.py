@@ -15,6 +15,7 @@ from torchtrt_executorch.inspection.facts import (
 from torchtrt_executorch.inspection.payloads import delegate_facts
 from torchtrt_executorch.runtime.delegates import works_on
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.kernels import has_executorch_kernel
 from torchtrt_executorch.runtime.plan import Kind, Operation, Plan, Slot
 from torchtrt_executorch.runtime.soundness import find_faults
 
@@ -30,15 +31,16 @@ _KINDS = {
 def method_facts(plan: Plan, one_stream: bool) -> Method:
     """Return the facts of a method, for a host that runs all delegates on one stream, or not."""
     delegates = [delegate_facts(each, i) for i, each in enumerate(plan.delegates)]
+    instructions = [
+        _instruction(index, each, plan, delegates)
+        for index, each in enumerate(plan.operations)
+    ]
     return Method(
         name=plan.name,
         inputs=plan.inputs,
         outputs=plan.outputs,
         values=[_value(slot) for slot in plan.slots],
-        instructions=[
-            _instruction(index, each, plan, delegates)
-            for index, each in enumerate(plan.operations)
-        ],
+        instructions=instructions,
         delegates=delegates,
         arenas=[
             Arena(arena.index, _shown(arena.device), arena.nbytes)
@@ -46,6 +48,11 @@ def method_facts(plan: Plan, one_stream: bool) -> Method:
             if arena.index  # ExecuTorch leaves the first one empty
         ],
         faults=_faults(plan, one_stream),
+        without_kernel=[
+            step.index
+            for step in instructions
+            if step.kind == "kernel" and not has_executorch_kernel(step.name)
+        ],
     )
 
 

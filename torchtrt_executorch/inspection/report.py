@@ -14,6 +14,7 @@ import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.operator.convert import to_out_variant
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +27,7 @@ from torchtrt_executorch.inspection.facts import HOST, Delegate
 from torchtrt_executorch.inspection.payloads import delegate_facts
 from torchtrt_executorch.inspection.words import payload as payload_in_words
 from torchtrt_executorch.inspection.words import short
+from torchtrt_executorch.runtime.kernels import has_executorch_kernel
 from torchtrt_executorch.runtime.plan import Payload
 from torchtrt_executorch.runtime.reading.files import NamedData
 
@@ -211,7 +213,22 @@ def _name(node: Node) -> str:
 
 
 def _reason(node: Node) -> str:
-    """Why a node is on the host: what was noted when engines were made, or what its shape says."""
+    """Why a node is on the host, and whether ExecuTorch has no kernel for it there."""
+    lacks = "" if _has_kernel(node) else "; ExecuTorch has no kernel for it"
+    return f"{_why(node)}{lacks}"
+
+
+def _has_kernel(node: Node) -> bool:
+    try:
+        out, _ = to_out_variant(getattr(node.target, "_op", node.target))
+    except (AttributeError, RuntimeError):  # to_executorch() says so
+        return True
+    name, overload = out._schema.name, out._schema.overload_name
+    return has_executorch_kernel(f"{name}.{overload}" if overload else name)
+
+
+def _why(node: Node) -> str:
+    """What was noted when engines were made, or what the node's shape says."""
     if noted := _noted(node):
         return noted
     if _depends_on_data(node):

@@ -181,6 +181,19 @@ _OPTIMIZED = {"aten::_fft_c2r.out", "aten::_fft_r2c.out", "aten::linear.out"}
 _ENTRY = re.compile(r"^- (?:op|func): ([\w:.]+)", re.MULTILINE)
 
 
+#: What ExecuTorch's runtime computes by itself, without a kernel from a list.
+_OF_THE_RUNTIME = ("executorch_prim::", "et_copy::", "dim_order_ops::", "aten::sym_")
+
+
+def has_executorch_kernel(name: str) -> bool:
+    """Whether ExecuTorch by itself runs the operator ``name``, an out variant: ``aten::add.out``."""
+    return (
+        name in executorch_kernels()
+        or name.startswith(_OF_THE_RUNTIME)
+        or name == "aten::_local_scalar_dense"
+    )
+
+
 @lru_cache(maxsize=1)
 def executorch_kernels() -> frozenset[str]:
     """Return the names of the operators that ExecuTorch has kernels for.

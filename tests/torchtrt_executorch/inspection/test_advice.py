@@ -12,6 +12,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import export
 
+from torchtrt_executorch import report
 from torchtrt_executorch.inspection import gpus, read
 from torchtrt_executorch.inspection.advice import Finding, advise
 
@@ -93,6 +94,37 @@ def test_found_where_it_is(name: str) -> None:
     assert all(said in each.advice for each in found)
     assert all("forward" in each.text for each in found)
     assert not named(name, has_not())
+
+
+class Scattered(nn.Module):
+    def __init__(self, operation: str) -> None:
+        super().__init__()
+        self.operation = operation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.zeros(3, 4, dtype=torch.int64)
+        if self.operation == "add":
+            return x.sin().scatter_add(0, rows, x).cos()
+        return x.sin().scatter_reduce(0, rows, x, "amax").cos()
+
+
+@pytest.mark.parametrize("operation", ["add", "amax"])
+def test_operators_that_executorch_has_no_kernel_for(operation: str) -> None:
+    """Before the file is there, and in it."""
+    edge = to_edge(export(Scattered(operation), (torch.ones(3, 4),)))
+    lacks = [
+        each.name
+        for each in report(edge).methods["forward"].on_host()
+        if "ExecuTorch has no kernel" in each.reason
+    ]
+    found = named("no-kernel", bytes(edge.to_executorch().buffer))
+    if operation == "add":
+        assert not lacks and not found
+        return
+    assert lacks == ["aten.scatter_reduce.two"]
+    (finding,) = found
+    assert finding.level == "warning"
+    assert "aten::scatter_reduce.two_out" in finding.text
 
 
 def test_no_planning_advises_planning_with_the_flags() -> None:

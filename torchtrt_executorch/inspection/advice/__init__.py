@@ -16,6 +16,7 @@ from torchtrt_executorch.inspection.advice.delegates import (
     divided_engines,
     emulated,
     lone_devices,
+    no_kernel,
     other_gpu,
     unsound,
 )
@@ -31,6 +32,7 @@ LOOKS: tuple[Callable[[Method], Iterator[Finding]], ...] = (
     planned_device_inputs,
     emulated,
     damaged,
+    no_kernel,
     avoidable_staging,
     round_trips,
     divided_engines,

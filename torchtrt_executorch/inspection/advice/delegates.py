@@ -54,6 +54,23 @@ def unsound(method: Method) -> Iterator[Finding]:
         )
 
 
+def no_kernel(method: Method) -> Iterator[Finding]:
+    """ATen's are a warning; of others a kernel may be in a library of their own."""
+    calls: dict[str, list[int]] = {}
+    for index in method.without_kernel:
+        calls.setdefault(method.instructions[index].name, []).append(index)
+    for name, indices in calls.items():
+        yield Finding(
+            "no-kernel",
+            "warning" if name.startswith("aten::") else "note",
+            f"{name_of(method)}: ExecuTorch has no kernel for {short(name, 80)}, and fails where the "
+            "method is loaded.",
+            "Give it to a delegate, write the model without it, or link a kernel of yours.",
+            method.name,
+            tuple(indices[:20]),
+        )
+
+
 def divided_engines(method: Method) -> Iterator[Finding]:
     """Engines that follow each other with nothing between that either needs from elsewhere."""
     before: dict[str, tuple[int, set[int], set[int]]] = {}
