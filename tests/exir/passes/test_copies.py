@@ -6,6 +6,7 @@ import pytest
 import torch
 from executorch.exir import memory
 from executorch.exir.capture._config import ExecutorchBackendConfig
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 
@@ -421,6 +422,19 @@ def test_delegates_in_branches_are_host_staged(kit, planning):
     )
     if planning:
         assert all(own == buffer for own, buffer in labels)
+
+
+def test_a_delegate_in_a_branch_that_takes_device_memory_alone_is_refused(kit):
+    class Branches(torch.nn.Module):
+        def forward(self, flag, x):
+            return torch.cond(flag, lambda a: a + a, lambda a: a * a, (x,))
+
+    edge = kit.lower(Branches(), (torch.tensor(True), X))
+    for module in edge.exported_program().graph_module.modules():
+        if isinstance(module, LoweredBackendModule):
+            module._backend_id = "CudaBackend"
+    with pytest.raises(RuntimeError, match="CudaBackend takes tensors in its device's"):
+        edge.to_executorch()
 
 
 def test_an_invalid_device_in_a_branch_is_refused(kit):

@@ -114,6 +114,52 @@ def _starts_on_the_host(emitted):
     return {"data", "zeros", "cache"} - {name.removeprefix("b_") for name in started}
 
 
+class Reshaped(torch.nn.Module):
+    """A buffer whose new value is a reshape of something: of a delegate's output, of a buffer, ..."""
+
+    def __init__(self, of, reshape):
+        super().__init__()
+        self.of, self.reshape = of, reshape
+        self.register_buffer("data", torch.randn(1, 8))
+        self.register_buffer("state", torch.randn(2, 4))
+
+    def forward(self, x):
+        base = {
+            "delegate": lambda: x + self.data,
+            "buffer": lambda: self.data,
+            "host": lambda: torch.sigmoid(x),
+            "input": lambda: x,
+        }[self.of]()
+        if self.reshape == "squeeze":
+            base = (base.view(1, 2, 4) if self.of != "delegate" else base).squeeze(0)
+        value = base.view(2, 4)
+        read = value + self.state
+        self.state.copy_(value)
+        return read, value - read
+
+
+@pytest.mark.parametrize("of", ["delegate", "buffer", "host", "input"])
+@pytest.mark.parametrize("reshape", ["view", "squeeze"])
+@pytest.mark.parametrize("backends", [KINDS[:1], KINDS[1:], KINDS])
+def test_state_through_a_reshape(of, reshape, backends):
+    model = Reshaped(of, reshape)
+    with torch.no_grad():
+        edge = to_edge(
+            export(model, (torch.zeros(1, 8),)),
+            compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        ).to_backend(OnDevices(("cuda:0",)))
+    emitted = standin.pose(edge, backends).to_executorch()
+    placeholders = emitted.exported_program().graph_module.graph.find_nodes(
+        op="placeholder"
+    )
+    (state,) = (node for node in placeholders if node.name == "b_state")
+    assert state.meta["spec"].device.name == "CUDA"
+    program, eager = load(emitted.buffer, simulate_devices=True), copy.deepcopy(model)
+    for call in range(4):
+        x = torch.randn(1, 8, generator=torch.Generator().manual_seed(call))
+        torch.testing.assert_close(tuple(program.run(x)), eager(x))
+
+
 draws = given(
     model=models(),
     devices=st.sampled_from([("cuda:0",), ("cuda:0", "cuda:1")]),
