@@ -1,11 +1,12 @@
-"""transformers' architectures through its own exporter: what XNNPACK exports, does TensorRT export too?
+"""transformers' architectures through its own exporter: what XNNPACK exports, do the others export too?
 
-    python -m benchmarks zoo [--backend tensorrt|xnnpack] [--family text|vision|audio|other]
+    python -m benchmarks zoo [--backend NAME ...] [--family text|vision|audio|other]
                              [--every N] [--name TYPE ...] [--seconds N] [--jobs N] [--out FILE]
 
 Every architecture that builds from a tiny random configuration and runs goes through
-``ExecutorchExporter``, with XNNPACK and, where that exports and runs, with TensorRT before it, each in
-a process of its own that is stopped after a time. ``--every 10`` takes a tenth of them. ``--out`` has a
+``ExecutorchExporter``, with XNNPACK and, where that exports and runs, with the other backends, in
+a process of its own that is stopped after a time: TensorRT before XNNPACK, unless asked for others;
+``cuda`` alone, ``tensorrt-cuda`` behind TensorRT, and both in bfloat16, ``cuda-bfloat16``. ``--every 10`` takes a tenth of them. ``--out`` has a
 line of JSON per architecture, and is continued where it was left.
 """
 
@@ -29,11 +30,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import _zoo_models as models
+from benchmarks._zoo_backends import BACKENDS, add_rows, in_its_type
 
-BACKENDS = ("xnnpack", "tensorrt")
-#: Largest difference from eager PyTorch, beside the largest value.
-TOLERANCE = 1e-3
-_LOGS = ("torchtrt_executorch.progress", "torch_tensorrt.dynamo._compiler")
+_DEFAULT = ["xnnpack", "tensorrt"]
+_LOGS = (
+    "torchtrt_executorch.progress",
+    "torch_tensorrt.dynamo._compiler",
+    "executorch.backends.aoti.aoti_partitioner",
+)
 _ENGINE = re.compile(r"TensorRT engine \d+ of \d+: (\d+) operators")
 
 
@@ -43,7 +47,7 @@ def main(options: list[str] | None = None) -> None:
     done = _read(arguments.out)
     names = arguments.name or models.names()[:: arguments.every]
     left = [name for name in names if name not in done]
-    _import()
+    _import(arguments.backend)
     for row in measured(left, arguments.backend, arguments.seconds, arguments.jobs):
         done[row["name"]] = row
         if arguments.out is not None:
@@ -57,14 +61,16 @@ def main(options: list[str] | None = None) -> None:
     _print(rows)
 
 
-def _import() -> None:
+def _import(backends: list[str]) -> None:
     """Import what every process needs, once, before they are forked."""
-    for name in (
+    names = [
         "executorch.runtime",
-        "torch_tensorrt.executorch",
         "transformers.exporters.exporter_executorch",
         "torchtrt_executorch.runtime",
-    ):
+    ]
+    if any("tensorrt" in backend for backend in backends):
+        names.append("torch_tensorrt.executorch")
+    for name in names:
         import_module(name)
 
 
@@ -138,7 +144,7 @@ def _measure(name: str, backends: list[str], sender: Any) -> None:
         }
     )
     for backend in backends:
-        found = exported(zooed, backend)
+        found = exported(in_its_type(zooed, backend), backend)
         sender.send({backend: found})
         if backend == "xnnpack" and "error" in found:
             return  # nothing to compare with
@@ -148,11 +154,11 @@ def exported(zooed: models.Zooed, backend: str) -> dict[str, Any]:
     """Export and run a model with one backend.
 
     Returns:
-        ``seconds`` of the export; ``difference`` from eager, beside the largest value; ``engines``,
-        ``delegates`` by backend, ``operators`` by where they run, ``copies``; or ``error``.
+        ``seconds`` of the export; ``difference`` from eager, beside the largest value; ``engines``, of
+        the backend that it is for; ``delegates`` by backend, ``operators`` by where they run, ``copies``; or ``error``.
     """
+    from transformers.exporters import exporter_executorch
     from transformers.exporters.configs import ExecutorchConfig
-    from transformers.exporters.exporter_executorch import ExecutorchExporter
 
     import torchtrt_executorch.runtime as runtime
 
@@ -164,9 +170,10 @@ def exported(zooed: models.Zooed, backend: str) -> dict[str, Any]:
         log.addHandler(said)
         log.propagate = False
     found: dict[str, Any] = {}
+    add_rows(exporter_executorch)
     began = time.perf_counter()
     try:
-        exporter = ExecutorchExporter()
+        exporter = exporter_executorch.ExecutorchExporter()
         config = ExecutorchConfig(backend=backend)
         result = exporter.export(zooed.model, dict(zooed.inputs), config=config)
         found["seconds"] = time.perf_counter() - began
@@ -176,8 +183,9 @@ def exported(zooed: models.Zooed, backend: str) -> dict[str, Any]:
         manager = result.program
         plan = manager.executorch_program.execution_plan[0]
         found["delegates"] = Counter(each.id for each in plan.delegates)
-        found["engines"] = found["delegates"]["TensorRTBackend"]
-        program = runtime.load(manager.buffer)
+        found["engines"] = found["delegates"][BACKENDS[backend].delegate]
+        data = [bytes(weights) for weights in manager._tensor_data.values()]
+        program = runtime.load(manager.buffer, data)
         leaves = torch.utils._pytree.tree_leaves(zooed.inputs)
         program.run(*leaves)
         stats = program.stats()
@@ -208,7 +216,7 @@ class _Said(logging.Handler):
         message = record.getMessage()
         if found := _ENGINE.match(message):
             self.operators += int(found[1])
-        if "left to PyTorch" in message:
+        if "left to PyTorch" in message or "is left to" in message:
             self.left.append(message.partition(": ")[2][:300])
 
 
@@ -246,72 +254,72 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {line[:160]}"
 
 
-def outcome(found: dict[str, Any] | None) -> str:
+def outcome(row: dict[str, Any], backend: str) -> str:
     """Return ``"agrees"``, ``"differs"``, the step that failed, or ``"late"``."""
+    found = row.get(backend)
     if found is None:
         return "late"
     if "error" in found:
         return str(found["error"]).partition(":")[0]
-    return "agrees" if found["difference"] <= TOLERANCE else "differs"
+    near = found["difference"] <= BACKENDS[backend].tolerance
+    return "agrees" if near else "differs"
 
 
 def _short(row: dict[str, Any]) -> str:
     if "skipped" in row:
         return f"left out ({row['skipped'][:80]})"
     return ", ".join(
-        f"{backend} {outcome(row[backend])}" for backend in BACKENDS if backend in row
+        f"{backend} {outcome(row, backend)}" for backend in BACKENDS if backend in row
     ) or str(row.get("error", "late"))
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
     tried = [row for row in rows if "family" in row]
-    told = [
-        row for row in tried if outcome(row.get("xnnpack")) in ("agrees", "differs")
-    ]
-    table = Table(title="of the programs that XNNPACK exports and runs")
-    for heading in (
-        "family",
-        "tried",
-        "xnnpack",
-        "tensorrt",
-        "with engines",
-        "agreeing",
-    ):
-        table.add_column(heading, justify="left" if heading == "family" else "right")
-    for kind in (*models.FAMILIES, "all"):
-        own = [row for row in told if kind in (row["family"], "all")]
-        ran = [r for r in own if outcome(r.get("tensorrt")) in ("agrees", "differs")]
-        table.add_row(
-            kind,
-            str(sum(kind in (row["family"], "all") for row in tried)),
-            str(len(own)),
-            str(len(ran)),
-            str(sum(row["tensorrt"]["engines"] > 0 for row in ran)),
-            str(sum(_agree(row) for row in ran)),
-        )
+    told = [row for row in tried if _ran(row, "xnnpack")]
+    others = [b for b in BACKENDS if b != "xnnpack" and any(b in row for row in told)]
     console = Console()
-    console.print(table)
-    left = Counter(
-        str((row.get("tensorrt") or {}).get("error") or outcome(row.get("tensorrt")))
-        for row in told
-        if not _agree(row)
-    )
-    for cause, count in left.most_common():
-        console.print(f"{count} x {cause}", markup=False)
+    for backend in others:
+        table = Table(title=f"{backend}, of the programs that XNNPACK exports and runs")
+        headings = ("tried", "xnnpack", backend, "with its delegates", "agreeing")
+        table.add_column("family")
+        for heading in headings:
+            table.add_column(heading, justify="right")
+        for kind in (*models.FAMILIES, "all"):
+            own = [row for row in told if kind in (row["family"], "all")]
+            ran = [row for row in own if _ran(row, backend)]
+            table.add_row(
+                kind,
+                str(sum(kind in (row["family"], "all") for row in tried)),
+                str(len(own)),
+                str(len(ran)),
+                str(sum(row[backend]["engines"] > 0 for row in ran)),
+                str(sum(_agree(row, backend) for row in ran)),
+            )
+        console.print(table)
+        left = Counter(
+            str((row.get(backend) or {}).get("error") or outcome(row, backend))
+            for row in told
+            if not _agree(row, backend)
+        )
+        for cause, count in left.most_common():
+            console.print(f"{count} x {cause}", markup=False)
 
 
-def _agree(row: dict[str, Any]) -> bool:
-    """Whether TensorRT's program is as near to eager as XNNPACK's, or near enough."""
-    found = row.get("tensorrt")
-    if outcome(found) not in ("agrees", "differs"):
+def _ran(row: dict[str, Any], backend: str) -> bool:
+    return outcome(row, backend) in ("agrees", "differs")
+
+
+def _agree(row: dict[str, Any], backend: str) -> bool:
+    """Whether a backend's program is as near to eager as XNNPACK's, or near enough."""
+    if not _ran(row, backend):
         return False
-    assert found is not None
-    return bool(found["difference"] <= max(TOLERANCE, 2 * row["xnnpack"]["difference"]))
+    near = max(BACKENDS[backend].tolerance, 2 * row["xnnpack"]["difference"])
+    return bool(row[backend]["difference"] <= near)
 
 
 def _arguments(options: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks zoo")
-    parser.add_argument("--backend", choices=BACKENDS, action="append")
+    parser.add_argument("--backend", choices=[*BACKENDS], action="append")
     parser.add_argument("--family", choices=models.FAMILIES)
     parser.add_argument("--every", type=int, default=1, metavar="N")
     parser.add_argument("--name", action="append", metavar="TYPE")
@@ -319,7 +327,9 @@ def _arguments(options: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FILE")
     arguments = parser.parse_args(options)
-    arguments.backend = arguments.backend or list(BACKENDS)
+    arguments.backend = arguments.backend or _DEFAULT
+    if "xnnpack" not in arguments.backend:  # what the others are measured by
+        arguments.backend.insert(0, "xnnpack")
     return arguments
 
 

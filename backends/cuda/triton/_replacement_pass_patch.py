@@ -30,6 +30,9 @@ _TOLD_APART = {
     torch.uint8,
 }
 
+#: Rows and columns that a product in a Triton kernel has at least; heads of fewer don't compile.
+_LEAST_HEAD = 16
+
 
 def apply(module: ModuleType) -> None:
     """Have ``ReplaceEdgeOpWithTritonOpPass`` try a kernel's own checks before it replaces a node."""
@@ -42,7 +45,8 @@ def apply(module: ModuleType) -> None:
         if not should_replace(self, node):
             return False
         if node.target is attention:
-            return _takes(self._pick_sdpa_kernel(node), node)
+            head = _value(node.args[0]).shape[-1]
+            return head >= _LEAST_HEAD and _takes(self._pick_sdpa_kernel(node), node)
         kernel = module.EDGE_TO_TRITON_KERNELS[node.target]
         return _value(node.args[0]).dtype in _TOLD_APART and _takes(kernel, node)
 

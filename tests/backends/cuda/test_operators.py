@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -164,6 +165,24 @@ TAKEN = {
 def test_what_can_be_compiled_is_taken_whole(case: str) -> None:
     taken, edge = partitioned(*TAKEN[case])
     assert taken and not on_host(edge)
+
+
+KERNELS = {
+    "attention": (HEADS.bfloat16(), 1),
+    "attention in float32": (HEADS, 0),
+    "attention over heads too small for Triton": (HEADS[..., :8].bfloat16(), 0),
+}
+
+
+@pytest.mark.parametrize("case", KERNELS)
+def test_a_triton_kernel_is_for_what_it_takes(case: str, caplog) -> None:
+    x, count = KERNELS[case]
+    pass_of = "executorch.backends.cuda.triton.replacement_pass"
+    with caplog.at_level(logging.INFO, logger=pass_of):
+        taken, _ = partitioned(lambda x: F.scaled_dot_product_attention(x, x, x), x)
+    assert taken == {"aten.scaled_dot_product_attention.default"}
+    said = {each.message for each in caplog.records if each.name == pass_of}
+    assert said == {f"Replaced {count} nodes with Triton kernels"}
 
 
 def test_a_branch_that_cannot_be_compiled_is_taken_in_part() -> None:
