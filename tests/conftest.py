@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from torchtrt_executorch.cache import SWITCH
+from torchtrt_executorch.cache import SWITCH, off
 
 # No test depends on the clock. Where many run at once an example can take any time at all.
 settings.register_profile(
@@ -30,3 +32,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if _folder in config.stash:
         config.stash[_folder].cleanup()
         del os.environ[SWITCH]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _anew(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have modules that test building itself take nothing that was built before."""
+    marked = list(request.node.iter_markers("builds"))
+    with off() if marked else nullcontext():
+        yield

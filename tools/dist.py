@@ -26,9 +26,10 @@ from email.parser import BytesParser
 from pathlib import Path
 from typing import Any
 
+from pythons import PYTHONS, find
+
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 #: What installs each of them, by the beginnings of the names that it has in ``site-packages``.
 UPSTREAM = {
     "torch": ("torch", "functorch"),
@@ -204,11 +205,7 @@ def owner_of(name: str) -> str | None:
 
 def check_alone(wheel: Path, version: str) -> bool:
     """Install ``wheel`` with what it requires on another Python; whether there is one."""
-    found = shutil.which(f"python{version}")
-    if (
-        found is None
-        or subprocess.run([found, "--version"], capture_output=True).returncode
-    ):
+    if (found := find(version)) is None:
         return False
     with tempfile.TemporaryDirectory() as folder:
         run(found, "-m", "venv", folder)

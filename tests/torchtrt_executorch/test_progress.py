@@ -16,6 +16,8 @@ import torch_tensorrt
 from torchtrt_executorch import emulated_engines, progress
 from torchtrt_executorch.progress import step
 
+pytestmark = pytest.mark.builds
+
 X = torch.ones(2, 3)
 STEPS = [
     "TensorRT engine 1 of 1: 2 operators (1 relu, 1 mul)",

@@ -23,6 +23,8 @@ from torchtrt_executorch.patches.executorch.backends.cuda._cuda_backend_patch im
 
 from .conftest import needs_compilers
 
+pytestmark = pytest.mark.builds
+
 #: What there is to compile for, at least.
 CAPABILITIES = ("80", "86", "87", "89", "90", "100", "120")
 

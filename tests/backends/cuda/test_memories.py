@@ -12,6 +12,8 @@ import torch
 
 from .conftest import needs_compilers
 
+pytestmark = pytest.mark.builds
+
 #: Compiles a delegate in a fresh process, and prints every remembering function (functools.cache)
 #: that was on the stack while the device was asked for, and that the scope left to upstream.
 ASKED = """

@@ -12,6 +12,8 @@ import torch
 
 from .conftest import needs_compilers
 
+pytestmark = pytest.mark.builds
+
 #: Prints the bytes of the weights, and the most memory that the process has had beyond what it had
 #: once it had lowered a small program: the model's own are in it.
 PEAK = """

@@ -26,7 +26,7 @@ from torchtrt_executorch import report
 
 from .conftest import needs_compilers
 
-pytestmark = needs_compilers
+pytestmark = [needs_compilers, pytest.mark.builds]
 
 F = nn.functional
 X = torch.linspace(-1, 1, 128).reshape(8, 16)

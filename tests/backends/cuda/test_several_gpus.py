@@ -17,6 +17,8 @@ from torchtrt_executorch.host.described_gpu import DescribedGpu
 from .conftest import delegates, needs_compilers
 from .test_bad_input import CAPABILITIES
 
+pytestmark = pytest.mark.builds
+
 #: One with assembly for later GPUs, one of the architectures without; the others are as one of them.
 EVERY_TIME = ("87", "100")
 X = torch.randn(64, 48, dtype=torch.float16)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from executorch.backends.cuda._thread_scope import answering
 
+pytestmark = pytest.mark.builds
+
 _OWNER = "torch._scope_test_owner"
 _USER = "torch._scope_test_user"
 

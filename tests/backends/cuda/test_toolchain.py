@@ -14,6 +14,8 @@ from torchtrt_executorch.cuda_library import capabilities
 
 from .conftest import delegates, needs_compilers
 
+pytestmark = pytest.mark.builds
+
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:

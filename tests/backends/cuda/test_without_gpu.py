@@ -22,6 +22,7 @@ from torchtrt_executorch.host.builder import TENSORRT, installed_builder
 from .conftest import Delegate, delegates, needs_compilers
 
 pytestmark = [
+    pytest.mark.builds,
     needs_compilers,
     pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
 ]

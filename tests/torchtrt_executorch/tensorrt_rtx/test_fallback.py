@@ -23,6 +23,8 @@ from torch_tensorrt.dynamo.lowering.passes._aten_lowering_pass import (
 
 from torchtrt_executorch.runtime import load
 
+pytestmark = pytest.mark.builds
+
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 

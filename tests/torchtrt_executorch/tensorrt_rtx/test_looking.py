@@ -28,6 +28,8 @@ tensorrt_rtx = pytest.importorskip(
     "tensorrt_rtx", reason="needs torch-tensorrt-rtx, and a host without a GPU"
 )
 
+pytestmark = pytest.mark.builds
+
 ENGINE = "forward/0 (TensorRTBackend)"
 BUILT_BY = f"TensorRT-RTX {tensorrt_rtx.__version__}"
 X = torch.ones(2, 3)

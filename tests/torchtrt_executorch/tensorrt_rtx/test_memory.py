@@ -10,6 +10,8 @@ import torch
 import torch_tensorrt
 from torch import nn
 
+pytestmark = pytest.mark.builds
+
 SIZE = 512 << 20
 
 

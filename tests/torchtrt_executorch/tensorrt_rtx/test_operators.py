@@ -10,6 +10,8 @@ import torch_tensorrt
 from torch import nn
 from torch.fx import GraphModule
 
+pytestmark = pytest.mark.builds
+
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 

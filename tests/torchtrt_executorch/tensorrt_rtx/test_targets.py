@@ -12,6 +12,8 @@ import torch
 
 from torchtrt_executorch.host import targets
 
+pytestmark = pytest.mark.builds
+
 CODE = """
 import json, torch, torch_tensorrt
 from torchtrt_executorch import emulated_engines
