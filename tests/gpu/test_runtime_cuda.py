@@ -20,7 +20,7 @@ from torch import nn
 from torch.export import export
 
 from torchtrt_executorch.runtime import DeviceError, Program, load
-from torchtrt_executorch.runtime.delegates.aoti import _blobs, _load
+from torchtrt_executorch.runtime.delegates.aoti import _library, _load, _named
 
 pytestmark = [
     pytest.mark.gpu,
@@ -162,8 +162,10 @@ def _latency(call: Callable[[], object]) -> float:
 def _runner(program: Program) -> Any:
     """PyTorch's runner of the only library of a program."""
     (plan,) = program._plans.values()
-    library, weights = _blobs(plan.delegates[0])
-    return _load("alone", library, weights, torch.device("cuda", 0))
+    payload: Any = plan.delegates[0]
+    named = _named(payload)
+    library = _library(payload, named)
+    return _load(payload, named, library, torch.device("cuda", 0))
 
 
 @torch.no_grad()

@@ -175,7 +175,9 @@ def stacked(folder: Path) -> None:
     )
 
     from torchtrt_executorch.runtime import load
-    from torchtrt_executorch.runtime.delegates.aoti import _load
+    from torchtrt_executorch.runtime.delegates.aoti import _load, _named
+    from torchtrt_executorch.runtime.plan import Payload
+    from torchtrt_executorch.runtime.reading.files import NamedData
 
     torch.manual_seed(0)
     weights = [torch.randn(64, 256) / 8, torch.randn(256, 64) / 16]
@@ -194,7 +196,10 @@ def stacked(folder: Path) -> None:
     def check(result: torch.Tensor, right: torch.Tensor) -> None:
         torch.testing.assert_close(result, right, rtol=1e-4, atol=1e-4)
 
-    runner = _load("alone", memoryview(so), memoryview(blob), torch.device("cuda", 0))
+    library = memoryview(so)
+    data = {"so": NamedData(library), "blob": NamedData(memoryview(blob))}
+    alone: Any = Payload("CudaBackend", "alone", memoryview(b"so\nblob"), {}, data)
+    runner = _load(alone, _named(alone), library, torch.device("cuda", 0))
     tensor = Tensor((8, 64))
     lone = program([tensor, tensor], [Library(so, blob, [0, 1])], [0], [1])
     between = [Tensor((8, 64), at=at) for at in (0, 2048)]

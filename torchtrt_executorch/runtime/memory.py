@@ -147,7 +147,9 @@ class Values:
         elif slot.stored is not None and twin is not None:
             value.data = twin[slot.index].data
         elif slot.stored is not None:
-            value.data = _stored(self._file, slot.stored, layout).to(value.memory)
+            kept = value.memory.type == "cpu"
+            held = _stored(self._file, slot.stored, layout, kept)
+            value.data = held.to(value.memory)
 
     def _view(self, where: Place, layout: TensorLayout) -> torch.Tensor:
         """The planned bytes of a tensor, at its largest shape."""
@@ -172,8 +174,10 @@ class Values:
         return buffers[key]
 
 
-def _stored(file: ProgramFile, stored: Stored, layout: TensorLayout) -> torch.Tensor:
-    """The bytes that the file has for a tensor, as a tensor on the host."""
+def _stored(
+    file: ProgramFile, stored: Stored, layout: TensorLayout, kept: bool = False
+) -> torch.Tensor:
+    """The bytes that the file has for a tensor, as a tensor on the host, which is to be ``kept``."""
     if stored.key is not None:
         data = _external(file, stored.key, layout)
     elif stored.segment is None:
@@ -186,6 +190,12 @@ def _stored(file: ProgramFile, stored: Stored, layout: TensorLayout) -> torch.Te
         )
     if layout.nbytes == 0:
         return torch.empty(layout.sizes, dtype=layout.dtype)
+    if kept and file.mapped:
+        # What others do to the file isn't to be seen; methods have one copy in common.
+        copies, key = file.constants, (stored, layout.nbytes)
+        if key not in copies:
+            copies[key] = bytearray(data[: layout.nbytes])
+        data = memoryview(copies[key])
     flat = torch.frombuffer(data, dtype=torch.uint8, count=layout.nbytes)
     if flat.data_ptr() % layout.dtype.itemsize:
         flat = flat.clone()

@@ -74,6 +74,7 @@ class Method:
         self._calls = calls
         self._cuda_graphs = cuda_graphs
         placement = surroundings.placement
+        file.check_unchanged()
         # What the plan says, then memory, then what runs on it.
         uses = Uses.of(plan)
         views, needless = {}, frozenset[int]()
@@ -93,6 +94,7 @@ class Method:
         loaded = {} if original is None else original._delegates
         binder = Binder(plan, self._values, surroundings, needless, loaded)
         self._delegates: dict[Key, Delegate] = binder.delegates
+        file.check_unchanged()
         self._inputs = Inputs(
             plan, self._values, uses, placement, surroundings.recorder
         )

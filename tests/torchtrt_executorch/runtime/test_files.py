@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import random
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -280,3 +281,60 @@ def test_a_bundled_program(tmp_path: Path) -> None:
         except ProgramError:
             continue
         torch.testing.assert_close(found, model(x))
+
+
+def _rewrite(path: Path, data: bytes) -> None:
+    """Write into the file, as ``open(path, "wb")`` does, and say that it was later."""
+    path.write_bytes(data)
+    later = path.stat().st_mtime_ns + 10**9
+    os.utime(path, ns=(later, later))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda d: d[: len(d) // 2], lambda d: bytes(len(d))]
+)
+@pytest.mark.parametrize("which", ["model.pte", "model.ptd"])
+def test_files_that_change_under_a_program(
+    tmp_path: Path, which: str, change: Any
+) -> None:
+    """What is loaded stays what it is; what isn't yet is refused, and doesn't end the process."""
+    model, x = torch.nn.Linear(400, 300), torch.randn(2, 400)
+    pte, ptd = _external(model, x)
+    whole = to_edge(export(model, (x,))).to_executorch().buffer
+    (tmp_path / "model.ptd").write_bytes(ptd)
+    for held in (pte, whole):
+        data = [tmp_path / "model.ptd"] if held is pte else []
+        (tmp_path / "model.ptd").write_bytes(ptd)
+        (tmp_path / "model.pte").write_bytes(held)
+        prepared, other = (load(tmp_path / "model.pte", data) for _ in range(2))
+        method = prepared.method()
+        _rewrite(tmp_path / which, change((tmp_path / which).read_bytes()))
+        torch.testing.assert_close(method(x)[0], model(x))
+        if which == "model.pte" or data:
+            for prepare in (other.method, method.clone):
+                with pytest.raises(ProgramError, match=f"{which} has changed since"):
+                    prepare()
+
+
+def test_a_file_that_another_takes_the_place_of(tmp_path: Path) -> None:
+    """As whoever saves a program whole does: the one that was loaded is still there."""
+    model, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    path = tmp_path / "model.pte"
+    path.write_bytes(to_edge(export(model, (x,))).to_executorch().buffer)
+    program = load(path)
+    (tmp_path / "other").write_bytes(b"no program")
+    (tmp_path / "other").replace(path)
+    torch.testing.assert_close(program.run(x)[0], model(x))
+
+
+def test_methods_have_their_constants_in_common(tmp_path: Path) -> None:
+    model, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    methods = {name: export(model, (x,)) for name in ("one", "two")}
+    path = tmp_path / "model.pte"
+    path.write_bytes(to_edge(methods).to_executorch().buffer)
+    program = load(path)
+    places = [
+        {v.data.data_ptr() for v in program.method(name)._values if v.constant}
+        for name in ("one", "two")
+    ]
+    assert places[0] == places[1] and places[0]

@@ -1,15 +1,18 @@
 """Read ``.pte`` and ``.ptd`` files: a verified FlatBuffer, and the segments that follow it.
 
 Segments stay views into the file, which is mapped copy-on-write: weights of many gigabytes are not
-read before they are used, and nothing that a program does reaches the file.
+read before a method is prepared, and nothing that a program does reaches the file. What others do to the
+file reaches the mapping, so methods keep copies of what they need, and each time that more is needed it
+is made sure that the file is the one that was loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import mmap
+import os
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -73,6 +76,25 @@ class NamedData:
         return self.held
 
 
+class Mapped:
+    """A file that is mapped, and what it was then."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("rb")
+        self.loaded = self.state()
+        try:
+            mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except ValueError:
+            raise ProgramError(f"{path}: the file is empty") from None
+        self.data = memoryview(mapping)
+
+    def state(self) -> tuple[int, int]:
+        """The size, and when it was written last. It stays the same file if another takes its name."""
+        found = os.fstat(self._file.fileno())
+        return found.st_size, found.st_mtime_ns
+
+
 @dataclass(frozen=True)
 class ProgramFile:
     """A decoded ``.pte``, with its segments and all named data, ``.ptd`` files included."""
@@ -80,6 +102,18 @@ class ProgramFile:
     program: schema.Program
     segments: Sequence[memoryview]
     named_data: Mapping[str, NamedData]
+    mapped: Sequence[Mapped] = ()
+    #: Copies of constants, by where they are, which methods have in common.
+    constants: dict[object, bytearray] = field(default_factory=dict)
+
+    def check_unchanged(self) -> None:
+        """Raise ``ProgramError`` if a file isn't what it was when it was loaded."""
+        for each in self.mapped:
+            if each.state() != each.loaded:
+                raise ProgramError(
+                    f"{each.path} has changed since it was loaded: load the program again, and save "
+                    "another one beside it, or in its place as a whole, rather than into it"
+                )
 
     def segment(self, index: int, what: str) -> memoryview:
         if not 0 <= index < len(self.segments):
@@ -153,20 +187,23 @@ def read_program(source: Source, data_files: Sequence[Source] = ()) -> ProgramFi
     and ``OSError`` when one can't be read.
     """
     program, expected = _opened(source)
-    named = dict(program.named_data)
+    named, mapped = dict(program.named_data), [*program.mapped]
     for file in data_files:
-        given = read_data(file)
+        given = _read_data(file, mapped)
         if expected is not None:
             given = _own(given, expected)
         for key, value in given.items():
             if named.setdefault(key, value) is not value:
                 raise ProgramError(f"named data {key!r} is given twice")
-    return replace(program, named_data=named)
+    program = replace(program, named_data=named, mapped=mapped)
+    program.check_unchanged()
+    return program
 
 
 def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]:
     """Read a ``.pte`` by itself, and its table of external data, if it has one."""
-    data = _map(source)
+    mapped: list[Mapped] = []
+    data = _map(source, mapped)
     if data[4:8] == schemas.BUNDLED_IDENTIFIER:
         data = decode(
             schemas.BUNDLED, schemas.Bundled, schemas.BUNDLED_IDENTIFIER, data
@@ -181,7 +218,7 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
         _add(named, entry, segments, None)
     table = named.pop(KEY, None)
     return (
-        ProgramFile(program, segments, named),
+        ProgramFile(program, segments, named, mapped),
         _expected(table.data) if table else None,
     )
 
@@ -223,7 +260,11 @@ def _some(names: Iterable[str]) -> str:
 
 def read_data(source: Source) -> dict[str, NamedData]:
     """Read a ``.ptd``: named blobs, and tensors with their layout."""
-    data = _map(source)
+    return _read_data(source, [])
+
+
+def _read_data(source: Source, mapped: list[Mapped]) -> dict[str, NamedData]:
+    data = _map(source, mapped)
     magic, length, offset, size, base, total = _unpack(_PTD_HEADER, data)
     if magic != b"FH01" or length < _PTD_HEADER.size:
         raise ProgramError("not a .ptd file: its header is missing or damaged")
@@ -247,15 +288,12 @@ def read_data(source: Source) -> dict[str, NamedData]:
     return named
 
 
-def _map(source: Source) -> memoryview:
+def _map(source: Source, mapped: list[Mapped]) -> memoryview:
     if isinstance(source, (bytes, bytearray, memoryview)):
         # A copy: a program may write to what it holds, and must not reach the caller's bytes.
         return memoryview(bytearray(source))
-    with Path(source).open("rb") as file:
-        try:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-        except ValueError:
-            raise ProgramError(f"{source}: the file is empty") from None
+    mapped.append(Mapped(Path(source)))
+    return mapped[-1].data
 
 
 def _unpack(header: struct.Struct, data: memoryview) -> tuple[Any, ...]:
