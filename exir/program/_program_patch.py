@@ -41,15 +41,37 @@ def apply(module: ModuleType) -> None:
             _lower,
         ),
     )
+    finish = edge.to_executorch
     edge.to_executorch = wrapped(
-        edge.to_executorch,
-        as_step("ExecuTorch: to_executorch"),
-        like=undecorated(edge.to_executorch),
+        wrapped(finish, as_step("ExecuTorch: to_executorch"), like=undecorated(finish)),
+        _bounded,
     )
     manager.save = wrapped(manager.save, _save)
     manager.write_tensor_data_to_file = wrapped(
         manager.write_tensor_data_to_file, _write_data
     )
+
+
+def _bounded(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Name the operator whose result has no largest size, and say where to put one."""
+    from executorch.exir._data_dependent import first_unbounded
+
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        if "finite upper bound" not in str(error):
+            raise
+        manager = args[0]
+        for method in manager.methods:
+            if node := first_unbounded(manager.exported_program(method)):
+                raise RuntimeError(
+                    f"{method}: ExecuTorch plans memory for the largest result, and that of {node} "
+                    f"({node.target}) has no bound: say it in the model, after the operator, with "
+                    "torch._check(result.shape[0] <= n)"
+                ) from error
+        raise
 
 
 def _lower(

@@ -54,6 +54,13 @@ def unsound(method: Method) -> Iterator[Finding]:
         )
 
 
+#: How models that people have do without an operator.
+_WITHOUT = {
+    "aten::histc.out": " A mixture of experts of transformers' does without it, loaded with "
+    'experts_implementation="batched_mm".',
+}
+
+
 def no_kernel(method: Method) -> Iterator[Finding]:
     """ATen's are a warning; of others a kernel may be in a library of their own."""
     calls: dict[str, list[int]] = {}
@@ -65,7 +72,8 @@ def no_kernel(method: Method) -> Iterator[Finding]:
             "warning" if name.startswith("aten::") else "note",
             f"{name_of(method)}: ExecuTorch has no kernel for {short(name, 80)}, and fails where the "
             "method is loaded.",
-            "Give it to a delegate, write the model without it, or link a kernel of yours.",
+            "Give it to a delegate, write the model without it, or link a kernel of yours."
+            f"{_WITHOUT.get(name, '')}",
             method.name,
             tuple(indices[:20]),
         )
