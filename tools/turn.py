@@ -1,0 +1,103 @@
+"""Runs the tests once more, where it is the turn of: another lane, or another Python.
+
+    python3 tools/turn.py            # by the number of commits
+    python3 tools/turn.py 1          # that one
+
+CI has time for the default lane and one more. A turn is entered here once it has been seen to pass as
+it stands. Not here yet: Python 3.10 and 3.13, which nobody has run these on; and the lanes 2.12, 2.14,
+2.14-rtx and 2.14-executorch-1.5, which install a CUDA build of PyTorch, 5 GB: ``make test LANE=2.14``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pythons import find
+
+ROOT = Path(__file__).resolve().parent.parent
+_OWN = "tests/torchtrt_executorch"
+
+#: What the builder can matter to: PyTorch, ExecuTorch, its CUDA backend, the runtime, transformers and
+#: how Python loads the overlay are the same on every lane of one PyTorch.
+BUILDER = (
+    "tests/py",
+    f"{_OWN}/cli",
+    f"{_OWN}/emulation",
+    f"{_OWN}/host",
+    f"{_OWN}/overlay/test_[!eo]*.py",
+    f"{_OWN}/test_[!t]*.py",
+)
+#: What Python can matter to: how modules are loaded, processes, files, pickles, the command line.
+PYTHON = (
+    f"{_OWN}/cache",
+    f"{_OWN}/stand_ins",
+    f"{_OWN}/tensorrt_rtx/test_apart.py",
+    f"{_OWN}/overlay/test_activation.py",
+    f"{_OWN}/overlay/test_served.py",
+    f"{_OWN}/overlay/test_wrapping.py",
+    f"{_OWN}/overlay/test_anchors.py",
+    f"{_OWN}/overlay/test_snapshot.py",
+    f"{_OWN}/host/test_link_stubs.py",
+    f"{_OWN}/host/test_described_gpu.py",
+    f"{_OWN}/cli/test_words.py",
+    f"{_OWN}/cli/test_command.py",
+    f"{_OWN}/cli/test_run.py",
+    f"{_OWN}/test_failing_writes.py",
+    f"{_OWN}/test_plans.py",
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A lane, a Python, and what of the tests is run there; the usual ones where empty."""
+
+    lane: str = ""
+    python: str = ""
+    tests: tuple[str, ...] = PYTHON
+
+    def command(self, interpreter: str) -> list[str]:
+        """Return the command that runs it."""
+        options = [f"TESTS={' '.join(self.tests)}"]
+        if self.lane:
+            options.append(f"LANE={self.lane}")
+        if self.python:
+            options += [f"PYTHON={interpreter}", f"VENV=.venv-py{self.python}"]
+        return ["make", "test", *options]
+
+
+TURNS = (
+    Turn(lane="2.13", tests=BUILDER),
+    Turn(python="3.12"),
+)
+
+
+def main() -> int:
+    turn = TURNS[int(sys.argv[1]) if len(sys.argv) > 1 else number() % len(TURNS)]
+    interpreter = find(turn.python) if turn.python else sys.executable
+    if interpreter is None:
+        print(
+            f"It would be the turn of Python {turn.python}, which isn't here: {TURNS[0]}"
+        )
+        turn, interpreter = TURNS[0], sys.executable
+    print(
+        f"The turn of lane {turn.lane or 'as usual'}, Python {turn.python or 'as usual'}"
+    )
+    return subprocess.run(turn.command(interpreter), cwd=ROOT).returncode
+
+
+def number() -> int:
+    """Return how many commits there are, or the day where there is no history."""
+    command = ["git", "rev-list", "--count", "HEAD"]
+    try:
+        counted = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        return int(counted.stdout)
+    except (OSError, ValueError):
+        return int(time.time()) // 86_400
+
+
+if __name__ == "__main__":
+    sys.exit(main())
