@@ -221,7 +221,7 @@ def _reason(node: Node) -> str:
 def _has_kernel(node: Node) -> bool:
     try:
         out, _ = to_out_variant(getattr(node.target, "_op", node.target))
-    except (AttributeError, RuntimeError):  # to_executorch() says so
+    except (AssertionError, AttributeError, RuntimeError):  # to_executorch() says so
         return True
     name, overload = out._schema.name, out._schema.overload_name
     return has_executorch_kernel(f"{name}.{overload}" if overload else name)
