@@ -106,14 +106,18 @@ def cases(draw: st.DrawFn) -> Case:
     steps = []
     names = st.sampled_from((*HOST, *RESHAPES, *RESHAPES, *4 * DEVICE))
     values = 2 + count
+    # to_edge drops casts and clones that change nothing: what is returned or kept of a buffer's old
+    # value would be the buffer itself, which has its new value by then.
+    is_old = [False, False, *count * [True]]
     for _ in range(draw(st.integers(2, 9))):
         number = st.integers(0, values - 1)
         operands = draw(number), draw(number)
         steps.append(Step(draw(names), operands, draw(st.sampled_from(SHAPES))))
+        same = steps[-1].name in ("cast", "clone", *RESHAPES)
+        is_old.append(same and is_old[operands[0]])
         values += 1
-    made = st.integers(2 + count, values - 1)
-    # Buffers may get one another's old values, which changes places if there are two.
-    new = st.one_of(made, made, made, st.integers(0, values - 1), st.none())
+    made = st.sampled_from([i for i in range(values) if not is_old[i] and i > 1] or [0])
+    new = st.one_of(made, made, made, st.integers(0, 1), st.none())
     return Case(
         tuple(steps),
         tuple((shape, draw(new)) for shape in shapes),

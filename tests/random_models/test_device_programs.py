@@ -111,7 +111,7 @@ draws = given(case=cases())
 
 
 @draws
-@settings(max_examples=100, deadline=None, phases=[Phase.generate], derandomize=True)
+@settings(max_examples=20, deadline=None, phases=[Phase.generate], derandomize=True)
 def test_device_programs(case: Case) -> None:
     check(case)
 
