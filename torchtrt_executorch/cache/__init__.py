@@ -68,7 +68,7 @@ def kept(
         from_parts: Makes it of those.
     """
     store = _store()
-    name = key() if store else None
+    name = _name(what, key) if store else None
     if store is None or name is None:
         return build()
     if (found := store.read(name)) is not None:
@@ -78,6 +78,16 @@ def kept(
     if (parts := parts_of(built)) is not None:
         store.write(name, *parts)
     return built
+
+
+def _name(what: str, key: Callable[[], str | None]) -> str | None:
+    try:
+        return key()
+    except Exception as error:  # whatever it is, it is no reason not to build
+        logger.warning(
+            "%s is not kept, since what goes into it can't be told: %s", what, error
+        )
+        return None
 
 
 class Store:

@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from importlib.metadata import distributions
 from pathlib import Path
@@ -260,6 +260,9 @@ def _gpu() -> list[str]:
     """Return what kernels are timed on: the GPU and its driver."""
     if not torch.cuda.is_available():
         return []
-    driver: Callable[[], int] = torch._C._cuda_getDriverVersion  # type: ignore[attr-defined]
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return [str(properties), str(driver())]
+    try:
+        driver = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        driver = ""
+    return [str(properties), driver]

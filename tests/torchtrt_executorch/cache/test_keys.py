@@ -7,6 +7,7 @@ import operator
 import os
 import subprocess
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -164,3 +165,11 @@ def test_another_process_finds_the_same() -> None:
         for seed in ("1", "2")
     }
     assert len(found) == 1 and found != {"None"}
+
+
+def test_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = types.SimpleNamespace(name="NVIDIA H200", major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    assert "NVIDIA H200" in keys._gpu()[0]

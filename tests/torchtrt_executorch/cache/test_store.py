@@ -150,3 +150,15 @@ def test_the_bound(text: str, size: int, folder: Path, monkeypatch) -> None:
     monkeypatch.setenv(cache.SIZE, text)
     store = cache._store()
     assert store is not None and store.size == size
+
+
+def test_a_key_that_can_not_be_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def key() -> str:
+        raise AttributeError("no driver here")
+
+    built = cache.kept("it", key, lambda: "it", lambda it: ({}, [b""]), lambda *_: "")
+    assert built == "it"
+    assert "no driver here" in caplog.text
+    assert not folder.exists()
