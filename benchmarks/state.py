@@ -6,7 +6,7 @@ import contextlib
 import logging
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -236,12 +236,17 @@ def scenarios() -> list[Scenario]:
     ]
 
 
+@contextlib.contextmanager
+def state_on_the_host() -> Iterator[None]:
+    """Lowers as without a place for state on devices."""
+    left = mock.Mock(wraps=lambda module: PassResult(module, False))
+    with mock.patch.object(DeviceStatePass, "call", left):
+        yield
+
+
 def measured(edge: EdgeProgramManager, name: str) -> Cost:
     """The cost of a program with one of `passes`."""
-    with contextlib.ExitStack() as scope:
-        if "host" in name:
-            left = mock.Mock(wraps=lambda module: PassResult(module, False))
-            scope.enter_context(mock.patch.object(DeviceStatePass, "call", left))
+    with state_on_the_host() if "host" in name else contextlib.nullcontext():
         return measure(edge, passes()[name])
 
 

@@ -9,6 +9,7 @@ tokens a second and the bytes that a step copies between host and GPU; its token
 from __future__ import annotations
 
 import argparse
+import contextlib
 import resource
 import statistics
 import sys
@@ -16,7 +17,6 @@ import time
 import warnings
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -74,10 +74,8 @@ def lower(program: Any, owned: bool, on_host: bool) -> Any:
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
     from executorch.exir import to_edge_transform_and_lower
-    from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
-    from executorch.exir.program import _program
 
-    from benchmarks.state import OnTheHost
+    from benchmarks.state import state_on_the_host
 
     class GivenItsCache(CudaPartitioner):  # type: ignore[misc]
         def partition(self, exported_program: Any) -> Any:
@@ -92,8 +90,7 @@ def lower(program: Any, owned: bool, on_host: bool) -> Any:
     partitioner = CudaPartitioner if owned else GivenItsCache
     specs = [CudaBackend.generate_method_name_compile_spec("forward")]
     edge = to_edge_transform_and_lower(program, partitioner=[partitioner(specs)])
-    chosen = OnTheHost if on_host else PropagateDevicePass
-    with mock.patch.object(_program, "PropagateDevicePass", chosen):
+    with state_on_the_host() if on_host else contextlib.nullcontext():
         return edge.to_executorch()
 
 
