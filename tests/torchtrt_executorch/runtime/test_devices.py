@@ -10,6 +10,7 @@ from typing import Any, Callable, final
 import pytest
 import torch
 from executorch.exir import (
+    EdgeProgramManager,
     ExecutorchBackendConfig,
     schema,
     to_edge_transform_and_lower,
@@ -25,6 +26,7 @@ from executorch.exir.backend.partitioner import (
     Partitioner,
     PartitionResult,
 )
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram, export
 
 from torchtrt_executorch.inspection import read
@@ -44,8 +46,11 @@ pytestmark = programs.needs_device_copies
 
 
 @final
-class CudaBackend(BackendDetails):
-    """Puts into a program what ExecuTorch's backend of that name does."""
+class CudaPayloadTestBackend(BackendDetails):
+    """Puts into a program what ExecuTorch's ``CudaBackend`` does.
+
+    Under a name of its own: ExecuTorch finds backends by theirs, in all tests of this process.
+    """
 
     #: The library and its weights.
     blobs = b"library", b"weights"
@@ -56,7 +61,7 @@ class CudaBackend(BackendDetails):
     ) -> PreprocessResult:
         store = NamedDataStore()
         for key, blob in zip(
-            ("a_so_blob", "a_weights_blob"), CudaBackend.blobs, strict=True
+            ("a_so_blob", "a_weights_blob"), CudaPayloadTestBackend.blobs, strict=True
         ):
             store.add_named_data(key, blob)
         return PreprocessResult(
@@ -71,7 +76,7 @@ class MulOn(Partitioner):
     def __init__(self, device: str) -> None:
         super().__init__()
         specs = [CompileSpec("target_device", device.encode())]
-        self._mul = DelegationSpec("CudaBackend", specs)
+        self._mul = DelegationSpec(CudaPayloadTestBackend.__name__, specs)
 
     def partition(self, program: ExportedProgram) -> PartitionResult:
         nodes = [n for n in program.graph.nodes if "mul" in str(n.target)]
@@ -92,11 +97,18 @@ class Model(torch.nn.Module):
         return ((x + 1) * x).relu()
 
 
-def export_on(device: str) -> bytes:
+def lower(device: str) -> EdgeProgramManager:
     edge = to_edge_transform_and_lower(
         export(Model(), (torch.randn(2, 3),)), partitioner=[MulOn(device)]
     )
-    return bytes(edge.to_executorch().buffer)
+    for module in edge.exported_program().graph_module.children():
+        if isinstance(module, LoweredBackendModule):
+            module._backend_id = "CudaBackend"
+    return edge
+
+
+def export_on(device: str) -> bytes:
+    return bytes(lower(device).to_executorch().buffer)
 
 
 build = cache(export_on)
@@ -291,9 +303,7 @@ def test_a_target_device_that_is_none(value: bytes) -> None:
 
 def test_without_device_memory_the_cuda_delegate_moves_its_tensors() -> None:
     """Labels alone move nothing: so it was planned before executorch 1.4."""
-    edge = to_edge_transform_and_lower(
-        export(Model(), (torch.randn(2, 3),)), partitioner=[MulOn("cuda:0")]
-    )
+    edge = lower("cuda:0")
     config = ExecutorchBackendConfig(enable_non_cpu_memory_planning=False)
     pte = bytes(edge.to_executorch(config).buffer)
     program = load(pte, simulate_devices=True)
@@ -359,11 +369,11 @@ def test_an_aotinductor_library_with_its_weights(
         for file in files
         if str(file).endswith(ending)
     ]
-    monkeypatch.setattr(CudaBackend, "blobs", tuple(blobs))
+    monkeypatch.setattr(CudaPayloadTestBackend, "blobs", tuple(blobs))
     program = load(export_on("cpu"))
     expected = ((x + 1) * x * torch.arange(1.0, 7.0).view(2, 3)).relu()
     for _ in range(2):
         torch.testing.assert_close(program.run(x)[0], expected)
-    monkeypatch.setattr(CudaBackend, "blobs", (b"no library", b"weights"))
+    monkeypatch.setattr(CudaPayloadTestBackend, "blobs", (b"no library", b"weights"))
     with pytest.raises(ProgramError, match="the library can't be loaded"):
         load(export_on("cpu")).method()
