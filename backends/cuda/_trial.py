@@ -58,9 +58,14 @@ class Trials:
         """Return those of ``nodes`` that can't be compiled, each with the reason.
 
         Args:
-            nodes: Calls of operators with fake values as their ``val``, on whatever device.
+            nodes: Calls of operators with fake values as their ``val``, on whatever device. Those that
+                have none, in a graph that nothing traced, aren't tried.
         """
-        keys = {node: _key(node) for node in nodes}
+        keys = {
+            node: _key(node)
+            for node in nodes
+            if all("val" in each.meta for each in (node, *node.all_input_nodes))
+        }
         new = {key: node for node, key in keys.items() if key not in self._found}
         self._try(list(new.items()))
         return {

@@ -250,3 +250,10 @@ def test_another_thread_compiles_on() -> None:
         other.start()
         other.join()
     assert reached[0] is _trial._Stopped and reached[1] is not _trial._Stopped
+
+
+def test_what_nothing_traced_is_not_tried() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    added = graph.call_function(torch.ops.aten.add.Tensor, (x, x))
+    assert _trial.Trials([]).refused([added]) == {}
