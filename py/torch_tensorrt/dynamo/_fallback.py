@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from inspect import BoundArguments, signature
 from typing import Any
 
+import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
@@ -27,6 +28,8 @@ from torch_tensorrt.dynamo._refusals import (
 )
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
+
+_VIEW = torch.ops.aten.view.default
 
 
 class Fallback:
@@ -135,9 +138,12 @@ def compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
     fallback = Fallback(bool(call.arguments.get("decompose_attention", False)))
 
     def attempt() -> Any:
-        call.arguments["exported_program"] = with_graph_of_its_own(program)
+        call.arguments["exported_program"] = own = with_graph_of_its_own(program)
         if fallback.decomposes_attention:
             call.arguments["decompose_attention"] = True
+            # Attention returns other strides decomposed, with which a view may not be had.
+            for view in own.graph.find_nodes(op="call_function", target=_VIEW):
+                view.target = torch.ops.aten.reshape.default
         return compile(*call.args, **call.kwargs)
 
     compiled = fallback.go_on(attempt)

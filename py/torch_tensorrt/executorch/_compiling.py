@@ -28,6 +28,7 @@ from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
 from torch_tensorrt.dynamo._refusals import ABOUT_THE_MACHINE
 from torch_tensorrt.dynamo._settings import CompilationSettings
+from torch_tensorrt.dynamo._shared_state import with_state_named_once
 from torch_tensorrt.dynamo._whereabouts import operators
 from torch_tensorrt.dynamo._writes import declared_mutations, made_functional
 from torch_tensorrt.executorch._engine_nodes import engine_nodes
@@ -166,8 +167,11 @@ def _compiled(
 
 
 def _noted(program: ExportedProgram, reason: str) -> ExportedProgram:
-    """Return ``program`` with a note at its operators why they are in no engine."""
-    noted = with_graph_of_its_own(program)
+    """Return ``program`` with a note at its operators why they are in no engine.
+
+    State that it has under several names has one, else ExecuTorch can't decompose it either.
+    """
+    noted = with_graph_of_its_own(with_state_named_once(program))
     for node in operators(noted.graph_module):
         if note_of(node, WHY_IN_PYTORCH) is None:
             set_note(node, WHY_IN_PYTORCH, reason)

@@ -166,6 +166,50 @@ def test_a_program_of_which_tensorrt_takes_nothing_is_what_others_get() -> None:
     assert not any("custom" in node.meta for node in program.graph.nodes)
 
 
+class Twice(nn.Module):
+    """State under two names, as transformers' static cache has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("again", self.calls, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return x.sin() * self.again
+
+
+@pytest.mark.parametrize("size", [1, 9], ids=["engine", "no engine"])
+def test_state_under_two_names(size: int) -> None:
+    tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": size})
+    edge = to_edge_transform_and_lower(export(Twice(), (X,)), partitioner=[tensorrt])
+    assert backends(edge) == ["TensorRTBackend"][: size == 1]
+    program = load(edge.to_executorch().buffer, emulated_engines=True)
+    for count in (1, 2):
+        torch.testing.assert_close(program.run(X)[0], X.sin() * count)
+
+
+class Attention(nn.Module):
+    """Its result is viewed as its strides allow it, which others' don't."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.view(1, -1, 4, 8).transpose(1, 2)
+        y = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return y.transpose(1, 2).reshape(1, -1, 32).relu()
+
+
+def test_attention_that_is_decomposed_behind_a_view() -> None:
+    x = torch.linspace(-1, 1, 160).reshape(1, 5, 32)
+    shapes = {"x": {1: torch.export.Dim("length", min=2, max=8)}}
+    program = export(Attention(), (x,), dynamic_shapes=shapes)
+    settings = {"min_block_size": 1, "decompose_attention": True}
+    tensorrt = TensorRTPartitioner(compile_settings=settings)
+    edge = to_edge_transform_and_lower(program, partitioner=[tensorrt])
+    assert backends(edge) == ["TensorRTBackend"]
+    made = load(edge.to_executorch().buffer, emulated_engines=True)
+    torch.testing.assert_close(made.run(x)[0], Attention()(x))
+
+
 @pytest.mark.parametrize("before", ["nothing", "a success", "a failure"])
 def test_past_the_aten_dialect_it_is_refused(model: nn.Module, before: str) -> None:
     """Whatever the partitioner has seen before."""
