@@ -1,6 +1,6 @@
 """A Llama's decode step on a GPU: where its cache lives, and what that costs.
 
-    PYTHONPATH=. python tests/gpu/time_decode.py [--layers 16] [--tokens 64] [--only CASE]
+    PYTHONPATH=. python tests/gpu/time_decode.py [--layers 16] [--tokens 64] [--case CASE ...]
 
 CUDA delegates are compiled where this runs, in bfloat16, over transformers' static cache. A row has
 tokens a second and the bytes that a step copies between host and GPU; its tokens have to be eager's.
@@ -26,6 +26,13 @@ DEVICE = "cuda:0"
 ROUNDS = 5
 
 Step = Callable[[Tensor, Tensor], Tensor]
+
+#: Whether the library owns the cache, and whether the cache lives on the host.
+CASES = {
+    "cache on the host": (False, True),
+    "cache on the GPU": (False, False),
+    "cache inside the library": (True, False),
+}
 
 
 def model(layers: int, length: int, device: str) -> torch.nn.Module:
@@ -180,7 +187,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--only", metavar="CASE")
+    parser.add_argument("--case", action="append", choices=CASES)
     arguments = parser.parse_args()
     llama = model(arguments.layers, arguments.length, DEVICE)
     count = sum(each.numel() for each in llama.parameters())
@@ -199,15 +206,9 @@ def main() -> None:
     row("torch.compile, reduce-overhead", on_gpu(compiled), arguments.tokens, expected)
     del compiled, eager, llama
     torch._dynamo.reset()
-    cases = {
-        "cache on the host": (False, True),
-        "cache on the GPU": (False, False),
-        "cache inside the library": (True, False),
-    }
     failed = 0
-    for name, (owned, on_host) in cases.items():
-        if arguments.only not in (None, name):
-            continue
+    for name in arguments.case or CASES:
+        owned, on_host = CASES[name]
         started = time.perf_counter()
         on_cpu = exportable(model(arguments.layers, arguments.length, "cpu"))
         program = export(on_cpu, (), named, strict=True)  # lowering uses it up

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -14,14 +14,13 @@ from torchtrt_executorch.runtime.delegates import (
     StandIns,
     load_delegate,
 )
-from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernels import Kernel, find_kernel
 from torchtrt_executorch.runtime.memory import Values
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.plan import Kind, Operation, Payload, Plan
-from torchtrt_executorch.runtime.prims import DeviceCopy, prims
+from torchtrt_executorch.runtime.prims import prims
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.streams import Span, stream_use
 from torchtrt_executorch.runtime.values import Value, same_kind
 
 #: Runs one operation. A jump returns the next one's index, or None for the one that follows.
@@ -64,7 +63,6 @@ class Binder:
         self._values = values
         self._surroundings = surroundings
         self._shared = shared
-        self._simulate = surroundings.placement.simulate
         self._prims = prims(surroundings.placement, surroundings.recorder)
         self._kernels: dict[str, Kernel] = {}
         self.runs: list[Run] = []
@@ -81,41 +79,20 @@ class Binder:
     def _bind(self, index: int, operation: Operation) -> Run:
         args = self._values.at(operation.args)
         if operation.kind is Kind.KERNEL:
-            return self._kernel(operation.name, args)
+            if operation.name not in self._kernels:
+                kernel = find_kernel(operation.name, self._prims)
+                self._kernels[operation.name] = kernel
+            return self._kernels[operation.name].bind(args)
         if operation.kind is Kind.DELEGATE:
             return self._delegate(index, operation, args)
         if operation.kind is Kind.MOVE:
             return _move(*args)
         if operation.kind is Kind.JUMP:
             assert operation.destination is not None
-            return _jump(args[0], operation.destination, self._simulate)
+            return _jump(args[0], operation.destination)
         return _free(args[0]) if operation.replaces else nothing
 
-    def _kernel(self, name: str, args: Sequence[Value]) -> Run:
-        """A kernel; in a simulation it checks first where its tensors live."""
-        if name not in self._kernels:
-            self._kernels[name] = find_kernel(name, self._prims)
-        kernel = self._kernels[name]
-        run = kernel.bind(args)
-        if not self._simulate:
-            return run
-        on_host = not (kernel.metadata_only or isinstance(kernel, DeviceCopy))
-
-        def checked() -> None:
-            tensors = [tensor for value in args for tensor in value.tensors()]
-            _check_labels(tensors)
-            for tensor in tensors if on_host else ():
-                if tensor.device.type != "cpu":
-                    raise DeviceError(
-                        f"{tensor.name} lives on {tensor.device}, and {name} is a host kernel: "
-                        "a copy (et_copy::_d2h_copy) is missing, or the tensor is mislabelled"
-                    )
-            run()
-
-        return checked
-
     def _delegate(self, index: int, operation: Operation, args: list[Value]) -> Run:
-        """A delegate's call; in a simulation labels and its use of streams are checked first."""
         assert operation.delegate is not None
         payload, inputs = self._plan.delegates[operation.delegate], operation.inputs
         # What a delegate checked when it was loaded holds for calls with values of the same kinds.
@@ -124,22 +101,8 @@ class Binder:
             self.delegates[key] = self._load(key, payload, args, inputs)
         delegate = self.delegates[key]
         run = delegate.bind(args)
-        call = DelegateCall(payload.name, delegate, args, inputs, run)
-        self.calls[index] = call
-        if not self._simulate:
-            return run
-        running, streams = self._surroundings.placement.running, None
-        if running is not None:
-            device, backend = payload.target_device("cpu"), payload.backend_id
-            streams = stream_use(backend, payload.name, device, running)
-
-        def checked() -> None:
-            _check_labels([tensor for value in args for tensor in value.tensors()])
-            if streams is not None:
-                streams.called(_spans(args[:inputs]), _spans(args[inputs:]))
-            run()
-
-        return checked
+        self.calls[index] = DelegateCall(payload.name, delegate, args, inputs, run)
+        return run
 
     def _load(
         self, key: Key, payload: Payload, args: Sequence[Value], inputs: int
@@ -185,17 +148,12 @@ def _move(source: Value, target: Value) -> Run:
     return run
 
 
-def _jump(condition: Value, destination: int, simulate: bool) -> Run:
+def _jump(condition: Value, destination: int) -> Run:
     """To ``destination`` unless ``condition``, a bool or a tensor of bools, is true."""
 
     def run() -> int | None:
         data = condition.data
         if isinstance(data, torch.Tensor) and data.dtype == torch.bool:
-            if simulate and condition.device.type != "cpu":
-                raise DeviceError(
-                    f"the condition {condition.name} lives on {condition.device}, and the host "
-                    "reads it: a copy (et_copy::_d2h_copy) is missing"
-                )
             data = bool(data.all())
         if not isinstance(data, bool):
             raise ProgramError(f"{condition.name} is {data!r}, which is no condition")
@@ -212,21 +170,3 @@ def _free(value: Value) -> Run:
             value.data = value.data.new_empty((0,) * value.data.dim())
 
     return run
-
-
-def _spans(values: Sequence[Value]) -> Iterator[Span]:
-    """Where the tensors among ``values`` are."""
-    for value in values:
-        if value.layout is not None and value.data is not None:
-            start = value.tensor.data_ptr()
-            yield Span(value.name, start, start + value.layout.nbytes)
-
-
-def _check_labels(tensors: Sequence[Value]) -> None:
-    """Raise ``DeviceError`` for a tensor whose label is not where its memory is."""
-    for tensor in tensors:
-        if tensor.label is not None and tensor.device != tensor.label:
-            raise DeviceError(
-                f"{tensor.name} is labelled {tensor.label}, but its planned memory is on "
-                f"{tensor.device}"
-            )

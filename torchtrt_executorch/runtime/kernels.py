@@ -33,10 +33,6 @@ class Kernel(Protocol):
     @property
     def name(self) -> str: ...
 
-    #: reads no tensor's elements, so that they may live on any device
-    @property
-    def metadata_only(self) -> bool: ...
-
     def bind(self, args: Sequence[Value]) -> Run:
         """What one operation does. ``ProgramError`` if it can't have these arguments."""
 
@@ -71,7 +67,6 @@ class Registered:
 
     name: str
     function: Function
-    metadata_only: bool = False
 
     def bind(self, args: Sequence[Value]) -> Run:
         function = self.function
@@ -90,8 +85,6 @@ class Registered:
 
 class TorchKernel:
     """An operator of torch's that writes its results to its arguments."""
-
-    metadata_only = False
 
     def __init__(self, name: str, op: torch._ops.OpOverload) -> None:
         self.name = name

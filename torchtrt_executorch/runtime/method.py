@@ -13,13 +13,18 @@ from torchtrt_executorch.runtime import graphs
 from torchtrt_executorch.runtime.analysis import Uses, fences, transposed_constants
 from torchtrt_executorch.runtime.binding import Binder, Key, Surroundings, nothing
 from torchtrt_executorch.runtime.calling import Calls, in_modes, without_modes
-from torchtrt_executorch.runtime.delegates import Delegate, uses_gpu
-from torchtrt_executorch.runtime.errors import InstructionError, ProgramError
+from torchtrt_executorch.runtime.delegates import Delegate, uses_gpu, works_on
+from torchtrt_executorch.runtime.errors import (
+    DeviceError,
+    InstructionError,
+    ProgramError,
+)
 from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.kernels import registered_kernels
 from torchtrt_executorch.runtime.memory import SharedState, Values
 from torchtrt_executorch.runtime.plan import Plan, Slot
 from torchtrt_executorch.runtime.reading.files import ProgramFile
+from torchtrt_executorch.runtime.soundness import find_faults, with_inputs_on
 from torchtrt_executorch.runtime.values import Value
 
 #: As many as ExecuTorch's own runtime allows one call, so that no program runs forever.
@@ -133,7 +138,16 @@ class Method:
             for index, run in runs.items()
             if run is not nothing or not plan.straight
         ]
+        #: those that change, and what they are at first
+        self._numbers = [
+            (self._values[slot.index], slot.literal)
+            for slot in plan.slots
+            if slot.index in uses.moving and slot.layout is None and slot.items is None
+        ]
         self._position = 0
+        self._simulate = placement.simulate
+        #: where inputs lived in calls that were looked at
+        self._sound: list[dict[int, torch.device]] = []
         once = Counter(plan.outputs)
         #: outputs, and whether what they are after a call is the caller's
         self._returns = [
@@ -204,48 +218,41 @@ class Method:
         with calls.lock:
             calls.caller = self.name
             if in_modes():
-                return without_modes(lambda: self._without_gradients(inputs))
-            return self._without_gradients(inputs)
-
-    def _without_gradients(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        recording = torch.is_grad_enabled()
-        try:  # as torch.no_grad does, which takes a microsecond more
-            if recording:
-                torch._C._set_grad_enabled(False)
-            return self._in_order(inputs) if self._devices else self._call(inputs)
-        finally:
-            if recording:
-                torch._C._set_grad_enabled(True)
-
-    def _in_order(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A call that leaves work running on GPUs."""
-        devices, order = self._devices, self._calls.order
-        changed = False
-        try:
-            changed = order.begin(devices)
+                return without_modes(lambda: self._call(inputs))
             return self._call(inputs)
-        finally:
-            if changed:
-                order.end(devices)
 
     def _call(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        for renew in self._renewals:
-            renew()
-        self._inputs.set(inputs)
-        self._run()
-        running = self._surroundings.placement.running
-        if running and any(value.device.type != "cpu" for value, _ in self._returns):
-            running.wait_for_all()  # as the caller has to, who reads them
-        results = tuple(
-            [value.data if own else _result(value) for value, own in self._returns]
-        )
-        for value in self._owned:
-            value.data = None  # so that it is freed when the caller lets go of it
-        return results
+        """A call whose turn it is, in none of the caller's modes but that of gradients."""
+        devices, order = self._devices, self._calls.order
+        recording, changed = torch.is_grad_enabled(), False
+        try:
+            if recording:  # as torch.no_grad does, which takes a microsecond more
+                torch._C._set_grad_enabled(False)
+            if devices:
+                changed = order.begin(devices)
+            for renew in self._renewals:
+                renew()
+            self._inputs.set(inputs)
+            self._run()
+            results = tuple(
+                [value.data if own else _result(value) for value, own in self._returns]
+            )
+            for value in self._owned:
+                value.data = None  # so that it is freed when the caller lets go of it
+            return results
+        finally:
+            try:
+                if changed:
+                    order.end(devices)
+            finally:
+                if recording:
+                    torch._C._set_grad_enabled(True)
 
     def _run(self) -> None:
         self._position = 0
         try:
+            if self._simulate:
+                self._check_devices()
             if self._plan.straight:
                 for position, run in self._runs:
                     self._position = position
@@ -253,9 +260,29 @@ class Method:
                 self._tally.calls += 1
             else:
                 self._tally.add(self._interpret())
-        except Exception as error:
+        except BaseException as error:
+            for value, literal in self._numbers:  # a loop has left its counter anywhere
+                value.data = literal
+            if not isinstance(error, Exception):
+                raise
             # Kernels and delegates raise what they like; say which instruction it was.
             raise self._named(error) from error
+
+    def _check_devices(self) -> None:
+        """Raise ``DeviceError`` unless the method is sound on its devices, for inputs as they are."""
+        homes = {
+            slot.index: self._values[slot.index].device
+            for slot in self._plan.tensors(self._plan.inputs)
+            if slot.free
+        }
+        if homes in self._sound:
+            return
+        plan = with_inputs_on(self._plan, homes)
+        ordered = self._surroundings.placement.ordered_streams
+        for fault in find_faults(plan, works_on, ordered):
+            self._position = fault.operation
+            raise DeviceError(fault.text)
+        self._sound.append(homes)
 
     def _named(self, error: Exception) -> ProgramError:
         """``error``, with the instruction that has failed."""

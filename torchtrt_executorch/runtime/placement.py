@@ -9,7 +9,6 @@ import torch
 
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU
-from torchtrt_executorch.runtime.streams import Running
 
 
 @dataclass(frozen=True)
@@ -17,12 +16,12 @@ class Placement:
     """Maps the devices of a program to torch devices.
 
     Without a CUDA device, or with ``simulate``, host memory stands in for device memory: a tensor
-    then lives on its device by name only. ``simulate`` also has every instruction check the names,
-    and with ``running`` what delegates have left running on their devices.
+    then lives on its device by name only. ``simulate`` also has each call ask the plan whether those
+    are sound (:mod:`.soundness`), on one stream for all delegates (``ordered_streams``) or on several.
     """
 
     simulate: bool = False
-    running: Running | None = None
+    ordered_streams: bool = True
 
     @cached_property
     def stands_in(self) -> bool:

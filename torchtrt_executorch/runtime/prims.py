@@ -12,7 +12,7 @@ import torch
 
 from torchtrt_executorch.runtime.calls import Run
 from torchtrt_executorch.runtime.devices import current_stream
-from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernels import Kernel
 from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.plan import FROM_DEVICE, TO_DEVICE, VIEW
@@ -39,7 +39,6 @@ class Prim:
     arity: int
     body: Body
     result: _Result
-    metadata_only: bool = False
 
     def bind(self, args: Sequence[Value]) -> Run:
         if len(args) != self.arity:
@@ -151,32 +150,20 @@ class DeviceCopy:
     name: str
     placement: Placement
     recorder: Recorder
-    metadata_only: bool = False
 
     def bind(self, args: Sequence[Value]) -> Run:
         if len(args) != 3:
             raise ProgramError(f"{self.name} takes 3 values, but is given {len(args)}")
         source, out, _ = args
         to_device = self.name == TO_DEVICE
-        host, device = (source, out) if to_device else (out, source)
-        placement, recorder = self.placement, self.recorder
+        device, recorder = (out if to_device else source).device, self.recorder
         copy = _plain_copy(source, out)
-        if not placement.stands_in and device.device.type == "cuda":
-            copy = (_sent if to_device else _fetched)(source, out, device.device)
+        if not self.placement.stands_in and device.type == "cuda":
+            copy = (_sent if to_device else _fetched)(source, out, device)
 
         def run() -> None:
-            if placement.simulate and (
-                host.device.type != "cpu" or device.device.type == "cpu"
-            ):
-                raise DeviceError(
-                    f"{self.name} copies {'to' if to_device else 'from'} a device, but is given "
-                    f"{source.name} on {source.device} and {out.name} on {out.device}"
-                )
             copy()
-            nbytes = source.tensor.nbytes
-            recorder.copied(source.device, out.device, nbytes)
-            if placement.running is not None and nbytes:
-                placement.running.wait(device.device)
+            recorder.copied(source.device, out.device, source.tensor.nbytes)
 
         return run
 
@@ -222,26 +209,25 @@ def _fetched(source: Value, out: Value, device: torch.device) -> Run:
 
 _INTEGERS = ("floordiv", "mod")
 
-_PRIMS: dict[str, tuple[int, Body, _Result, bool]] = {
+_PRIMS: dict[str, tuple[int, Body, _Result]] = {
     **{
         f"executorch_prim::{name}.{overload}": (
             arity + 1,
             _number(function),
             _Result.NUMBER,
-            True,
         )
         for name, (arity, function) in _NUMBERS.items()
         for overload in (("Scalar", "int") if name in _INTEGERS else ("Scalar",))
     },
-    "aten::sym_size.int": (3, _size, _Result.NUMBER, True),
-    "aten::sym_stride.int": (3, _stride, _Result.NUMBER, True),
-    "aten::sym_numel": (2, _numel, _Result.NUMBER, True),
-    "aten::_local_scalar_dense": (2, _scalar, _Result.NUMBER, False),
-    VIEW: (3, _view, _Result.VIEW, True),
-    "executorch_prim::et_copy_index.tensor": (3, _copy_index, _Result.WRITTEN, False),
-    "dim_order_ops::_to_dim_order_copy.out": (5, _copy, _Result.WRITTEN, False),
-    "dim_order_ops::_clone_dim_order.out": (5, _copy, _Result.WRITTEN, False),
-    "dim_order_ops::_empty_dim_order.out": (4, _empty, _Result.WRITTEN, False),
+    "aten::sym_size.int": (3, _size, _Result.NUMBER),
+    "aten::sym_stride.int": (3, _stride, _Result.NUMBER),
+    "aten::sym_numel": (2, _numel, _Result.NUMBER),
+    "aten::_local_scalar_dense": (2, _scalar, _Result.NUMBER),
+    VIEW: (3, _view, _Result.VIEW),
+    "executorch_prim::et_copy_index.tensor": (3, _copy_index, _Result.WRITTEN),
+    "dim_order_ops::_to_dim_order_copy.out": (5, _copy, _Result.WRITTEN),
+    "dim_order_ops::_clone_dim_order.out": (5, _copy, _Result.WRITTEN),
+    "dim_order_ops::_empty_dim_order.out": (4, _empty, _Result.WRITTEN),
 }
 
 

@@ -25,7 +25,6 @@ from torchtrt_executorch.runtime.reading.files import (
 )
 from torchtrt_executorch.runtime.soundness import needs_shared_stream
 from torchtrt_executorch.runtime.stats import Recorder, Stats
-from torchtrt_executorch.runtime.streams import Running
 from torchtrt_executorch.stand_ins import find
 from torchtrt_executorch.stand_ins.file import StandInFile, write
 
@@ -130,9 +129,10 @@ def load(
         )
     if ordered_streams is None:
         ordered_streams = not simulate_devices or needs_shared_stream(plans.values())
-    running = None if ordered_streams else Running()
     surroundings = Surroundings(
-        Placement(simulate_devices, running), Recorder(), StandIns(emulated, given)
+        Placement(simulate_devices, ordered_streams),
+        Recorder(),
+        StandIns(emulated, given),
     )
     return Program(file, plans, surroundings, cuda_graphs)
 

@@ -1,19 +1,20 @@
-"""Whether a program is sound on its devices, from its plan alone: over all branches, with no inputs.
+"""Whether a method is sound on its devices, from its plan alone: over all branches, with no inputs.
 
-What a simulation looks for in a run is looked for here on every way through a method, twice where state
-changes places from call to call. Where a tensor of the caller's lives is taken to be as declared.
+Every way through a method is looked at, twice where state changes places from call to call. Where a
+tensor of the caller's lives is taken to be as declared; a simulation asks again where it isn't.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Callable, Iterable, Iterator, NamedTuple, Sequence
+from dataclasses import dataclass, replace
+from typing import Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 
 from torchtrt_executorch.runtime.errors import DeviceError
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.plan import (
+    FROM_DEVICE,
     NEEDS_SHARED_STREAM,
     TO_DEVICE,
     VIEW,
@@ -63,6 +64,17 @@ def find_faults(
     search = _Search(plan, works_on, ordered)
     search.run()
     return [Fault(index, text) for index, text in sorted(search.found)]
+
+
+def with_inputs_on(plan: Plan, homes: Mapping[int, torch.device]) -> Plan:
+    """The same method, for inputs that live elsewhere than they are declared, by slot."""
+    slots = list(plan.slots)
+    for index, home in homes.items():
+        layout = slots[index].layout
+        assert layout is not None
+        there = replace(layout, device=home)
+        slots[index] = replace(slots[index], layout=there, label=home)
+    return replace(plan, slots=slots)
 
 
 class _Search:
@@ -160,7 +172,8 @@ class _Search:
         source, out = (self._device(index, held) for index in each.args[:2])
         host, device = (source, out) if each.name == TO_DEVICE else (out, source)
         if host.type != "cpu" or device.type == "cpu":
-            yield f"{each.name} copies in that direction, and is given {source} and {out}"
+            way = "to" if each.name == TO_DEVICE else "from"
+            yield f"{each.name} copies {way} a device, but is given {source} and {out}"
         elif any(
             h.layout and h.layout.nbytes for _, h in self._slots(each.args[:1], held)
         ):
@@ -174,9 +187,11 @@ class _Search:
             # Where nothing is planned on a device, every delegate moves what it takes.
             staged = device == CPU and (works.takes_host or holds.label is None)
             if device != works.device and not staged:
+                copy = FROM_DEVICE if works.device == CPU else TO_DEVICE
                 yield (
                     f"{slot.name} lives on {device}, and {payload.name} takes tensors on "
-                    f"{works.device}: a copy is missing, or the tensor is mislabelled"
+                    f"{works.device}: a copy ({copy.partition('.')[0]}) is missing, or the tensor is "
+                    "mislabelled"
                 )
         if self._ordered or works.device == CPU:
             return
