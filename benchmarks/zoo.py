@@ -2,12 +2,17 @@
 
     python -m benchmarks zoo [--backend NAME ...] [--family text|vision|audio|other]
                              [--every N] [--name TYPE ...] [--seconds N] [--jobs N] [--out FILE]
+                             [--keep FOLDER] [--alone] [--stop SECONDS]
 
 Every architecture that builds from a tiny random configuration and runs goes through
 ``ExecutorchExporter``, with XNNPACK and, where that exports and runs, with the other backends, in
 a process of its own that is stopped after a time: TensorRT before XNNPACK, unless asked for others;
 ``cuda`` alone, ``tensorrt-cuda`` behind TensorRT, and both in bfloat16, ``cuda-bfloat16``. ``--every 10`` takes a tenth of them. ``--out`` has a
-line of JSON per architecture, and is continued where it was left.
+line of JSON per architecture and run, and is continued where it was left; ``--keep`` has the programs,
+for ``tests/gpu/cuda_architectures.py run``.
+
+Without XNNPACK (``--alone``) nothing has to be exported by it first. Where ExecuTorch's own runtime can't
+be imported, as beside a release of torch that it isn't for, XNNPACK's programs are exported and not run.
 """
 
 from __future__ import annotations
@@ -15,8 +20,10 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import multiprocessing
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,7 +37,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import _zoo_models as models
-from benchmarks._zoo_backends import BACKENDS, add_rows, in_its_type
+from benchmarks._zoo_backends import (
+    BACKENDS,
+    add_rows,
+    can_run,
+    in_its_type,
+    keep,
+    warm,
+    without_runtime,
+)
 
 _DEFAULT = ["xnnpack", "tensorrt"]
 _LOGS = (
@@ -44,49 +59,68 @@ _ENGINE = re.compile(r"TensorRT engine \d+ of \d+: (\d+) operators")
 def main(options: list[str] | None = None) -> None:
     """Run the architectures asked for, and print what became of them."""
     arguments = _arguments(options or [])
+    started = time.monotonic()
     done = _read(arguments.out)
     names = arguments.name or models.names()[:: arguments.every]
-    left = [name for name in names if name not in done]
-    _import(arguments.backend)
-    for row in measured(left, arguments.backend, arguments.seconds, arguments.jobs):
-        done[row["name"]] = row
+    _prepare(arguments.backend)
+    left = [name for name in names if _missing(done.get(name), arguments.backend)]
+    stop = started + arguments.stop
+    for row in measured(left, arguments, stop):
+        done[row["name"]] = {**done.get(row["name"], {}), **row}
         if arguments.out is not None:
             with arguments.out.open("a") as file:
                 print(json.dumps(row), file=file)
         count = sum(name in done for name in names)
         print(f"{count}/{len(names)} {row['name']}: {_short(row)}", flush=True)
-    rows = [done[name] for name in names]
+    rows = [done[name] for name in names if name in done]
     if arguments.family:
         rows = [row for row in rows if row.get("family") == arguments.family]
     _print(rows)
 
 
-def _import(backends: list[str]) -> None:
-    """Import what every process needs, once, before they are forked."""
-    names = [
-        "executorch.runtime",
-        "transformers.exporters.exporter_executorch",
-        "torchtrt_executorch.runtime",
-    ]
+def _missing(row: dict[str, Any] | None, backends: list[str]) -> bool:
+    """Whether an architecture is still to be tried with one of ``backends``."""
+    if row is None:
+        return True
+    if "skipped" in row or "error" in row.get("xnnpack", {}):
+        return False
+    return any(backend not in row for backend in backends)
+
+
+def _prepare(backends: list[str]) -> None:
+    """Import and fill what every process needs, once, before they are forked."""
+    torch.set_num_threads(1)
+    try:
+        import_module("executorch.runtime")
+    except ImportError:
+        sys.modules["executorch.runtime"] = without_runtime()
+    import_module("transformers.exporters.exporter_executorch")
+    import_module("torchtrt_executorch.runtime")
     if any("tensorrt" in backend for backend in backends):
-        names.append("torch_tensorrt.executorch")
-    for name in names:
-        import_module(name)
+        import_module("torch_tensorrt.executorch")
+    if any("cuda" in backend for backend in backends):
+        warm()
 
 
 def measured(
-    names: Sequence[str], backends: list[str], seconds: int, jobs: int
+    names: Sequence[str], arguments: argparse.Namespace, stop: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield what became of each architecture, in processes of their own, ``jobs`` at a time.
+    """Yield what became of each architecture, in processes of their own, several at a time.
 
-    Each has ``seconds`` for each backend.
+    Each has ``arguments.seconds`` for each backend. None begins after ``stop``, and those that run
+    then are told of no more.
     """
     waiting, running = list(names), set[_Process]()
     while waiting or running:
-        while waiting and len(running) < jobs:
-            running.add(_Process(waiting.pop(0), backends, seconds))
-        until = min(each.deadline for each in running) - time.monotonic()
-        wait([each.receiver for each in running], max(0.0, until))
+        now = time.monotonic()
+        if now >= stop:
+            for each in running:
+                each.end()
+            return
+        while waiting and len(running) < arguments.jobs:
+            running.add(_Process(waiting.pop(0), arguments))
+        until = min(stop, *(each.deadline for each in running))
+        wait([each.receiver for each in running], max(0.0, until - now))
         for each in [each for each in running if each.has_ended()]:
             running.remove(each)
             yield each.row
@@ -99,12 +133,13 @@ class _Process:
         row: What it has told so far.
     """
 
-    def __init__(self, name: str, backends: list[str], seconds: int) -> None:
+    def __init__(self, name: str, arguments: argparse.Namespace) -> None:
         self.row: dict[str, Any] = {"name": name}
-        self.deadline = time.monotonic() + seconds * len(backends)
+        allowed = arguments.seconds * len(arguments.backend)
+        self.deadline = time.monotonic() + allowed
         self.receiver, sender = multiprocessing.Pipe(duplex=False)
         self._process = multiprocessing.get_context("fork").Process(
-            target=_measure, args=(name, backends, sender)
+            target=_measure, args=(name, arguments.backend, arguments.keep, sender)
         )
         self._process.start()
         sender.close()
@@ -119,17 +154,20 @@ class _Process:
             self.row["late"] = True
         except EOFError:
             pass
-        self._process.kill()
-        self._process.join()
+        self.end()
         code = self._process.exitcode
         if code not in (0, -9) and "error" not in self.row:
             self.row["error"] = f"the process ended with {code}"
         return True
 
+    def end(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.join()
 
-def _measure(name: str, backends: list[str], sender: Any) -> None:
+
+def _measure(name: str, backends: list[str], keep: Path | None, sender: Any) -> None:
     logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
     began = time.perf_counter()
     try:
         zooed = models.make(name)
@@ -144,18 +182,24 @@ def _measure(name: str, backends: list[str], sender: Any) -> None:
         }
     )
     for backend in backends:
-        found = exported(in_its_type(zooed, backend), backend)
+        file = keep and keep / f"{name}:{backend}"
+        found = exported(in_its_type(zooed, backend), backend, file)
         sender.send({backend: found})
         if backend == "xnnpack" and "error" in found:
             return  # nothing to compare with
 
 
-def exported(zooed: models.Zooed, backend: str) -> dict[str, Any]:
+def exported(
+    zooed: models.Zooed, backend: str, file: Path | None = None
+) -> dict[str, Any]:
     """Export and run a model with one backend.
 
+    Args:
+        file: Where the program is kept, without a suffix.
+
     Returns:
-        ``seconds`` of the export; ``difference`` from eager, beside the largest value; ``engines``, of
-        the backend that it is for; ``delegates`` by backend, ``operators`` by where they run, ``copies``; or ``error``.
+        ``seconds`` of the export; ``difference`` from eager, beside the largest value, None if it can't be
+        run here; ``engines``, of the backend that it is for; ``delegates`` by backend, ``operators`` by where they run, ``copies``; or ``error``.
     """
     from transformers.exporters import exporter_executorch
     from transformers.exporters.configs import ExecutorchConfig
@@ -178,15 +222,21 @@ def exported(zooed: models.Zooed, backend: str) -> dict[str, Any]:
         result = exporter.export(zooed.model, dict(zooed.inputs), config=config)
         found["seconds"] = time.perf_counter() - began
         found["left"] = said.left
-        outputs = models.tensors_of(result(**zooed.inputs))
-        found["difference"] = _difference(outputs, zooed.outputs)
         manager = result.program
         plan = manager.executorch_program.execution_plan[0]
         found["delegates"] = Counter(each.id for each in plan.delegates)
         found["engines"] = found["delegates"][BACKENDS[backend].delegate]
         data = [bytes(weights) for weights in manager._tensor_data.values()]
-        program = runtime.load(manager.buffer, data)
         leaves = torch.utils._pytree.tree_leaves(zooed.inputs)
+        if file is not None:
+            tolerance = BACKENDS[backend].tolerance
+            keep(file, manager.buffer, data, leaves, zooed.outputs, tolerance)
+        if backend == "xnnpack" and not can_run():
+            found["difference"] = None
+            return found
+        outputs = models.tensors_of(result(**zooed.inputs))
+        found["difference"] = _difference(outputs, zooed.outputs)
+        program = runtime.load(manager.buffer, data)
         program.run(*leaves)
         stats = program.stats()
         found["operators"] = {
@@ -261,6 +311,8 @@ def outcome(row: dict[str, Any], backend: str) -> str:
         return "late"
     if "error" in found:
         return str(found["error"]).partition(":")[0]
+    if found["difference"] is None:
+        return "exported"
     near = found["difference"] <= BACKENDS[backend].tolerance
     return "agrees" if near else "differs"
 
@@ -275,7 +327,7 @@ def _short(row: dict[str, Any]) -> str:
 
 def _print(rows: list[dict[str, Any]]) -> None:
     tried = [row for row in rows if "family" in row]
-    told = [row for row in tried if _ran(row, "xnnpack")]
+    told = [row for row in tried if "xnnpack" not in row or _ran(row, "xnnpack")]
     others = [b for b in BACKENDS if b != "xnnpack" and any(b in row for row in told)]
     console = Console()
     for backend in others:
@@ -306,14 +358,15 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
 
 def _ran(row: dict[str, Any], backend: str) -> bool:
-    return outcome(row, backend) in ("agrees", "differs")
+    return outcome(row, backend) in ("agrees", "differs", "exported")
 
 
 def _agree(row: dict[str, Any], backend: str) -> bool:
     """Whether a backend's program is as near to eager as XNNPACK's, or near enough."""
     if not _ran(row, backend):
         return False
-    near = max(BACKENDS[backend].tolerance, 2 * row["xnnpack"]["difference"])
+    by_xnnpack = row.get("xnnpack", {}).get("difference") or 0.0
+    near = max(BACKENDS[backend].tolerance, 2 * by_xnnpack)
     return bool(row[backend]["difference"] <= near)
 
 
@@ -326,9 +379,13 @@ def _arguments(options: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=240, metavar="N")
     parser.add_argument("--jobs", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FILE")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--stop", type=float, default=math.inf, metavar="SECONDS")
     arguments = parser.parse_args(options)
     arguments.backend = arguments.backend or _DEFAULT
-    if "xnnpack" not in arguments.backend:  # what the others are measured by
+    if not (arguments.alone or "xnnpack" in arguments.backend):
+        # what the others are measured by
         arguments.backend.insert(0, "xnnpack")
     return arguments
 
@@ -336,5 +393,8 @@ def _arguments(options: list[str]) -> argparse.Namespace:
 def _read(file: Path | None) -> dict[str, dict[str, Any]]:
     if file is None or not file.exists():
         return {}
-    rows = (json.loads(line) for line in file.read_text().splitlines())
-    return {row["name"]: row for row in rows}
+    found: dict[str, dict[str, Any]] = {}
+    for line in file.read_text().splitlines():
+        row = json.loads(line)
+        found[row["name"]] = {**found.get(row["name"], {}), **row}
+    return found

@@ -177,7 +177,11 @@ def _torch_cuda(gpu: GpuProperties) -> Answers:
         "get_rng_state": torch.empty(0, dtype=torch.uint8),
         "set_rng_state": None,
     }
-    return {f"torch.cuda:{name}": _always(value) for name, value in answers.items()}
+    return {
+        # Before 2.13 fake tensors ask whether there is a device, and put one on it.
+        "torch._subclasses.fake_tensor:init_gpu_context": _always(None),
+        **{f"torch.cuda:{name}": _always(value) for name, value in answers.items()},
+    }
 
 
 def _device_interface(gpu: GpuProperties) -> Answers:

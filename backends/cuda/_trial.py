@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from executorch.backends.cuda._unmeasured_kernels import caused_by
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.capture._config import EdgeCompileConfig
@@ -141,7 +142,7 @@ def _why_not(nodes: Sequence[Node], specs: list[CompileSpec]) -> str:
     except Exception as error:
         if not begun:
             return ""  # nothing of the operators: whoever compiles them is to be told
-        if not _was_stopped(error):
+        if caused_by(error, _Stopped) is None:
             return _in_words(error, nodes[0])
     if found:
         kernels = ", ".join(sorted(found))
@@ -188,18 +189,6 @@ def _no_compilers() -> Iterator[None]:
         mock.patch.object(logging.getLogger("torch._inductor.ir"), "disabled", True),
     ):
         yield
-
-
-def _was_stopped(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, _Stopped):
-            return True
-        error = (
-            getattr(error, "inner_exception", None)
-            or error.__cause__
-            or error.__context__
-        )
-    return False
 
 
 def _in_words(error: BaseException, node: Node) -> str:

@@ -1,4 +1,9 @@
-"""Kernels where nothing can be timed: compiled and saved without a run, chosen without a race."""
+"""Kernels where nothing can be timed: compiled and saved without a run, chosen without a race.
+
+What is chosen may not compile, alone or with what is fused to it. Then all is compiled once more without
+tiles of those sides, as often as there are others; of operators of the library's own those take part that the backend
+lets Inductor choose from, which are those that ExecuTorch has.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,11 @@ import ast
 import contextlib
 import copy
 import functools
+import logging
 import math
+import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from executorch.backends.cuda._gemm_cost import (
@@ -20,15 +27,36 @@ from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
 )
 
+logger = logging.getLogger(__name__)
+
+_Error = TypeVar("_Error", bound=BaseException)
+
 #: Words of a stack frame that every kernel may have. Inductor, too, takes as many for none.
 _FRAME = 16
 
 
+_Sides = tuple[int, ...]
+
+
+class _UncompilableError(RuntimeError):
+    """A kernel doesn't compile with tiles of these sides, M, N and K."""
+
+    def __init__(self, kernel: str, sides: _Sides, why: Exception) -> None:
+        super().__init__(
+            f"kernel {kernel} doesn't compile with tiles of {sides}: {why}"
+        )
+        self.sides = sides
+
+
 def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
     """What takes the place of Inductor's running and timing of kernels, within a scope."""
+    from torch._inductor import compile_fx
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-    select = AlgorithmSelectorCache.__call__
+    select, compile_graph = AlgorithmSelectorCache.__call__, compile_fx.compile_fx_aot
+    compile_kernel = CachingAutotuner.precompile
+    refused: set[_Sides | None] = set()
 
     def select_by_cost(
         self: Any,
@@ -39,11 +67,37 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        left = [choice for choice in choices if _sides(_tile(choice)) not in refused]
         if len(choices) > 1:
-            choices = [cheapest(name, choices, input_nodes, layout, gpu)]
+            choices = [cheapest(name, left or choices, input_nodes, layout, gpu)]
         return select(self, name, choices, input_nodes, layout, *args, **kwargs)
 
+    def compile_until_it_does(*args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return compile_graph(*args, **kwargs)
+            except Exception as error:
+                cause = caused_by(error, _UncompilableError)
+                if cause is None or cause.sides in refused:
+                    raise
+                logger.info("%s: others are taken", cause)
+                refused.add(cause.sides)
+
+    def compile_or_name_the_tile(kernel: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            compile_kernel(kernel, *args, **kwargs)
+        except Exception as error:
+            found = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", kernel.fn.src)
+            if len(found) != 3:  # it has no tiles
+                raise
+            sides = tuple(map(int, found))
+            raise _UncompilableError(kernel.fn.__name__, sides, error) from error
+
     return {
+        "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
+        "torch._inductor.runtime.triton_heuristics:CachingAutotuner.precompile": (
+            compile_or_name_the_tile
+        ),
         "torch._inductor.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block": (
             functools.partial(_compile_and_save, gpu=gpu)
         ),
@@ -64,19 +118,39 @@ def cheapest(
     """
 
     def cost(choice: Any) -> tuple[float, float]:
-        info = choice.info_dict()
-        try:
-            m, k, n = ast.literal_eval(str(info["tile_shape"]))
-            tile = Tile(m, n, k, int(info["num_stages"]), int(info["num_warps"]))
-        except (KeyError, ValueError, SyntaxError):
+        tile = _tile(choice)
+        if tile is None:
             return math.inf, math.inf
-        tf32 = str(info.get("allow_tf32")) == "True"
+        tf32 = str(choice.info_dict().get("allow_tf32")) == "True"
         product = _product(name, input_nodes, layout, tf32)
         # The few channels of a group fill no tile, and the smallest is padded least.
         in_groups = name == "convolution" and product.batch > 1
-        return m * n * k if in_groups else 0, cycles(product, tile, gpu)
+        padded = tile.m * tile.n * tile.k if in_groups else 0
+        return padded, cycles(product, tile, gpu)
 
     return min(choices, key=cost)
+
+
+def _tile(choice: Any) -> Tile | None:
+    """The tile of a choice; None of one that has none, as the library's own operators."""
+    info = choice.info_dict()
+    try:
+        m, k, n = ast.literal_eval(str(info["tile_shape"]))
+        return Tile(m, n, k, int(info["num_stages"]), int(info["num_warps"]))
+    except (KeyError, ValueError, SyntaxError):
+        return None
+
+
+def _sides(tile: Tile | None) -> _Sides | None:
+    return None if tile is None else (tile.m, tile.n, tile.k)
+
+
+def caused_by(error: BaseException | None, kind: type[_Error]) -> _Error | None:
+    """Return the first error of a kind among what led to ``error``, as Inductor hands them on."""
+    while error is not None and not isinstance(error, kind):
+        inner = getattr(error, "inner_exception", None)
+        error = inner or error.__cause__ or error.__context__
+    return error
 
 
 def _product(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Product:

@@ -6,7 +6,8 @@
 
 ``make`` lowers each by ``CudaPartitioner`` alone, in a process of its own, for the GPU that is there or the
 one that ``TORCHTRT_GPU`` describes (``--gpu`` describes one where there is another), and writes a ``.pte``
-and its ``.ptd``. ``run`` compares them with eager PyTorch. ``left`` partitions, compiles nothing, and says
+and its ``.ptd``, and eager PyTorch's inputs and outputs. ``run`` compares whatever lies in the folder, as
+``python -m benchmarks zoo --keep FOLDER`` leaves it, too. ``left`` partitions, compiles nothing, and says
 what the backend leaves to others and why. A name is an architecture's, in float32, or with a dtype behind a
 colon: ``BERT:bfloat16``.
 """
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cuda_models import Recurrent  # type: ignore[import-not-found]
 
 from benchmarks._architectures import ARCHITECTURES, Architecture
+from benchmarks._zoo_backends import keep
 
 TORCHVISION = {"convolutional", "segmentation"}
 LSTM = Architecture("recurrent", Recurrent, lambda: (torch.randn(4, 12, 32),))
@@ -94,9 +96,11 @@ def make_one(name: str, folder: Path, gpu: str | None) -> None:
     started = time.perf_counter()
     edge = lower(name, gpu)
     built = edge.to_executorch()
-    (folder / f"{name}.pte").write_bytes(bytes(built.buffer))
-    for index, weights in enumerate(built._tensor_data.values()):
-        (folder / f"{name}.{index}.ptd").write_bytes(bytes(weights))
+    module, inputs, dtype = model(name)
+    with torch.no_grad():
+        eager = torch.utils._pytree.tree_leaves(module(*inputs))
+    data = [bytes(weights) for weights in built._tensor_data.values()]
+    keep(folder / name, built.buffer, data, inputs, eager, TOLERANCE[dtype])
     plan = built.executorch_program.execution_plan[0]
     row = {
         "name": name,
@@ -119,25 +123,23 @@ def run_one(name: str, folder: Path) -> dict[str, Any]:
     """Compare a program with eager, on the GPU where there is one."""
     from torchtrt_executorch import runtime
 
-    module, inputs, dtype = model(name)
+    case = torch.load(folder / f"{name}.pt")
     program = runtime.load(folder / f"{name}.pte", sorted(folder.glob(f"{name}.*.ptd")))
-    outputs = program.run(*inputs)
-    with torch.no_grad():
-        eager = torch.utils._pytree.tree_leaves(module(*inputs))
-    assert len(outputs) == len(eager)
-    gap = max(
-        float(
-            (got.cpu().double() - wanted.double()).abs().max()
-            / wanted.double().abs().max()
-        )
-        for got, wanted in zip(outputs, eager, strict=True)
-    )
-    stand_ins = len(program.stats().stand_ins)
+    outputs = program.run(*case["inputs"])
+    assert len(outputs) == len(case["outputs"])
+    gap = 0.0
+    for got, wanted in zip(outputs, case["outputs"], strict=True):
+        assert got.shape == wanted.shape and got.dtype == wanted.dtype
+        if wanted.numel():
+            scale = wanted.double().abs().nan_to_num().max().clamp(min=1)
+            far = (got.cpu().double() - wanted.double()).nan_to_num().abs().max()
+            gap = max(gap, float(far / scale))
     return {
         "name": name,
         "difference": gap,
-        "stand_ins": stand_ins,
-        "right": gap <= TOLERANCE[dtype],
+        "delegates": sum(program.stats().delegates.values()),
+        "stand_ins": len(program.stats().stand_ins),
+        "right": gap <= case["tolerance"],
     }
 
 
@@ -157,11 +159,12 @@ def main() -> int:
             except Exception as error:
                 print(name, f"{type(error).__name__}: {error}"[:300], flush=True)
         return 0
-    folder, names = Path(arguments.words[0]), arguments.words[1:] or NAMES
+    folder, names = Path(arguments.words[0]), arguments.words[1:]
     if arguments.command == "make-one":
         make_one(names[0], folder, arguments.gpu)
         return 0
     if arguments.command == "make":
+        names = names or NAMES
         folder.mkdir(parents=True, exist_ok=True)
         more = ["--gpu", arguments.gpu] if arguments.gpu else []
 
@@ -178,6 +181,7 @@ def main() -> int:
             failed = sum(code != 0 for code in pool.map(make, names))
         print(f"{len(names) - failed} of {len(names)} made")
         return min(failed, 1)
+    names = names or sorted(file.stem for file in folder.glob("*.pte"))
     wrong = 0
     for name in names:
         try:

@@ -90,7 +90,7 @@ def test_what_executorch_s_wheel_can_run_it_runs() -> None:
     not (importlib.util.find_spec("triton") and shutil.which("g++")),
     reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
 )
-def test_cuda_needs_no_gpu(tmp_path: Path) -> None:
+def test_cuda_needs_no_gpu_and_keeps_the_type(tmp_path: Path) -> None:
     """The delegate is compiled for the described GPU; without one a stand-in computes for it."""
     from transformers import BertConfig, BertModel
     from transformers.exporters.base import ExportedModel
@@ -105,7 +105,7 @@ def test_cuda_needs_no_gpu(tmp_path: Path) -> None:
         "num_hidden_layers": 1,
     }
     model = BertModel(BertConfig(**sizes), add_pooling_layer=False)
-    model = model.eval().to(torch.bfloat16)
+    model = model.eval()
     inputs = {"input_ids": torch.randint(0, 99, (1, 4))}
     with torch.no_grad():
         expected = model(**inputs).last_hidden_state
@@ -113,6 +113,7 @@ def test_cuda_needs_no_gpu(tmp_path: Path) -> None:
         model, dict(inputs), config=ExecutorchConfig(backend="cuda")
     )
     assert backends(exported.program) == {"CudaBackend"}
+    assert exported(**inputs).last_hidden_state.dtype is torch.float32
     torch.testing.assert_close(exported(**inputs).last_hidden_state, expected)
     exported.save_pretrained(tmp_path)
     loaded = ExportedModel.from_pretrained(tmp_path)

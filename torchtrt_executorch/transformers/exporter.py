@@ -1,4 +1,4 @@
-"""Amends ``transformers.exporters.exporter_executorch``: ``backend="tensorrt"``, and ``"cuda"`` without a GPU.
+"""Amends ``transformers.exporters.exporter_executorch``: ``backend="tensorrt"``; ``"cuda"`` in any type, without a GPU.
 
 transformers has a table of backends; a row of it prepares the model and its inputs, and says which
 partitioners come after one another.
@@ -15,8 +15,6 @@ from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import torch
 
 from torchtrt_executorch.files import (
     check_writable,
@@ -49,17 +47,15 @@ def apply(module: ModuleType) -> None:
 def _prepare_for_tensorrt(
     module: ModuleType, model: Any, sample_inputs: dict[str, Any]
 ) -> _Prepared:
-    """Engines first, then the CUDA backend where it can compile the model, then XNNPACK."""
+    """Engines first, then the CUDA backend where it can compile, then XNNPACK."""
     from torch_tensorrt.dynamo import compile as dynamo_compile
     from torch_tensorrt.executorch import TensorRTPartitioner
 
     model, sample_inputs, rest = module.prepare_for_xnnpack(model, sample_inputs)
     known = signature(dynamo_compile).parameters
     settings = {name: value for name, value in SETTINGS.items() if name in known}
-    partitioners = [TensorRTPartitioner(compile_settings=settings)]
-    if module.module_dtype(model) == torch.bfloat16:  # its attention takes nothing else
-        partitioners += _cuda_partitioners("forward")
-    return model, sample_inputs, [*partitioners, *rest]
+    engines = TensorRTPartitioner(compile_settings=settings)
+    return model, sample_inputs, [engines, *_cuda_partitioners("forward"), *rest]
 
 
 def _prepare_for_cuda(
@@ -68,17 +64,12 @@ def _prepare_for_cuda(
     model: Any,
     sample_inputs: dict[str, Any],
 ) -> _Prepared:
-    """As transformers prepares for a GPU; without one, for the GPU that is described."""
-    if torch.cuda.is_available():
-        return with_gpu(model, sample_inputs)
+    """In the model's own type, which transformers would cast to bfloat16; for the described GPU without one."""
     partitioners = _cuda_partitioners(type(model).__name__)
     if not partitioners:
-        return with_gpu(model, sample_inputs)  # whose error says that there is no GPU
-    model.requires_grad_(False)
-    if module.module_dtype(model) not in (None, torch.bfloat16):
-        logger.warning("ExecuTorch's CUDA backend requires bfloat16: casting the model")
-        model = model.to(dtype=torch.bfloat16)
-    return model, module._make_contiguous(sample_inputs), partitioners
+        return with_gpu(model, sample_inputs)  # whose error says what is missing
+    model, sample_inputs, _ = module.prepare_for_xnnpack(model, sample_inputs)
+    return model, sample_inputs, partitioners
 
 
 def _cuda_partitioners(method: str) -> list[Any]:

@@ -1,0 +1,53 @@
+"""What was chosen untimed and doesn't compile is passed over for the next choice."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.cuda import _unmeasured_kernels
+from executorch.backends.cuda._gemm_cost import Tile
+
+from .conftest import delegates, needs_compilers
+
+pytestmark = [
+    pytest.mark.builds,
+    needs_compilers,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
+]
+
+LOGGER = _unmeasured_kernels.logger.name
+
+
+def test_a_tile_that_does_not_fit_is_passed_over(lower, monkeypatch, caplog) -> None:
+    """The largest first, of which the GPU has no shared memory for several."""
+
+    def largest(product: Any, tile: Tile, gpu: Any) -> float:
+        return -float((tile.m + tile.n) * tile.k * tile.stages)
+
+    monkeypatch.setattr(_unmeasured_kernels, "cycles", largest)
+    with caplog.at_level(logging.INFO, logger=LOGGER):
+        edge = lower(
+            torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB"
+        )
+    (delegate,) = delegates(edge)
+    assert delegate.library.startswith(b"\x7fELF")
+    said = [each.message for each in caplog.records if each.name == LOGGER]
+    assert said and len(said) == len(set(said))
+    assert all("doesn't compile with tiles of (" in each for each in said)
+
+
+def test_without_another_the_compiler_s_error_is_raised(lower, monkeypatch) -> None:
+    def largest(name: str, choices: list[Any], *args: Any) -> Any:
+        def size(choice: Any) -> int:
+            tile = _unmeasured_kernels._tile(choice)
+            return tile is not None and (tile.m + tile.n) * tile.k * tile.stages
+
+        return max(every.setdefault(name, choices), key=size)
+
+    every: dict[str, Any] = {}
+    monkeypatch.setattr(_unmeasured_kernels, "cheapest", largest)
+    with pytest.raises(Exception, match="tiles of (.*): out of resource"):
+        lower(torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB")
