@@ -7,24 +7,18 @@ computes lifetimes.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
-from torchtrt_executorch.overlay.wrapping import wrapped
+from torchtrt_executorch.overlay.passes import amend_lifetimes
 
 
 def apply(module: ModuleType) -> None:
-    """Wrap ``update_all_tensors_lifetime``, which every planning algorithm goes by."""
-    module.update_all_tensors_lifetime = wrapped(  # type: ignore[attr-defined]
-        module.update_all_tensors_lifetime, _update
-    )
+    """Let buffers live for as long as their method."""
+    amend_lifetimes(module, _plan_states)
 
 
-def _update(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _plan_states(graph_module: Any) -> None:
     # Here, since importing it at the top would import this module's own upstream half-way.
     from executorch.exir.passes.device_state_pass import plan_states
 
-    specs = function(*args, **kwargs)
-    plan_states(args[0] if args else kwargs["graph_module"])
-    return specs
+    plan_states(graph_module)

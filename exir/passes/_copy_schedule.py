@@ -5,30 +5,43 @@ Positions in a list of nodes, and nothing else of the graph: `delegate_order_pas
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
+from itertools import product
+from typing import TypeAlias
 
 from executorch.exir.passes._device_nodes import Device
 from torch.fx import Node
 
+#: Positions between two nodes: of copies to the device; of those to the host that others copy on, and
+#: these; of all others to the host; of fences, or of the copy that is the second of the nodes.
+STEPS = 5
+_LAST = STEPS - 1
+
 
 @dataclass(frozen=True)
 class Hazard:
-    """One delegate meets memory that another may still be at work on: a copy has to order the two.
+    """One delegate meets memory that something may still be at work on: a copy has to order the two.
 
     Attributes:
         first: The first position between them, as an index into the nodes to stand before.
         last: The last one: right before the later one. Before ``first``, if that one is called in
             the next call of the method.
         to_host: Only a copy to the host orders them.
+        copy: The index of the earlier one, if it is a copy to the device: where that goes, this begins.
     """
 
     device: Device
     first: int
     last: int
     to_host: bool = False
+    copy: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.last * STEPS + _LAST
 
 
 @dataclass(frozen=True)
@@ -40,34 +53,70 @@ class Fence:
     to_host: bool
 
 
+class Kind(IntEnum):
+    """What a copy may be spared for."""
+
+    WAITED_FOR = (
+        0  # to the device, and a copy to the host has to come before its reader
+    )
+    TO_DEVICE = 1
+    TO_HOST = 2
+
+
 @dataclass(eq=False)
 class Copy:
-    """A copy between host and device, and the positions that its operands leave it.
+    """A copy between host and device, and the positions, in `STEPS`, that its operands leave it.
 
     Attributes:
-        index: Where it stands.
+        index: The node's.
         first: The first position where its source is there.
         last: The last one: right before its first reader.
         place: Where it is to stand; None while that is open.
         source: The copy whose result it copies on, to another device.
+        is_source: Whether it is another one's.
     """
 
     node: Node
     device: Device
     to_host: bool
     index: int
-    first: int
-    last: int
-    place: int | None = None
     source: Copy | None = None
+    is_source: bool = False
+
+    def __post_init__(self) -> None:
+        self.now = self.index * STEPS + _LAST
+        self.first = self.last = self.now
+        self.place: int | None = self.now
+
+    def between(self, first: int, last: int) -> None:
+        """Lets it stand before any of these nodes."""
+        self.place = None
+        self.first, self.last = (each * STEPS + self._step for each in (first, last))
+
+    def up_to(self, position: int) -> int:
+        """Its last position up to another one."""
+        return position - (position - self._step) % STEPS
+
+    @property
+    def earliest(self) -> int:
+        """Where it is, or may be, behind its source."""
+        if self.place is not None:
+            return self.place
+        if self.source is None or self.source.place is None:
+            return self.first
+        return max(self.first, self.source.place + 1)
+
+    @property
+    def _step(self) -> int:
+        if self.to_host:
+            return 1 if self.is_source else 3
+        return 0 if self.source is None else 2
 
 
-class Sparing(Enum):
-    """See `Sweep`."""
-
-    NOT = 0
-    IF_IT_CAN = 1
-    ALWAYS = 2
+Ranks: TypeAlias = tuple[int | None, int | None, int | None]
+HOST_ALONE: Ranks = None, None, 0
+#: What is tried: copies that are waited for, and those to the host, as good as others, last, or never.
+RANKINGS: list[Ranks] = [(w, 0, h) for w in (0, None, -1) for h in (0, 1, None)]
 
 
 class Sweep:
@@ -80,118 +129,143 @@ class Sweep:
     larger: copies that end before the hazard are of no use to later ones, and all others serve it
     from its very end, where most later ones begin.
 
+    A copy to the device that a delegate has to wait for goes before what that one waits with, which
+    serves from there on whatever it could.
+
     Args:
-        sparing: How far copies to the host, which serve all hazards, are kept from those that one to
-            the device serves as well: not, if there is a copy to the device, or always. None is the
-            best in all graphs.
+        waited_for: Copies to the device, by index, that are waited for.
+        ranks: By `Kind`, which copies serve a hazard first that any of them can: the lowest, and of
+            equals by their positions; None: never. No ranks are the best in all graphs.
+        host_first: Whether hazards that only a copy to the host serves come before all others.
     """
 
-    def __init__(self, copies: list[Copy], sparing: Sparing) -> None:
+    def __init__(
+        self,
+        copies: list[Copy],
+        waited_for: set[int | None],
+        ranks: Ranks,
+        host_first: bool,
+    ) -> None:
         self.copies = copies
-        self.sparing = sparing
-        self._coming = sorted(
-            (copy for copy in copies if copy.place is None),
-            key=lambda copy: copy.first,
-            reverse=True,
-        )
-        # Those by device and direction: open ones as (last, index), sorted; places, sorted.
-        self._open: dict[tuple[Device, bool], list[tuple[int, int]]] = {}
+        self.waited_for = waited_for
+        self.ranks = ranks
+        self.host_first = host_first
+        # Open ones by device and kind, as (last, index); places by device and direction. All sorted.
+        self._coming: list[Copy] = []
+        self._open: dict[tuple[Device, Kind], list[tuple[int, int]]] = {}
         self._placed: dict[tuple[Device, bool], list[int]] = {}
         self._fences: dict[tuple[Device, bool], list[int]] = {}
-        self._by_index = {copy.index: copy for copy in copies}
+        self._by_index: dict[int | None, Copy] = {copy.index: copy for copy in copies}
         for copy in copies:
             if copy.place is not None:
                 self._note(copy.device, copy.to_host, copy.place)
 
     def run(self, hazards: list[Hazard]) -> list[Fence]:
         """Places copies; returns the fences that are missing."""
-        for each in sorted(hazards, key=lambda each: (each.last, each.to_host)):
-            if self.is_served(each):
-                continue
-            if (copy := self._ends_before(each)) or (
-                not self._fence_made_to_host(each) and (copy := self._ends_after(each))
-            ):
-                self._place(copy, min(copy.last, each.last))
-            elif not self.is_served(each):
-                self._note(each.device, each.to_host, each.last)
-                insort(
-                    self._fences.setdefault((each.device, each.to_host), []), each.last
-                )
+        to_host = [each for each in hazards if each.to_host and self.host_first]
+        for some in (to_host, hazards):
+            self._open.clear()
+            self._coming = sorted(
+                (copy for copy in self.copies if copy.place is None),
+                key=lambda copy: copy.first,
+                reverse=True,
+            )
+            for each in sorted(some, key=_order):
+                self._serve(each)
         return [
-            Fence(device, place, to_host)
+            Fence(device, place // STEPS, to_host)
             for (device, to_host), places in self._fences.items()
             for place in places
         ]
 
+    def _serve(self, hazard: Hazard) -> None:
+        served = self._served(hazard)
+        if served is None:
+            copy = self._ends_before(hazard)
+            if copy is None and not self._fence_made_to_host(hazard):
+                copy = self._ends_after(hazard)
+            if copy is not None:
+                self._place(copy, min(copy.last, copy.up_to(hazard.end)))
+            elif self._served(hazard) is None:
+                key = hazard.device, hazard.to_host
+                self._note(*key, hazard.end)
+                insort(self._fences.setdefault(key, []), hazard.end)
+            served = self._served(hazard)
+        copy = self._by_index.get(hazard.copy)
+        if copy is not None and copy.place is None:
+            assert served is not None
+            self._put_before(copy, served)
+
     def is_served(self, hazard: Hazard) -> bool:
         """Whether something that is placed orders the two."""
-        for to_host in (True,) if hazard.to_host else (True, False):
-            placed = self._placed.get((hazard.device, to_host), [])
-            at = bisect_left(placed, hazard.first)
-            if hazard.first <= hazard.last:
-                if at < len(placed) and placed[at] <= hazard.last:
-                    return True
-            elif at < len(placed) or (placed and placed[0] <= hazard.last):
-                return True
-        return False
+        return self._served(hazard) is not None
 
     def settle(self) -> list[Copy]:
-        """Leaves the rest where they are; returns the copies that have a new place, sources first."""
+        """Leaves the rest where they are; returns the copies that have a new place, in order."""
         for copy in self.copies:
             if copy.place is None:
-                copy.place = copy.index
+                copy.place = copy.now if copy.now <= copy.last else copy.last
                 if copy.source is not None and copy.source.place is not None:
-                    copy.place = max(copy.place, copy.source.place)
+                    copy.place = max(copy.place, copy.source.place + 1)
                 self._note(copy.device, copy.to_host, copy.place)
-        return [copy for copy in self.copies if copy.place != copy.index]
+        moved = [copy for copy in self.copies if copy.place != copy.now]
+        return sorted(moved, key=lambda copy: copy.place or 0)
+
+    def _served(self, hazard: Hazard) -> int | None:
+        """The last position of what is placed and orders the two."""
+        first = self._first(hazard)
+        for to_host in (True,) if hazard.to_host else (True, False):
+            placed = self._placed.get((hazard.device, to_host), [])
+            at = bisect_right(placed, hazard.end)
+            if hazard.first <= hazard.last:
+                if at and placed[at - 1] >= first:
+                    return placed[at - 1]
+            elif placed and (at or placed[-1] >= first):
+                return placed[-1]
+        return None
 
     def _note(self, device: Device, to_host: bool, place: int) -> None:
         insort(self._placed.setdefault((device, to_host), []), place)
 
-    def _candidates(self, hazard: Hazard) -> list[list[tuple[int, int]]]:
-        """The open copies that may serve it, those to the device first."""
-        while self._coming and self._coming[-1].first <= hazard.last:
+    def _candidates(
+        self, hazard: Hazard
+    ) -> Iterator[tuple[int, list[tuple[int, int]], int]]:
+        """The open copies that may serve it, with their rank, and how many of them end before it does."""
+        while self._coming and self._coming[-1].first <= hazard.end:
             copy = self._coming.pop()
             if copy.place is None:
-                key = (copy.device, copy.to_host)
-                insort(self._open.setdefault(key, []), (copy.last, copy.index))
-        directions = [True] if hazard.to_host else [False, True]
-        if self.sparing is Sparing.ALWAYS and not hazard.to_host:
-            directions = [False]
-        return [self._open.get((hazard.device, each), []) for each in directions]
+                self._offer(copy)
+        ranks = HOST_ALONE if hazard.to_host else self.ranks
+        for kind in Kind:
+            if (rank := ranks[kind]) is not None:
+                copies = self._open.get((hazard.device, kind), [])
+                yield rank, copies, bisect_left(copies, (hazard.end + 1, 0))
 
     def _ends_before(self, hazard: Hazard) -> Copy | None:
         """The copy that has to stand before the hazard's end, and can stand latest."""
-        found = []
-        for candidates in self._candidates(hazard):
-            at = bisect_left(candidates, (hazard.last + 1, 0))
-            if at and candidates[at - 1][0] >= hazard.first:
-                found.append((candidates[at - 1], candidates))
-        if not found:
-            return None
-        entry, candidates = max(found)
-        candidates.remove(entry)
-        return self._by_index[entry[1]]
+        first = self._first(hazard)
+        found = [
+            (-rank, copies[at - 1])
+            for rank, copies, at in self._candidates(hazard)
+            if at and copies[at - 1][0] >= first
+        ]
+        return self._by_index[max(found)[1][1]] if found else None
 
     def _ends_after(self, hazard: Hazard) -> Copy | None:
         """The copy that can stand at the hazard's end, and has to stand somewhere soonest."""
-        found = []
-        for candidates in self._candidates(hazard):
-            at = bisect_left(candidates, (hazard.last + 1, 0))
-            if at < len(candidates):
-                found.append((candidates[at], candidates))
-        if not found:
-            return None
-        entry, candidates = (
-            found[0] if self.sparing is Sparing.IF_IT_CAN else min(found)
-        )
-        candidates.remove(entry)
-        return self._by_index[entry[1]]
+        found = [
+            (rank, copies[at])
+            for rank, copies, at in self._candidates(hazard)
+            if at < len(copies)
+        ]
+        return self._by_index[min(found)[1][1]] if found else None
 
     def _fence_made_to_host(self, hazard: Hazard) -> bool:
         fences = self._fences.get((hazard.device, False), [])
-        at = bisect_left(fences, hazard.last + 1)
-        if not hazard.to_host or not at or fences[at - 1] < hazard.first:
+        at = bisect_right(fences, hazard.end)
+        if not (hazard.to_host and at):
+            return False
+        if fences[at - 1] < self._first(hazard):
             return False
         place = fences.pop(at - 1)
         self._placed[hazard.device, False].remove(place)
@@ -199,16 +273,53 @@ class Sweep:
         self._note(hazard.device, True, place)
         return True
 
+    def _first(self, hazard: Hazard) -> int:
+        copy = self._by_index.get(hazard.copy)
+        return hazard.first * STEPS if copy is None else copy.earliest + 1
+
     def _place(self, copy: Copy, place: int) -> None:
+        self._withdraw(copy)
         copy.place = place
         self._note(copy.device, copy.to_host, place)
         source = copy.source
         if source is not None and source.place is None:
             # What it copies on has to be there before, and might as well be there just then.
-            entry = (source.last, source.index)
-            if entry in (known := self._open.get((source.device, True), [])):
-                known.remove(entry)
-            self._place(source, min(source.last, place))
+            self._place(source, min(source.last, place - 1))
+
+    def _put_before(self, copy: Copy, place: int) -> None:
+        """Puts a copy before what is waited with for it, or leaves it where it is."""
+        at = copy.now if copy.earliest <= copy.now < place else copy.up_to(place - 1)
+        source = copy.source
+        self._withdraw(copy)
+        copy.place = at
+        self._note(copy.device, copy.to_host, at)
+        if source is not None and source.place is None and source.last > at:
+            self._withdraw(source)
+            source.last = source.up_to(at)
+            self._offer(source)
+
+    def _offer(self, copy: Copy) -> None:
+        insort(
+            self._open.setdefault((copy.device, self._kind(copy)), []),
+            (copy.last, copy.index),
+        )
+
+    def _withdraw(self, copy: Copy) -> None:
+        entry = copy.last, copy.index
+        candidates = self._open.get((copy.device, self._kind(copy)), [])
+        at = bisect_left(candidates, entry)
+        if at < len(candidates) and candidates[at] == entry:
+            del candidates[at]
+
+    def _kind(self, copy: Copy) -> Kind:
+        if copy.to_host:
+            return Kind.TO_HOST
+        return Kind.WAITED_FOR if copy.index in self.waited_for else Kind.TO_DEVICE
+
+
+def _order(hazard: Hazard) -> tuple[int, bool, int]:
+    """By their ends; the hardest to serve first, of those that end alike."""
+    return hazard.last, not hazard.to_host, -hazard.first
 
 
 def schedule(
@@ -238,10 +349,15 @@ def _best(
 ) -> tuple[list[Fence], Sweep, list[Copy], list[Hazard]]:
     found = []
     for hazards in tries:
-        for sparing in Sparing:
-            sweep = Sweep(copies(), sparing)
+        waited_for = {each.copy for each in hazards} - {None}
+        for ranks, host_first in product(RANKINGS, (False, True)):
+            if ranks[0] != 0 and not waited_for:
+                continue  # nothing else comes of it
+            sweep = Sweep(copies(), waited_for, ranks, host_first)
             fences = sweep.run(hazards)
             found.append((fences, sweep, sweep.settle(), hazards))
+            if not fences:
+                break
     return min(found, key=lambda each: cost(each[0]))
 
 

@@ -13,7 +13,12 @@ from executorch.exir import memory
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes._aliases import elided_root, elided_views, producer
-from executorch.exir.passes._device_nodes import is_delegate, lowered_module
+from executorch.exir.passes._device_nodes import (
+    H2D,
+    is_delegate,
+    lowered_module,
+    operator_name,
+)
 from packaging.specifiers import SpecifierSet
 from torch.fx import GraphModule, Node
 
@@ -24,7 +29,7 @@ SHARED_STREAM_COMPILE_SPEC_KEY = "needs_shared_stream"
 
 @dataclass(frozen=True)
 class Streams:
-    """How the delegates of a backend use the streams of their device.
+    """How the delegates of a backend, or copies to a device, use the streams of that device.
 
     Attributes:
         leaves_running: Work of a delegate goes on after its ``execute`` has returned, on some host.
@@ -36,7 +41,8 @@ class Streams:
             where the other does.
         one_stream: All delegates of the backend are on one stream, so they run in order.
         follows_copies: A delegate comes after a copy to its device that was enqueued before it. If
-            not, it comes after those alone that a later copy to the host has waited for.
+            not, it comes after those alone that a later copy to the host has waited for, and a copy
+            to the device doesn't order it behind anything else.
     """
 
     leaves_running: bool
@@ -55,6 +61,17 @@ IN_ORDER = Streams(
     waits=True,
     releases=">=0",
     evidence="upstream's PropagateDevicePass puts nothing between two delegates",
+)
+
+#: A copy to a device comes after all that was enqueued there before, on every host.
+COPY_TO_DEVICE = Streams(
+    leaves_running=True,
+    waits=True,
+    releases=">=1.4",
+    evidence=(
+        "cuda_allocator.cpp: inside a CallerStreamGuard a cudaMemcpyAsync on the caller's stream, "
+        "which returns once it has read memory that isn't pinned; else a cudaMemcpy"
+    ),
 )
 
 _KNOWN = {
@@ -112,16 +129,31 @@ def streams_of(backend_id: str) -> Streams:
 
 
 def takes_turns(module: GraphModule, one: Node, other: Node) -> bool:
-    """Whether one delegate runs after the other on every host, with nothing between their calls."""
-    earlier, later = streams_in(module, one), streams_in(module, other)
-    if one is other or not earlier.leaves_running or later.waits:
+    """Whether a delegate runs after another, or after a copy, on every host, with nothing between."""
+    return one is other or runs_after(
+        streams_in(module, other), streams_in(module, one)
+    )
+
+
+def runs_after(later: Streams, earlier: Streams) -> bool:
+    """Whether any delegate of a kind does."""
+    if not earlier.leaves_running or later.waits:
         return True
+    if earlier is COPY_TO_DEVICE:
+        return later.follows_copies
     return earlier == later and later.one_stream
 
 
-def streams_in(module: GraphModule, delegate: Node) -> Streams:
-    """What is known of a delegate that a graph calls."""
-    lowered = lowered_module(module, delegate)
+def orders(copies_to_host: bool, later: Streams) -> bool:
+    """Whether a copy between has a delegate come after all that was enqueued before that copy."""
+    return copies_to_host or later.follows_copies
+
+
+def streams_in(module: GraphModule, node: Node) -> Streams:
+    """What is known of a delegate that a graph calls, or of a copy to a device."""
+    if operator_name(node) == H2D:
+        return COPY_TO_DEVICE
+    lowered = lowered_module(module, node)
     assert lowered is not None  # device_of_delegate has seen to that
     return streams_of(lowered.backend_id)
 

@@ -3,15 +3,15 @@
 On its device a delegate may run on a stream of its own, and go on after its call has returned
 (`_delegate_streams`). A copy between host and device is the one thing in a program that orders two
 such delegates: one to the host whatever the host does, one to the device all but engines inside a
-``CallerStreamGuard`` that they know nothing of. Copies of no bytes are skipped by the runtime, and
-order nothing.
+``CallerStreamGuard`` that they know nothing of, which have to wait for that copy as well. Copies of no
+bytes are skipped by the runtime, and order nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
 from copy import copy as shallow_copy
 
@@ -23,6 +23,7 @@ from executorch.exir.passes._aliases import (
     producer,
 )
 from executorch.exir.passes._copy_schedule import (
+    STEPS,
     Copy,
     Fence,
     Hazard,
@@ -30,8 +31,11 @@ from executorch.exir.passes._copy_schedule import (
     schedule,
 )
 from executorch.exir.passes._delegate_streams import (
+    Streams,
     declare_shared_stream,
     needs_shared_stream,
+    orders,
+    runs_after,
     streams_in,
     takes_turns,
     writes_in_place,
@@ -63,7 +67,7 @@ class DelegateOrderPass(PassBase):
 
     Goes after `PropagateDevicePass`. Copies that the graph has anyway are moved there, within what
     their operands allow; where none can be, one byte is copied, to the device if that is enough. No
-    delegate's memory is to be given away before `busy_until`. Running it again changes nothing. Time
+    delegate's memory is to be given away before then (`keep_busy`). Running it again changes nothing. Time
     is linear in nodes plus edges, but for sorting.
 
     Args:
@@ -130,42 +134,48 @@ def missing_fences(module: GraphModule) -> int:
     return len(added)
 
 
-def busy_until(module: GraphModule) -> Iterator[tuple[TensorSpec, int]]:
-    """For each tensor that a delegate may work on after its call: the node that waits for that.
+def keep_busy(module: GraphModule) -> None:
+    """Has what something may work on after its call live until the next copy that waits for it.
 
-    Yields the tensor's spec and the index of the next copy on its device that orders all delegates
-    there, or of the last node: until then its memory is not free.
+    That is the next one on its device that orders all delegates there, or else the last node.
     """
     nodes = list(module.graph.nodes)
-    delegates: dict[Device, list[Node]] = {}
-    for node in filter(is_delegate, nodes):
-        lowered = lowered_module(module, node)
-        if lowered is not None and not needs_shared_stream(lowered):
-            device = device_of_delegate(module, node)
-            delegates.setdefault(device, []).append(node)
-    copies: dict[tuple[Device, bool], list[int]] = {}
+    working: dict[Device, list[int]] = {}
+    kinds: dict[Device, set[Streams]] = {}
+    waits: dict[tuple[Device, bool], list[int]] = {}
     for place, node in enumerate(nodes):
-        if (copied := _copied_on(node)) is not None:
-            copies.setdefault((copied, False), []).append(place)
-            if operator_name(node) == D2H:
-                copies.setdefault((copied, True), []).append(place)
-    delegates.pop(HOST, None)
-    index = {node: position for position, node in enumerate(nodes)}
-    for device, called in delegates.items():
-        kinds = {streams_in(module, each) for each in called}
-        kinds = {each for each in kinds if not each.waits}
-        for node in called:
-            mine = streams_in(module, node)
-            if not mine.leaves_running or (kinds == {mine} and mine.one_stream):
+        if is_delegate(node):
+            lowered = lowered_module(module, node)
+            device = device_of_delegate(module, node)
+            if lowered is None or needs_shared_stream(lowered) or device == HOST:
                 continue
-            to_host = any(not each.follows_copies for each in kinds - {mine})
-            waits = copies.get((device, to_host), [])
-            after = bisect_right(waits, index[node])
-            last = waits[after] if after < len(waits) else len(nodes) - 1
-            for touched in (node, *node.all_input_nodes):
+            kinds.setdefault(device, set()).add(streams_in(module, node))
+            working.setdefault(device, []).append(place)
+        elif (copied := _copied_on(node)) is not None:
+            waits.setdefault((copied, False), []).append(place)
+            if operator_name(node) == D2H:
+                waits.setdefault((copied, True), []).append(place)
+            else:
+                working.setdefault(copied, []).append(place)
+    for device, places in working.items():
+        for place in places:
+            mine = streams_in(module, nodes[place])
+            others = [
+                each for each in kinds.get(device, ()) if not runs_after(each, mine)
+            ]
+            if not others:
+                continue
+            any_copy = all(orders(False, each) for each in others)
+            ending = waits.get((device, not any_copy), [])
+            after = bisect_right(ending, place)
+            last = ending[after] if after < len(ending) else len(nodes) - 1
+            for touched in (nodes[place], *nodes[place].all_input_nodes):
                 for spec in tensor_specs(touched):
-                    if (spec.device, spec.device_index) == device:
-                        yield spec, last
+                    if (spec.device, spec.device_index) != device:
+                        continue
+                    start, end = spec.lifetime
+                    if end is not None and end < last:
+                        spec.lifetime = [start, last]
 
 
 def _order(module: GraphModule) -> bool:
@@ -199,10 +209,12 @@ def _declare_shared_streams(module: GraphModule) -> None:
     """Marks the delegates of a graph that is right only where they share one stream.
 
     These are those that may still be at work when another that doesn't wait for them is called,
-    with no copy on their device in between, and that other one.
+    with no copy in between that orders the two, and that other one; and those that such a copy may
+    be late for.
     """
-    # By device and stream, as far as is known; of those that are marked the last one alone.
-    running: dict[Device, dict[str, list[Node]]] = {}
+    # By device, stream, as far as is known, and whether a copy to the device has come since: of
+    # those that are marked the last one alone.
+    running: dict[Device, dict[tuple[str, bool], list[Node]]] = {}
     marked: set[Node] = set()
     nodes = list(module.graph.nodes)
     if any(each.first > each.last for each in _hazards(module, nodes)):
@@ -213,17 +225,23 @@ def _declare_shared_streams(module: GraphModule) -> None:
             if device == HOST:
                 continue
             here = running.setdefault(device, {})
-            for others in here.values():
-                if not takes_turns(module, others[-1], node):
-                    marked.update(others, [node])
+            for (_, copied), others in here.items():
+                ordered = copied and orders(False, streams)
+                if not ordered and not takes_turns(module, others[-1], node):
+                    marked.update(filter(is_delegate, others), [node])
                     del others[:-1]
             if streams.leaves_running:
                 lowered = lowered_module(module, node)
                 assert lowered is not None
                 name = lowered.backend_id if streams.one_stream else ""
-                here.setdefault(name, []).append(node)
+                here.setdefault((name, False), []).append(node)
         elif (device_copied := _copied_on(node)) is not None:
-            running.pop(device_copied, None)
+            before = running.pop(device_copied, {})
+            if operator_name(node) == H2D:
+                here = running[device_copied] = {}
+                for (name, _), others in before.items():
+                    here.setdefault((name, True), []).extend(others)
+                here[H2D, True] = [node]
     for node in marked:
         lowered = lowered_module(module, node)
         assert lowered is not None
@@ -235,71 +253,44 @@ def _declare_shared_streams(module: GraphModule) -> None:
 
 
 def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
-    """What has to be ordered: reads of what another delegate makes, and buffers between calls."""
+    """What has to be ordered: reads of what others make, and buffers between calls."""
     aliases = Aliases(module.graph)
     index = {node: position for position, node in enumerate(nodes)}
+    end = _end(nodes)
     delegates = {
         node: device
         for node in filter(is_delegate, nodes)
         if (device := device_of_delegate(module, node)) != HOST
     }
-    ahead = _Queues(module, index, delegates)
-    for reader, device in delegates.items():
-        to_host = not streams_in(module, reader).follows_copies
+
+    def meeting(one: Node, other: Node, next_call: bool = False) -> Iterator[Hazard]:
+        device, copied = delegates[other], operator_name(one) == H2D
+        if not copied and delegates.get(one) != device:
+            return
+        if not takes_turns(module, one, other):
+            first, last = index[one] + 1, index[other]
+            if next_call:
+                # A copy may still go anywhere up to its first reader.
+                late = min(map(index.__getitem__, one.users)) if copied else first
+                first = max(min(late, end), last + 1)
+            to_host = not orders(False, streams_in(module, other))
+            copy = index[one] if copied and not next_call else None
+            yield Hazard(device, first, last, to_host, copy)
+
+    for reader in delegates:
         made_by = {
             producer(aliases.root(each, on_host=False))
             for each in reader.all_input_nodes
         }
         for each in sorted(made_by & index.keys(), key=index.__getitem__):
-            if delegates.get(each) == device and not takes_turns(module, each, reader):
-                yield Hazard(device, index[each] + 1, index[reader], to_host)
-            elif to_host and operator_name(each) == H2D:
-                yield from ahead.of_copy(device, each, reader)
+            yield from meeting(each, reader)
     for write_back in filter(is_device_write_back, nodes):
         for earlier, later in _meetings(module, aliases, write_back):
-            device = delegates[later]
-            to_host = not streams_in(module, later).follows_copies
-            first, last = index[earlier] + 1, index[later]
-            if not is_delegate(earlier):
-                if to_host:
-                    yield from ahead.of_copy(device, earlier, later, next_call=True)
-            elif not takes_turns(module, earlier, later):
-                yield Hazard(device, max(first, last + 1), last, to_host)
-
-
-class _Queues:
-    """Delegates that a copy to their device may be queued behind."""
-
-    def __init__(
-        self, module: GraphModule, index: dict[Node, int], delegates: dict[Node, Device]
-    ) -> None:
-        self.index = index
-        self.ahead: dict[Device, list[int]] = {}
-        for node, device in delegates.items():
-            streams = streams_in(module, node)
-            if streams.leaves_running and streams.follows_copies:
-                self.ahead.setdefault(device, []).append(index[node])
-        output = next(reversed(index))
-        self.caller_waits = any(
-            (spec.device, spec.device_index) != HOST
-            for each in output.all_input_nodes
-            if not is_device_write_back(each)
-            for spec in tensor_specs(each)
-        )
-
-    def of_copy(
-        self, device: Device, copy: Node, reader: Node, next_call: bool = False
-    ) -> Iterator[Hazard]:
-        """What a delegate that doesn't follow copies has to wait for, to read this one's result."""
-        ahead, last = self.ahead.get(device, []), self.index[reader]
-        before = bisect_left(ahead, self.index[copy])
-        if before:
-            first = ahead[before - 1] + 1
-            yield Hazard(
-                device, max(first, last + 1) if next_call else first, last, True
-            )
-        elif ahead and not self.caller_waits:  # those of the call before
-            yield Hazard(device, max(ahead[-1] + 1, last + 1), last, True)
+            yield from meeting(earlier, later, next_call=True)
+        for reader, _ in aliases.readers(write_back.all_input_nodes[0], False):
+            if is_delegate(reader) and not orders(False, streams_in(module, reader)):
+                # The first call begins with a copy of the buffer's first value.
+                yield Hazard(delegates[reader], 0, index[reader], True)
 
 
 def _meetings(
@@ -315,7 +306,7 @@ def _meetings(
         for root in roots
     )
     writer = producer(roots[1])
-    if not is_delegate(writer):  # a copy, which comes after all that was enqueued
+    if not is_delegate(writer):  # a copy, which comes after all that was there
         yield from ((writer, reader) for reader in of_old)
         return
     yield from ((reader, writer) for reader in of_new)
@@ -364,24 +355,24 @@ def _copies(aliases: Aliases, nodes: list[Node], movable: bool) -> list[Copy]:
         device = _copied_on(node)
         if device is None:
             continue
-        source = node.all_input_nodes[0]
-        to_host = operator_name(node) == D2H
-        copy = found[node] = Copy(node, device, to_host, *3 * (index[node],))
+        source, to_host = node.all_input_nodes[0], operator_name(node) == D2H
+        copy = found[node] = Copy(node, device, to_host, index[node])
         stays = aliases.root(source, on_host=True) in written or "out" in node.kwargs
-        if not movable or stays or not node.users:
-            copy.place = index[node]
-            continue
-        made_by = producer(source)
-        copy.first = max(index[made_by] + 1, body)
-        copy.last = min(end, min(index[user] for user in node.users))
-        copy.source = found.get(source)
+        if movable and node.users and not stays:
+            copy.source = None if to_host else found.get(source)
+            first = max(index[producer(source)] + 1, body)
+            if copy.source is not None:
+                copy.source.is_source = True
+                first = min(first, copy.source.first // STEPS)
+            copy.between(first, min(end, *(index[user] for user in node.users)))
     for copy in reversed(found.values()):
-        if copy.source is not None and copy.place is None:
-            source_users = copy.source.node.users
-            copy.source.last = min(
-                found[user].last if user in found else min(end, index[user])
-                for user in source_users
+        if copy.is_source and copy.place is None:
+            users = copy.node.users
+            lasts = (
+                found[user].last // STEPS if user in found else min(end, index[user])
+                for user in users
             )
+            copy.between(copy.first // STEPS, min(lasts))
     return list(found.values())
 
 
@@ -392,7 +383,7 @@ def _move(nodes: list[Node], moved: list[Copy]) -> None:
         if is_getitem(source):  # which may stand anywhere after its delegate
             source.all_input_nodes[0].append(source)
         assert copy.place is not None
-        place = copy.place
+        place = copy.place // STEPS
         while nodes[place] in moving:
             place += 1
         nodes[place].prepend(copy.node)

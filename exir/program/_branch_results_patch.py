@@ -6,27 +6,19 @@ An amendment of this distribution's, not a file to merge: upstream would name th
 
 from __future__ import annotations
 
-from inspect import signature
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
-from torchtrt_executorch.overlay.wrapping import wrapped
+from torchtrt_executorch.overlay.passes import MethodConfig, amend_passes
 
 
 def apply(module: ModuleType) -> None:
     """Add the pass behind the caller's own, where specs are not there yet."""
-    module.edge_to_executorch_passes = wrapped(  # type: ignore[attr-defined]
-        module.edge_to_executorch_passes, _with_pass
-    )
+    amend_passes(module, _behind_own)
 
 
-def _with_pass(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _behind_own(passes: list[Any], method: MethodConfig) -> list[Any]:
     # Here, since importing it at the top would import this module's own upstream half-way.
     from executorch.exir.passes.branch_results_pass import BranchResultsPass
 
-    passes = function(*args, **kwargs)
-    config = signature(function).bind(*args, **kwargs).arguments["config"]
-    passes.insert(len(config.passes), BranchResultsPass())
-    return passes
+    return [*passes[: method.own], BranchResultsPass(), *passes[method.own :]]

@@ -7,35 +7,26 @@ An amendment of this distribution's, not a file to merge: upstream would name th
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
-from torchtrt_executorch.overlay.wrapping import wrapped
-from torchtrt_executorch.patches.executorch.exir.program._device_passes_patch import (
-    MethodConfig,
-)
+from torchtrt_executorch.overlay.passes import MethodConfig, amend_passes
 
 
 def apply(module: ModuleType) -> None:
     """Add the pass behind the one that places tensors."""
-    module.edge_to_executorch_passes = wrapped(  # type: ignore[attr-defined]
-        module.edge_to_executorch_passes, _with_pass
-    )
+    amend_passes(module, _behind_placing)
 
 
-def _with_pass(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _behind_placing(passes: list[Any], method: MethodConfig) -> list[Any]:
     # Here, since importing it at the top would import this module's own upstream half-way.
     from executorch.exir.passes.delegate_order_pass import DelegateOrderPass
     from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 
-    passes = function(*args, **kwargs)
-    devices = MethodConfig.of(function, args, kwargs).devices
-    for index, each in enumerate(passes):
+    shared_stream = getattr(method.devices, "shared_stream", False)
+    found = []
+    for each in passes:
+        found.append(each)
         if isinstance(each, PropagateDevicePass):
-            ordering = DelegateOrderPass(
-                each.enable_non_cpu_memory_planning,
-                getattr(devices, "shared_stream", False),
-            )
-            return [*passes[: index + 1], ordering, *passes[index + 1 :]]
-    return passes
+            planned = each.enable_non_cpu_memory_planning
+            found.append(DelegateOrderPass(planned, shared_stream))
+    return found

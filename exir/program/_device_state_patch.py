@@ -9,19 +9,15 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Callable
 
+from torchtrt_executorch.overlay.passes import MethodConfig, amend_passes
 from torchtrt_executorch.overlay.wrapping import wrapped
-from torchtrt_executorch.patches.executorch.exir.program._device_passes_patch import (
-    MethodConfig,
-)
 
 
 def apply(module: ModuleType) -> None:
     """Add the pass before the one that places tensors, and tell it which placeholders are buffers."""
-    vars(module).update(
-        edge_to_executorch_passes=wrapped(module.edge_to_executorch_passes, _with_pass),
-        insert_write_back_for_buffers_pass=wrapped(
-            module.insert_write_back_for_buffers_pass, _named_buffers
-        ),
+    amend_passes(module, _before_placing)
+    module.insert_write_back_for_buffers_pass = wrapped(  # type: ignore[attr-defined]
+        module.insert_write_back_for_buffers_pass, _named_buffers
     )
 
 
@@ -40,20 +36,18 @@ def _named_buffers(
     return module, graph_signature
 
 
-def _with_pass(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _before_placing(passes: list[Any], method: MethodConfig) -> list[Any]:
     # Here, since importing it at the top would import this module's own upstream half-way.
     from executorch.exir.passes.device_state_pass import DeviceStatePass
     from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 
-    passes = function(*args, **kwargs)
-    planning = MethodConfig.of(function, args, kwargs).planning
-    for index, each in enumerate(passes):
+    found: list[Any] = []
+    for each in passes:
         if isinstance(each, PropagateDevicePass):
-            state = DeviceStatePass(each, _reason_for_host_state(planning))
-            return [*passes[:index], state, *passes[index:]]
-    return passes
+            reason = _reason_for_host_state(method.planning)
+            found.append(DeviceStatePass(each, reason))
+        found.append(each)
+    return found
 
 
 def _reason_for_host_state(planning: Any) -> str:

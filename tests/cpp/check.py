@@ -32,7 +32,7 @@ TOLERANCE = 2e-5
 #: standin.cpp.
 STREAMS = {
     ("CudaBackend",): ("own", "shared", "caller"),
-    ("TensorRTBackend",): ("own", "guard"),
+    ("TensorRTBackend",): ("own", "caller", "guard", "both"),
     ("CudaBackend", "TensorRTBackend"): ("own", "shared", "caller", "guard", "both"),
 }
 
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> None:
             continue
         facts = json.loads((file.parent / "facts.json").read_text())
         streams = STREAMS[tuple(facts["backends"])]
-        one = ("both",) if len(streams) > 3 else streams[1:]
+        one = ("both",) if "both" in streams else streams[1:]
         for each in streams[: 1 if side == "upstream" or arguments.real else None]:
             promised = side == "ours" or (side == "one-stream" and each in one)
             title = f"{case + ', ' + option:38} {side:11} {each:8}"

@@ -177,7 +177,8 @@ class _Search:
         elif any(
             h.layout and h.layout.nbytes for _, h in self._slots(each.args[:1], held)
         ):
-            running.wait(device)
+            to = [self._span(*slots) for slots in self._slots(each.args[1:2], held)]
+            running.copied(device, to[0] if each.name == TO_DEVICE else None)
 
     def _delegate(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
         assert each.delegate is not None

@@ -105,56 +105,32 @@ def producer_of(node):
 
 
 def spans(kit, module):
-    """What has to be ordered: (device, first position, last position, only by a copy to the host).
-
-    Where ``last`` is before ``first``, something has to stand after the one or before the other.
-    """
-    nodes = list(module.graph.nodes)
-    index = {node: position for position, node in enumerate(nodes)}
+    """What has to be ordered: (device, maker, reader, only by a copy to the host)."""
     for reader in kit.find(module, "delegate"):
         backend = backend_of(module, reader)
         if backend == UNKNOWN:
             continue  # taken to wait
-        to_host = backend == TENSORRT
         for argument in reader.args[1:]:
             producer, device = producer_of(argument), kit.device_of(argument)
-            queue = [
-                index[node]
-                for node in kit.find(module, "delegate")
-                if backend_of(module, node) == CUDA
-                and kit.device(node.meta["spec"][0]) == device
-            ]
             if producer.target is executorch_call_delegate:
                 made_by = backend_of(module, producer)
-                if made_by == CUDA or (made_by == TENSORRT and not to_host):
-                    yield device, index[producer] + 1, index[reader], to_host
-            elif is_copy(producer) and to_host and queue:
-                before = [each for each in queue if each < index[producer]]
-                last = (before or queue)[-1]  # of this call, or of the one before
-                first = last + 1 if before else max(last, index[reader]) + 1
-                yield device, first, index[reader], True
-
-
-def is_ordered(first, last, copies):
-    return any(
-        first <= place < last if first <= last else place >= first or place < last
-        for place in copies
-    )
+                if made_by == CUDA or (made_by == TENSORRT and backend == CUDA):
+                    yield device, producer, reader, backend == TENSORRT
+            elif is_copy(producer) and backend == TENSORRT:
+                yield device, producer, reader, True
 
 
 def check_order(kit, module):
     """Checks that a copy of the right kind stands in each hazard."""
-    copies = {}
-    for place, node in enumerate(module.graph.nodes):
-        if is_copy(node):
-            device = device_of_copy(kit, node)
-            copies.setdefault((device, False), []).append(place)
-            if "d2h" in str(node.target):
-                copies.setdefault((device, True), []).append(place)
-    for device, first, last, to_host in spans(kit, module):
-        assert is_ordered(
-            first, last, copies.get((device, to_host), [])
-        ), f"{device}, {first} to {last}, to the host: {to_host}"
+    nodes = list(module.graph.nodes)
+    for device, maker, reader, to_host in spans(kit, module):
+        between = nodes[nodes.index(maker) + 1 : nodes.index(reader)]
+        assert any(
+            is_copy(node)
+            and device_of_copy(kit, node) == device
+            and ("d2h" in str(node.target) or not to_host)
+            for node in between
+        ), f"{device}, {maker} to {reader}, to the host: {to_host}"
 
 
 def check_lifetimes(kit, module):
@@ -180,8 +156,9 @@ def check_lifetimes(kit, module):
 def fewest_fences(kit, module):
     """Tries every order of a placed graph's copies; the fewest more that make it sound.
 
-    Positions are gaps between the delegates of a device, which is all that matters to order. Returns
-    how many, and how many of these have to be to the host.
+    Positions are gaps between the delegates of a device; within one, copies to the device stand as
+    early as they can, and those to the host as late. Returns how many, and how many of these have to
+    be to the host.
     """
     nodes = list(module.graph.nodes)
     index = {node: position for position, node in enumerate(nodes)}
@@ -191,69 +168,65 @@ def fewest_fences(kit, module):
         return sum(delegate < position for delegate in delegates)
 
     copies = [node for node in nodes if is_copy(node)]
-    ranges = []
+    ranges = {}
     for node in copies:
-        first = gap(index[producer_of(node.args[0])] + 1)
-        last = min(
-            gap(index[reader])
+        made_by = producer_of(node.args[0])
+        if is_copy(made_by):
+            made_by = producer_of(made_by.args[0])
+        first, last = index[made_by] + 1, min(
+            index[reader]
             for user in node.users
             for reader in (user.users if is_copy(user) else [user])
         )
-        ranges.append(range(first, last + 1))
-    assume(math.prod(map(len, ranges)) <= 300)
-    number = {node: place for place, node in enumerate(copies)}
-    onward = [(number[n.args[0]], number[n]) for n in copies if n.args[0] in number]
-    gaps = {}
-    for device, first, last, to_host in spans(kit, module):
-        after, before = gap(first), gap(last)
-        there = frozenset(
-            each
-            for each in range(len(delegates) + 1)
-            if (after <= each <= before)
-            or (first > last and (each >= after or each <= before))
-        )
-        gaps.setdefault(device, set()).add((there, to_host))
-    sides = [device_of_copy(kit, node) for node in copies]
-    to_host = ["d2h" in str(node.target) for node in copies]
+        ranges[node] = first, last
+    gaps = [range(gap(first), gap(last) + 1) for first, last in ranges.values()]
+    assume(math.prod(map(len, gaps)) <= 300)
+    onward = [(node.args[0], node) for node in copies if node.args[0] in ranges]
+    hazards = set(spans(kit, module))
     best = (99, 99)
-    for places in itertools.product(*ranges):
-        if not all(places[first] <= places[then] for first, then in onward):
+    for places in itertools.product(*gaps):
+        place = dict(zip(copies, places, strict=True))
+        if not all(place[first] <= place[then] for first, then in onward):
             continue
-        added = [
-            missing(
-                each,
-                {
-                    (place, down)
-                    for place, side, down in zip(places, sides, to_host, strict=True)
-                    if side == device
-                },
+        needs = {}
+        for device, maker, reader, to_host in hazards:
+            if maker in place:
+                first, after = place[maker], ranges[maker][0]
+            else:
+                first, after = gap(index[maker] + 1), 0
+            served = any(
+                device_of_copy(kit, node) == device
+                and ("d2h" in str(node.target) or not to_host)
+                and first <= place[node] <= gap(index[reader])
+                and (place[node] > first or ranges[node][1] >= after)
+                for node in copies
             )
-            for device, each in gaps.items()
-        ]
+            if not served:
+                there = frozenset(range(first, gap(index[reader]) + 1))
+                needs.setdefault(device, set()).add((there, to_host))
+        added = [missing(each) for each in needs.values()]
         best = min(best, (sum(n for n, _ in added), sum(h for _, h in added)))
     return best
 
 
-def missing(needs, points):
-    """The fewest points to add so that each need has one, and how many have to be to the host."""
-
-    def left(points):
-        return [
-            (there, to_host)
-            for there, to_host in needs
-            if not any(place in there and down >= to_host for place, down in points)
-        ]
-
-    gaps = sorted({place for there, _ in left(points) for place in there})
-    found = []
+def missing(needs):
+    """The fewest fences so that each need has one, and how many have to be to the host."""
+    gaps = sorted({place for there, _ in needs for place in there})
     for count in range(len(needs) + 1):
-        for places in itertools.combinations(gaps, count):
-            for hosts in itertools.product((False, True), repeat=count):
-                added = zip(places, hosts, strict=True)
-                if not left({*points, *added}):
-                    found.append((count, sum(hosts)))
+        found = [
+            sum(hosts)
+            for places in itertools.combinations(gaps, count)
+            for hosts in itertools.product((False, True), repeat=count)
+            if all(
+                any(
+                    place in there and down >= to_host
+                    for place, down in zip(places, hosts, strict=True)
+                )
+                for there, to_host in needs
+            )
+        ]
         if found:
-            return min(found)
+            return count, min(found)
     raise AssertionError("nothing orders them")
 
 

@@ -99,15 +99,21 @@ def test_one_stream_is_an_option_and_the_program_says_so(kit, shared, per_method
         assert ("needs_shared_stream" in keys) == shared
 
 
-def test_delegates_that_run_in_order_say_nothing(kit):
+@pytest.mark.parametrize("resident", [False, True])
+def test_delegates_that_run_in_order_say_nothing(kit, resident):
+    """Engines do among themselves, and behind no copy to their device."""
     pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
-    config = PropagateDeviceConfig(shared_stream=True)
     program = two_delegates(kit, "TensorRTBackend").to_executorch(
-        ExecutorchBackendConfig(propagate_device_config=config)
+        ExecutorchBackendConfig(
+            propagate_device_config=PropagateDeviceConfig(resident, shared_stream=True),
+            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False),
+        )
     )
-    assert kit.bench.cost_of(program.executorch_program).copies["h2d"] == 2
+    copied = 0 if resident else 2
+    assert kit.bench.cost_of(program.executorch_program).copies["h2d"] == copied
     for delegate in delegates(program):
-        assert [spec.key for spec in delegate.compile_specs] == ["target_device"]
+        keys = [spec.key for spec in delegate.compile_specs]
+        assert ("needs_shared_stream" in keys) == (not resident)
 
 
 def test_device_inputs_that_would_be_planned_are_warned_of(kit, recwarn):

@@ -111,29 +111,40 @@ def test_programs_for_one_stream_say_so_and_are_not_in_order_on_several(name):
 
 
 @pytest.mark.parametrize(
-    "backends, sound",
+    "backends, words",
     [
-        (("CudaBackend", "CudaBackend"), False),
-        (("CudaBackend", "TensorRTBackend"), False),
-        (("TensorRTBackend", "CudaBackend"), False),
-        (("TensorRTBackend", "TensorRTBackend"), True),
+        (("CudaBackend", "CudaBackend"), r"which forward/\d .*may still be writing"),
+        (("CudaBackend", "TensorRTBackend"), "a copy from that device has to stand"),
+        (
+            ("TensorRTBackend", "CudaBackend"),
+            "which the copy to .*may still be writing",
+        ),
     ],
 )
-def test_who_waits_for_whom(backends, sound):
-    """On some host none waits for its own work; TensorRT's delegates share a stream."""
+def test_who_waits_for_whom(backends, words):
+    """On some host none waits for its own work, and engines not for copies to the device."""
     model = models.by_name("handed-over")
-    module, buffer = emitted(model, side="upstream", backends=backends)
-    if sound:
-        check(model, module, buffer, ordered=False)
-    else:
-        refused(model, buffer, "reads .*may still be writing")
+    _, buffer = emitted(model, side="upstream", backends=backends)
+    refused(model, buffer, words)
+
+
+def test_engines_wait_for_one_another():
+    """They share a stream: what they hand over needs no copy, and what a copy hands them needs one."""
+    model = models.by_name("handed-over")
+    module, buffer = emitted(model, backends=("TensorRTBackend",))
+    check(model, module, buffer, ordered=False)
+    (plan,) = load(buffer)._plans.values()
+    assert sum(each.delegate is not None for each in plan.operations) > 1
+    assert len(fences(plan)) == 1
+    _, buffer = emitted(model, side="upstream", backends=("TensorRTBackend",))
+    refused(model, buffer, "which the copy to .*may still be writing")
 
 
 @pytest.mark.parametrize(
     "name, backend, some",
     [
         ("handed-over", "CudaBackend", True),
-        ("handed-over", "TensorRTBackend", False),
+        ("handed-over", "TensorRTBackend", True),
         ("around-the-host", "CudaBackend", False),
     ],
 )
@@ -198,7 +209,7 @@ def test_memory_that_is_still_read_is_not_written(monkeypatch):
     """Without the planner's knowledge of it, a delegate writes where another one reads."""
     from executorch.exir.passes import delegate_order_pass
 
-    monkeypatch.setattr(delegate_order_pass, "busy_until", lambda module: iter(()))
+    monkeypatch.setattr(delegate_order_pass, "keep_busy", lambda module: None)
     model = models.by_name("reused-memory")
     module, buffer = emitted(model)
     refused(model, buffer, "writes .*may still read")
