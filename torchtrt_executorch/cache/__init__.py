@@ -68,25 +68,35 @@ def kept(
         from_parts: Makes it of those.
     """
     store = _store()
-    name = _name(what, key) if store else None
-    if store is None or name is None:
+    if store is None:
+        return build()
+    name = _tried(f"{what} is not kept, since what goes into it can't be told", key)
+    if name is None:
         return build()
     if (found := store.read(name)) is not None:
-        progress.say(f"{what}: taken from {store.path}, where it was kept")
-        return from_parts(*found)
+        taken = _tried(
+            f"{store.path / name} doesn't fit, and {what} is built again",
+            lambda: [from_parts(*found)],
+        )
+        if taken is not None:
+            progress.say(f"{what}: taken from {store.path}, where it was kept")
+            return taken[0]
     built = build()
-    if (parts := parts_of(built)) is not None:
-        store.write(name, *parts)
+
+    def keep() -> None:
+        if (parts := parts_of(built)) is not None:
+            store.write(name, *parts)
+
+    _tried(f"{what} can't be kept in {store.path}", keep)
     return built
 
 
-def _name(what: str, key: Callable[[], str | None]) -> str | None:
+def _tried(what: str, step: Callable[[], Any]) -> Any:
+    """Return what ``step`` returns; None where it fails, which is no reason not to build."""
     try:
-        return key()
-    except Exception as error:  # whatever it is, it is no reason not to build
-        logger.warning(
-            "%s is not kept, since what goes into it can't be told: %s", what, error
-        )
+        return step()
+    except Exception as error:
+        logger.warning("%s: %s", what, error)
         return None
 
 
@@ -119,7 +129,11 @@ class Store:
             return None
 
     def write(self, key: str, facts: Any, parts: Parts) -> None:
-        """Keep an entry, and let others go where there is no room for all."""
+        """Keep an entry, and let others go where there is no room for all.
+
+        Raises:
+            OSError: It can't be written; then nothing of it is there.
+        """
         header = {
             "key": key,
             "facts": facts,
@@ -129,22 +143,19 @@ class Store:
         length = len(_MAGIC) + len(line) + sum(map(len, parts))
         if length > self.size:
             return
-        try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.NamedTemporaryFile(
-                dir=self.path, prefix=".", delete=False
-            ) as file:
-                try:
-                    for part in (_MAGIC, line, b"\n", *parts):
-                        file.write(part)
-                    file.close()
-                    os.replace(file.name, self.path / key)
-                except BaseException:
-                    os.unlink(file.name)
-                    raise
-            self._make_room()
-        except OSError as error:
-            logger.warning("what was built can't be kept in %s: %s", self.path, error)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(
+            dir=self.path, prefix=".", delete=False
+        ) as file:
+            try:
+                for part in (_MAGIC, line, b"\n", *parts):
+                    file.write(part)
+                file.close()
+                os.replace(file.name, self.path / key)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+        self._make_room()
 
     def _make_room(self) -> None:
         entries = []

@@ -77,23 +77,24 @@ def test_the_least_recently_used_goes(store: cache.Store) -> None:
 
 @pytest.mark.parametrize("limit", [0, 10, 4000])
 def test_no_room(store: cache.Store, limit: int) -> None:
-    """A disk that is full, as a limit of the size of files: nothing is kept, and nothing raised."""
+    """A disk that is full, as a limit of the size of files: nothing of it is left."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        store.write("a", FACTS, PARTS)
+        with pytest.raises(OSError, match="File too large"):
+            store.write("a", FACTS, PARTS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert store.read("a") is None and list(store.path.iterdir()) == []
 
 
-def kept(built: list[str], key: str | None = "a", said: str = "it") -> Any:
+def kept(built: list[str], key: str | None = "a", length: int = 2) -> Any:
     def build() -> bytes:
-        built.append(said)
-        return said.encode()
+        built.append("it")
+        return b"it".ljust(length)
 
     return cache.kept(
-        said, lambda: key, build, lambda b: (None, [b]), lambda _, parts: parts[0]
+        "it", lambda: key, build, lambda b: (None, [b]), lambda _, parts: parts[0]
     )
 
 
@@ -138,27 +139,50 @@ def test_off(off: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
+    ("text", "length", "room"),
     [
-        ("", cache.DEFAULT_SIZE),
-        ("3MiB", 3 << 20),
-        ("7", 7),
-        ("a lot", cache.DEFAULT_SIZE),
+        ("7", 1, False),
+        ("2KiB", 1 << 10, True),
+        ("2KiB", 2 << 10, False),
+        ("3MiB", 2 << 20, True),
+        ("", 5 << 20, True),
+        ("a lot", 5 << 20, True),
     ],
 )
-def test_the_bound(text: str, size: int, folder: Path, monkeypatch) -> None:
+def test_the_bound(
+    text: str, length: int, room: bool, folder: Path, monkeypatch
+) -> None:
     monkeypatch.setenv(cache.SIZE, text)
-    store = cache._store()
-    assert store is not None and store.size == size
+    built: list[str] = []
+    for _ in range(2):
+        kept(built, length=length)
+    assert len(built) == (1 if room else 2)
 
 
-def test_a_key_that_can_not_be_told(
+def test_what_fails_is_no_reason_not_to_build(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def key() -> str:
+    """Whatever it is: what goes into it, what it is made of, or an entry that it isn't made of."""
+
+    def fail(*_: Any) -> Any:
         raise AttributeError("no driver here")
 
-    built = cache.kept("it", key, lambda: "it", lambda it: ({}, [b""]), lambda *_: "")
-    assert built == "it"
-    assert "no driver here" in caplog.text
-    assert not folder.exists()
+    def key() -> str:
+        return "a"
+
+    def parts_of(it: Any) -> Any:
+        return {"names": 1}, [b""]
+
+    def from_parts(facts: Any, parts: list[bytes]) -> str:
+        return "kept" if facts == {"names": 1} else fail()
+
+    for step in ((fail, parts_of), (key, fail), (key, lambda _: ({fail}, [b""]))):
+        assert cache.kept("it", step[0], lambda: "it", step[1], fail) == "it"
+        assert not folder.exists() or not [*folder.iterdir()]
+    assert caplog.text.count("no driver here") == 2
+
+    cache.Store(folder, 1 << 20).write("a", {"of": "another release"}, [b""])
+    with caplog.at_level("INFO", "torchtrt_executorch.progress"):
+        assert cache.kept("it", key, lambda: "it", parts_of, from_parts) == "it"
+        assert "built again" in caplog.text and "taken from" not in caplog.text
+        assert cache.kept("it", key, lambda: "it", parts_of, from_parts) == "kept"
