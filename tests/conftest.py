@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if _folder in config.stash:
         config.stash[_folder].cleanup()
         del os.environ[SWITCH]
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what has been imported by now: it took a fifth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 20)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,8 @@ import torch
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, verdicts_on
+
+from .. import fresh
 
 IN_FORCE = verdicts_on(PATCHES)["transformers-exporter"].state is State.IN_FORCE
 needs_exporter = pytest.mark.skipif(not IN_FORCE, reason="needs transformers 5.23")
@@ -171,13 +172,7 @@ def test_a_decoder_with_a_static_cache_generates_eager_s_tokens() -> None:
 def run(code: str, *ahead: Path) -> Any:
     path = os.pathsep.join([*map(str, ahead), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd=sys.prefix,
-        capture_output=True,
-        text=True,
-    )
+    done = fresh.python(code, env=environment, cwd=sys.prefix)
     assert done.returncode == 0, done.stderr
     assert "RuntimeWarning: torchtrt-executorch" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])

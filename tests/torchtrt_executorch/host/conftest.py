@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 
 from torchtrt_executorch.cache import SWITCH
+
+from ... import fresh
 
 IMPORTS = "import json, os, sys\n"
 
@@ -23,8 +24,10 @@ class Host:
     def __init__(self, cache: Path) -> None:
         self.cache = cache
 
-    def run(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run ``code``, for which nothing but ``json``, ``os`` and ``sys`` is imported."""
+    def run(
+        self, code: str, *, alone: bool = False, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``code``, for which ``json``, ``os`` and ``sys`` are imported, and PyTorch if not ``alone``."""
         inherited = {
             k: v
             for k, v in os.environ.items()
@@ -35,12 +38,8 @@ class Host:
             "XDG_CACHE_HOME": str(self.cache),
             "OMP_NUM_THREADS": "1",
         }
-        return subprocess.run(
-            [sys.executable, "-c", IMPORTS + code],
-            env={**inherited, **settings, **environment},
-            text=True,
-            capture_output=True,
-            check=False,
+        return (fresh.python if alone else fresh.run)(
+            IMPORTS + code, env={**inherited, **settings, **environment}
         )
 
     def facts(self, code: str, **environment: str) -> Any:

@@ -192,7 +192,7 @@ IMPORTS = pytest.mark.parametrize(
 
 @IMPORTS
 def test_a_bad_description_is_the_error_of_the_import(host, imports: str) -> None:
-    result = host.run(imports, CUDA_VISIBLE_DEVICES="", TORCHTRT_GPU="H100")
+    result = host.run(imports, alone=True, CUDA_VISIBLE_DEVICES="", TORCHTRT_GPU="H100")
     last = result.stderr.splitlines()[-1]
     assert last.startswith("ValueError: TORCHTRT_GPU='H100'")
 
@@ -200,7 +200,7 @@ def test_a_bad_description_is_the_error_of_the_import(host, imports: str) -> Non
 @without_libraries
 @IMPORTS
 def test_no_compiler_is_the_error_of_the_import(fresh_host, imports: str) -> None:
-    result = fresh_host.run(imports, CC="/no/such/cc")
+    result = fresh_host.run(imports, alone=True, CC="/no/such/cc")
     last = result.stderr.splitlines()[-1]
     assert last.startswith("torchtrt_executorch.host.stub_libraries.LinkStubError")
     assert "'/no/such/cc' was not found" in last

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.machinery import PathFinder
@@ -13,11 +12,19 @@ from typing import Any
 
 import pytest
 
+from ... import fresh
+
 
 class Process:
     """What a Python process printed as JSON, and the warnings of ours."""
 
-    def __init__(self, code: str, ahead: tuple[Path, ...], environment: dict[str, str]):
+    def __init__(
+        self,
+        code: str,
+        ahead: tuple[Path, ...],
+        environment: dict[str, str],
+        alone: bool,
+    ):
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -27,13 +34,10 @@ class Process:
             "PYTHONPATH": os.pathsep.join(map(str, ahead)),
             "OMP_NUM_THREADS": "1",
         }
-        done = subprocess.run(
-            [sys.executable, "-c", code],
+        done = (fresh.python if alone else fresh.run)(
+            code,
             env={**inherited, **settings, **environment},
             cwd=sys.prefix,  # nothing in the current folder stands in for what is installed
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         self.stderr = done.stderr
@@ -55,10 +59,15 @@ Run = Callable[..., Process]
 
 @pytest.fixture(scope="session")
 def run() -> Run:
-    """Run code that ends by printing JSON; ``ahead`` are folders ahead on ``sys.path``."""
+    """Run code that ends by printing JSON; ``ahead`` are folders ahead on ``sys.path``.
 
-    def run(code: str, *ahead: Path, **environment: str) -> Process:
-        return Process(code, ahead, environment)
+    What doesn't begin with ``import torch`` is to run ``alone``, in an interpreter of its own.
+    """
+
+    def run(
+        code: str, *ahead: Path, alone: bool = False, **environment: str
+    ) -> Process:
+        return Process(code, ahead, environment, alone)
 
     return run
 

@@ -45,6 +45,7 @@ def test_torch_first() -> None:
 def test_upstream_first(run, first: str) -> None:
     process = run(
         f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')",
+        alone=True,
         IMPORTS=first,
     )
     assert_in_force(process.facts)
@@ -55,7 +56,8 @@ def test_it_waits_for_an_upstream_name(run) -> None:
     process = run(
         "import json, sys, torch; "
         f"print(json.dumps([len({FINDERS}), 'wrapt' in sys.modules, "
-        "'torchtrt_executorch.overlay.engage' in sys.modules]))"
+        "'torchtrt_executorch.overlay.engage' in sys.modules]))",
+        alone=True,
     )
     assert process.facts == [1, False, False]
 

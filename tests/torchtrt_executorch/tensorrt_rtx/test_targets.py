@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from torchtrt_executorch.host import targets
+
+from ... import fresh
 
 pytestmark = pytest.mark.builds
 
@@ -43,12 +43,7 @@ print(json.dumps(result | {"asked": asked}))
 
 
 def compile_for(gpu: str) -> dict[str, object]:
-    result = subprocess.run(
-        [sys.executable, "-c", CODE],
-        env={**os.environ, "TORCHTRT_GPU": gpu},
-        text=True,
-        capture_output=True,
-    )
+    result = fresh.run(CODE, env={**os.environ, "TORCHTRT_GPU": gpu})
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 

@@ -5,26 +5,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from torch_tensorrt.dynamo import CompilationSettings
 
+from .... import fresh
+
 OPERATORS = [f"torch.ops.aten.operator_{index}.default" for index in range(12)]
 
 
 def run(script: str, **environment: str) -> str:
     """Run ``script`` in a process of its own; return the last line that it printed."""
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    result = fresh.run(script, env={**os.environ, **environment})
     assert result.returncode == 0, result.stderr[-4000:]
     return result.stdout.splitlines()[-1]
 
