@@ -209,6 +209,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._toolchain",
             f"{_CUDA}._triton_driver",
             f"{_CUDA}._unmeasured_kernels",
+            f"{_CUDA}.recipes",
         ),
         prepares=patched(
             f"{_CUDA}._cuda_backend_patch:import_without_triton", _CUDA_BACKEND

@@ -202,7 +202,7 @@ TORCH_TENSORRT_PATCHES = (
             "tensorrt-partitioner",
             "executorch-export",
         ),
-        adds=(f"{BACKEND}._compiling",),
+        adds=(f"{BACKEND}._compiling", f"{BACKEND}.recipes"),
         amends=patched(f"{EXIR}.program._pre_decomposition_patch:apply", PROGRAM),
         anchors=anchors(
             f"{_COMPILER}:compile(exported_program, arg_inputs, kwarg_inputs)",

@@ -1,0 +1,72 @@
+"""``executorch.export`` by recipe: TensorRT, CUDA and XNNPACK, each and all of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.runtime import load
+
+exporting = pytest.importorskip("executorch.export")
+X = torch.linspace(-1, 1, 16).reshape(2, 8)
+
+
+class Model(torch.nn.Module):
+    """An engine, and a linear that is left to others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.sin()).relu().cos()
+
+
+def test_tensorrt_before_another() -> None:
+    from executorch.backends.xnnpack.recipes import XNNPackRecipeType
+    from torch_tensorrt.executorch.recipes import TensorRTRecipeType
+
+    settings = {
+        "min_block_size": 1,
+        "torch_executed_ops": {"torch.ops.aten.linear.default"},
+    }
+    recipes = [
+        exporting.ExportRecipe.get_recipe(
+            TensorRTRecipeType.ENGINES, compile_settings=settings
+        ),
+        exporting.ExportRecipe.get_recipe(XNNPackRecipeType.FP32),
+    ]
+    model = Model().eval()
+    with emulated_engines():
+        session = exporting.export(
+            model, [(X,)], exporting.ExportRecipe.combine(recipes)
+        )
+        program = load(session.get_pte_buffer())
+        torch.testing.assert_close(program.run(X)[0], model(X))
+    (plan,) = session.get_executorch_program().execution_plan
+    engines = ["TensorRTBackend", "XnnpackBackend", "TensorRTBackend"]
+    assert [each.id for each in plan.delegates] == engines
+
+
+def test_what_others_ask_for() -> None:
+    from executorch.backends.cuda.recipes import CudaRecipeProvider, CudaRecipeType
+    from torch_tensorrt.executorch import TensorRTPartitioner
+    from torch_tensorrt.executorch.recipes import (
+        TensorRTRecipeProvider,
+        TensorRTRecipeType,
+    )
+
+    registry = exporting.recipe_registry
+    assert {"cuda", "tensorrt"} <= {*registry.list_backends()}
+    for name, kind in (("cuda", CudaRecipeType), ("tensorrt", TensorRTRecipeType)):
+        assert list(registry.get_supported_recipes(name)) == list(kind)
+        with pytest.raises(TypeError, match="nothing"):
+            exporting.ExportRecipe.get_recipe(next(iter(kind)), nothing=1)
+    assert CudaRecipeProvider().create_recipe(TensorRTRecipeType.ENGINES) is None
+    assert TensorRTRecipeProvider().create_recipe(CudaRecipeType.AOTI) is None
+    made = exporting.ExportRecipe.get_recipe(CudaRecipeType.AOTI, method_name="decode")
+    (cuda,) = made.lowering_recipe.partitioners
+    assert b"decode" in [each.value for each in cuda.delegation_spec.compile_specs]
+    made = exporting.ExportRecipe.get_recipe(TensorRTRecipeType.ENGINES)
+    assert isinstance(made.lowering_recipe.partitioners[0], TensorRTPartitioner)
