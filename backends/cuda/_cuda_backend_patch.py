@@ -36,7 +36,7 @@ _TRITON = "executorch.backends.cuda.triton"
 
 #: The C++ that Inductor writes calls more than these. One symbol that the linker finds is enough for
 #: the library to record that it needs the driver, and all of them are found there when it is loaded.
-_DRIVER = StubLibraries(
+DRIVER = StubLibraries(
     name="cuda",
     missing="There is no NVIDIA driver to link against",
     remedy="compile where there is one",
@@ -61,12 +61,12 @@ def apply(module: ModuleType) -> None:
     def preprocess_described(
         cls: Any, edge_program: Any, compile_specs: Any, *collector: Any
     ) -> Any:
-        gpu = _described(compile_specs)
+        gpu = described_gpu(compile_specs)
 
         def build() -> Any:
             if gpu is None:
                 return preprocess(cls, edge_program, compile_specs, *collector)
-            with described_device(gpu, _toolchain.find(_DRIVER.build)):
+            with described_device(gpu, _toolchain.find(DRIVER.build)):
                 return preprocess(cls, edge_program, compile_specs, *collector)
 
         described = gpu is not None and not present.cuda_device()
@@ -127,7 +127,7 @@ class _PassWithoutTriton:
         raise _toolchain.no_triton()
 
 
-def _described(compile_specs: Any) -> GpuProperties | None:
+def described_gpu(compile_specs: Any) -> GpuProperties | None:
     """The GPU to compile for, or what several have in common, unless it is the one that is there.
 
     Raises:

@@ -64,7 +64,7 @@ class Toolchain:
         Raises:
             ToolchainError: It isn't there.
         """
-        for folder in dict.fromkeys([self.home, *_folders()]):
+        for folder in dict.fromkeys([self.home, *folders()]):
             if (folder / "bin" / name).is_file():
                 return str(folder / "bin" / name)
         found = shutil.which(name)
@@ -91,8 +91,8 @@ def find(stubs: Callable[[], Path]) -> Toolchain:
     """
     if importlib.util.find_spec("triton") is None:
         raise no_triton()
-    _check_compiler()
-    return Toolchain(_home(), stubs())
+    check_compiler()
+    return Toolchain(home(), stubs())
 
 
 def no_triton() -> ToolchainError:
@@ -102,7 +102,7 @@ def no_triton() -> ToolchainError:
     )
 
 
-def _check_compiler() -> None:
+def check_compiler() -> None:
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -115,11 +115,11 @@ def _check_compiler() -> None:
         ) from error
 
 
-def _home() -> Path:
-    folders = list(dict.fromkeys(_folders()))
-    complete = [folder for folder in folders if _has_headers(folder)]
+def home() -> Path:
+    listed = list(dict.fromkeys(folders()))
+    complete = [folder for folder in listed if _has_headers(folder)]
     if not complete:
-        looked = ", ".join(map(str, folders)) or "site-packages"
+        looked = ", ".join(map(str, listed)) or "site-packages"
         raise ToolchainError(
             "CUDA delegates are compiled with CUDA's headers (cuda.h, cuda_runtime_api.h, "
             f"crt/host_config.h, nv/target), which are not all in any of {looked}: {PIP}"
@@ -136,7 +136,7 @@ def _home() -> Path:
     )
 
 
-def _folders() -> Iterator[Path]:
+def folders() -> Iterator[Path]:
     """Where CUDA's headers may be: toolkits, then NVIDIA's packages."""
     from torch.utils.cpp_extension import CUDA_HOME
 

@@ -77,7 +77,7 @@ class Trials:
         """Try all of ``nodes`` as one program, and halves of them to find what failed."""
         if not nodes:
             return
-        reason = _why_not([node for _, node in nodes], self._specs)
+        reason = why_not([node for _, node in nodes], self._specs)
         if not reason or len(nodes) == 1:
             self._found.update(dict.fromkeys((key for key, _ in nodes), reason))
             return
@@ -86,14 +86,14 @@ class Trials:
         self._try(nodes[middle:])
 
 
-class _Stopped(Exception):
+class Stopped(Exception):
     """Where the compilers would begin."""
 
 
 _LOCK = threading.Lock()
 
 
-def _why_not(nodes: Sequence[Node], specs: list[CompileSpec]) -> str:
+def why_not(nodes: Sequence[Node], specs: list[CompileSpec]) -> str:
     """Return why the backend can't compile ``nodes``; empty if it can, or can't compile at all."""
     thread = threading.get_ident()
     backend: Any = CudaBackend
@@ -117,7 +117,7 @@ def _why_not(nodes: Sequence[Node], specs: list[CompileSpec]) -> str:
         with collect(missing), contextlib.ExitStack() as stack:
             if threading.get_ident() == thread:
                 found = missing
-                stack.enter_context(_no_compilers())
+                stack.enter_context(no_compilers())
             yield
 
     def decompose_what_is_there(cls: Any) -> dict[Any, Any]:
@@ -151,7 +151,7 @@ def _why_not(nodes: Sequence[Node], specs: list[CompileSpec]) -> str:
 
 
 @contextlib.contextmanager
-def _no_compilers() -> Iterator[None]:
+def no_compilers() -> Iterator[None]:
     """Scope in which this thread's wrappers are written and no more is done about them."""
     from torch._inductor.codecache import AotCodeCompiler
     from torch._inductor.codegen.cpp_wrapper_gpu import CppWrapperGpu
@@ -167,7 +167,7 @@ def _no_compilers() -> Iterator[None]:
     def stop(function: Any) -> Any:
         def stopped(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == thread:
-                raise _Stopped
+                raise Stopped
             return function(*args, **kwargs)
 
         return stopped

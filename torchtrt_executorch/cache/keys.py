@@ -207,20 +207,20 @@ def _name(kind: type) -> str:
 def builders() -> dict[str, Any]:
     """Return who builds: versions, this distribution's own sources, the machine, the environment."""
     return {
-        "installed": _installed(),
-        "machine": _machine(),
+        "installed": installed(),
+        "machine": machine(),
         "environment": {
             name: value
             for name, value in os.environ.items()
             if name.startswith(_VARIABLES) and not _NO_MATTER.match(name)
         },
         "inductor": str(torch._inductor.config.save_config_portable()),
-        "gpu": _gpu(),
+        "gpu": gpu(),
     }
 
 
 @functools.cache
-def _installed() -> dict[str, str]:
+def installed() -> dict[str, str]:
     found = {
         str(each.name): each.version
         for each in distributions()
@@ -244,7 +244,7 @@ def _own_sources() -> str:
 
 
 @functools.cache
-def _machine() -> list[str]:
+def machine() -> list[str]:
     """Return what a compiler that builds for just this processor goes by."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -256,7 +256,7 @@ def _machine() -> list[str]:
     return [platform.platform(), platform.machine(), *sorted(told)]
 
 
-def _gpu() -> list[str]:
+def gpu() -> list[str]:
     """Return what kernels are timed on: the GPU and its driver."""
     if not torch.cuda.is_available():
         return []

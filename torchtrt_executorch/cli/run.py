@@ -93,7 +93,7 @@ def run(
             emulated_engines=emulated_engines,
             stand_ins=stand_ins,
         )
-        outputs = loaded.method(method)(*_sequence(_read(inputs, "input")))
+        outputs = loaded.method(method)(*_sequence(read(inputs, "input")))
     except (ValueError, KeyError, OSError) as error:
         message = error.args[0] if isinstance(error, KeyError) else error
         said = as_options(str(message))
@@ -109,7 +109,7 @@ def run(
             Text.assemble(("not compared:", "red"), f" {absent} did not run here")
         )
         raise typer.Exit(DIFFERENT)
-    found = Comparison(outputs, _read(compare, "output"), rtol, atol)
+    found = Comparison(outputs, read(compare, "output"), rtol, atol)
     for line in found.differences:
         console.print(Text(line, "red"))
     if found.differences:
@@ -117,7 +117,7 @@ def run(
     console.print(Text(found.summary(), "green"))
 
 
-def _read(path: Path, role: str) -> Any:
+def read(path: Path, role: str) -> Any:
     """What ``torch.save`` wrote to a file: tensors and containers, never anything else.
 
     Or the ``ROLE_0.npy``, ... of a folder, as ``examples/cpp`` reads and writes them.

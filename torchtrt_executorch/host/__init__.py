@@ -68,12 +68,12 @@ def _scopes() -> ScopedImports:
 
     return ScopedImports(
         {
-            "tensorrt": _complete_host,
+            "tensorrt": complete_host,
             "tensorrt_bindings": building.bindings_without_libraries,
             "torch_tensorrt": _whole_package,
             # What torch_tensorrt imports next when it is what imported torch: its own scope
             # is too late then, and around its import of tensorrt it replaces our errors.
-            "torch_tensorrt._version": _complete_host,
+            "torch_tensorrt._version": complete_host,
             "torch_tensorrt._utils": cuda_queries.nccl_plugin_unsupported,
             "torch_tensorrt._features": python_only.runtime_libraries_hidden,
             "torch_tensorrt.runtime._utils": cuda_queries.device_properties_name,
@@ -92,12 +92,12 @@ def _whole_package(module: ModuleType) -> Iterator[None]:
     C++ runtime, and has to tell it to this one.
     """
     sys.modules.pop("torch_tensorrt._features", None)
-    with _complete_host(module):
+    with complete_host(module):
         yield
 
 
 @contextlib.contextmanager
-def _complete_host(module: ModuleType) -> Iterator[None]:
+def complete_host(module: ModuleType) -> Iterator[None]:
     """Scope of whatever imports the TensorRT bindings: what it needs is there, or an error."""
     from torchtrt_executorch.host import builder, link_stubs, present, quiet
     from torchtrt_executorch.host.described_gpu import described_gpu

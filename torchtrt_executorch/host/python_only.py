@@ -59,7 +59,7 @@ def runtime_registrations_skipped(register_meta_ops: ModuleType) -> Iterator[Non
     its name, a fake kernel for ``tensorrt::execute_engine``. PyTorch refuses both for what
     isn't there, and with them would go the rest of the module, which an export needs.
     """
-    if _runtime_is_loaded():
+    if runtime_is_loaded():
         yield
         return
     absent = {"tensorrt::Engine"}
@@ -82,12 +82,12 @@ def apply(engine: ModuleType) -> None:
     runtime, and otherwise with the first export to ExecuTorch. Whoever traced a compiled module
     before that got the sizes that the engine was recorded with, -1 where they are dynamic.
     """
-    if not _runtime_is_loaded():
+    if not runtime_is_loaded():
         runtime = engine.__name__.rpartition(".")[0]
         import_module(f"{runtime}.meta_ops.register_meta_ops")
 
 
-def _runtime_is_loaded() -> bool:
+def runtime_is_loaded() -> bool:
     features: Any = sys.modules["torch_tensorrt._features"]
     return bool(features.ENABLED_FEATURES.torch_tensorrt_runtime)
 

@@ -17,8 +17,8 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torchtrt_executorch.host.described_gpu import DescribedGpu
 from torchtrt_executorch.host.stub_libraries import LinkStubError
 from torchtrt_executorch.patches.executorch.backends.cuda._cuda_backend_patch import (
-    _DRIVER,
-    _described,
+    DRIVER,
+    described_gpu,
 )
 
 from .conftest import needs_compilers
@@ -48,13 +48,13 @@ def test_an_unknown_capability_is_told_which_are_known() -> None:
 
 
 def test_a_compile_spec_overrules_the_variable() -> None:
-    gpu = _described([CompileSpec("gpu", b"sm_87:32GiB")])
+    gpu = described_gpu([CompileSpec("gpu", b"sm_87:32GiB")])
     assert gpu is not None and gpu.capability == (8, 7)
 
 
 def test_a_misdescribed_gpu_in_a_compile_spec() -> None:
     with pytest.raises(ValueError, match="Write the compute capability"):
-        _described([CompileSpec("gpu", b"H100")])
+        described_gpu([CompileSpec("gpu", b"H100")])
 
 
 def test_no_cpp_compiler(monkeypatch) -> None:
@@ -65,7 +65,7 @@ def test_no_cpp_compiler(monkeypatch) -> None:
 
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", nothing_found)
     with pytest.raises(ToolchainError, match=r"no C\+\+ compiler.*apt-get install"):
-        _toolchain._check_compiler()
+        _toolchain.check_compiler()
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def folders(monkeypatch, tmp_path: Path):
                 (include / name).touch()
             (include / "cuda.h").write_text(f"#define CUDA_VERSION {release}000\n")
             made.append(include.parent)
-        monkeypatch.setattr(_toolchain, "_folders", lambda: iter(made))
+        monkeypatch.setattr(_toolchain, "folders", lambda: iter(made))
         return made
 
     return make
@@ -90,21 +90,21 @@ def folders(monkeypatch, tmp_path: Path):
 def test_headers_of_pytorch_s_release_are_taken(folders, monkeypatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     _, right = folders(12, 13)
-    assert _toolchain._home() == right
+    assert _toolchain.home() == right
 
 
 def test_headers_of_another_release(folders, monkeypatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     folders(11, 12)
     with pytest.raises(ToolchainError, match=r"of CUDA 13.*CUDA 11.*CUDA 12.*pip"):
-        _toolchain._home()
+        _toolchain.home()
 
 
 def test_no_headers(folders) -> None:
     (home,) = folders(13)
     (home / "include" / "nv" / "target").unlink()
     with pytest.raises(ToolchainError, match=rf"nv/target.*{home}.*pip install"):
-        _toolchain._home()
+        _toolchain.home()
 
 
 @needs_compilers
@@ -112,7 +112,7 @@ def test_no_place_for_the_link_stub(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(LinkStubError, match="NVIDIA driver.*Set XDG_CACHE_HOME"):
-        _toolchain.find(_DRIVER.build)
+        _toolchain.find(DRIVER.build)
 
 
 #: Hides Triton, then does what a partitioner's user does.

@@ -219,13 +219,13 @@ def test_the_partitioners_behind_get_it() -> None:
 
 def test_operators_that_differ_in_nothing_are_tried_once(monkeypatch) -> None:
     tried: list[int] = []
-    why_not = _trial._why_not
+    why_not = _trial.why_not
 
     def counted(nodes: Any, specs: Any) -> str:
         tried.append(len(nodes))
         return why_not(nodes, specs)
 
-    monkeypatch.setattr(_trial, "_why_not", counted)
+    monkeypatch.setattr(_trial, "why_not", counted)
     partitioned(nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))), X)
     assert tried == [1]  # whole as it was exported, and the same in the edge dialect
 
@@ -244,12 +244,12 @@ def test_another_thread_compiles_on() -> None:
         except Exception as error:
             reached.append(type(error))
 
-    with _trial._no_compilers():
+    with _trial.no_compilers():
         compile_kernels()
         other = threading.Thread(target=compile_kernels)
         other.start()
         other.join()
-    assert reached[0] is _trial._Stopped and reached[1] is not _trial._Stopped
+    assert reached[0] is _trial.Stopped and reached[1] is not _trial.Stopped
 
 
 def test_what_nothing_traced_is_not_tried() -> None:

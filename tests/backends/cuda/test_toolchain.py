@@ -20,10 +20,10 @@ pytestmark = pytest.mark.builds
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder in site-packages, with no toolkit beside it and nothing compiled before."""
-    found = [f for f in _toolchain._folders() if "site-packages" in f.parts]
+    found = [f for f in _toolchain.folders() if "site-packages" in f.parts]
     if not found:
         pytest.skip("CUDA's headers are not installed from PyPI")
-    monkeypatch.setattr(_toolchain, "_folders", lambda: iter(found))
+    monkeypatch.setattr(_toolchain, "folders", lambda: iter(found))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     return found[0]

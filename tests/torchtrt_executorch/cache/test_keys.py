@@ -129,7 +129,7 @@ def test_who_builds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as context:
             context.setenv(name, other)
             assert key("a") != before, name
-    for name in ("_installed", "_machine", "_gpu"):
+    for name in ("installed", "machine", "gpu"):
         with monkeypatch.context() as context:
             context.setattr(keys, name, lambda: ["another"])
             assert key("a") != before, name
@@ -142,7 +142,7 @@ def test_who_builds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_that_builds_is_asked() -> None:
     """This distribution by its sources: two of one version may differ."""
-    installed = keys._installed()
+    installed = keys.installed()
     assert {"torch", "executorch", "python", "ours"} <= installed.keys()
     assert any(name.startswith("tensorrt") for name in installed)
 
@@ -172,4 +172,4 @@ def test_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    assert "NVIDIA H200" in keys._gpu()[0]
+    assert "NVIDIA H200" in keys.gpu()[0]

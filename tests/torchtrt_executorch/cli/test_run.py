@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import export
 from typer.testing import CliRunner
 
-from torchtrt_executorch.cli.run import _read, run
+from torchtrt_executorch.cli.run import read, run
 
 app = typer.Typer()
 app.command()(run)
@@ -90,5 +90,5 @@ def test_reads_what_a_cpp_host_writes(tmp_path: Path, dtype: torch.dtype) -> Non
         tmp_path / "output_0.npy",
         array.view("V2") if dtype == torch.bfloat16 else array,
     )
-    (read,) = _read(tmp_path, "output")
-    assert read.dtype == dtype and torch.equal(read, value)
+    (found,) = read(tmp_path, "output")
+    assert found.dtype == dtype and torch.equal(found, value)

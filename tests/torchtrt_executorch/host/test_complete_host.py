@@ -17,7 +17,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(present, "cuda_device", lambda: True)
     monkeypatch.setattr(present, "tensorrt_libraries", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
-    monkeypatch.setattr(python_only, "_runtime_is_loaded", lambda: True)
+    monkeypatch.setattr(python_only, "runtime_is_loaded", lambda: True)
 
 
 @pytest.fixture

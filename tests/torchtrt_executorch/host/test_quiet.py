@@ -114,5 +114,5 @@ def test_only_without_a_gpu(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(present, "cuda_device", lambda: gpu)
     monkeypatch.setattr(present, "tensorrt_libraries", lambda: True)
     monkeypatch.setattr(quiet, "quieten", lambda: called.append(True))
-    with host._complete_host(sys):  # type: ignore[arg-type]
+    with host.complete_host(sys):  # type: ignore[arg-type]
         assert bool(called) != gpu
