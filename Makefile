@@ -16,13 +16,14 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test test-all test-cpp test-upstream lint format bench fuzz clean patches merged dist
+.PHONY: help environment demo needed test test-all test-cpp test-upstream lint format bench fuzz clean patches merged dist
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
 	@echo "make test      the tests, on LANE=$(LANE)"
 	@echo "make test-all  the slow sweeps as well"
 	@echo "make test-upstream  upstream's own tests with the overlay, compared with it off where they fail"
+	@echo "make needed    which patches upstream has made superfluous here, compared with docs/needed.md"
 	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, of its wheel; needs cmake and g++"
 	@echo "make lint      black, isort, ruff, mypy, who imports whom"
 	@echo "make format    let black and isort write"
@@ -54,10 +55,14 @@ lint: environment
 	@$(RUN)/ruff check --quiet $(SOURCES)
 	@$(RUN)/python tools/typecheck.py
 	@$(RUN)/python tools/imports.py
+	@$(RUN)/python tools/private_names.py
 
 format: environment
 	@$(RUN)/isort --quiet $(SOURCES)
 	@$(RUN)/black --quiet $(SOURCES)
+
+needed: environment
+	@$(RUN)/python -W ignore tools/needed.py --check
 
 test-cpp: environment
 	@$(RUN)/python tests/cpp/check.py build make run page

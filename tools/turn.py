@@ -51,27 +51,52 @@ PYTHON = (
 )
 
 
+#: What a release can matter to: what upstream does by itself there, and that the overlay fits it.
+RELEASE = (
+    f"{_OWN}/overlay/test_served.py",
+    f"{_OWN}/overlay/test_anchors.py",
+    f"{_OWN}/test_patch_set.py",
+    "tests/exir/program/test_branch_results.py",
+    "tests/exir/passes/test_labels.py",
+)
+
+
 @dataclass(frozen=True)
 class Turn:
-    """A lane, a Python, and what of the tests is run there; the usual ones where empty."""
+    """A lane, a Python, and what is run there; the usual ones where empty.
+
+    Attributes:
+        lane: Of ``constraints/``.
+        python: Such as ``3.12``.
+        tests: Of ``make test``.
+        target: What ``make`` makes in the place of the tests.
+        needed: Whether docs/needed.md is checked as well.
+    """
 
     lane: str = ""
     python: str = ""
     tests: tuple[str, ...] = PYTHON
+    target: str = "test"
+    needed: bool = False
 
-    def command(self, interpreter: str) -> list[str]:
-        """Return the command that runs it."""
-        options = [f"TESTS={' '.join(self.tests)}"]
+    def commands(self, interpreter: str) -> list[list[str]]:
+        """Return the commands that run it."""
+        options = []
         if self.lane:
             options.append(f"LANE={self.lane}")
         if self.python:
             options += [f"PYTHON={interpreter}", f"VENV=.venv-py{self.python}"]
-        return ["make", "test", *options]
+        tests = [f"TESTS={' '.join(self.tests)}"] if self.target == "test" else []
+        found = [["make", self.target, *tests, *options]]
+        if self.needed:
+            found.append(["make", "needed", *options])
+        return found
 
 
 TURNS = (
     Turn(lane="2.13", tests=BUILDER),
     Turn(python="3.12"),
+    Turn(target="test-cpp"),
 )
 
 
@@ -84,9 +109,14 @@ def main() -> int:
         )
         turn, interpreter = TURNS[0], sys.executable
     print(
-        f"The turn of lane {turn.lane or 'as usual'}, Python {turn.python or 'as usual'}"
+        f"The turn of {turn.target} on lane {turn.lane or 'as usual'}, "
+        f"Python {turn.python or 'as usual'}",
+        flush=True,
     )
-    return subprocess.run(turn.command(interpreter), cwd=ROOT).returncode
+    for command in turn.commands(interpreter):
+        if status := subprocess.run(command, cwd=ROOT).returncode:
+            return status
+    return 0
 
 
 def number() -> int:

@@ -1,0 +1,418 @@
+"""What each patch is for, a function per promise: ``python promises.py PATCH`` tells which are kept.
+
+``tools/needed.py`` asks with the patch in force and with it left out. They use what a user does, upstream's
+public names, so that one that isn't kept without the patch is upstream's doing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+#: By patch, what it promises. Not here: ``host-staging``, which amends nothing, and
+#: ``one-aoti-library-per-method``, for executorch 1.3 alone (tests/backends/aoti/test_one_library.py).
+PROMISES: dict[str, list[Callable[[], None]]] = {}
+
+
+def of(*patches: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Enter a promise for patches."""
+
+    def enter(promise: Callable[[], None]) -> Callable[[], None]:
+        for patch in patches:
+            PROMISES.setdefault(patch, []).append(promise)
+        return promise
+
+    return enter
+
+
+class Function(nn.Module):
+    """A module of one function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+class Additions(nn.Module):
+    """Two of one value, or one behind the other."""
+
+    def __init__(self, chained: bool) -> None:
+        super().__init__()
+        self.chained = chained
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
+        return (x + y) + y if self.chained else (x + y, x + z)
+
+
+class Counting(nn.Module):
+    """What it is given, and how often it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(2, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return (x + self.count).relu()
+
+
+class State(nn.Module):
+    """A buffer that one addition reads and writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.zeros(2, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.state.copy_(self.state + x)
+        return x.relu()
+
+
+X = torch.linspace(-1, 2, 8).reshape(2, 4)
+
+
+def emulated(model: nn.Module, *inputs: torch.Tensor, **settings: Any) -> Any:
+    """Compile by Torch-TensorRT, for engines that PyTorch runs."""
+    import torch_tensorrt
+
+    from torchtrt_executorch import emulated_engines
+
+    with emulated_engines():
+        return torch_tensorrt.compile(
+            model.eval(),
+            ir="dynamo",
+            arg_inputs=[*inputs],
+            min_block_size=1,
+            **settings,
+        )
+
+
+def additions_alone(device: str = "cuda:0") -> Any:
+    """Return a partitioner that makes a delegate of each addition, by the name of ExecuTorch's CUDA backend."""
+    from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+    from executorch.exir.backend.partitioner import (
+        DelegationSpec,
+        Partitioner,
+        PartitionResult,
+    )
+
+    def preprocess(edge_program: Any, compile_specs: Any) -> PreprocessResult:
+        return PreprocessResult(processed_bytes=b"")
+
+    if not any(
+        each.__name__ == "CudaBackend" for each in BackendDetails.__subclasses__()
+    ):
+        members = {"preprocess": staticmethod(preprocess)}
+        globals()["CudaBackend"] = type("CudaBackend", (BackendDetails,), members)
+    spec = DelegationSpec(
+        "CudaBackend", [CompileSpec("target_device", device.encode())]
+    )
+
+    class Alone(Partitioner):
+        def partition(self, exported_program: Any) -> PartitionResult:
+            tags = {}
+            for node in exported_program.graph.nodes:
+                if node.op == "call_function" and "add" in str(node.target):
+                    node.meta["delegation_tag"] = node.name
+                    tags[node.name] = spec
+            return PartitionResult(exported_program, tags)
+
+    return Alone()
+
+
+def on_device(model: nn.Module, *inputs: torch.Tensor) -> list[str]:
+    """Return what a program does, in order: ``delegate``, and operators by name; additions are delegates."""
+    from executorch.exir import EdgeCompileConfig, to_edge
+    from executorch.exir.capture._config import ExecutorchBackendConfig
+
+    edge = to_edge(
+        torch.export.export(model, inputs),
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    ).to_backend(additions_alone())
+    config = ExecutorchBackendConfig(enable_non_cpu_memory_planning=True)
+    (plan,) = edge.to_executorch(config).executorch_program.execution_plan
+    return [
+        (
+            plan.operators[each.instr_args.op_index].name
+            if type(each.instr_args).__name__ == "KernelCall"
+            else type(each.instr_args).__name__.removesuffix("Call").lower()
+        )
+        for each in plan.chains[0].instructions
+    ]
+
+
+def copies(operators: list[str], way: str) -> int:
+    return sum(way in name for name in operators)
+
+
+def tagged(partitioner: Any, model: nn.Module, *inputs: torch.Tensor) -> list[str]:
+    """Return the operators that a partitioner takes."""
+    from executorch.exir import EdgeCompileConfig, to_edge
+
+    edge = to_edge(
+        torch.export.export(model, inputs),
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    )
+    program = edge.exported_program()
+    tags = partitioner.partition(program).partition_tags
+    return [
+        str(node.target)
+        for node in program.graph.nodes
+        if node.op == "call_function" and node.meta.get("delegation_tag") in tags
+    ]
+
+
+@of("host")
+def torch_tensorrt_is_imported() -> None:
+    import torch_tensorrt
+
+    assert torch_tensorrt.compile
+
+
+@of("emulated-engines", "emulated-engines-2.12")
+def engines_run_without_tensorrt() -> None:
+    compiled = emulated(nn.ReLU(), X)
+    assert torch.equal(compiled(X), X.relu())
+    (engine,) = (
+        each.serialized_engine
+        for each in compiled.modules()
+        if getattr(each, "serialized_engine", None) is not None
+    )
+    assert b"trt" not in bytes(engine)[:16]  # as in TensorRT's plans
+
+
+@of("target-executorch")
+def what_needs_an_allocator_is_no_engine_s() -> None:
+    def found(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() > 0).nonzero().cos()
+
+    compiled = emulated(Function(found), X, target_executorch=True)
+    inside = [name for name, each in compiled.named_children() if "acc" in name]
+    assert len(inside) == 2
+    assert torch.equal(compiled(X), found(X))
+
+
+@of("target-executorch")
+def what_contradicts_it_is_refused() -> None:
+    try:
+        emulated(nn.ReLU(), X, target_executorch=True, require_full_compilation=True)
+    except ValueError as error:
+        assert "require_full_compilation" in str(error)
+    else:
+        raise AssertionError("it was taken")
+
+
+@of("mutated-buffers")
+def buffers_that_are_written_are_kept() -> None:
+    compiled, eager = emulated(Counting(), X), Counting()
+    for _ in range(3):
+        assert torch.equal(compiled(X), eager(X))
+
+
+@of("mutated-buffers")
+def inputs_that_are_written_are_written() -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x.relu()
+
+    ours, theirs = X.clone(), X.clone()
+    assert torch.equal(emulated(Function(write), X.clone())(ours), write(theirs))
+    assert torch.equal(ours, theirs)
+
+
+@of("tensorrt-partitioner")
+def damaged_blobs_are_refused() -> None:
+    from torch_tensorrt.executorch import serialization
+
+    binding = serialization.TensorRTIOBinding(
+        name="x", dtype="float32", shape=[2, 4], is_input=True
+    )
+    metadata = serialization.TensorRTBlobMetadata(io_bindings=[binding])
+    blob = serialization.serialize_engine(b"engine" * 9, metadata)
+    assert serialization.deserialize_engine(blob)[0] == b"engine" * 9
+    for end in range(len(blob)):
+        try:
+            serialization.deserialize_engine(blob[:end])
+        except ValueError:
+            continue
+        raise AssertionError(f"{end} of {len(blob)} bytes were taken")
+
+
+@of("tensorrt-partitioner", "executorch-export")
+def engines_are_exported() -> None:
+    import torch_tensorrt
+
+    edge = torch_tensorrt.executorch.export(emulated(nn.ReLU(), X), arg_inputs=[X])
+    (plan,) = edge.to_executorch().executorch_program.execution_plan
+    assert [each.id for each in plan.delegates] == ["TensorRTBackend"]
+
+
+@of("compiling-partitioner")
+def a_partitioner_compiles() -> None:
+    from executorch.exir import to_edge_transform_and_lower
+    from torch_tensorrt.executorch import TensorRTPartitioner
+
+    from torchtrt_executorch import emulated_engines
+
+    tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": 1})
+    program = torch.export.export(nn.ReLU(), (X,))
+    with emulated_engines():
+        edge = to_edge_transform_and_lower(program, partitioner=[tensorrt])
+    (plan,) = edge.to_executorch().executorch_program.execution_plan
+    assert [each.id for each in plan.delegates] == ["TensorRTBackend"]
+
+
+@of("whole-operators")
+def what_the_second_wants_whole_is_whole() -> None:
+    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+    from executorch.exir.backend.test.op_partitioner_demo import (
+        NonDecompTestPartitioner,  # upstream's example: it takes linears
+    )
+
+    class First(Partitioner):
+        def ops_to_not_decompose(self, ep: Any) -> Any:
+            return [torch.ops.aten.hardsigmoid.default], None
+
+        def partition(self, exported_program: Any) -> PartitionResult:
+            return PartitionResult(exported_program, {})
+
+    program = torch.export.export(nn.Linear(4, 4), (X,))
+    edge = to_edge_transform_and_lower(
+        program, partitioner=[First(), NonDecompTestPartitioner()]
+    )
+    (delegate,) = edge.exported_program().graph_module.children()
+    inside = [str(node.target) for node in delegate.original_module.graph.nodes]  # type: ignore[union-attr]
+    assert any("linear" in name for name in inside), inside
+
+
+@of("propagate-device-pass")
+def a_value_is_copied_to_a_device_once() -> None:
+    done = on_device(Additions(chained=False), X, X.clone(), X.clone())
+    assert (copies(done, "h2d"), copies(done, "d2h")) == (3, 2), done
+
+
+@of("delegate-order")
+def something_stands_between_two_delegates() -> None:
+    done = on_device(Additions(chained=True), X, X.clone(), X.clone())
+    first, second = (i for i, name in enumerate(done) if name == "delegate")
+    assert copies(done[first:second], "et_copy"), done
+
+
+@of("device-state")
+def a_buffer_is_not_copied_in_and_out() -> None:
+    done = on_device(State(), X)
+    assert done.count("delegate") == 1
+    # Filled in the first call, which a program branches around later.
+    assert copies(done, "d2h") == 0, done
+
+
+@of("branch-results")
+def what_a_branch_returns_stays() -> None:
+    from executorch.exir import to_edge
+    from executorch.runtime import Runtime
+
+    def siblings(x: torch.Tensor) -> torch.Tensor:
+        y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x.relu() * 2,))
+        z = torch.cond(x.min() > 0, torch.sin, torch.cos, (y,))
+        return y.sigmoid() + z
+
+    program = to_edge(torch.export.export(Function(siblings), (X,))).to_executorch()
+    method = Runtime.get().load_program(program.buffer).load_method("forward")
+    (found,) = method.execute([X])  # type: ignore[union-attr]
+    torch.testing.assert_close(found, siblings(X))
+
+
+@of("aoti-partitioner")
+def shapes_that_depend_on_data_are_left() -> None:
+    from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
+
+    def found(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() > 0).nonzero()
+
+    taken = tagged(AotiPartitioner("CudaBackend", []), Function(found), X)
+    assert any("sin" in name for name in taken)
+    assert not any("nonzero" in name for name in taken), taken
+
+
+@of("aoti-partitioner")
+def delegates_of_others_are_left() -> None:
+    from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
+    from executorch.exir import to_edge
+
+    edge = to_edge(torch.export.export(Function(lambda x: (x.sin() + x).cos()), (X,)))
+    program = edge.to_backend(additions_alone()).exported_program()
+    AotiPartitioner("CudaBackend", []).partition(program)
+    for node in program.graph.nodes:
+        foreign = "delegate" in str(node.target) or "getitem" in str(node.target)
+        assert not (foreign and node.meta.get("delegation_tag")), node
+
+
+@of("cuda-operators")
+def what_cannot_be_compiled_is_left() -> None:
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.t()).sin()
+
+    taken = tagged(CudaPartitioner([spec]), Function(product), X.double())
+    assert not any("mm" in name for name in taken), taken
+
+
+@of("cuda-without-gpu")
+def delegates_are_compiled_without_a_gpu() -> None:
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    program = torch.export.export(nn.SiLU(), (X,))
+    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    (plan,) = edge.to_executorch().executorch_program.execution_plan
+    assert [each.id for each in plan.delegates] == ["CudaBackend"]
+
+
+@of("transformers-exporter")
+def transformers_exports_with_tensorrt() -> None:
+    from transformers import BertConfig, BertModel
+    from transformers.exporters import exporter_executorch as exporting
+
+    from torchtrt_executorch import emulated_engines
+
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 8)
+    counts = dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 1)
+    model = BertModel(BertConfig(**sizes, **counts)).eval()
+    inputs = {"input_ids": torch.zeros(1, 4, dtype=torch.int64)}
+    config = exporting.ExecutorchConfig(backend="tensorrt")
+    with emulated_engines():
+        assert exporting.ExecutorchExporter().export(model, inputs, config)
+
+
+def main() -> None:
+    kept = {}
+    for promise in PROMISES.get(sys.argv[1], []):
+        try:
+            promise()
+            kept[promise.__name__] = ""
+        except Exception as error:
+            traceback.print_exc()
+            words = str(error).strip().splitlines() or [""]
+            kept[promise.__name__] = f"{type(error).__name__}: {words[0][:90]}"
+    print(json.dumps(kept))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Tells which patches are needed on the lane that is installed: what is kept of their promises without them.
+
+    python tools/needed.py            # the table, with this lane's column asked anew
+    python tools/needed.py --write    # and into docs/needed.md
+    python tools/needed.py host       # of that patch alone
+    python tools/needed.py --check    # 1 if docs/needed.md says otherwise
+
+``needed``: nothing of what the patch promises (``tests/needed/promises.py``) is kept where it is left out;
+``partly``: some of it is; ``not needed``: all of it is. Everything has to be kept with the patch in force.
+``aside`` and ``not for it`` are what the manifest says of the release.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import SKIP, Patch, State, verdict_on
+
+ROOT = Path(__file__).resolve().parent.parent
+PROMISES_FILE = ROOT / "tests" / "needed" / "promises.py"
+PAGE = ROOT / "docs" / "needed.md"
+FRESH = runpy.run_path(str(ROOT / "tests" / "fresh.py"))
+LANES = tuple(sorted(file.stem for file in (ROOT / "constraints").glob("*.txt")))
+HEAD = """# What is still needed, by release
+
+Upstream moves, and what it has by itself a patch is no longer needed for. `python tools/needed.py` asks, on
+the lane that is installed: each promise of [promises.py](../tests/needed/promises.py), with the patch in
+force and with it left out.
+
+| | |
+|---|---|
+| needed | nothing of it is kept by upstream alone |
+| partly | some of it is |
+| aside | upstream has it, and the patch steps aside |
+| ours | it amends nothing of upstream's |
+| - | not for this release |
+
+"""
+
+
+def lane() -> str:
+    """Return the name of the lane whose releases are installed."""
+    for name in LANES:
+        text = (ROOT / "constraints" / f"{name}.txt").read_text()
+        pinned = dict(re.findall(r"^([\w-]+)==([^\s;]+)", text, re.MULTILINE))
+        names = ("torch-tensorrt", "torch-tensorrt-rtx", "executorch")
+        releases = {each: pinned[each] for each in names if each in pinned}
+        if all(_installed(each) == release for each, release in releases.items()):
+            return name
+    sys.exit("what is installed is none of the lanes in constraints/")
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def kept(patch: str, **environment: str) -> dict[str, str]:
+    """Return, by promise of a patch, an empty text if it is kept in a process of its own, or the error."""
+    code = (
+        "import runpy, sys\n"
+        f"runpy.run_path({str(PROMISES_FILE)!r}, run_name='__main__')"
+    )
+    done = FRESH["run"](code, patch, env={**os.environ, **environment})
+    if done.returncode:
+        sys.exit(f"{patch}: {done.stderr[-2000:]}")
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def verdict(patch: Patch) -> str:
+    """Return whether a patch is needed on what is installed, and print why."""
+    state = verdict_on(patch).state
+    if state is State.STEPPED_ASIDE:
+        return "aside"
+    if state is not State.IN_FORCE:
+        return "-"
+    with_it = kept(patch.name)
+    if not with_it:
+        return "ours"
+    if broken := {name: error for name, error in with_it.items() if error}:
+        print(f"  {patch.name} is in force, and doesn't keep {broken}", flush=True)
+        return "broken"
+    without = kept(patch.name, **{SKIP: patch.name})
+    for name, error in without.items():
+        print(f"  {patch.name}: {name}: {error or 'kept without it'}", flush=True)
+    lost = sum(map(bool, without.values()))
+    return "needed" if lost == len(without) else "partly" if lost else "not needed"
+
+
+def recorded() -> dict[str, dict[str, str]]:
+    """Return what the page says, by lane and patch."""
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text().splitlines()
+        if line.startswith(("| patch", "| `"))
+    ]
+    lanes = rows[0][1:]
+    return {
+        each: {row[0]: row[1 + index] for row in rows[1:]}
+        for index, each in enumerate(lanes)
+    }
+
+
+def page(table: dict[str, dict[str, str]]) -> str:
+    """Return the page of a table."""
+    lines = [
+        ["patch", *LANES],
+        ["---"] * (1 + len(LANES)),
+        *(
+            [f"`{p.name}`", *(table.get(each, {}).get(p.name, "?") for each in LANES)]
+            for p in PATCHES
+        ),
+    ]
+    return HEAD + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main() -> int:
+    asked = [patch for patch in PATCHES if patch.name in sys.argv[1:]]
+    for patch in asked:
+        print(f"{patch.name}: {verdict(patch)}")
+    if asked:
+        return 0
+    here = lane()
+    table = recorded() if PAGE.exists() else {}
+    column = {patch.name: verdict(patch) for patch in PATCHES}
+    different = {
+        name: [table.get(here, {}).get(name), now]
+        for name, now in column.items()
+        if table.get(here, {}).get(name) != now
+    }
+    table[here] = column
+    print(page(table))
+    if "broken" in column.values():
+        return 1
+    if "--write" in sys.argv:
+        PAGE.write_text(page(table))
+    elif "--check" in sys.argv and different:
+        print(f"docs/needed.md says otherwise of {here}: {different}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
