@@ -142,7 +142,7 @@ def why_not(nodes: Sequence[Node], specs: list[CompileSpec]) -> str:
     except Exception as error:
         if not begun:
             return ""  # nothing of the operators: whoever compiles them is to be told
-        if caused_by(error, _Stopped) is None:
+        if caused_by(error, Stopped) is None:
             return _in_words(error, nodes[0])
     if found:
         kernels = ", ".join(sorted(found))

@@ -67,7 +67,7 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        left = [choice for choice in choices if _sides(_tile(choice)) not in refused]
+        left = [choice for choice in choices if _sides(tile_of(choice)) not in refused]
         if len(choices) > 1:
             choices = [cheapest(name, left or choices, input_nodes, layout, gpu)]
         return select(self, name, choices, input_nodes, layout, *args, **kwargs)
@@ -118,7 +118,7 @@ def cheapest(
     """
 
     def cost(choice: Any) -> tuple[float, float]:
-        tile = _tile(choice)
+        tile = tile_of(choice)
         if tile is None:
             return math.inf, math.inf
         tf32 = str(choice.info_dict().get("allow_tf32")) == "True"
@@ -131,7 +131,7 @@ def cheapest(
     return min(choices, key=cost)
 
 
-def _tile(choice: Any) -> Tile | None:
+def tile_of(choice: Any) -> Tile | None:
     """The tile of a choice; None of one that has none, as the library's own operators."""
     info = choice.info_dict()
     try:

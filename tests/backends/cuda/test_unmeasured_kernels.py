@@ -42,7 +42,7 @@ def test_a_tile_that_does_not_fit_is_passed_over(lower, monkeypatch, caplog) -> 
 def test_without_another_the_compiler_s_error_is_raised(lower, monkeypatch) -> None:
     def largest(name: str, choices: list[Any], *args: Any) -> Any:
         def size(choice: Any) -> int:
-            tile = _unmeasured_kernels._tile(choice)
+            tile = _unmeasured_kernels.tile_of(choice)
             return tile is not None and (tile.m + tile.n) * tile.k * tile.stages
 
         return max(every.setdefault(name, choices), key=size)
