@@ -25,6 +25,10 @@ from torch.fx import GraphModule, Node
 #: Key of the compile spec by which a delegate says that its program is right only on a host that
 #: runs all delegates on one stream. No backend reads it.
 SHARED_STREAM_COMPILE_SPEC_KEY = "needs_shared_stream"
+#: Key of the compile spec by which one says how many inputs it takes, in digits, where the program
+#: doesn't tell: its last is a view that is planned away, which nothing seems to have written. No
+#: backend reads it.
+NUM_INPUTS_COMPILE_SPEC_KEY = "num_inputs"
 
 
 @dataclass(frozen=True)
@@ -182,8 +186,7 @@ def needs_shared_stream(lowered: LoweredBackendModule) -> bool:
     )
 
 
-def declare_shared_stream(lowered: LoweredBackendModule) -> None:
-    """Has a delegate say so. Its partitioner's list of compile specs may be others' as well."""
-    if not needs_shared_stream(lowered):
-        spec = CompileSpec(SHARED_STREAM_COMPILE_SPEC_KEY, b"true")
-        lowered._compile_specs = [*lowered.compile_specs, spec]
+def declare(lowered: LoweredBackendModule, key: str, value: bytes = b"true") -> None:
+    """Has a delegate say something. Its partitioner's list of compile specs may be others' as well."""
+    if all(spec.key != key for spec in lowered.compile_specs):
+        lowered._compile_specs = [*lowered.compile_specs, CompileSpec(key, value)]

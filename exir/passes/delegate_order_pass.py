@@ -31,8 +31,10 @@ from executorch.exir.passes._copy_schedule import (
     schedule,
 )
 from executorch.exir.passes._delegate_streams import (
+    NUM_INPUTS_COMPILE_SPEC_KEY,
+    SHARED_STREAM_COMPILE_SPEC_KEY,
     Streams,
-    declare_shared_stream,
+    declare,
     needs_shared_stream,
     orders,
     runs_after,
@@ -94,7 +96,7 @@ class DelegateOrderPass(PassBase):
         """Orders the delegates of a method, in place."""
         for module in graph_module.modules():
             if isinstance(module, GraphModule):
-                self._check_memory(module, is_branch=module is not graph_module)
+                self._look_at(module, is_branch=module is not graph_module)
         if not self.enable_non_cpu_memory_planning:
             return PassResult(graph_module, False)
         if self.shared_stream:
@@ -102,12 +104,18 @@ class DelegateOrderPass(PassBase):
             return PassResult(graph_module, False)
         return PassResult(graph_module, _order(graph_module))
 
-    def _check_memory(self, module: GraphModule, is_branch: bool) -> None:
+    def _look_at(self, module: GraphModule, is_branch: bool) -> None:
+        """Check where delegates take their tensors, and have them say how many, where that is unclear."""
         for node in filter(is_delegate, module.graph.nodes):
             if device_of_delegate(module, node) == HOST:
                 continue
             lowered = lowered_module(module, node)
-            if lowered is None or streams_in(module, node).takes_host_memory:
+            if lowered is None:
+                continue
+            if getattr(node.args[-1], "target", None) is memory.view:
+                inputs = str(len(node.args) - 1).encode()
+                declare(lowered, NUM_INPUTS_COMPILE_SPEC_KEY, inputs)
+            if streams_in(module, node).takes_host_memory:
                 continue
             takes = f"{lowered.backend_id} takes tensors in its device's memory alone"
             if is_branch:
@@ -245,7 +253,7 @@ def _declare_shared_streams(module: GraphModule) -> None:
     for node in marked:
         lowered = lowered_module(module, node)
         assert lowered is not None
-        declare_shared_stream(lowered)
+        declare(lowered, SHARED_STREAM_COMPILE_SPEC_KEY)
     if marked:
         logger.info(
             "%d delegates need a host that runs them on one stream", len(marked)

@@ -78,6 +78,7 @@ class Delegate:
         nbytes: The size of its payload, libraries and weights in named data included.
         payload: What that is, in words: ``TensorRT-RTX 1.5.0.114``, ``EMULATED``.
         inputs, outputs: What an engine calls them.
+        smallest: By input, where the engine's profile begins: it refuses smaller shapes.
         gpus: Those that it has code for, as ``sm_90``; with a ``+`` behind it, later ones as
             well. None if the file doesn't tell.
         emulated: Whether it is an emulated engine.
@@ -95,6 +96,7 @@ class Delegate:
     payload: str = ""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    smallest: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     gpus: tuple[str, ...] | None = None
     emulated: bool = False
     named_data: tuple[str, ...] = ()

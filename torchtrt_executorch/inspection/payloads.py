@@ -43,6 +43,7 @@ def _engine(payload: Payload, known: Delegate) -> Delegate:
     known = replace(known, owner="tensorrt")
     try:
         engine, metadata = deserialize_engine(payload.payload)
+        smallest = payload.smallest_inputs()
     except ValueError as error:
         device = _device(payload, "cuda:0")
         return replace(known, device=device, damaged=str(error))
@@ -56,6 +57,7 @@ def _engine(payload: Payload, known: Delegate) -> Delegate:
         payload=built_by.text,
         inputs=tuple(names[True]),
         outputs=tuple(names[False]),
+        smallest=smallest,
         gpus=targets(engine),
         emulated=built_by.text == "EMULATED",
     )

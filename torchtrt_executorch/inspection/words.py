@@ -65,8 +65,13 @@ def payload(delegate: Delegate) -> str:
     if delegate.damaged:
         words.append(f"damaged: {delegate.damaged}")
     if delegate.inputs or delegate.outputs:
+        smallest = delegate.smallest
+        given = [
+            f"{each} (at least {[*smallest[each]]})" if each in smallest else each
+            for each in delegate.inputs
+        ]
         words.append(
-            f"{', '.join(delegate.inputs)} -> {', '.join(delegate.outputs)}, on {delegate.device}"
+            f"{', '.join(given)} -> {', '.join(delegate.outputs)}, on {delegate.device}"
         )
     if delegate.shared_stream:
         words.append("needs a host with one stream for all delegates")

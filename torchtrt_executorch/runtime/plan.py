@@ -7,6 +7,7 @@ shows it to people (:mod:`torchtrt_executorch.inspection`).
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -183,6 +184,20 @@ class Payload:
             if device.type == "cpu"
             else torch.device(device.type, device.index or 0)
         )
+
+    def smallest_inputs(self) -> dict[str, tuple[int, ...]]:
+        """Where an engine's profile begins, by its inputs' names, if the compile spec ``min_shapes`` says.
+
+        Raises ``ProgramError`` for one that is damaged.
+        """
+        text = self.compile_specs.get("min_shapes", b"{}")
+        try:
+            found = {str(k): (*map(int, v),) for k, v in json.loads(text).items()}
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            raise ProgramError(
+                f"{self.name}: min_shapes {text[:80]!r} are no shapes"
+            ) from None
+        return found
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import operator
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
@@ -25,7 +26,7 @@ from torch_tensorrt.executorch._engine_nodes import (
     payload_of,
     schema_name,
 )
-from torch_tensorrt.executorch._engine_record import Slot, text
+from torch_tensorrt.executorch._engine_record import Slot, names, text
 from torch_tensorrt.executorch.backend import (
     TensorRTBackend,
     _get_engine_info_for_node,
@@ -49,6 +50,9 @@ WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY = "weight_streaming_budget"
 WEIGHT_STREAMING_BUDGET_MAX_BYTES = 2**63
 """The runtime's is an ``int64_t``: a budget is below this."""
 
+MIN_SHAPES_COMPILE_SPEC_KEY = "min_shapes"
+"""The smallest shapes of an engine's dynamic inputs, by name, as JSON: for who checks a program."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -63,7 +67,8 @@ class TensorRTPartitioner(Partitioner):
     ``compile_specs``, else ``cuda:N`` from the engine's own record, read by the code that writes the
     runtime's blob. If that can't be read it is ``cuda:0``, as in the blob, and a warning names the
     partition. The spec is for ahead of time only: it labels the tensors at the delegate's boundary.
-    At run time the blob's device decides.
+    At run time the blob's device decides. One with inputs of several shapes also has ``min_shapes``,
+    where the engine's profile begins, which no runtime reads.
 
     With ``compile_settings`` it compiles the programs that ``to_edge_transform_and_lower`` hands it,
     as ``torch_tensorrt.compile`` does; without, it takes compiled programs as they are. Put it first
@@ -155,13 +160,16 @@ class TensorRTPartitioner(Partitioner):
     def _delegation_spec(
         self, program: ExportedProgram, node: Node, tag: str
     ) -> DelegationSpec:
-        if any(
-            spec.key == _TARGET_DEVICE_COMPILE_SPEC_KEY for spec in self.compile_specs
-        ):
+        specs = list(self.compile_specs)
+        if all(spec.key != _TARGET_DEVICE_COMPILE_SPEC_KEY for spec in specs):
+            device = f"cuda:{_device_index(program, node, tag)}".encode()
+            specs.append(CompileSpec(_TARGET_DEVICE_COMPILE_SPEC_KEY, device))
+        if shapes := _min_shapes(program, node):
+            text = json.dumps(shapes, separators=(",", ":")).encode()
+            specs.append(CompileSpec(MIN_SHAPES_COMPILE_SPEC_KEY, text))
+        if specs == self.compile_specs:
             return self.delegation_spec
-        index = _device_index(program, node, tag)
-        device = CompileSpec(_TARGET_DEVICE_COMPILE_SPEC_KEY, f"cuda:{index}".encode())
-        return DelegationSpec(TensorRTBackend.__name__, [*self.compile_specs, device])
+        return DelegationSpec(TensorRTBackend.__name__, specs)
 
 
 def _members(node: Node) -> Iterator[Node]:
@@ -192,6 +200,30 @@ def _device_index(program: ExportedProgram, node: Node, tag: str) -> int:
             _TARGET_DEVICE_COMPILE_SPEC_KEY,
         )
         return 0
+
+
+def _min_shapes(program: ExportedProgram, node: Node) -> dict[str, list[int]]:
+    """Where the profile of an engine's dynamic inputs begins, by name: as it was built by upstream."""
+    shapes = [given.meta["val"].shape for given in node.args[0]]  # type: ignore[union-attr]
+    if not any(isinstance(size, torch.SymInt) for shape in shapes for size in shape):
+        return {}
+    from torch_tensorrt.dynamo.utils import extract_var_range_info
+
+    def least(size: int | torch.SymInt) -> int:
+        if not isinstance(size, torch.SymInt):
+            return size
+        return int(extract_var_range_info(size)["min"] or 1)
+
+    try:
+        record = _get_engine_info_for_node(program, node, metadata_only=True)
+        return {
+            name: [*map(least, shape)]
+            for name, shape in zip(names(record, Slot.INPUT_NAMES), shapes, strict=True)
+            if any(isinstance(size, torch.SymInt) for size in shape)
+        }
+    except Exception as error:  # an export must not fail over it
+        logger.debug("%s: where its profile begins can't be told: %s", node.name, error)
+        return {}
 
 
 def normalize_weight_streaming_budget_per_engine(

@@ -20,6 +20,7 @@ from torch import nn
 from torch.export import export
 from torch_tensorrt.executorch.serialization import (
     deserialize_engine,
+    serialize_engine,
 )
 from typer.testing import CliRunner
 
@@ -27,7 +28,10 @@ from torchtrt_executorch import emulated_engines, stand_ins
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.emulation.payload import MAGIC
 from torchtrt_executorch.emulation.payload import load as load_payload
+from torchtrt_executorch.inspection import read
+from torchtrt_executorch.inspection.words import payload
 from torchtrt_executorch.runtime import ProgramError, load, save_stand_ins
+from torchtrt_executorch.runtime.plan import Payload
 from torchtrt_executorch.runtime.reading.files import read_program
 from torchtrt_executorch.stand_ins import StandIn, digest
 from torchtrt_executorch.stand_ins.file import StandInFile, write
@@ -281,5 +285,31 @@ def test_an_engine_without_rows_is_refused_as_tensorrt_does() -> None:
             for rows in (1, 8):
                 x = torch.randn(rows, 3)
                 torch.testing.assert_close(program.run(x)[0], Rows()(x))
-            with pytest.raises(ProgramError, match=r"shape \[0, 3\] given"):
+            with pytest.raises(ProgramError, match=r"\[0, 3\]: its profile begins at"):
                 program.run(torch.randn(0, 3))
+    (method,) = read(bytes(pte)).methods
+    (delegate,) = method.delegates
+    assert delegate.smallest == dict.fromkeys(delegate.inputs, (1, 3))
+    assert "at least [1, 3]" in payload(delegate)
+
+    def real(program: schema.Program) -> None:
+        """As TensorRT would have built it, which nothing runs here."""
+        (inline,) = program.backend_delegate_data
+        _, metadata = deserialize_engine(bytes(inline.data))
+        inline.data = serialize_engine(b"ftrt" + bytes(60), metadata)
+
+    program = load(edited(bytes(pte), real), simulate_devices=True)
+    program.run(torch.randn(1, 3))
+    with pytest.raises(ProgramError, match=r"shape \[0, 3\].*begins at \[1, 3\]"):
+        program.run(torch.randn(0, 3))
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[1]", b'{"x": 1}', b'{"x": ["a"]}', b"[" * 9999]
+)
+def test_smallest_shapes_that_are_none(text: bytes) -> None:
+    specs = {"min_shapes": text}
+    with pytest.raises(ProgramError, match="are no shapes"):
+        Payload(
+            "TensorRTBackend", "forward/0", memoryview(b""), specs, {}
+        ).smallest_inputs()

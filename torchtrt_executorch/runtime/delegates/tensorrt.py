@@ -8,6 +8,7 @@ operators; and the device baked into the engine decides which GPU runs it.
 from __future__ import annotations
 
 import logging
+import operator
 from typing import Callable, Mapping, Sequence
 
 import torch
@@ -75,6 +76,8 @@ class TensorRTDelegate(Delegate):
         real = self._engine if isinstance(self._engine, TensorRTEngine) else None
         self._at_home = real.on_host if real else ()
         self.makes_results = real is not None
+        #: where its profile begins, which TensorRT itself knows of a real one
+        self._smallest = {} if real else context.smallest_inputs()
 
     @staticmethod
     def inputs_of(payload: Payload) -> int | None:
@@ -113,7 +116,7 @@ class TensorRTDelegate(Delegate):
                 raise ProgramError(f"{self._name} is handed {value.name}, not a tensor")
         into = self._stageable(self._inputs, inputs)
         out = self._stageable(self._outputs, outputs)
-        execute = self._engine.bind(inputs, outputs)
+        execute = self._within_profile(inputs, self._engine.bind(inputs, outputs))
         device, staging = self.device, self._staging
         known = [v for v in args if v.fixed and v.device in (device, CPU)]
         others = [value for value in args if value not in known]
@@ -135,6 +138,28 @@ class TensorRTDelegate(Delegate):
                     self._say(into, out)
 
         return run
+
+    def _within_profile(
+        self, inputs: Sequence[Value], execute: Callable[[], None]
+    ) -> Callable[[], None]:
+        """``execute``, with inputs that TensorRT wouldn't refuse as too small."""
+        bounded = [
+            (name, value, self._smallest[name])
+            for name, value in zip(self._inputs, inputs, strict=True)
+            if name in self._smallest
+        ]
+
+        def run() -> None:
+            for name, value, smallest in bounded:
+                shape = value.tensor.shape
+                if any(map(operator.lt, shape, smallest)):
+                    raise ProgramError(
+                        f"{self._name} was not built for {name} of shape {list(shape)}: its "
+                        f"profile begins at {list(smallest)}"
+                    )
+            execute()
+
+        return run if bounded else execute
 
     def not_capturable(self, args: Sequence[Value]) -> str | None:
         """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
