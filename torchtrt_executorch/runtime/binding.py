@@ -14,10 +14,10 @@ from torchtrt_executorch.runtime.delegates import (
     StandIns,
     load_delegate,
 )
+from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.kernels import Kernel, find_kernel
+from torchtrt_executorch.runtime.kernels import Bind, find_kernel
 from torchtrt_executorch.runtime.memory import Values
-from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.plan import Kind, Operation, Payload, Plan
 from torchtrt_executorch.runtime.prims import prims
 from torchtrt_executorch.runtime.stats import Recorder
@@ -64,7 +64,7 @@ class Binder:
         self._surroundings = surroundings
         self._shared = shared
         self._prims = prims(surroundings.placement, surroundings.recorder)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[str, Bind] = {}
         self.runs: list[Run] = []
         self.calls: dict[int, DelegateCall] = {}
         self.delegates: dict[Key, Delegate] = {}
@@ -82,7 +82,7 @@ class Binder:
             if operation.name not in self._kernels:
                 kernel = find_kernel(operation.name, self._prims)
                 self._kernels[operation.name] = kernel
-            return self._kernels[operation.name].bind(args)
+            return self._kernels[operation.name](args)
         if operation.kind is Kind.DELEGATE:
             return self._delegate(index, operation, args)
         if operation.kind is Kind.MOVE:

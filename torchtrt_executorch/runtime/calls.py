@@ -38,11 +38,26 @@ def bind_call(
     settle = [_settle(value) for value in changed]
     if call.loads:
         settle.append(call.let_go)
-    if returned is not None:
-        return _returning(steps, call, settle, returned)
-    if len(settle) == 1:
-        return _one_output(steps, call, settle[0])
-    return _several(steps, call, settle)
+    positional, keywords = call.positional, call.keywords
+    if not steps and returned is None and len(settle) == 1:
+        (check_output,) = settle
+
+        def run_fixed() -> None:
+            op(*positional, **keywords)
+            check_output()
+
+        return run_fixed
+
+    def run() -> None:
+        for prepare in steps:
+            prepare()
+        result = op(*positional, **keywords)
+        if returned is not None:
+            returned.data = result
+        for look in settle:
+            look()
+
+    return run
 
 
 class _Call:
@@ -146,50 +161,3 @@ def _settle_static(layout: TensorLayout, tensor: torch.Tensor) -> Run:
             layout.settle(tensor)
 
     return settle
-
-
-def _one_output(before: Sequence[Run], call: _Call, settle: Run) -> Run:
-    op, positional, keywords = call.op, call.positional, call.keywords
-    if not before:
-
-        def run_fixed() -> None:
-            op(*positional, **keywords)
-            settle()
-
-        return run_fixed
-
-    def run() -> None:
-        for prepare in before:
-            prepare()
-        op(*positional, **keywords)
-        settle()
-
-    return run
-
-
-def _several(before: Sequence[Run], call: _Call, settle: Sequence[Run]) -> Run:
-    op, positional, keywords = call.op, call.positional, call.keywords
-
-    def run() -> None:
-        for prepare in before:
-            prepare()
-        op(*positional, **keywords)
-        for check in settle:
-            check()
-
-    return run
-
-
-def _returning(
-    before: Sequence[Run], call: _Call, settle: Sequence[Run], returned: Value
-) -> Run:
-    op, positional, keywords = call.op, call.positional, call.keywords
-
-    def run() -> None:
-        for prepare in before:
-            prepare()
-        returned.data = op(*positional, **keywords)
-        for check in settle:
-            check()
-
-    return run

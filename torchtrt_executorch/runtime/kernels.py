@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Callable, Protocol, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -27,15 +26,8 @@ from torchtrt_executorch.runtime.values import Value
 Function = Callable[..., Any]
 
 
-class Kernel(Protocol):
-    """What a ``KernelCall`` runs."""
-
-    @property
-    def name(self) -> str: ...
-
-    def bind(self, args: Sequence[Value]) -> Run:
-        """What one operation does. ``ProgramError`` if it can't have these arguments."""
-
+#: Makes what one instruction runs, of its arguments. ``ProgramError`` if the operator can't have these.
+Bind = Callable[[Sequence[Value]], Run]
 
 _registered: dict[str, Function | torch._ops.OpOverload] = {}
 
@@ -61,83 +53,66 @@ def registered_kernels() -> Collection[str]:
     return _registered.keys()
 
 
-@dataclass(frozen=True)
-class Registered:
-    """A kernel of the user's."""
+def _bind_function(function: Function, args: Sequence[Value]) -> Run:
+    """A call of a kernel of the user's."""
+    # The last argument is the return value, which is the output argument once more.
+    given = args[:-1]
+    tensors = [tensor for value in args for tensor in value.tensors()]
 
-    name: str
-    function: Function
+    def run() -> None:
+        function(*[value.get() for value in given])
+        for tensor in tensors:
+            if tensor.layout is not None and not tensor.constant:
+                tensor.layout.settle(tensor.tensor)
 
-    def bind(self, args: Sequence[Value]) -> Run:
-        function = self.function
-        # The last argument is the return value, which is the output argument once more.
-        given = args[:-1]
-        tensors = [tensor for value in args for tensor in value.tensors()]
-
-        def run() -> None:
-            function(*[value.get() for value in given])
-            for tensor in tensors:
-                if tensor.layout is not None and not tensor.constant:
-                    tensor.layout.settle(tensor.tensor)
-
-        return run
+    return run
 
 
-class TorchKernel:
-    """An operator of torch's that writes its results to its arguments."""
-
-    def __init__(self, name: str, op: torch._ops.OpOverload) -> None:
-        self.name = name
-        self._op = op
-        arguments = op._schema.arguments
-        #: the places of the arguments that it writes
-        self._written = [
-            index
-            for index, argument in enumerate(arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        if not self._written:
-            raise ProgramError(
-                f"{name!r} is no ExecuTorch kernel: it does not write its result to an argument"
-            )
-        self._in_place = not any(arguments[index].kwarg_only for index in self._written)
-
-    def bind(self, args: Sequence[Value]) -> Run:
-        count = len(self._op._schema.arguments)
-        if len(args) != count + 1:
-            raise ProgramError(
-                f"{self.name} takes {count} arguments and returns one value, but is given "
-                f"{len(args)} values"
-            )
-        changed = self._changed(args)
-        for value in changed:
-            if value.constant:
-                raise ProgramError(f"{self.name} writes to {value.name}, a constant")
-        # What an in-place operator returns is the argument that it changed.
-        new = self._in_place and args[-1] not in changed
-        returned = args[-1] if new else None
-        if returned is not None and returned.layout is None:
-            raise ProgramError(f"{self.name} returns a tensor for {returned.name}")
-        try:
-            return bind_call(self._op, args[:-1], changed, returned)
-        except ProgramError as error:
-            raise ProgramError(f"{self.name}: {error}") from error
-
-    def _changed(self, args: Sequence[Value]) -> list[Value]:
-        inside = [index for index in self._written if index < len(args)]
-        return [value for index in inside for value in args[index].tensors()]
+def _bind_operator(name: str, op: torch._ops.OpOverload, args: Sequence[Value]) -> Run:
+    """A call of an operator of torch's, which has to write its results to its arguments."""
+    declared = op._schema.arguments
+    outputs = [
+        arg.alias_info is not None and arg.alias_info.is_write for arg in declared
+    ]
+    if not any(outputs):
+        raise ProgramError(
+            f"{name!r} is no ExecuTorch kernel: it does not write its result to an argument"
+        )
+    if len(args) != len(declared) + 1:
+        raise ProgramError(
+            f"{name} takes {len(declared)} arguments and returns one value, but is given "
+            f"{len(args)} values"
+        )
+    *given, last = args
+    changed = [
+        v for arg, out in zip(given, outputs, strict=True) if out for v in arg.tensors()
+    ]
+    for value in changed:
+        if value.constant:
+            raise ProgramError(f"{name} writes to {value.name}, a constant")
+    # What an in-place operator returns is the argument that it changed.
+    in_place = not any(
+        arg.kwarg_only for arg, out in zip(declared, outputs, strict=True) if out
+    )
+    returned = last if in_place and last not in changed else None
+    if returned is not None and returned.layout is None:
+        raise ProgramError(f"{name} returns a tensor for {returned.name}")
+    try:
+        return bind_call(op, given, changed, returned)
+    except ProgramError as error:
+        raise ProgramError(f"{name}: {error}") from error
 
 
-def find_kernel(name: str, prims: Callable[[str], Kernel | None]) -> Kernel:
+def find_kernel(name: str, prims: Callable[[str], Bind | None]) -> Bind:
     """The kernel of the operator ``namespace::operator.overload``.
 
     Raises ``ProgramError`` with the operator's name and what to do, if there is none.
     """
     registered = _registered.get(name)
     if isinstance(registered, torch._ops.OpOverload):
-        return TorchKernel(name, registered)
+        return partial(_bind_operator, name, registered)
     if registered is not None:
-        return Registered(name, registered)
+        return partial(_bind_function, registered)
     found = prims(name)
     if found is not None:
         return found
@@ -146,7 +121,7 @@ def find_kernel(name: str, prims: Callable[[str], Kernel | None]) -> Kernel:
             f"no kernel for the operator {name!r}: ExecuTorch has none. Give one: "
             f"register_kernel({name!r}, function), where an operator of torch's will do"
         )
-    return TorchKernel(name, _torch_operator(name))
+    return partial(_bind_operator, name, _torch_operator(name))
 
 
 def _torch_operator(name: str) -> torch._ops.OpOverload:

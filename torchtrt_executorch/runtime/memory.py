@@ -10,9 +10,9 @@ import numpy.typing
 import torch
 
 from torchtrt_executorch.runtime.analysis import Transposed, Uses
+from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import TensorLayout
-from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.plan import Place, Plan, Slot, Stored
 from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.values import Boxed, Value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from executorch.exir import schema
@@ -31,15 +31,19 @@ InputsOf = Callable[[Payload], "int | None"]
 #: Lists are taken apart where they are used; more than this is no exporter's doing.
 _MOST_USES = 20_000_000
 
-_KINDS: dict[type, str] = {
-    schema.Null: "none",
-    schema.Int: "int",
-    schema.Bool: "bool",
-    schema.Double: "float",
-    schema.String: "string",
+#: Values that are what they hold: their kind, and the field that has it.
+_LITERALS: dict[type, tuple[str, str | None]] = {
+    schema.Null: ("none", None),
+    schema.Int: ("int", "int_val"),
+    schema.Bool: ("bool", "bool_val"),
+    schema.Double: ("float", "double_val"),
+    schema.String: ("string", "string_val"),
+    schema.BoolList: ("bool list", "items"),
+    schema.DoubleList: ("float list", "items"),
+}
+#: Values that are lists of others, by their indices.
+_LISTS: dict[type, str] = {
     schema.IntList: "int list",
-    schema.BoolList: "bool list",
-    schema.DoubleList: "float list",
     schema.TensorList: "tensor list",
     schema.OptionalTensorList: "tensor list",
 }
@@ -89,16 +93,16 @@ class _Reader:
         inputs = tuple(self._index(each, "an input") for each in plan.inputs)
         outputs = tuple(self._index(each, "an output") for each in plan.outputs)
         self._written.mark(inputs)
+        self._written.mark(self._written_back(calls))
         operations = []
-        for step in (self._buffers, self._operation):
-            for index, call in enumerate(calls):
-                try:
-                    found = step(call, len(calls))
-                except ProgramError as error:
-                    where = f"{plan.name}: instruction {index}"
-                    raise type(error)(f"{where}: {error}") from error
-                if found is not None:
-                    operations.append(found)
+        for index, call in enumerate(calls):
+            try:
+                operation = self._operation(call, len(calls))
+            except ProgramError as error:
+                where = f"{plan.name}: instruction {index}"
+                raise type(error)(f"{where}: {error}") from error
+            self._written.by(operation.reads, operation.writes)
+            operations.append(operation)
         meta = plan.container_meta_type
         return Plan(
             name=plan.name,
@@ -119,27 +123,22 @@ class _Reader:
         name = f"value {index}"
         if isinstance(val, schema.Tensor):
             return self._tensor(index, name, val)
-        if type(val) not in _KINDS:
-            raise ProgramError(f"{name} is of the unknown kind {type(val).__name__}")
-        literal: Any = None
-        items: tuple[int | None, ...] | None = None
-        if isinstance(val, schema.Int):
-            literal = val.int_val
-        elif isinstance(val, schema.Bool):
-            literal = val.bool_val
-        elif isinstance(val, schema.Double):
-            literal = float(val.double_val)
-        elif isinstance(val, schema.String):
-            literal = val.string_val or ""
-        elif isinstance(val, (schema.BoolList, schema.DoubleList)):
-            literal = list(val.items)
-        elif not isinstance(val, schema.Null):
+        if type(val) in _LISTS:
             optional = isinstance(val, schema.OptionalTensorList)
             items = tuple(
                 None if optional and i == -1 else self._index(i, name)
                 for i in val.items
             )
-        return Slot(index, _KINDS[type(val)], name, literal=literal, items=items)
+            return Slot(index, _LISTS[type(val)], name, items=items)
+        if type(val) not in _LITERALS:
+            raise ProgramError(f"{name} is of the unknown kind {type(val).__name__}")
+        kind, held = _LITERALS[type(val)]
+        literal: Any = None if held is None else getattr(val, held)
+        if kind == "float":  # the schema's class has infinity as text
+            literal = float(literal)
+        elif kind == "string":
+            literal = literal or ""
+        return Slot(index, kind, name, literal=literal)
 
     def _tensor(self, index: int, name: str, tensor: schema.Tensor) -> Slot:
         extra, where = tensor.extra_tensor_info, tensor.allocation_info
@@ -190,12 +189,12 @@ class _Reader:
             )
         return Place(arena, layout.device, start, end)
 
-    def _buffers(self, call: object, _: int) -> None:
-        """Note what ``aten::copy_`` writes back: it is read before it is written."""
-        if not isinstance(call, schema.KernelCall) or not call.args:
-            return
-        if self._operator(call.op_index) == "aten::copy_":
-            self._written.mark([self._index(call.args[0], "a copy")])
+    def _written_back(self, calls: Sequence[object]) -> Iterator[int]:
+        """What ``aten::copy_`` writes back: it is read before it is written."""
+        copies = {i for i, name in enumerate(self._operators) if name == "aten::copy_"}
+        for call in calls:
+            if isinstance(call, schema.KernelCall) and call.op_index in copies:
+                yield from (i for i in call.args[:1] if 0 <= i < len(self._slots))
 
     def _operation(self, call: object, count: int) -> Operation:
         if isinstance(call, schema.KernelCall):
@@ -206,7 +205,6 @@ class _Reader:
             source = self._index(call.move_from, "a move")
             target = self._index(call.move_to, "a move")
             both = source, target
-            self._written.by([source], [target])
             return Operation(
                 Kind.MOVE, Kind.MOVE.value, both, both[:1], both[1:], both[1:], both
             )
@@ -215,12 +213,10 @@ class _Reader:
             if not 0 <= to <= count:
                 raise ProgramError(f"jumps to instruction {to} of {count}")
             asked = (self._index(call.cond_value_index, "a jump"),)
-            self._written.by(asked, ())
             return Operation(Kind.JUMP, Kind.JUMP.value, asked, asked, destination=to)
         if isinstance(call, schema.FreeCall):
             freed = (self._index(call.value_index, "a free"),)
             gone = freed if self._slots[freed[0]].free else ()
-            self._written.by((), ())
             return Operation(Kind.FREE, Kind.FREE.value, freed, (), freed, gone)
         raise ProgramError(f"is of the unknown kind {type(call).__name__}")
 
@@ -231,7 +227,6 @@ class _Reader:
             raise ProgramError(f"{name} is given no values")
         if name == _COPY_INDEX:
             reads, writes = self._leaves(args), self._leaves(args[:1])
-            self._written.by(reads, writes)
             return Operation(Kind.KERNEL, name, args, reads, writes)
         # The last argument is what the kernel returns: its outputs once more, or something else.
         *given, returned = args
@@ -245,7 +240,6 @@ class _Reader:
             reads = tuple(v for v in reads if v not in {*writes})
         new = not outs or not {*results} <= {*self._leaves(given)}
         lends = (args[0], returned) if name == VIEW else ()
-        self._written.by(reads, writes)
         return Operation(
             Kind.KERNEL, name, args, reads, writes, (returned,) if new else (), lends
         )
@@ -263,7 +257,6 @@ class _Reader:
             self._counts[key] = told if known else self._written.count_inputs(args)  # type: ignore[assignment]
         count = self._counts[key]
         reads, writes = self._leaves(args[:count]), self._leaves(args[count:])
-        self._written.by(reads, writes)
         return Operation(
             Kind.DELEGATE,
             payload.name,

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Callable, Sequence
 
 import torch
 
 from torchtrt_executorch.runtime.calls import Run
-from torchtrt_executorch.runtime.devices import current_stream
+from torchtrt_executorch.runtime.devices import Placement, Staged, current_stream
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.kernels import Kernel
-from torchtrt_executorch.runtime.placement import Placement
+from torchtrt_executorch.runtime.kernels import Bind
 from torchtrt_executorch.runtime.plan import FROM_DEVICE, TO_DEVICE, VIEW
-from torchtrt_executorch.runtime.staging import Staged
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value, same_kind
 
@@ -31,30 +29,18 @@ class _Result(Enum):
     WRITTEN = "a tensor, written in its memory"
 
 
-@dataclass(frozen=True)
-class Prim:
-    """A kernel on values, for what torch has no out-variant of."""
-
-    name: str
-    arity: int
-    body: Body
-    result: _Result
-
-    def bind(self, args: Sequence[Value]) -> Run:
-        if len(args) != self.arity:
-            raise ProgramError(
-                f"{self.name} takes {self.arity} values, but is given {len(args)}"
-            )
-        out = args[-1]
-        is_number = self.result is _Result.NUMBER
-        if self.result is not _Result.WRITTEN and (out.layout is None) != is_number:
-            raise ProgramError(
-                f"{self.name} returns {self.result.value}, and {out.name} is none"
-            )
-        if self.result is _Result.VIEW:
-            same_kind(args[0], out)
-        body = self.body
-        return lambda: body(args)
+def _bind(
+    name: str, arity: int, body: Body, result: _Result, args: Sequence[Value]
+) -> Run:
+    if len(args) != arity:
+        raise ProgramError(f"{name} takes {arity} values, but is given {len(args)}")
+    out = args[-1]
+    is_number = result is _Result.NUMBER
+    if result is not _Result.WRITTEN and (out.layout is None) != is_number:
+        raise ProgramError(f"{name} returns {result.value}, and {out.name} is none")
+    if result is _Result.VIEW:
+        same_kind(args[0], out)
+    return lambda: body(args)
 
 
 #: Programs could make numbers of gigabytes in a few steps.
@@ -143,29 +129,24 @@ def _empty(args: Sequence[Value]) -> None:
     args[-2].resize(args[0].get())
 
 
-@dataclass(frozen=True)
-class DeviceCopy:
+def _device_copy(
+    name: str, placement: Placement, recorder: Recorder, args: Sequence[Value]
+) -> Run:
     """``et_copy::_h2d_copy`` and ``_d2h_copy``: the only kernels that cross to a device."""
+    if len(args) != 3:
+        raise ProgramError(f"{name} takes 3 values, but is given {len(args)}")
+    source, out, _ = args
+    to_device = name == TO_DEVICE
+    device = (out if to_device else source).device
+    copy = _plain_copy(source, out)
+    if not placement.stands_in and device.type == "cuda":
+        copy = (_sent if to_device else _fetched)(source, out, device)
 
-    name: str
-    placement: Placement
-    recorder: Recorder
+    def run() -> None:
+        copy()
+        recorder.copied(source.device, out.device, source.tensor.nbytes)
 
-    def bind(self, args: Sequence[Value]) -> Run:
-        if len(args) != 3:
-            raise ProgramError(f"{self.name} takes 3 values, but is given {len(args)}")
-        source, out, _ = args
-        to_device = self.name == TO_DEVICE
-        device, recorder = (out if to_device else source).device, self.recorder
-        copy = _plain_copy(source, out)
-        if not self.placement.stands_in and device.type == "cuda":
-            copy = (_sent if to_device else _fetched)(source, out, device)
-
-        def run() -> None:
-            copy()
-            recorder.copied(source.device, out.device, source.tensor.nbytes)
-
-        return run
+    return run
 
 
 def _plain_copy(source: Value, out: Value) -> Run:
@@ -231,14 +212,14 @@ _PRIMS: dict[str, tuple[int, Body, _Result]] = {
 }
 
 
-def prims(placement: Placement, recorder: Recorder) -> Callable[[str], Kernel | None]:
+def prims(placement: Placement, recorder: Recorder) -> Callable[[str], Bind | None]:
     """Look up ExecuTorch's own operators by name."""
 
-    def find(name: str) -> Kernel | None:
+    def find(name: str) -> Bind | None:
         if name in (TO_DEVICE, FROM_DEVICE):
-            return DeviceCopy(name, placement, recorder)
+            return partial(_device_copy, name, placement, recorder)
         if name in _PRIMS:
-            return Prim(name, *_PRIMS[name])
+            return partial(_bind, name, *_PRIMS[name])
         return None
 
     return find

@@ -12,10 +12,10 @@ from torchtrt_executorch.files import check_writable, staged
 from torchtrt_executorch.runtime.binding import Surroundings
 from torchtrt_executorch.runtime.calling import Calls, without_modes
 from torchtrt_executorch.runtime.delegates import StandIns, digest, inputs_of
+from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.memory import SharedState
 from torchtrt_executorch.runtime.method import Method
-from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.plan_reader import read_plans
 from torchtrt_executorch.runtime.reading.files import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import add
 from typing import Mapping, Sequence
 
 import torch
@@ -23,9 +24,6 @@ class Traffic:
     def of(cls, sizes: Sequence[int]) -> Traffic:
         """Copies of ``sizes`` bytes each."""
         return cls(len(sizes), sum(sizes))
-
-    def plus(self, nbytes: int) -> Traffic:
-        return Traffic(self.copies + 1, self.nbytes + nbytes)
 
 
 @dataclass(frozen=True)
@@ -95,49 +93,28 @@ class Tally:
         return counts
 
 
-class StagingTally:
-    """What the delegates of one name have staged. Those of clones count at the same time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls = 0
-        self._copies = [0, 0]
-        self._nbytes = [0, 0]
-
-    def add(self, inputs: Traffic, outputs: Traffic) -> bool:
-        """Count what one call has staged; true the first time."""
-        with self._lock:
-            self._calls += 1
-            self._copies[0] += inputs.copies
-            self._copies[1] += outputs.copies
-            self._nbytes[0] += inputs.nbytes
-            self._nbytes[1] += outputs.nbytes
-            return self._calls == 1
-
-    def total(self) -> Staging | None:
-        """The sum, or None if nothing was staged."""
-        with self._lock:
-            inputs, outputs = map(Traffic, self._copies, self._nbytes)
-            return Staging(self._calls, inputs, outputs) if self._calls else None
-
-
 class Recorder:
-    """Thread-safe counters behind :class:`Stats`."""
+    """The counters behind :class:`Stats`, which calls of several threads may add to.
+
+    Attributes:
+        not_run: Names of the delegates whose payload nothing runs here.
+        stand_ins: Names of those in whose place a stand-in runs.
+        payloads: By delegate's name, what has built its payload.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tallies: list[tuple[str, Tally]] = []
-        self._copies: dict[str, Traffic] = {}
-        self._staged: dict[str, StagingTally] = {}
-        self._not_run: set[str] = set()
-        self._stand_ins: set[str] = set()
-        self._payloads: dict[str, str] = {}
+        self._copies: dict[str, list[int]] = {}
+        self._staged: dict[str, list[int]] = {}
+        self.not_run: set[str] = set()
+        self.stand_ins: set[str] = set()
+        self.payloads: dict[str, str] = {}
 
     def tally(self, method: str, operations: Sequence[Operation]) -> Tally:
         """Return a method's own counts, which are added to those of the program."""
         tally = Tally(operations)
-        with self._lock:
-            self._tallies.append((method, tally))
+        self._tallies.append((method, tally))
         return tally
 
     def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
@@ -145,51 +122,39 @@ class Recorder:
         sides = ("host" if d.type == "cpu" else "device" for d in (source, target))
         direction = "_to_".join(sides)
         if direction != "host_to_host":
-            with self._lock:
-                before = self._copies.get(direction, Traffic())
-                self._copies[direction] = before.plus(nbytes)
+            self._add(self._copies, direction, 1, nbytes)
 
-    def staging(self, delegate: str) -> StagingTally:
-        """Return the counts of what the delegates of one name stage."""
-        with self._lock:
-            return self._staged.setdefault(delegate, StagingTally())
+    def staged(self, delegate: str, inputs: Traffic, outputs: Traffic) -> bool:
+        """Count what one call of a delegate has staged; true the first time."""
+        sizes = inputs.copies, inputs.nbytes, outputs.copies, outputs.nbytes
+        return self._add(self._staged, delegate, 1, *sizes)
 
-    def loaded(self, delegate: str, built_by: str) -> None:
-        """Say what has built a delegate's payload."""
+    def _add(self, counts: dict[str, list[int]], key: str, *amounts: int) -> bool:
         with self._lock:
-            self._payloads[delegate] = built_by
-
-    def absent(self, delegate: str) -> None:
-        """Say that nothing runs a delegate's payload here."""
-        with self._lock:
-            self._not_run.add(delegate)
-
-    def stood_in(self, delegate: str) -> None:
-        """Say that a stand-in runs in the place of a delegate's payload."""
-        with self._lock:
-            self._stand_ins.add(delegate)
+            before = counts.get(key)
+            counts[key] = [*map(add, before, amounts)] if before else [*amounts]
+            return before is None
 
     def snapshot(self) -> Stats:
+        calls: Counter[str] = Counter()
+        kernels: Counter[str] = Counter()
+        delegates: Counter[str] = Counter()
+        for method, tally in list(self._tallies):
+            if tally.total:
+                calls[method] += tally.total
+            kernels += tally.of(Kind.KERNEL)
+            delegates += tally.of(Kind.DELEGATE)
         with self._lock:
-            calls: Counter[str] = Counter()
-            kernels: Counter[str] = Counter()
-            delegates: Counter[str] = Counter()
-            for method, tally in self._tallies:
-                if tally.total:
-                    calls[method] += tally.total
-                kernels += tally.of(Kind.KERNEL)
-                delegates += tally.of(Kind.DELEGATE)
             return Stats(
                 dict(calls),
                 dict(kernels),
                 dict(delegates),
-                dict(self._copies),
+                {key: Traffic(*sums) for key, sums in self._copies.items()},
                 {
-                    delegate: total
-                    for delegate, tally in self._staged.items()
-                    if (total := tally.total()) is not None
+                    key: Staging(sums[0], Traffic(*sums[1:3]), Traffic(*sums[3:]))
+                    for key, sums in self._staged.items()
                 },
-                frozenset(self._not_run),
-                frozenset(self._stand_ins),
-                dict(self._payloads),
+                frozenset(self.not_run),
+                frozenset(self.stand_ins),
+                dict(self.payloads),
             )

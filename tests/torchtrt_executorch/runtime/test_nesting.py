@@ -17,7 +17,7 @@ from torch.export import export
 from torch.utils._pytree import tree_leaves, tree_structure, treespec_dumps
 
 from torchtrt_executorch.runtime import InputError, Method, load
-from torchtrt_executorch.runtime.nesting import flatten, read_tree
+from torchtrt_executorch.runtime.inputs import flatten, read_tree
 
 
 class Model(nn.Module):

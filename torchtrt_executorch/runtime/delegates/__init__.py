@@ -11,9 +11,9 @@ from typing import Any, Callable, Iterable, Sequence
 import torch
 
 from torchtrt_executorch import stand_ins
+from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU
-from torchtrt_executorch.runtime.placement import Placement
 from torchtrt_executorch.runtime.plan import Payload
 from torchtrt_executorch.runtime.soundness import Works
 from torchtrt_executorch.runtime.stats import Recorder
@@ -75,7 +75,7 @@ class DelegateContext(Payload):
         payload = digest(self) if self.placement.stands_in else None
         found = None if payload is None else self.stand_ins.find(payload)
         if found is not None:
-            self.recorder.stood_in(self.name)
+            self.recorder.stand_ins.add(self.name)
             logger.warning(
                 "%s can't run here: a stand-in, its partition in PyTorch, computes for it",
                 self.name,
@@ -167,7 +167,7 @@ class Absent:
                 "program (stand_ins=FILE) to run those, or load it with simulate_devices=True to "
                 "check its devices without running this delegate"
             )
-        context.recorder.absent(context.name)
+        context.recorder.not_run.add(context.name)
         logger.warning(
             "%s needs %s: the simulation returns zeros for its outputs",
             context.name,

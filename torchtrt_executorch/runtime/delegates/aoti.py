@@ -57,12 +57,12 @@ class AotiDelegate(Delegate):
         self._name = context.name
         self.device = context.target_device("cuda:0")
         self._num_inputs = context.num_inputs
-        self._staging = context.recorder.staging(self._name)
+        self._staged = context.recorder.staged
         payload = _named(context)
         library = _library(context, payload)
         if gpus := capabilities(library):
             built_by = f"AOTInductor for {', '.join(gpus)}"
-            context.recorder.loaded(self._name, built_by)
+            context.recorder.payloads[self._name] = built_by
         self._absent: Absent | None = None
         self._compute: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
         stands_in = self.device.type == "cuda" and context.placement.stands_in
@@ -157,7 +157,7 @@ class AotiDelegate(Delegate):
                     "is mislabelled"
                 )
             sizes[value in outputs].append(value.tensor.nbytes)
-        self._staging.add(*map(Traffic.of, sizes))
+        self._staged(self._name, *map(Traffic.of, sizes))
 
 
 def _named(context: Payload) -> CudaPayload:

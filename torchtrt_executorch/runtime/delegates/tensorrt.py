@@ -49,9 +49,9 @@ class TensorRTDelegate(Delegate):
         self, context: DelegateContext, loaded: TensorRTDelegate | None = None
     ) -> None:
         self._name = context.name
-        self._staging = context.recorder.staging(self._name)
+        self._staged = context.recorder.staged
         engine, metadata = _engine(context)
-        context.recorder.loaded(self._name, origin(engine).text)
+        context.recorder.payloads[self._name] = origin(engine).text
         self._inputs = [b.name for b in metadata.io_bindings if b.is_input]
         self._outputs = [b.name for b in metadata.io_bindings if not b.is_input]
         self._num_inputs = len(self._inputs)
@@ -117,7 +117,7 @@ class TensorRTDelegate(Delegate):
         into = self._stageable(self._inputs, inputs)
         out = self._stageable(self._outputs, outputs)
         execute = self._within_profile(inputs, self._engine.bind(inputs, outputs))
-        device, staging = self.device, self._staging
+        device, name, staged = self.device, self._name, self._staged
         known = [v for v in args if v.fixed and v.device in (device, CPU)]
         others = [value for value in args if value not in known]
         steady = all(value.steady for value in args)
@@ -134,7 +134,7 @@ class TensorRTDelegate(Delegate):
             if on_host:
                 if not sizes or not steady:
                     sizes[:] = _on_host(into), _on_host(out)
-                if (sizes[0].copies or sizes[1].copies) and staging.add(*sizes):
+                if (sizes[0].copies or sizes[1].copies) and staged(name, *sizes):
                     self._say(into, out)
 
         return run

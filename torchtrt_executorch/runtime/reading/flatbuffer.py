@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Mapping, Sequence, TypeVar
+from typing import Any, Mapping, TypeVar
 
 from torchtrt_executorch.runtime.errors import ProgramError
 
@@ -189,6 +189,3 @@ def decode(schema: Schema, table: type[T], identifier: bytes, data: memoryview) 
     Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` for any buffer that isn't one.
     """
     return _Reader(schema, data).root(table, identifier)
-
-
-__all__: Sequence[str] = ("BYTES", "STRING", "Enum", "Union", "decode")
