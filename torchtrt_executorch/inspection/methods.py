@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 import torch
 
 from torchtrt_executorch.inspection.facts import (
@@ -56,13 +58,12 @@ def method_facts(plan: Plan, one_stream: bool) -> Method:
     )
 
 
-def _faults(plan: Plan, one_stream: bool) -> list[tuple[int, str]]:
+def _faults(plan: Plan, one_stream: bool) -> Sequence[tuple[int, str]]:
     """What is wrong with its devices; nothing is known of a method whose payloads are damaged."""
     try:
-        found = find_faults(plan, works_on, one_stream)
+        return find_faults(plan, works_on, one_stream)
     except ProgramError:
         return []
-    return [(each.operation, each.text) for each in found]
 
 
 def _value(slot: Slot) -> Value:

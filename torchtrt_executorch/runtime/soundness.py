@@ -6,12 +6,12 @@ tensor of the caller's lives is taken to be as declared; a simulation asks again
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 
-from torchtrt_executorch.runtime.errors import DeviceError
+from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.plan import (
     FROM_DEVICE,
@@ -24,7 +24,6 @@ from torchtrt_executorch.runtime.plan import (
     Plan,
     Slot,
 )
-from torchtrt_executorch.runtime.streams import Running, Span, stream_use
 
 #: Operators that read no tensor's elements, which may live on any device.
 METADATA = frozenset(
@@ -44,8 +43,7 @@ class Works(NamedTuple):
     takes_host: bool
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """What is wrong, and the operation that meets it."""
 
     operation: int
@@ -63,7 +61,7 @@ def find_faults(
     """
     search = _Search(plan, works_on, ordered)
     search.run()
-    return [Fault(index, text) for index, text in sorted(search.found)]
+    return sorted(search.found)
 
 
 def with_inputs_on(plan: Plan, homes: Mapping[int, torch.device]) -> Plan:
@@ -77,6 +75,115 @@ def with_inputs_on(plan: Plan, homes: Mapping[int, torch.device]) -> Plan:
     return replace(plan, slots=slots)
 
 
+class Span(NamedTuple):
+    """The bytes of a tensor, in a block of memory."""
+
+    name: str
+    block: object
+    start: int
+    end: int
+
+    def overlaps(self, other: Span) -> bool:
+        """Whether both have some of the same bytes."""
+        return (
+            self.block == other.block
+            and self.start < other.end
+            and other.start < self.end
+        )
+
+
+class Work(NamedTuple):
+    """What one call of a delegate, or one copy to its device, reads and writes.
+
+    Attributes:
+        stream: What it runs in order with; a name, empty for a copy.
+        copied: Whether a copy to the device has been enqueued behind it, or is it.
+    """
+
+    name: str
+    reads: tuple[Span, ...]
+    writes: tuple[Span, ...]
+    stream: str
+    copied: bool = False
+
+
+class Running:
+    """By device, the work that nothing has waited for yet, on one way through a method.
+
+    ExecuTorch's C++ runtime lets some delegates go on after their call (`_delegate_streams`, beside
+    the device pass, says which). A delegate may not touch what an earlier one may still be writing, nor
+    write to what it may still be reading, until a copy on their device has waited for it: one to the
+    host, or, for most, one to the device, which itself may go on as well.
+    """
+
+    def __init__(self, work: Mapping[torch.device, dict[Work, None]]) -> None:
+        self.work = {device: {**each} for device, each in work.items()}
+
+    def state(self) -> object:
+        """What is running, to be compared."""
+        return frozenset((device, *work) for device, work in self.work.items())
+
+    def copied(self, device: torch.device, written: Span | None) -> None:
+        """Something is copied on a device: from there to the host, or over ``written``."""
+        earlier = self.work.pop(device, {})
+        if written is not None:
+            copy = Work(f"the copy to {written.name}", (), (written,), "", copied=True)
+            after = [*(work._replace(copied=True) for work in earlier), copy]
+            self.work[device] = dict.fromkeys(after)
+
+    def called(
+        self,
+        payload: Payload,
+        device: torch.device,
+        reads: tuple[Span, ...],
+        writes: tuple[Span, ...],
+    ) -> Iterator[str]:
+        """Note a delegate's call, and say if it meets the memory of what may still be running.
+
+        Raises ``ProgramError`` if the patch that knows of streams is left out here.
+        """
+        try:
+            from executorch.exir.passes._delegate_streams import orders, streams_of
+        except ImportError:
+            raise ProgramError(
+                "which delegates run in order is known to the patch delegate-order, which is "
+                "not in force here; load the program with ordered_streams=True"
+            ) from None
+        streams = streams_of(payload.backend_id)
+        stream = payload.backend_id if streams.one_stream else payload.name
+        work = Work(payload.name, reads, writes, stream)
+        if streams.waits:
+            self.work.pop(device, None)
+        follows_copies = orders(False, streams)
+        unordered = (
+            other
+            for other in self.work.get(device, ())
+            if other.stream != stream and not (other.copied and follows_copies)
+        )
+        meetings = (_meeting(work, other) for other in unordered)
+        if (meeting := next(filter(None, meetings), None)) is not None:
+            yield (
+                f"{meeting}: nothing orders the two on {device}; a copy "
+                f"{'on' if follows_copies else 'from'} that device has to stand between them, or "
+                "the host has to run both on one stream (ordered_streams=True)"
+            )
+        if streams.leaves_running:
+            self.work.setdefault(device, {})[work] = None
+
+
+def _meeting(work: Work, other: Work) -> str | None:
+    """Where one touches what the other may still be working on, if anywhere."""
+    for mine, theirs, what in (
+        (work.reads, other.writes, "reads {}, which {} may still be writing"),
+        (work.writes, other.writes, "writes {}, which {} may be writing, too"),
+        (work.writes, other.reads, "writes {} over what {} may still read"),
+    ):
+        for span in mine:
+            if any(map(span.overlaps, theirs)):
+                return what.format(span.name, other.name)
+    return None
+
+
 class _Search:
     def __init__(
         self, plan: Plan, works_on: Callable[[Payload], Works], ordered: bool
@@ -84,14 +191,13 @@ class _Search:
         self._plan = plan
         self._ordered = ordered
         self._works = [works_on(payload) for payload in plan.delegates]
-        self._bases: dict[object, int] = {}
-        self.found: dict[tuple[int, str], None] = {}
+        self.found: set[Fault] = set()
 
     def run(self) -> None:
         """Follow every way once for each state of what is held where, and of what is running."""
         plan = self._plan
         seen: set[object] = set()
-        ways: list[tuple[int, Held, Running]] = [(0, {}, Running())]
+        ways: list[tuple[int, Held, Running]] = [(0, {}, Running({}))]
         while ways and len(seen) < _MOST_WAYS:
             position, held, running = ways.pop()
             while position < len(plan.operations):
@@ -106,14 +212,14 @@ class _Search:
                         break
                     seen.add(state)
                 for text in self._faults(each, held, running):
-                    self.found[position, text] = None
+                    self.found.add(Fault(position, text))
                 self._moved(each, held)
                 if each.destination is not None:
-                    ways.append((each.destination, dict(held), running.copy()))
+                    ways.append((each.destination, dict(held), Running(running.work)))
                 position += 1
             else:  # the next call begins with what this one leaves
                 if any(self._device(i, held).type != "cpu" for i in plan.outputs):
-                    running.wait_for_all()
+                    running.work.clear()  # as the caller has to wait, who reads them
                 kept = {i: h for i, h in held.items() if not plan.slots[i].free}
                 ways.append((0, kept, running))
 
@@ -177,7 +283,7 @@ class _Search:
         elif any(
             h.layout and h.layout.nbytes for _, h in self._slots(each.args[:1], held)
         ):
-            to = [self._span(*slots) for slots in self._slots(each.args[1:2], held)]
+            to = [_span(*slots) for slots in self._slots(each.args[1:2], held)]
             running.copied(device, to[0] if each.name == TO_DEVICE else None)
 
     def _delegate(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
@@ -194,27 +300,20 @@ class _Search:
                     f"{works.device}: a copy ({copy.partition('.')[0]}) is missing, or the tensor is "
                     "mislabelled"
                 )
-        if self._ordered or works.device == CPU:
-            return
-        use = stream_use(payload.backend_id, payload.name, works.device, running)
-        reads, writes = (
-            [self._span(slot, holds) for slot, holds in self._slots(indices, held)]
-            for indices in (each.reads, each.writes)
-        )
-        try:
-            if use is not None:
-                use.called(reads, writes)
-        except DeviceError as error:
-            yield str(error)
+        if not self._ordered and works.device != CPU:
+            reads, writes = (
+                tuple(_span(*slots) for slots in self._slots(indices, held))
+                for indices in (each.reads, each.writes)
+            )
+            yield from running.called(payload, works.device, reads, writes)
 
-    def _span(self, slot: Slot, holds: Slot) -> Span:
-        place = holds.place
-        key = holds.index if place is None else (place.arena, place.device)
-        # As many blocks of memory as there are, each far from the others.
-        base = self._bases.setdefault(key, len(self._bases)) << 64
-        assert holds.layout is not None
-        start = base + (place.start if place else 0)
-        return Span(slot.name, start, start + holds.layout.nbytes)
+
+def _span(slot: Slot, holds: Slot) -> Span:
+    place, layout = holds.place, holds.layout
+    assert layout is not None
+    if place is None:
+        return Span(slot.name, holds.index, 0, layout.nbytes)
+    return Span(slot.name, (place.arena, place.device), place.start, place.end)
 
 
 def _device(slot: Slot) -> torch.device:
