@@ -1,0 +1,22 @@
+"""Each patch promises something, and docs/needed.md tells of each; ``make needed`` runs the promises."""
+
+from __future__ import annotations
+
+from torchtrt_executorch.overlay.manifest import PATCHES
+
+from ..loading import ROOT, load_file
+
+#: What amends nothing, and what is for executorch 1.3 alone, with tests of its own.
+WITHOUT = {"host-staging", "one-aoti-library-per-method"}
+
+
+def test_every_patch_is_there() -> None:
+    names = [patch.name for patch in PATCHES]
+    promised = load_file("tests/needed/promises.py").PROMISES
+    assert {*names} == {*promised} | WITHOUT
+    rows = [
+        line.split("`")[1]
+        for line in (ROOT / "docs/needed.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    assert rows == names
