@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from pathlib import Path
@@ -303,6 +304,8 @@ def test_dynamic_shapes() -> None:
     module = compile_engine(Linear(), [batch], device=1)
     pte = pte_of(module, arg_inputs=[batch])
     assert specs_of(pte) == [b"cuda:1"]
+    (smallest,) = specs_of(pte, "min_shapes")
+    assert smallest is not None and [*json.loads(smallest).values()] == [[1, 4]]
     loaded = load(pte)
     for size in (1, 2, 8):
         x = torch.randn(size, 4)
