@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Callable, Mapping
 
 from executorch.exir.backend.partitioner import Partitioner
+from executorch.exir.program._transforms import transformed
 from torch.export import ExportedProgram
 
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
@@ -32,20 +33,18 @@ def _transform_and_lower(
     call = signature(undecorated(function)).bind(*args, **kwargs)
     programs, given = call.arguments["programs"], call.arguments.get("partitioner")
 
-    def transformed(method: str, program: Any) -> Any:
+    def of(method: str, program: Any) -> Any:
         of_method = given.get(method) if isinstance(given, Mapping) else given
-        if not isinstance(of_method, (list, tuple)):
-            return program
-        for partitioner in of_method:
-            transform = getattr(partitioner, "transform_for_pre_decomposition", None)
-            if transform is not None and isinstance(program, ExportedProgram):
-                program = transform(program)
+        if isinstance(of_method, (list, tuple)) and isinstance(
+            program, ExportedProgram
+        ):
+            return transformed(program, of_method)
         return program
 
     if isinstance(programs, dict):
         call.arguments["programs"] = {
-            method: transformed(method, program) for method, program in programs.items()
+            method: of(method, program) for method, program in programs.items()
         }
     else:
-        call.arguments["programs"] = transformed("forward", programs)
+        call.arguments["programs"] = of("forward", programs)
     return function(*call.args, **call.kwargs)

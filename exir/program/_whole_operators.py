@@ -16,6 +16,7 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.operator.util import _QUANT_PRIMITIVES
+from executorch.exir.program._transforms import transformed
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -57,11 +58,7 @@ class AllPartitioners(Partitioner):
         self, exported_program: ExportedProgram
     ) -> ExportedProgram:
         """Have each transform the program before it is decomposed, from executorch 1.5 on."""
-        for partitioner in self._partitioners:
-            exported_program = partitioner.transform_for_pre_decomposition(
-                exported_program
-            )
-        return exported_program
+        return transformed(exported_program, self._partitioners)
 
     def partition(self, exported_program: ExportedProgram) -> NoReturn:
         """Raise: each of them partitions by itself, what those before it have left."""

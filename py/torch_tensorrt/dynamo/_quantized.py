@@ -3,19 +3,24 @@
 Torch-TensorRT folds a dequantized weight into a constant of four times its bytes, and takes the operator
 between ``dequantize`` and ``quantize`` for one in floating point. Partitioners behind TensorRT then find
 pairs of conversions around engines in the place of what they run quantized, and nobody is told. Here
-such operators are left as they are, with a note that says so.
+what computes with quantized activations is left as it is for them, with a note that says so. With nobody
+behind, and where weights alone are quantized, TensorRT takes the conversions that it has layers for, and
+weights stay in as few bytes as they are kept in.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from operator import attrgetter, getitem
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
+from torch_tensorrt.dynamo.conversion._quantized_converters import KEPT, register
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
 
@@ -28,6 +33,19 @@ _PACKAGES = ("quantized_decomposed", "torchao")
 _SMALL = 4096
 
 
+_left: ContextVar[bool] = ContextVar("_left", default=False)
+
+
+@contextmanager
+def left_quantized(whether: bool) -> Iterator[None]:
+    """Leave what is computed quantized to others, of whom there are some, in what is compiled within."""
+    token = _left.set(whether)
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
 def kept_quantized(
     lower: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -37,9 +55,15 @@ def kept_quantized(
     """
     module, settings = (*args, *kwargs.values())[:2]
     if settings.target_executorch:
-        quantized = quantized_nodes(module)
+        weights = _weights(module)
+        quantized = _quantized_nodes(module, weights)
+        left = _with_activations(quantized, weights) if _left.get() else set()
         for node in quantized:
-            node.meta[IN_PYTORCH] = WHY
+            if node in left:
+                node.meta[IN_PYTORCH] = WHY
+            elif _converts(node) or _grows(node):
+                node.meta[KEPT] = True
+                register(node.target)
         if quantized:
             names = {str(node.target) for node in quantized}
             logger.info("target_executorch: left quantized: %s", ", ".join(names))
@@ -48,17 +72,16 @@ def kept_quantized(
 
 def is_kept(node: Node) -> bool:
     """Whether ``node`` is left quantized, and no constant is to stand for it."""
-    return node.meta.get(IN_PYTORCH) == WHY
+    return node.meta.get(IN_PYTORCH) == WHY or KEPT in node.meta
 
 
-def quantized_nodes(module: GraphModule) -> list[Node]:
+def _quantized_nodes(module: GraphModule, weights: dict[Node, set[Node]]) -> list[Node]:
     """Return the nodes of ``module`` that convert to and from quantized values, or compute with such.
 
     An operator does that if it reads a weight that is kept in fewer bytes than it is read in, or
     what it reads was quantized, and what comes of it is. Other constants that grow are named in the
     log.
     """
-    weights = _weights(module)
     found = {node for node in module.graph.nodes if _converts(node)}
     for node, sources in weights.items():
         held = sum(map(_nbytes, sources))
@@ -82,6 +105,25 @@ def quantized_nodes(module: GraphModule) -> list[Node]:
             if dequantized or _quantizes(chain[-1]):
                 found.update(chain[:-1] if _quantizes(chain[-1]) else [node])
     return [n for n in module.graph.nodes if n in found and n.op == "call_function"]
+
+
+def _with_activations(
+    quantized: list[Node], weights: dict[Node, set[Node]]
+) -> set[Node]:
+    """Return those of ``quantized`` that are about quantized activations, with their weights.
+
+    That is what others compute in eight bits; weights alone are kept in fewer for their size.
+    """
+    found: set[Node] = set()
+    for node in quantized:
+        if node not in weights and (
+            _converts(node) or not found.isdisjoint(node.all_input_nodes)
+        ):
+            found.add(node)
+    for node in reversed(quantized):
+        if node in weights and not found.isdisjoint(node.users):
+            found.add(node)
+    return found
 
 
 def _weights(module: GraphModule) -> dict[Node, set[Node]]:
@@ -131,6 +173,10 @@ def _behind(node: Node, weights: dict[Node, set[Node]]) -> Iterator[Node]:
         if source in weights:
             yield source
             yield from _behind(source, weights)
+
+
+def _grows(node: Node) -> bool:
+    return _nbytes(node) > sum(map(_nbytes, node.all_input_nodes))
 
 
 def _nbytes(node: Node) -> int:

@@ -18,6 +18,7 @@ from executorch.exir._data_dependent import (
     forget_unclaimed_symbols,
     has_data_dependent_shape,
 )
+from executorch.exir.program._transforms import partitioners_behind
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
@@ -26,6 +27,7 @@ from torch_tensorrt.dynamo import _compiler
 from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
 from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
+from torch_tensorrt.dynamo._quantized import left_quantized
 from torch_tensorrt.dynamo._refusals import ABOUT_THE_MACHINE
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo._shared_state import with_state_named_once
@@ -149,7 +151,8 @@ def _compiled(
     earlier = engine_nodes(given.graph.nodes)
     for node in earlier:
         set_note(node, _EARLIER, True)
-    module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
+    with left_quantized(bool(partitioners_behind())):
+        module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
     found = declared_mutations(lifted_program(with_parts_inlined(module)), module)
     engines = [n for n in engine_nodes(found.graph.nodes) if not note_of(n, _EARLIER)]
     if not engines:

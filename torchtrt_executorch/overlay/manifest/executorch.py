@@ -32,7 +32,11 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="asks one partitioner after the other, and decomposes in between",
         kept_because="1.5.1 still decomposes for the first what the second wants whole",
-        adds=(f"{EXIR}.program._whole_operators", SYMBOLS),
+        adds=(
+            f"{EXIR}.program._whole_operators",
+            f"{EXIR}.program._transforms",
+            SYMBOLS,
+        ),
         amends=patched(f"{EXIR}.program._whole_operators_patch:apply", PROGRAM),
         anchors=anchors(
             f"{PROGRAM}:_gen_edge_manager_for_partitioners(partitioner, aten_programs)",

@@ -52,6 +52,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{DYNAMO}._constant_outputs",
             f"{DYNAMO}._partition_support",
             f"{DYNAMO}._whereabouts",
+            f"{CONVERSION}._quantized_converters",
             f"{CONVERSION}._selection",
         ),
         amends=patched_beside(
@@ -202,7 +203,11 @@ TORCH_TENSORRT_PATCHES = (
             "tensorrt-partitioner",
             "executorch-export",
         ),
-        adds=(f"{BACKEND}._compiling", f"{BACKEND}.recipes"),
+        adds=(
+            f"{BACKEND}._compiling",
+            f"{BACKEND}.recipes",
+            f"{EXIR}.program._transforms",
+        ),
         amends=patched(f"{EXIR}.program._pre_decomposition_patch:apply", PROGRAM),
         anchors=anchors(
             f"{_COMPILER}:compile(exported_program, arg_inputs, kwarg_inputs)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -109,18 +110,56 @@ def test_what_xnnpack_runs_quantized_it_runs_behind_tensorrt(
     torch.testing.assert_close(found, program.module()(X), atol=2e-2, rtol=2e-2)
 
 
+WEIGHTS_ALONE = {
+    "int8": torchao.Int8WeightOnlyConfig,
+    "int4, a group": partial(
+        torchao.IntxWeightOnlyConfig, torch.int4, torchao.granularity.PerGroup(32)
+    ),
+    "int4, a row": partial(
+        torchao.IntxWeightOnlyConfig, torch.int4, torchao.granularity.PerAxis(0)
+    ),
+}
+
+
 @pytest.mark.parametrize("behind", [True, False], ids=["xnnpack", "nobody"])
-def test_no_weight_is_dequantized(behind: bool) -> None:
-    """With nobody behind it is the host that computes, and ``report`` says why."""
-    program = by_torchao(torchao.Int8WeightOnlyConfig())
+@pytest.mark.parametrize("config", WEIGHTS_ALONE.values(), ids=WEIGHTS_ALONE)
+def test_weights_alone_are_tensorrt_s(config: Any, behind: bool) -> None:
+    program = by_torchao(config())
     edge = lowered(program, tensorrt(), *[XnnpackPartitioner()][:behind])
-    assert "TensorRTBackend" in backends(edge)
-    on_host = report(edge).methods["forward"].on_host()
-    assert any("quantized" in each.reason for each in on_host)
+    assert backends(edge) == ["TensorRTBackend"]
+    assert report(edge).methods["forward"].on_host() == []
     buffer = edge.to_executorch().buffer
     assert len(buffer) < 128 * 256 * 2 + _REST  # in floating point four times that
     (found,) = load(buffer, emulated_engines=True).run(X)
     torch.testing.assert_close(found, program.module()(X), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("model", [Layers, Convolutions])
+def test_with_nobody_behind_tensorrt_takes_what_is_quantized(
+    model: type[nn.Module],
+) -> None:
+    program = by_pt2e(model(), is_dynamic=False)
+    edge = lowered(program, tensorrt())
+    assert backends(edge) == ["TensorRTBackend"]
+    assert report(edge).methods["forward"].on_host() == []
+    buffer = edge.to_executorch().buffer
+    assert len(buffer) < 128 * 256 * 2 + _REST
+    (found,) = load(buffer, emulated_engines=True).run(X)
+    torch.testing.assert_close(found, program.module()(X), atol=1e-4, rtol=1e-4)
+
+
+def test_what_it_has_no_layers_for_is_left_and_said() -> None:
+    """Scales that are computed; the weights are TensorRT's all the same."""
+    edge = lowered(by_pt2e(Layers(), is_dynamic=True), tensorrt())
+    left = {
+        each.name: each.reason for each in report(edge).methods["forward"].on_host()
+    }
+    assert {name.split(".")[1] for name in left} == {
+        "choose_qparams",
+        "quantize_per_tensor",
+        "dequantize_per_tensor",
+    }
+    assert {*left.values()} == {"no converter"}
 
 
 def test_weights_of_four_bits_beside_activations_of_eight() -> None:

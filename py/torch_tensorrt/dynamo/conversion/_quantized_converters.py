@@ -1,0 +1,156 @@
+"""Converters of explicit quantization: PT2E's and torchao's conversions, of what is kept in eight bits.
+
+Upstream has converters of modelopt's operators alone, which quantize and dequantize in one. TensorRT's
+layers know scales and no zero points: those are added before, and taken away behind.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorrt as trt
+import torch
+from torch.fx import Node
+from torch_tensorrt._enums import dtype
+from torch_tensorrt.dynamo.conversion import impl
+from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
+    ConverterPriority,
+    dynamo_tensorrt_converter,
+)
+from torch_tensorrt.dynamo.conversion.converter_utils import (
+    SourceIR,
+    get_trt_tensor,
+    set_layer_name,
+)
+
+KEPT = "torch_tensorrt.kept_quantized"
+"""In the metadata of a node that converts to or from quantized values, and isn't folded."""
+
+
+@functools.cache
+def register(operator: Any) -> None:
+    """Register the converter of ``operator``, if there is one here, for nodes that are kept."""
+    if (converter := _CONVERTERS.get(str(operator))) is not None:
+        dynamo_tensorrt_converter(
+            operator,
+            capability_validator=_can_convert,
+            priority=ConverterPriority.HIGH,
+            supports_dynamic_shapes=True,
+        )(converter)
+
+
+def _can_convert(node: Node, settings: Any = None) -> bool:
+    """Whether the values are of eight bits, and the scales known."""
+    given = _named(node.target, node.args, node.kwargs)
+    scale, zero, _ = _scales(given)
+    held = given.get("dtype")
+    if not _quantizes(node.target):
+        held = given["self" if "self" in given else "input"].meta["val"].dtype
+    elif (given["quant_min"], given["quant_max"]) != (-128, 127):
+        return False
+    constant = (not isinstance(n, Node) or n.op == "get_attr" for n in (scale, zero))
+    return KEPT in node.meta and held == torch.int8 and all(constant)
+
+
+def _quantizes(operator: Any) -> bool:
+    return "quantized_decomposed.quantize" in str(operator)
+
+
+def _named(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by the names that the operator's schema has for them."""
+    parameters = operator._schema.arguments
+    named = {p.name: p.default_value for p in parameters if p.has_default_value()}
+    return {
+        **named,
+        **{p.name: a for p, a in zip(parameters, args, strict=False)},
+        **kwargs,
+    }
+
+
+def _scales(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return scale, zero point and the type of what is not quantized."""
+    scale = given.get("scales", given.get("scale", 1.0))
+    zero = given.get("zero_points", given.get("zero_point"))
+    names = ["dtype"] if "self" in given else ["out_dtype", "output_dtype"]  # a cast
+    asked = (given.get(name) for name in names)  # by default it is a number
+    held = (each for each in asked if isinstance(each, torch.dtype))
+    return scale, zero, next(held, torch.float32)
+
+
+def _quantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any:
+    given = _named(target, args, kwargs)
+    value = get_trt_tensor(ctx, given["input"], f"{name}_input")
+    shift = given["zero_point"] * given["scale"]
+    if shift:
+        value = impl.elementwise.add(
+            ctx, target, SourceIR.ATEN, f"{name}_shift", value, shift
+        )
+    scale = get_trt_tensor(ctx, torch.tensor(given["scale"]), f"{name}_scale")
+    layer = ctx.net.add_quantize(value, scale, trt.DataType.INT8)
+    set_layer_name(layer, target, name, SourceIR.ATEN)
+    return layer.get_output(0)
+
+
+def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any:
+    given = _named(target, args, kwargs)
+    value = given["self" if "self" in given else "input"]
+    shape, value = tuple(value.shape), get_trt_tensor(ctx, value, f"{name}_input")
+    scale, zero, float_dtype = _scales(given)
+    scale = torch.as_tensor(scale, dtype=torch.float32)
+    zero = torch.zeros(()) if zero is None else torch.as_tensor(zero).float()
+    grid = _grid(shape, given, scale)
+    fine = [i for i, count in enumerate(grid) if count > 1]
+    shift = zero.expand(scale.shape).reshape(grid) * scale.reshape(grid)
+    by_axis = len(fine) == 1 and grid[fine[0]] == shape[fine[0]]
+    scale = scale.reshape(() if not fine else (-1,) if by_axis else grid)
+    layer = ctx.net.add_dequantize(
+        value,
+        get_trt_tensor(ctx, scale, f"{name}_scale"),
+        dtype._from(float_dtype).to(trt.DataType),
+    )
+    if by_axis:
+        layer.axis = fine[0]
+    set_layer_name(layer, target, name, SourceIR.ATEN)
+    found = layer.get_output(0)
+    if not shift.any():
+        return found
+
+    def reshaped(to: tuple[int, ...], what: str) -> Any:
+        return impl.shuffle.reshape(
+            ctx, target, SourceIR.ATEN, f"{name}_{what}", found, to
+        )
+
+    blocks = [n // count for n, count in zip(shape, grid, strict=True)]
+    if not fine or by_axis:
+        shift = shift.reshape(() if not fine else grid)
+    else:  # a block of values has a number of its own
+        pairs = zip(grid, blocks, strict=True)
+        found = reshaped(tuple(n for pair in pairs for n in pair), "blocks")
+        shift = shift.reshape(tuple(n for count in grid for n in (count, 1)))
+    found = impl.elementwise.sub(
+        ctx, target, SourceIR.ATEN, f"{name}_shift", found, shift.to(float_dtype)
+    )
+    return found if not fine or by_axis else reshaped(shape, "whole")
+
+
+def _grid(
+    shape: tuple[int, ...], given: Mapping[str, Any], scale: torch.Tensor
+) -> tuple[int, ...]:
+    """Return how many scales there are along each dimension."""
+    if (blocks := given.get("block_size")) is not None:
+        return tuple(n // block for n, block in zip(shape, blocks, strict=True))
+    axis = given.get("axis", 0) % max(len(shape), 1)
+    along = math.prod(scale.shape)
+    return tuple(along if i == axis else 1 for i in range(len(shape)))
+
+
+_CONVERTERS: Mapping[str, Callable[..., Any]] = {
+    "quantized_decomposed.quantize_per_tensor.default": _quantize,
+    "quantized_decomposed.dequantize_per_tensor.default": _dequantize,
+    "quantized_decomposed.dequantize_per_channel.default": _dequantize,
+    "torchao.dequantize_affine.default": _dequantize,
+    "aten._to_copy.default": _dequantize,
+}
