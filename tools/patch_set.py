@@ -42,6 +42,10 @@ TESTS = {
         "tests/py/torch_tensorrt/dynamo/test_executorch_target.py",
     ],
     "mutated-buffers": ["tests/py/torch_tensorrt/dynamo/test_mutations.py"],
+    "mutable-module": [
+        "tests/py/torch_tensorrt/dynamo/test_mutations.py::test_mutable_module"
+    ],
+    "quantized-engines": ["tests/py/torch_tensorrt/executorch/test_quantized.py"],
     "tensorrt-partitioner": [
         "tests/py/torch_tensorrt/executorch/test_serialization.py",
         "tests/py/torch_tensorrt/executorch/test_partitioner.py",

@@ -158,22 +158,20 @@ def convert_guarded(
     if not settings.target_executorch:
         return convert_module(*args, **kwargs)
     if nodes := output_allocator_nodes(module):
-        raise _allocator_needed(nodes, call.arguments["name"])
+        raise _allocator_needed(nodes)
     engine = convert_module(*args, **kwargs)
     if engine.requires_output_allocator:
         nodes = [node for node in module.graph.nodes if node.op.startswith("call_")]
-        raise _allocator_needed(nodes, call.arguments["name"])
+        raise _allocator_needed(nodes)
     return engine
 
 
-def _allocator_needed(nodes: Iterable[Node], partition: str) -> RefusedError:
-    refusal = RefusedError(
+def _allocator_needed(nodes: Iterable[Node]) -> RefusedError:
+    return RefusedError(
         "target_executorch=True",
         "the converter of one of them needs an output allocator, which ExecuTorch can't give",
         nodes,
     )
-    refusal.partition = partition
-    return refusal
 
 
 def _name(target: Target) -> str:

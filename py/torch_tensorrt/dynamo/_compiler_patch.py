@@ -26,8 +26,6 @@ from torch_tensorrt.dynamo._fallback import (
     convert_once,
     decompositions,
 )
-from torch_tensorrt.dynamo._quantized import kept_quantized
-from torch_tensorrt.dynamo._refusals import converted
 
 from torchtrt_executorch.engines_built import next_engine, noted
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
@@ -50,7 +48,6 @@ def apply(module: ModuleType) -> None:
             cross, _for_executorch, like=undecorated(cross), doc=DOC
         ),
         convert_exported_program_to_serialized_trt_engine=wrapped(single, refuse),
-        post_lowering=wrapped(module.post_lowering, kept_quantized),
         get_decompositions=wrapped(module.get_decompositions, decompositions),
         compile_module=_inside_out(
             module.compile_module,
@@ -62,7 +59,6 @@ def apply(module: ModuleType) -> None:
             module.convert_module,
             as_step(_engine),
             noted,
-            converted,
             _allocator_routing.convert_guarded,
             convert_once,
         ),

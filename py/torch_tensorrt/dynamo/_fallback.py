@@ -1,8 +1,8 @@
 """What TensorRT doesn't take runs in PyTorch, and the rest still runs in TensorRT.
 
 With ``executorch_build_fallback`` a refusal (:mod:`~torch_tensorrt.dynamo._refusals`) costs what is
-refused: the nodes that it names, all of the partition if it names none, or the lowering pass or
-decomposition that it comes from. Attention is tried decomposed before it is given up. What is left is
+refused: the nodes that it names, as little of the partition as is found if it names none, or the
+lowering pass or decomposition that it comes from. Attention is tried decomposed before it is given up. What is left is
 compiled again, but for the engines that are built, until nothing is refused; one warning says all.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
 from torch_tensorrt.dynamo._graph_copies import copied_module, with_graph_of_its_own
 from torch_tensorrt.dynamo._refusals import (
@@ -28,6 +28,9 @@ from torch_tensorrt.dynamo._refusals import (
 )
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
+
+#: Operators of a partition that is left out whole if nothing tells what of it is refused.
+_SMALL = 8
 
 _VIEW = torch.ops.aten.view.default
 
@@ -46,6 +49,7 @@ class Fallback:
         self.sources: list[Any] = []
         self.engines: dict[tuple[str, ...], Any] = {}
         self._failed: set[str] = set()
+        self._halved = 0
         self._told: dict[tuple[str, bool], list[str]] = {}
 
     def go_on(self, attempt: Callable[[], Any], graph: Graph | None = None) -> Any:
@@ -78,8 +82,7 @@ class Fallback:
         """Leave out what is refused, and return it in words; nothing if nothing changes."""
         if refusal.source is not None:
             self.sources.append(refusal.source)
-            is_operator = isinstance(refusal.source, OpOverload)
-            return [str(refusal.source) if is_operator else refusal.source.__name__]
+            return [_named(refusal.source)]
         concerned = (refusal.nodes or refusal.within).values()
         attention = sorted({name for name in concerned if "_product_" in name})
         if attention and self.decomposes_attention is False:
@@ -90,11 +93,19 @@ class Fallback:
         return [] if graph is None else self._left_nodes(refusal, graph)
 
     def _left_nodes(self, refusal: RefusedError, graph: Graph) -> list[str]:
-        named = refusal.nodes.keys() & refusal.within.keys() or refusal.within.keys()
+        named = {*refusal.nodes} & {*refusal.within} or {*refusal.within}
+        # Of a partition of which no node is named the halves are tried, by leaving out what is
+        # between: most of it can be built.
+        calls = [name for name, by in refusal.within.items() if "getitem" not in by]
+        if halved := len(named) == len(refusal.within) > _SMALL and self._halved < 8:
+            self._halved += 1
+            named = {calls[len(calls) // 2]}
         operators = {operator_name(node) for node in graph.nodes if node.name in named}
         # One that fails a second time is left out wherever it stands.
-        again = operators & self._failed if len(operators) == 1 else set()
-        self._failed |= operators
+        again = (
+            operators & self._failed if len(operators) == 1 and not halved else set()
+        )
+        self._failed |= set() if halved else operators
         found = [
             node
             for node in graph.nodes
@@ -169,20 +180,19 @@ def compile_graph(compile_module: Callable[..., Any], call: BoundArguments) -> A
 def convert_once(
     convert_module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Convert a partition unless that was done before; whatever goes wrong is a refusal.
+    """Convert a partition unless that was done before; what goes wrong names the partition.
 
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``convert_module``.
     """
-    if (fallback := _fallback.get()) is None:
-        return convert_module(*args, **kwargs)
+    fallback = _fallback.get()
+    engines = {} if fallback is None else fallback.engines
     given = signature(convert_module).bind(*args, **kwargs).arguments
-    module: GraphModule = given["module"]
-    name = str(given.get("name", ""))
+    module, name = given["module"], str(given.get("name", ""))
     key = (name, *(node.name for node in module.graph.nodes))
-    if key not in fallback.engines:
-        with about(module, name, everything=True):
-            fallback.engines[key] = convert_module(*args, **kwargs)
-    return fallback.engines[key]
+    if key not in engines:
+        with about(module, name, everything=fallback is not None):
+            engines[key] = convert_module(*args, **kwargs)
+    return engines[key]
 
 
 def run_passes(
@@ -192,15 +202,11 @@ def run_passes(
 
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around its ``__call__``.
     """
-    if (fallback := _fallback.get()) is None:
-        return run(*args, **kwargs)
     manager, *rest = args
-    passes = [
-        _refusing(each, f"the lowering pass {getattr(each, '__name__', each)}", each)
-        for each in manager.passes
-        if each not in fallback.sources
-    ]
-    return run(type(manager).build_from_passlist(passes), *rest, **kwargs)
+    if is_going_on():
+        passes = _left({each: each for each in manager.passes}, "the lowering pass")
+        manager = type(manager).build_from_passlist([*passes.values()])
+    return run(manager, *rest, **kwargs)
 
 
 def decompositions(
@@ -210,13 +216,23 @@ def decompositions(
 
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``get_decompositions``.
     """
+    return _left(get(*args, **kwargs), "the decomposition of")
+
+
+def _left(functions: dict[Any, Callable[..., Any]], what: str) -> dict[Any, Any]:
+    """Return those of ``functions``, by their source, that aren't left out; they refuse, not raise."""
     if (fallback := _fallback.get()) is None:
-        return get(*args, **kwargs)
+        return functions
     return {
-        operator: _refusing(function, f"the decomposition of {operator}", operator)
-        for operator, function in get(*args, **kwargs).items()
-        if operator not in fallback.sources
+        source: _refusing(function, f"{what} {_named(source)}", source)
+        for source, function in functions.items()
+        if source not in fallback.sources
     }
+
+
+def _named(source: Any) -> str:
+    operator = isinstance(source, OpOverload)
+    return str(source) if operator else getattr(source, "__name__", str(source))
 
 
 def _refusing(function: Callable[..., Any], by: str, source: Any) -> Callable[..., Any]:

@@ -7,9 +7,8 @@ decomposition or a lowering pass that doesn't know it.
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,18 +90,6 @@ def about(partition: GraphModule, name: str, *, everything: bool) -> Iterator[No
         if refusal is error:
             raise
         raise refusal from error
-
-
-def converted(
-    convert_module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Convert a partition, and let refusals say which one it is.
-
-    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``convert_module``.
-    """
-    call = inspect.signature(convert_module).bind(*args, **kwargs).arguments
-    with about(call["module"], str(call.get("name", "")), everything=False):
-        return convert_module(*args, **kwargs)
 
 
 @contextmanager

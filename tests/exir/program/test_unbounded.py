@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from executorch.exir import to_edge
 from torch import Tensor, nn
+
+from torchtrt_executorch.runtime import load, register_kernel
 
 X = torch.tensor([3.0, -1.0, 2.0, 5.0])
 
@@ -27,7 +31,8 @@ def _(x: Tensor) -> Tensor:
 
 @torch.library.impl(library, "kept.out", "CompositeExplicitAutograd")
 def kept_out(x: Tensor, *, out: Tensor) -> Tensor:
-    return out.copy_(kept(x))
+    found = kept(x)
+    return out.resize_(found.shape).copy_(found)
 
 
 class Kept(nn.Module):
@@ -49,5 +54,27 @@ def test_the_operator_is_named_and_what_to_do() -> None:
 
 
 def test_what_it_says_helps() -> None:
-    edge = to_edge(torch.export.export(Kept(True), (X,)))
-    assert edge.to_executorch().buffer
+    model = Kept(True)
+    edge = to_edge(torch.export.export(model, (X,)))
+    buffer = edge.to_executorch().buffer
+    register_kernel("unbounded_test::kept.out", torch.ops.unbounded_test.kept.out)
+    try:
+        (found,) = load(buffer).run(X)
+    finally:
+        register_kernel("unbounded_test::kept.out", None)
+    torch.testing.assert_close(found, model(X))
+
+
+class Found(nn.Module):
+    """What PyTorch and ExecuTorch bound by themselves."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.relu().nonzero(), x[x > 0].cos()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_others_have_a_bound(dynamic: bool) -> None:
+    shapes: Any = {"x": {0: torch.export.Dim("n", min=2, max=8)}} if dynamic else None
+    program = torch.export.export(Found(), (X,), dynamic_shapes=shapes)
+    found = load(to_edge(program).to_executorch().buffer).run(X)
+    torch.testing.assert_close(tuple(found), Found()(X))

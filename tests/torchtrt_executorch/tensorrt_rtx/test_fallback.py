@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,6 +106,42 @@ def test_a_builder_that_returns_nothing(monkeypatch: Any, caplog: Any) -> None:
     torch.testing.assert_close(compiled(X), Chain()(X))
     assert engines(compiled) == []
     assert "left to PyTorch" in caplog.text
+
+
+class Long(nn.Module):
+    """Forty operators around one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(10):
+            x = (x * 2).sin()
+        x = x.erf()
+        for _ in range(10):
+            x = (x + 2).cos()
+        return x
+
+
+def test_a_builder_that_names_nothing(monkeypatch: Any) -> None:
+    """Most of the partition is built all the same, in few attempts."""
+    import tensorrt as trt
+
+    real, sizes = trt.Builder.build_serialized_network, []
+
+    def refuse(self: Any, network: Any, config: Any) -> Any:
+        names = [network.get_layer(i).name for i in range(network.num_layers)]
+        sizes.append(len(names))
+        refused = any("erf" in name for name in names)
+        return None if refused else real(self, network, config)
+
+    monkeypatch.setattr(trt.Builder, "build_serialized_network", refuse)
+    compiled = build(Long(), executorch_build_fallback=True)
+    torch.testing.assert_close(compiled(X), Long()(X))
+    outside = [
+        node
+        for node in compiled.graph.nodes
+        if node.op == "call_function" and node.target is not operator.getitem
+    ]
+    assert len(outside) < 14
+    assert len(sizes) < 12
 
 
 def test_a_lowering_pass_that_trips(caplog: Any) -> None:
