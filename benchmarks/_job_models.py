@@ -223,14 +223,13 @@ _STEPS = Dim("steps", min=1, max=LENGTH - 1)
 _PROMPT = {"input_ids": {1: _STEPS}, "cache_position": {0: _STEPS}}
 _IMAGE = _randn(1, 3, 64, 64)
 
+_AS_THEY_ARE = """
+    ResNet ConvNext MobileNetV2 RegNet ViT DINOv2 Swin SegFormer YOLOS BERT DistilBERT
+    GPT-2 Llama Gemma Phi Mistral T5 Whisper Wav2Vec2 Mamba
+"""
+
 JOBS: dict[str, Job] = {
-    **{
-        name: _architecture(name)
-        for name in (
-            "ResNet ConvNext MobileNetV2 RegNet ViT DINOv2 Swin SegFormer YOLOS BERT "
-            "DistilBERT GPT-2 Llama Gemma Phi Mistral T5 Whisper Wav2Vec2 Mamba"
-        ).split()
-    },
+    **{name: _architecture(name) for name in _AS_THEY_ARE.split()},
     "ResNet, float16": _architecture("ResNet", dtype=torch.float16),
     "ViT, bfloat16": _architecture("ViT", dtype=torch.bfloat16),
     "BERT, float16": _architecture("BERT", dtype=torch.float16),
