@@ -114,7 +114,7 @@ def test_layers_compute_what_the_operator_does(
     given = args[0]
     if name == "quantize_per_tensor":
         given = network.add_input("x", trt.float32, tuple(X.shape))
-    convert = converters._CONVERTERS[str(operator)]
+    convert = converters.CONVERTERS[str(operator)]
     ctx = ConversionContext(network)
     network.mark_output(convert(ctx, operator, (given, *args[1:]), kwargs, "node"))
     found = torch.from_numpy(arrays(network, X.numpy()))

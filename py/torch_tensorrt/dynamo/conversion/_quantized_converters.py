@@ -33,7 +33,7 @@ KEPT = "torch_tensorrt.kept_quantized"
 @functools.cache
 def register(operator: Any) -> None:
     """Register the converter of ``operator``, if there is one here, for nodes that are kept."""
-    if (converter := _CONVERTERS.get(str(operator))) is not None:
+    if (converter := CONVERTERS.get(str(operator))) is not None:
         dynamo_tensorrt_converter(
             operator,
             capability_validator=_can_convert,
@@ -147,7 +147,7 @@ def _grid(
     return tuple(along if i == axis else 1 for i in range(len(shape)))
 
 
-_CONVERTERS: Mapping[str, Callable[..., Any]] = {
+CONVERTERS: Mapping[str, Callable[..., Any]] = {
     "quantized_decomposed.quantize_per_tensor.default": _quantize,
     "quantized_decomposed.dequantize_per_tensor.default": _dequantize,
     "quantized_decomposed.dequantize_per_channel.default": _dequantize,
