@@ -66,8 +66,14 @@ TESTS = {
         "tests/exir/passes/test_written_in_place.py",
         "tests/exir/passes/test_properties.py",
     ],
-    "delegate-order": ["tests/exir/passes/test_delegate_order.py"],
-    "device-state": ["tests/exir/passes/test_state.py"],
+    "delegate-order": [
+        "tests/exir/passes/test_delegate_order.py",
+        "tests/exir/passes/test_copies.py",
+    ],
+    "device-state": [
+        "tests/exir/passes/test_state.py",
+        "tests/exir/passes/test_options.py",
+    ],
     "aoti-partitioner": ["tests/backends/aoti"],
     "cuda-operators": ["tests/backends/cuda/test_operators.py"],
     "cuda-without-gpu": ["tests/backends/cuda/test_thread_scope.py"],

@@ -6,7 +6,8 @@ Positions in a list of nodes, and nothing else of the graph: `delegate_order_pas
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from copy import copy as shallow_copy
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
@@ -56,9 +57,7 @@ class Fence:
 class Kind(IntEnum):
     """What a copy may be spared for."""
 
-    WAITED_FOR = (
-        0  # to the device, and a copy to the host has to come before its reader
-    )
+    WAITED_FOR = 0  # to the device; before its reader comes a copy to the host
     TO_DEVICE = 1
     TO_HOST = 2
 
@@ -146,7 +145,13 @@ class Sweep:
         ranks: Ranks,
         host_first: bool,
     ) -> None:
-        self.copies = copies
+        self._by_index: dict[int | None, Copy] = {
+            each.index: shallow_copy(each) for each in copies
+        }
+        self.copies = list(self._by_index.values())
+        for each in self.copies:
+            if each.source is not None:
+                each.source = self._by_index[each.source.index]
         self.waited_for = waited_for
         self.ranks = ranks
         self.host_first = host_first
@@ -155,8 +160,7 @@ class Sweep:
         self._open: dict[tuple[Device, Kind], list[tuple[int, int]]] = {}
         self._placed: dict[tuple[Device, bool], list[int]] = {}
         self._fences: dict[tuple[Device, bool], list[int]] = {}
-        self._by_index: dict[int | None, Copy] = {copy.index: copy for copy in copies}
-        for copy in copies:
+        for copy in self.copies:
             if copy.place is not None:
                 self._note(copy.device, copy.to_host, copy.place)
 
@@ -323,7 +327,7 @@ def _order(hazard: Hazard) -> tuple[int, bool, int]:
 
 
 def schedule(
-    copies: Callable[[], list[Copy]], hazards: list[Hazard], end: int
+    copies: list[Copy], hazards: list[Hazard], end: int
 ) -> tuple[list[Fence], list[Copy]]:
     """The fewest fences for all hazards, then as few to the host as can be, and the copies to move.
 
@@ -345,7 +349,7 @@ def schedule(
 
 
 def _best(
-    copies: Callable[[], list[Copy]], tries: list[list[Hazard]]
+    copies: list[Copy], tries: list[list[Hazard]]
 ) -> tuple[list[Fence], Sweep, list[Copy], list[Hazard]]:
     found = []
     for hazards in tries:
@@ -353,7 +357,7 @@ def _best(
         for ranks, host_first in product(RANKINGS, (False, True)):
             if ranks[0] != 0 and not waited_for:
                 continue  # nothing else comes of it
-            sweep = Sweep(copies(), waited_for, ranks, host_first)
+            sweep = Sweep(copies, waited_for, ranks, host_first)
             fences = sweep.run(hazards)
             found.append((fences, sweep, sweep.settle(), hazards))
             if not fences:

@@ -138,7 +138,7 @@ def missing_fences(module: GraphModule) -> int:
     nodes = list(module.graph.nodes)
     hazards = list(_hazards(module, nodes))
     aliases = Aliases(module.graph)
-    added, _ = schedule(lambda: _copies(aliases, nodes, False), hazards, _end(nodes))
+    added, _ = schedule(_copies(aliases, nodes, False), hazards, _end(nodes))
     return len(added)
 
 
@@ -192,9 +192,9 @@ def _order(module: GraphModule) -> bool:
     if not hazards:
         return False
     aliases = Aliases(module.graph)
-    added, moved = schedule(lambda: _copies(aliases, nodes, False), hazards, end)
+    added, moved = schedule(_copies(aliases, nodes, False), hazards, end)
     if added:
-        fewer, places = schedule(lambda: _copies(aliases, nodes, True), hazards, end)
+        fewer, places = schedule(_copies(aliases, nodes, True), hazards, end)
         if cost(fewer) < cost(added):
             added, moved = fewer, places
     _move(nodes, moved)

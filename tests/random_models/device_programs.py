@@ -32,27 +32,39 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Case:
-    """A program and how it is lowered.
+class Lowering:
+    """One way to lower and emit a program.
 
     Attributes:
-        steps: In order; values 0 and 1 are inputs, those behind them the buffers' old values.
-        states: For each buffer its shape and the number of its new value, or None: it isn't written.
-        returned: Numbers of the values to return.
-        devices: Of delegates, in turn.
         backends: Of delegates, in turn.
         skip_inputs, skip_outputs: Options of the pass.
         shared_stream: Another one.
     """
 
-    steps: tuple[Step, ...]
-    states: tuple[tuple[tuple[int, ...], int | None], ...]
-    returned: tuple[int, ...]
-    devices: tuple[str, ...]
     backends: tuple[str, ...]
     skip_inputs: bool
     skip_outputs: bool
     shared_stream: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program and how it is lowered.
+
+    Attributes:
+        steps: In order; values 0 and 1 are inputs, those behind them the buffers' old values.
+        states: For each buffer its shape, the number of its new value, or None: it isn't written, and
+            whether it is written as soon as that is there, and else at the end.
+        returned: Numbers of the values to return.
+        devices: Of delegates, in turn.
+        lowerings: Each a program of its own.
+    """
+
+    steps: tuple[Step, ...]
+    states: tuple[tuple[tuple[int, ...], int | None, bool], ...]
+    returned: tuple[int, ...]
+    devices: tuple[str, ...]
+    lowerings: tuple[Lowering, ...]
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)
@@ -63,7 +75,7 @@ class Program(nn.Module):
     def __init__(self, case: Case) -> None:
         super().__init__()
         self.case = case
-        for index, (shape, _) in enumerate(case.states):
+        for index, (shape, *_) in enumerate(case.states):
             self.register_buffer(f"state{index}", torch.randn(16).view(shape))
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -72,8 +84,13 @@ class Program(nn.Module):
         for step in self.case.steps:
             first, second = (values[each] for each in step.operands)
             values.append(_apply(step, first, second))
-        for buffer, (shape, new) in zip(buffers, self.case.states, strict=True):
-            if new is not None:
+            for buffer, (shape, new, early) in zip(
+                buffers, self.case.states, strict=True
+            ):
+                if early and new == len(values) - 1:
+                    buffer.copy_(values[new].view(shape))
+        for buffer, (shape, new, early) in zip(buffers, self.case.states, strict=True):
+            if new is not None and not (early and new > 1):
                 buffer.copy_(values[new].view(shape))
         return tuple(values[each] for each in self.case.returned)
 
@@ -99,6 +116,17 @@ def _apply(step: Step, first: Tensor, second: Tensor) -> Tensor:
     return torch.sigmoid(first)
 
 
+#: How many ways a program is lowered: that takes less time than to export it.
+EACH = 7
+LOWERINGS = st.builds(
+    Lowering,
+    st.lists(st.sampled_from(BACKENDS), min_size=1, max_size=3).map(tuple),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([False, False, True]),
+)
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     count = draw(st.integers(1, 3))
@@ -120,11 +148,8 @@ def cases(draw: st.DrawFn) -> Case:
     new = st.one_of(made, made, made, st.integers(0, 1), st.none())
     return Case(
         tuple(steps),
-        tuple((shape, draw(new)) for shape in shapes),
+        tuple((shape, draw(new), draw(st.booleans())) for shape in shapes),
         tuple(draw(st.lists(made, min_size=1, max_size=3))),
         draw(st.sampled_from([("cuda:0",), ("cuda:0",), ("cuda:0", "cuda:1")])),
-        tuple(draw(st.lists(st.sampled_from(BACKENDS), min_size=1, max_size=3))),
-        draw(st.booleans()),
-        draw(st.booleans()),
-        draw(st.sampled_from([False, False, True])),
+        tuple(draw(st.lists(LOWERINGS, min_size=EACH, max_size=EACH, unique=True))),
     )
