@@ -97,6 +97,7 @@ TURNS = (
     Turn(lane="2.13", tests=BUILDER),
     Turn(python="3.12"),
     Turn(target="test-cpp", needed=True),
+    Turn(lane="2.14-executorch-1.5", tests=RELEASE, needed=True),
 )
 #: Not seen yet.
 UNSEEN = (
@@ -104,7 +105,7 @@ UNSEEN = (
     Turn(python="3.13"),
     *(
         Turn(lane=lane, tests=RELEASE, needed=True)
-        for lane in ("2.14-executorch-1.5", "2.14", "2.14-rtx", "2.12")
+        for lane in ("2.14", "2.14-rtx", "2.12")
     ),
 )
 
