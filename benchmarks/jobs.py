@@ -1,4 +1,4 @@
-"""Forty jobs of users, by TensorRT before XNNPACK: engines, delegates, host calls, copies, bytes and time.
+"""Jobs of users, by TensorRT before XNNPACK: engines, delegates, host calls, copies, bytes and time.
 
     python -m benchmarks jobs [--name JOB ...] [--seconds N] [--out FILE]
 
@@ -55,7 +55,7 @@ def main(options: list[str] | None = None) -> None:
         table.add_row(row["job"], *values)
         if "error" in row:
             table.add_row("", row["error"])
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 def _apart(name: str, seconds: int) -> dict[str, Any]:
