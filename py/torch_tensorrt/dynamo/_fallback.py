@@ -9,8 +9,7 @@ compiled again, but for the engines that are built, until nothing is refused; on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from inspect import BoundArguments, signature
 from typing import Any
@@ -53,7 +52,7 @@ class Fallback:
         self._told: dict[tuple[str, bool], list[str]] = {}
 
     def go_on(self, attempt: Callable[[], Any], graph: Graph | None = None) -> Any:
-        """Return ``attempt()``, tried until nothing is refused that could be left out.
+        """Return ``attempt()``, tried until nothing is refused that could be left out; warn of what was.
 
         Args:
             attempt: Leaves ``graph`` as it is.
@@ -62,10 +61,12 @@ class Fallback:
         Raises:
             RefusedError: It names nothing that could be, or isn't already.
         """
-        with _in_force(self):
+        token = _fallback.set(self)
+        try:
             while True:
                 try:
-                    return attempt()
+                    compiled = attempt()
+                    break
                 except RefusedError as refusal:
                     left = self._left_out(refusal, graph)
                     if not left:
@@ -77,6 +78,14 @@ class Fallback:
                     why = f"{refusal.by}: {refusal.reason}", graph is None
                     told = self._told.setdefault(why, [])
                     told += [what for what in left if what not in told]
+        finally:
+            _fallback.reset(token)
+        if _fallback.get() is None and self._told:
+            logger.warning(
+                "executorch_build_fallback: left to PyTorch, or out: %s",
+                "; ".join(f"{', '.join(w)} ({k[0]})" for k, w in self._told.items()),
+            )
+        return compiled
 
     def _left_out(self, refusal: RefusedError, graph: Graph | None) -> list[str]:
         """Leave out what is refused, and return it in words; nothing if nothing changes."""
@@ -117,25 +126,8 @@ class Fallback:
             node.meta[IN_PYTORCH] = f"{refusal.by} refuses it: {refusal.reason}"
         return sorted({operator_name(node) for node in found})
 
-    def report(self) -> None:
-        """Say all of it in one warning."""
-        if self._told:
-            logger.warning(
-                "executorch_build_fallback: left to PyTorch, or out: %s",
-                "; ".join(f"{', '.join(w)} ({k[0]})" for k, w in self._told.items()),
-            )
-
 
 _fallback: ContextVar[Fallback | None] = ContextVar("_fallback", default=None)
-
-
-@contextmanager
-def _in_force(fallback: Fallback) -> Iterator[None]:
-    token = _fallback.set(fallback)
-    try:
-        yield
-    finally:
-        _fallback.reset(token)
 
 
 def is_going_on() -> bool:
@@ -157,24 +149,18 @@ def compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
                 view.target = torch.ops.aten.reshape.default
         return compile(*call.args, **call.kwargs)
 
-    compiled = fallback.go_on(attempt)
-    fallback.report()
-    return compiled
+    return fallback.go_on(attempt)
 
 
 def compile_graph(compile_module: Callable[..., Any], call: BoundArguments) -> Any:
     """Compile a graph without what can't be built; it is left as it is, but for marks on nodes."""
-    module, outer = call.arguments["gm"], _fallback.get()
-    fallback = outer or Fallback()
+    module, fallback = call.arguments["gm"], _fallback.get() or Fallback()
 
     def attempt() -> Any:
         call.arguments["gm"] = copied_module(module)
         return compile_module(*call.args, **call.kwargs)
 
-    compiled = fallback.go_on(attempt, module.graph)
-    if outer is None:
-        fallback.report()
-    return compiled
+    return fallback.go_on(attempt, module.graph)
 
 
 def convert_once(
