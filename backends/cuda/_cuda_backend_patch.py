@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -20,7 +21,7 @@ from executorch.backends.cuda._gpu_properties import (
 )
 
 from torchtrt_executorch import cuda_payload, stand_ins
-from torchtrt_executorch.cache.libraries import kept_library
+from torchtrt_executorch.cache.libraries import in_memory, kept_library
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.builder import installed_builder
 from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpus, is_set
@@ -64,23 +65,25 @@ def apply(module: ModuleType) -> None:
         gpu = described_gpu(compile_specs)
 
         def build() -> Any:
-            if gpu is None:
-                return preprocess(cls, edge_program, compile_specs, *collector)
-            with described_device(gpu, _toolchain.find(DRIVER.build)):
-                return preprocess(cls, edge_program, compile_specs, *collector)
+            own = [type(each)() for each in collector]  # what is kept is one delegate's
+            with contextlib.ExitStack() as scope:
+                if gpu is not None:
+                    found = _toolchain.find(DRIVER.build)
+                    scope.enter_context(described_device(gpu, found))
+                result = preprocess(cls, edge_program, compile_specs, *own)
+            for each in own:
+                each.finish()
+            return result
 
         described = gpu is not None and not present.cuda_device()
         partition = on_host(edge_program) if described else None
-        if collector:  # it holds the weights, and no file of ours does
-            result = build()
-        else:
-            result = kept_library(edge_program, compile_specs, gpu, build)
+        result = kept_library(edge_program, compile_specs, gpu, build)
         if partition is not None:
-            store = result.data_store_output
-            for each in collector:
-                store = each._store.get_named_data_store_output()
-            digest = _digest(result.processed_bytes, store, compile_specs)
+            digest = _digest(result, compile_specs)
             stand_ins.keep(digest, partition, share_weights=True)
+        for each in collector:
+            each._merge_aoti_data(result.data_store_output, None, True)
+            each._results.append(result)
         return result
 
     setattr(backend, name, classmethod(preprocess_described))
@@ -102,21 +105,19 @@ def import_without_triton(upstream_name: str) -> None:
         sys.modules[holder.__name__] = holder
 
 
-def _digest(payload: bytes, store: Any, compile_specs: Any) -> str:
+def _digest(result: Any, compile_specs: Any) -> str:
     """What the runtime looks for: the data that the payload names, each once."""
     method = next(
         (each.value.decode() for each in compile_specs if each.key == "method_name"),
         "forward",
     )
+    store = result.data_store_output
     entries = dict(store.pte_data)
     for external in store.external_data.values():
         entries.update(external)
-    buffers = (
-        store.buffers[entries[key].buffer_index]
-        for key in cuda_payload.read(payload, method).keys
-    )
+    keys = cuda_payload.read(result.processed_bytes, method).keys
     return stand_ins.digest(
-        *(each.to_bytes() if hasattr(each, "to_bytes") else each for each in buffers)
+        *(in_memory(store.buffers[entries[key].buffer_index]) for key in keys)
     )
 
 

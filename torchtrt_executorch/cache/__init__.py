@@ -194,12 +194,13 @@ def _store() -> Store | None:
     if chosen == "0":
         return None
     try:
-        return Store(Path(chosen) if chosen else folder() / "built", _size())
+        return Store(Path(chosen) if chosen else folder() / "built", limit())
     except FileNotFoundError:
         return None
 
 
-def _size() -> int:
+def limit() -> int:
+    """Return how many bytes the entries may take."""
     text = os.environ.get(SIZE, "")
     match = re.fullmatch(r"(\d+)([KMG]iB)?", text, re.ASCII)
     if match is None:

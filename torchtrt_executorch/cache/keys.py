@@ -214,9 +214,15 @@ def builders() -> dict[str, Any]:
             for name, value in os.environ.items()
             if name.startswith(_VARIABLES) and not _NO_MATTER.match(name)
         },
-        "inductor": str(torch._inductor.config.save_config_portable()),
+        "inductor": str(_inductor()),
         "gpu": gpu(),
     }
+
+
+def _inductor() -> dict[str, Any]:
+    """Return its options but for one, where it leaves what it last compiled for."""
+    options: dict[str, Any] = torch._inductor.config.save_config_portable()
+    return {k: v for k, v in options.items() if k != "aot_inductor.metadata"}
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.backend.backend_details import PreprocessResult
 from torch.export import ExportedProgram
 
-from torchtrt_executorch.cache import kept
+from torchtrt_executorch.cache import kept, limit
 from torchtrt_executorch.cache.keys import key
 
 
@@ -43,6 +43,8 @@ def _parts_of(result: PreprocessResult) -> tuple[Any, list[bytes]] | None:
     store = result.data_store_output
     if store is None or result.debug_handle_map or result._delegate_info_meta:
         return None
+    if sum(map(len, store.buffers)) > limit():
+        return None  # nor read into memory
     files = {None: store.pte_data, **store.external_data}
     entries = [
         [file, name, entry.buffer_index, entry.alignment]
@@ -55,7 +57,12 @@ def _parts_of(result: PreprocessResult) -> tuple[Any, list[bytes]] | None:
         for entry in named.values()
     ):
         return None
-    return entries, [result.processed_bytes, *store.buffers]
+    return entries, [result.processed_bytes, *map(in_memory, store.buffers)]
+
+
+def in_memory(data: Any) -> Any:
+    """Return the bytes of named data, which executorch 1.5 keeps in files."""
+    return data.to_bytes() if hasattr(data, "to_bytes") else data
 
 
 def _from_parts(entries: Any, parts: list[bytes]) -> PreprocessResult:

@@ -214,7 +214,7 @@ def test_the_partitioners_behind_get_it() -> None:
         if each.name == "aten.convolution.default"
     )
     assert transposed.backend == "XnnpackBackend"
-    assert "no kernel for it in torch.float32" in transposed.reason
+    assert "no kernel for it" in transposed.reason
 
 
 def test_operators_that_differ_in_nothing_are_tried_once(monkeypatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from packaging.version import Version
 from torch import nn
 from torch.export import export
 
-from torchtrt_executorch import cuda_payload, runtime
+from torchtrt_executorch import cache, cuda_payload, runtime
 
 from .conftest import delegates, needs_compilers
 
@@ -43,35 +45,53 @@ class Other(Shared):
         return torch.tanh(self.linear(x) * self.column)
 
 
-def test_two_methods_have_each_weight_once() -> None:
+MODULES = {"forward": Shared().eval(), "other": Other().eval()}
+X = torch.randn(4, 16)
+
+
+def lowered() -> Any:
+    """Two methods that have a CUDA delegate each."""
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 
-    modules = {"forward": Shared().eval(), "other": Other().eval()}
-    x = torch.randn(4, 16)
     named = {
         name: [CudaPartitioner([CudaBackend.generate_method_name_compile_spec(name)])]
-        for name in modules
+        for name in MODULES
     }
     with torch.no_grad():
-        edge = to_edge_transform_and_lower(
-            {name: export(module, (x,)) for name, module in modules.items()},
+        return to_edge_transform_and_lower(
+            {name: export(module, (X,)) for name, module in MODULES.items()},
             partitioner=named,
         )
+
+
+def files(edge: Any) -> list[bytes]:
+    built = edge.to_executorch()
+    return [bytes(each) for each in (built.buffer, *built._tensor_data.values())]
+
+
+def test_two_methods_have_each_weight_once_also_from_the_cache(
+    tmp_path: Path, monkeypatch, caplog
+) -> None:
+    monkeypatch.setenv(cache.SWITCH, str(tmp_path))
+    edge = lowered()
     payloads = [
         cuda_payload.read(each.module.processed_bytes)
-        for name in modules
+        for name in MODULES
         for each in delegates(edge, name)
     ]
     first, second = ({each.key for each in one.weights} for one in payloads)
     assert first == second and len(first) == 3
     assert all(each.on_gpu for one in payloads for each in one.weights)
-    built = edge.to_executorch()
-    data = [bytes(weights) for weights in built._tensor_data.values()]
-    weight = modules["forward"].linear.weight.detach().numpy().tobytes()
+    program, *data = files(edge)
+    weight = MODULES["forward"].linear.weight.detach().numpy().tobytes()
     assert sum(file.count(weight) for file in data) == 1
-    program = runtime.load(bytes(built.buffer), data)
-    for name, module in modules.items():
-        (result,) = program.method(name)(x)
-        torch.testing.assert_close(result, module(x))
-    assert len(program.stats().stand_ins) == 2
+    with caplog.at_level("INFO", logger="torchtrt_executorch.progress"):
+        assert files(lowered()) == [program, *data]
+    taken = [each for each in caplog.messages if "taken from" in each]
+    assert len(taken) == len(MODULES)
+    loaded = runtime.load(program, data)
+    for name, module in MODULES.items():
+        (result,) = loaded.method(name)(X)
+        torch.testing.assert_close(result, module(X))
+    assert len(loaded.stats().stand_ins) == 2
