@@ -40,6 +40,7 @@ force and with it left out.
 | partly | some of it is |
 | aside | upstream has it, and the patch steps aside |
 | ours | it amends nothing of upstream's |
+| ? | nobody has asked there yet |
 | - | not for this release |
 
 """
@@ -86,7 +87,7 @@ def verdict(patch: Patch) -> str:
         return "-"
     with_it = kept(patch.name)
     if not with_it:
-        return "ours"
+        return "?" if patch.modules else "ours"
     if broken := {name: error for name, error in with_it.items() if error}:
         print(f"  {patch.name} is in force, and doesn't keep {broken}", flush=True)
         return "broken"
@@ -136,7 +137,7 @@ def main() -> int:
     different = {
         name: [table.get(here, {}).get(name), now]
         for name, now in column.items()
-        if table.get(here, {}).get(name) != now
+        if table.get(here, {}).get(name, "?") not in ("?", now)
     }
     table[here] = column
     print(page(table))

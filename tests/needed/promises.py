@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-#: By patch, what it promises. Not here: ``host-staging``, which amends nothing, and
-#: ``one-aoti-library-per-method``, for executorch 1.3 alone (tests/backends/aoti/test_one_library.py).
+#: By patch, what it promises. Not here: ``host-staging``, which amends nothing,
+#: ``one-aoti-library-per-method``, for executorch 1.3 alone (tests/backends/aoti/test_one_library.py), and
+#: ``quantized-engines`` (tests/py/torch_tensorrt/executorch/test_quantized.py).
 PROMISES: dict[str, list[Callable[[], None]]] = {}
 
 
@@ -58,7 +59,7 @@ class Counting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("count", torch.zeros(2, 4))
+        self.register_buffer("count", torch.zeros(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.count.add_(1)
@@ -228,6 +229,21 @@ def inputs_that_are_written_are_written() -> None:
     ours, theirs = X.clone(), X.clone()
     assert torch.equal(emulated(Function(write), X.clone())(ours), write(theirs))
     assert torch.equal(ours, theirs)
+
+
+@of("mutable-module")
+def state_outlives_an_engine() -> None:
+    import torch_tensorrt
+
+    from torchtrt_executorch import emulated_engines
+
+    eager = Counting().eval()
+    with emulated_engines():
+        ours = torch_tensorrt.MutableTorchTensorRTModule(
+            Counting().eval(), min_block_size=1
+        )
+        for x in (X, torch.cat([X, X]), X):  # compiled anew for another shape
+            assert torch.equal(ours(x), eager(x))
 
 
 @of("tensorrt-partitioner")

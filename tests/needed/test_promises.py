@@ -6,8 +6,8 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 
 from ..loading import ROOT, load_file
 
-#: What amends nothing, and what is for executorch 1.3 alone, with tests of its own.
-WITHOUT = {"host-staging", "one-aoti-library-per-method"}
+#: What amends nothing, and what has tests of its own.
+WITHOUT = {"host-staging", "one-aoti-library-per-method", "quantized-engines"}
 
 
 def test_every_patch_is_there() -> None:
