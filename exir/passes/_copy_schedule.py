@@ -204,7 +204,7 @@ class Sweep:
         """Whether something that is placed orders the two."""
         return self._served(hazard) is not None
 
-    def settle(self) -> list[Copy]:
+    def leave_others(self) -> list[Copy]:
         """Leaves the rest where they are; returns the copies that have a new place, in order."""
         for copy in self.copies:
             if copy.place is None:
@@ -359,7 +359,7 @@ def _best(
                 continue  # nothing else comes of it
             sweep = Sweep(copies, waited_for, ranks, host_first)
             fences = sweep.run(hazards)
-            found.append((fences, sweep, sweep.settle(), hazards))
+            found.append((fences, sweep, sweep.leave_others(), hazards))
             if not fences:
                 break
     return min(found, key=lambda each: cost(each[0]))

@@ -40,12 +40,12 @@ class Copies:
         """Points a node's arguments at its own side, and notes where its result is."""
         placement = self.placement
         if placement.is_view(node):
-            placement.settle_view(node)
+            placement.assign_view(node)
             self._take_view(node)
             return
         written = written_args(node)
         self._read(node)
-        placement.settle(node)
+        placement.assign(node)
         if node in placement.writes_back:
             return
         # A `memory.alloc` is for the one operator that writes there.
@@ -65,7 +65,7 @@ class Copies:
         def place(value: Node) -> Node:
             if value not in self.places:
                 return value
-            here = self.placement.side(reader, self.placement.is_kept(value))
+            here = self.placement.reads_on(reader, self.placement.is_kept(value))
             return self._at(value, here or self.placement.home[value], reader)
 
         args, kwargs = map_arg(reader.args, place), map_arg(reader.kwargs, place)
@@ -88,7 +88,7 @@ class Copies:
         if node.target is memory.view or home == HOST:
             self.places[node][home] = node
         elif any(
-            placement.side(user, kept=True) not in (home, None)
+            placement.reads_on(user, kept=True) not in (home, None)
             for user in node.users
             if not placement.is_view(user)
         ):

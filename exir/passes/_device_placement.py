@@ -1,4 +1,4 @@
-"""Where the values of a graph live, and on which side each reader reads them.
+"""Where the values of a graph live, and on which device each reader reads them.
 
 Decides, node by node in the graph's order, and changes nothing; `_device_copies` acts on it.
 """
@@ -77,13 +77,13 @@ class Placement:
             for node in self.writes_back
             for arg in node.all_input_nodes
         }
-        used = {self.side(node) for node in nodes if is_delegate(node)}
+        used = {self.reads_on(node) for node in nodes if is_delegate(node)}
         self.devices = sorted(
             (each for each in used if each and each != HOST),
             key=lambda each: (each[0].value, each[1]),
         )
 
-    def side(self, reader: Node, kept: bool = False) -> Device | None:
+    def reads_on(self, reader: Node, kept: bool = False) -> Device | None:
         """The device on which a node reads an argument; None: wherever that lives.
 
         The caller may rebind an output's memory, and keep it: what is ``kept`` can't be given away,
@@ -105,13 +105,13 @@ class Placement:
     def readers(
         self, value: Node, home: Device, kept: bool = False
     ) -> Iterator[tuple[Node, Device | None]]:
-        """Those that read a value that lives on ``home``, or a view of it, each with its side."""
+        """Those that read a value that lives on ``home``, or a view of it, each with the device it reads on."""
         for user, read in self.aliases.readers(value, self._as_on_host(home)):
-            yield user, self.side(
+            yield user, self.reads_on(
                 user, kept or self.is_kept(value) or read is not value
             )
 
-    def sides(
+    def reading_devices(
         self,
         value: Node,
         home: Device,
@@ -132,12 +132,12 @@ class Placement:
         home = self.home.get(inputs[0], HOST) if inputs else HOST
         return self.aliases.is_view(node, self._as_on_host(home))
 
-    def settle(self, node: Node) -> None:
+    def assign(self, node: Node) -> None:
         """Decides where the result of a node that is no view lives, after all before it."""
         spec = tensor_spec(node)
         home = HOST
         if is_delegate(node):
-            home = self.side(node) or HOST
+            home = self.reads_on(node) or HOST
         elif is_getitem(node):
             home = self.home[node.all_input_nodes[0]]
         elif spec is not None and (
@@ -156,7 +156,7 @@ class Placement:
             for each in tensor_specs(node):
                 self.labels[each] = self.home[node]
 
-    def settle_view(self, node: Node) -> None:
+    def assign_view(self, node: Node) -> None:
         """The same for a view: it lives where what it shows does."""
         base = node.all_input_nodes[0]
         root, size = self.views.get(base, (base, None))
@@ -183,17 +183,17 @@ class Placement:
         if not skips or spec.const or node in self.aliases.writers:
             return HOST
         readers = sorted(filter(is_delegate, node.users), key=self.order.__getitem__)
-        sides = (self.side(reader) for reader in readers)
-        return next((side for side in sides if side and side != HOST), HOST)
+        devices = (self.reads_on(reader) for reader in readers)
+        return next((side for side in devices if side and side != HOST), HOST)
 
     def _as_on_host(self, home: Device) -> bool:
         return home == HOST or not self.moves
 
     def _label_in_host_memory(self, node: Node, spec: TensorSpec) -> Device:
         """The one device whose delegates make or read a value that is nobody else's."""
-        sides = {side for _, side in self.readers(node, HOST) if side}
+        devices = {side for _, side in self.readers(node, HOST) if side}
         if node.op == "placeholder" and self.caller is not None:
-            sides.add(self.caller)
+            devices.add(self.caller)
         if self.home[node] != HOST:
-            sides.add(self.home[node])
-        return sides.pop() if len(sides) == 1 and not spec.const else HOST
+            devices.add(self.home[node])
+        return devices.pop() if len(devices) == 1 and not spec.const else HOST

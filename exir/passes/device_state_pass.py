@@ -170,7 +170,7 @@ class _State:
 def _made_on(placement: Placement, root: Node) -> Device:
     """The device on which a value is made."""
     made_by = producer(root)
-    return (placement.side(made_by) or HOST) if is_delegate(made_by) else HOST
+    return (placement.reads_on(made_by) or HOST) if is_delegate(made_by) else HOST
 
 
 def _choose(placement: Placement, group: list[_State]) -> None:
@@ -194,10 +194,10 @@ def _choose(placement: Placement, group: list[_State]) -> None:
             state.reason = "a device would save no copies"
 
 
-def _copies(home: Device, sides: Iterable[Device | None]) -> int:
-    """How often a value that lives on one side is copied for its readers on all of them."""
-    devices = {side for side in sides if side and side not in (HOST, home)}
-    to_host = home != HOST and (HOST in sides or bool(devices))
+def _copies(home: Device, read_on: Iterable[Device | None]) -> int:
+    """How often a value that lives on one device, or the host, is copied for its readers on all."""
+    devices = {each for each in read_on if each and each not in (HOST, home)}
+    to_host = home != HOST and (HOST in read_on or bool(devices))
     return to_host + len(devices)
 
 
@@ -205,8 +205,8 @@ def _new(placement: Placement, group: list[_State], homes: set[Device]) -> int:
     """Copies of a new value, if the buffers that it is written to live in these places."""
     root, made_on = group[0].root, group[0].made_on
     writes = {each.write for each in group}
-    sides = placement.sides(root, made_on, writes, kept=homes != {HOST})
-    return _copies(made_on, sides | homes)
+    read_on = placement.reading_devices(root, made_on, writes, kept=homes != {HOST})
+    return _copies(made_on, read_on | homes)
 
 
 def _old(placement: Placement, state: _State, home: Device) -> int:
@@ -215,7 +215,9 @@ def _old(placement: Placement, state: _State, home: Device) -> int:
     while pending:
         value = pending.pop()
         kept = home != HOST
-        cost += _copies(home, placement.sides(value, home, {state.write}, kept))
+        cost += _copies(
+            home, placement.reading_devices(value, home, {state.write}, kept)
+        )
         if home == HOST:
             readers = placement.aliases.readers(value, on_host=True)
             pending += {user for user, _ in readers if operator_name(user) in _VIEWS}

@@ -147,9 +147,9 @@ def _label(placement: Placement) -> None:
     """Settles everything in host memory."""
     for node in placement.order:
         if placement.is_view(node):
-            placement.settle_view(node)
+            placement.assign_view(node)
         else:
-            placement.settle(node)
+            placement.assign(node)
 
 
 def _update_output(output: Node) -> None:
