@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from executorch.backends.cuda import _toolchain
+from executorch.backends.cuda import _cross_compiler, _toolchain
 from executorch.backends.cuda._described_device import (
     described_device,
 )
@@ -20,12 +20,19 @@ from executorch.backends.cuda._gpu_properties import (
     common_properties,
 )
 
-from torchtrt_executorch import cuda_payload, stand_ins
+from torchtrt_executorch import cache, cuda_payload, stand_ins
 from torchtrt_executorch.cache.libraries import in_memory, kept_library
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.builder import installed_builder
-from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpus, is_set
+from torchtrt_executorch.host.described_gpu import (
+    ON_ARM_ALONE,
+    DescribedGpu,
+    described_gpus,
+    is_set,
+    own_platform,
+)
 from torchtrt_executorch.host.stub_libraries import StubLibraries, StubLibrary
+from torchtrt_executorch.overlay import warn
 from torchtrt_executorch.overlay.upstream import locate
 from torchtrt_executorch.stand_ins.on_host import on_host
 
@@ -68,7 +75,7 @@ def apply(module: ModuleType) -> None:
             own = [type(each)() for each in collector]  # what is kept is one delegate's
             with contextlib.ExitStack() as scope:
                 if gpu is not None:
-                    found = _toolchain.find(DRIVER.build)
+                    found = _toolchain.find(DRIVER.build, _cross(gpu))
                     scope.enter_context(described_device(gpu, found))
                 result = preprocess(cls, edge_program, compile_specs, *own)
             for each in own:
@@ -87,6 +94,19 @@ def apply(module: ModuleType) -> None:
         return result
 
     setattr(backend, name, classmethod(preprocess_described))
+
+
+def _cross(gpu: GpuProperties) -> _cross_compiler.CrossCompiler | None:
+    """What compiles for the machine of ``gpu``, if it isn't one like this."""
+    if gpu.platform != own_platform():
+        return _cross_compiler.find(gpu.platform, lambda: cache.folder() / "cross")
+    if gpu.capability in ON_ARM_ALONE and not gpu.platform.endswith("aarch64"):
+        name = f"sm_{gpu.major}{gpu.minor}"
+        warn(
+            f"{name} is in machines with Arm processors alone, and its CUDA delegates are compiled "
+            f"for {gpu.platform} here: name the machine as well, as in linux-aarch64:{name}:16GiB"
+        )
+    return None
 
 
 def import_without_triton(upstream_name: str) -> None:

@@ -101,6 +101,8 @@ _REQUIRED = {
 
 #: Environment variables that compilers set for themselves, by what they were told.
 _LEFT_BEHIND = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+#: Else machine code has the paths of this machine's files in it, and differs from folder to folder.
+_NO_LINES = "TRITON_DISABLE_LINE_INFO"
 
 
 @contextlib.contextmanager
@@ -113,7 +115,7 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         NotImplementedError: The installed PyTorch or Triton lacks something that has to be answered.
     """
     _fill_pattern_tables()
-    environment = {name: os.environ.get(name) for name in _LEFT_BEHIND}
+    environment = {name: os.environ.get(name) for name in (*_LEFT_BEHIND, _NO_LINES)}
     answers = {
         **_PATTERN_TABLES,
         **_torch_cuda(gpu),
@@ -123,10 +125,11 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         **toolchain.answers(),
         **_unmeasured_kernels.answers(gpu),
         **_host_weights.answers(),
-        **_options.answers(),
+        **_options.answers(cross=toolchain.cross is not None),
         **_constant_folding.answers(),
         **_fat_binaries.answers(gpu, toolchain),
     }
+    os.environ[_NO_LINES] = "1"
     try:
         with (
             answering(answers, required=_REQUIRED),

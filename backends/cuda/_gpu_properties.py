@@ -18,8 +18,9 @@ class GpuProperties:
     """The attributes of ``torch.cuda.get_device_properties``, those that compilers read.
 
     Sizes are in bytes, registers in 32-bit words, clocks in kHz, ``memory_bus_width`` in bits.
-    Three are not among them: a multiprocessor's multiply-adds in a cycle, in float32 and, on its
-    tensor cores, in float16; and ``others``, capabilities beside this one to have code for.
+    Four are not among them: a multiprocessor's multiply-adds in a cycle, in float32 and, on its
+    tensor cores, in float16; ``others``, capabilities beside this one to have code for; and
+    ``platform``, operating system and processor of the machine, as ``linux-aarch64``.
     """
 
     major: int
@@ -42,6 +43,7 @@ class GpuProperties:
     warp_size: int = 32
     gcnArchName: str = ""
     others: tuple[tuple[int, int], ...] = ()
+    platform: str = ""
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -49,10 +51,12 @@ class GpuProperties:
 
     @property
     def key(self) -> str:
-        """A name for all that differs in what is compiled: ``sm_80-sm_90-163KiB``."""
+        """A name for all that differs in what is compiled: ``linux-x86_64-sm_80-sm_90-163KiB``."""
         each = (self.capability, *self.others)
         names = [f"sm_{major}{minor}" for major, minor in each]
-        return "-".join([*names, f"{self.shared_memory_per_block_optin // _KIB}KiB"])
+        return "-".join(
+            [self.platform, *names, f"{self.shared_memory_per_block_optin // _KIB}KiB"]
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +129,8 @@ class Gpu(Protocol):
     def name(self) -> str: ...
     @property
     def total_memory(self) -> int: ...
+    @property
+    def platform(self) -> str: ...
 
 
 def properties(gpu: Gpu) -> GpuProperties:
@@ -145,6 +151,7 @@ def properties(gpu: Gpu) -> GpuProperties:
         major=gpu.major,
         minor=gpu.minor,
         name=gpu.name,
+        platform=gpu.platform,
         total_memory=gpu.total_memory,
         multi_processor_count=usual.multi_processors,
         max_threads_per_multi_processor=usual.threads,

@@ -19,17 +19,32 @@ _OPTIONS = {
     "compile_threads": 1,
     # The processor that runs it is another.
     "cpp.march": "",
+    # They would name this machine's files, in which nothing else differs from another's.
+    "aot_inductor.enable_line_tables": False,
     # Machine code for the described GPU.
     "aot_inductor.emit_multi_arch_kernel": False,
 }
 
 
-def answers() -> dict[str, Callable[..., Any]]:
-    """What has Inductor compile with these options over its caller's, within a scope."""
+#: What goes for another machine than this.
+_CROSS_OPTIONS = {
+    "aot_inductor.cross_target_platform": None,  # the compiler itself knows what it's for
+    "aot_inductor.precompile_headers": False,
+}
+
+
+def answers(cross: bool = False) -> dict[str, Callable[..., Any]]:
+    """What has Inductor compile with these options over its caller's, within a scope.
+
+    Args:
+        cross: Whether it is for another operating system or processor.
+    """
     from torch._inductor import aot_compile, config
+    from torch._inductor.cpu_vec_isa import invalid_vec_isa
 
     known = config.get_config_copy()
-    ours = {name: value for name, value in _OPTIONS.items() if name in known}
+    options_for_all = {**_OPTIONS, **(_CROSS_OPTIONS if cross else {})}
+    ours = {name: value for name, value in options_for_all.items() if name in known}
 
     def compile_with_options(
         *args: Any, options: Mapping[str, Any] | None = None, **kwargs: Any
@@ -41,4 +56,8 @@ def answers() -> dict[str, Callable[..., Any]]:
             wanted["max_autotune_gemm"] = True
         return aot_compile(*args, options=wanted, **kwargs)
 
-    return {"torch._inductor:aot_compile": compile_with_options}
+    return {
+        "torch._inductor:aot_compile": compile_with_options,
+        # Nor has it this one's vectors.
+        "torch._inductor.cpu_vec_isa:pick_vec_isa": lambda: invalid_vec_isa,
+    }

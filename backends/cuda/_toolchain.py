@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from executorch.backends.cuda._cross_compiler import CrossCompiler
 
 PIP = 'pip install "torchtrt-executorch[cuda]"'
+
+
+#: An error of a library names the file that it's from; with a path the library would be another one in
+#: each folder. The linker's ``-s`` takes such names out of the table of symbols.
+_NO_PATHS = ("Wno-builtin-macro-redefined", "D__FILE__='\"model.cpp\"'")
 
 
 class ToolchainError(RuntimeError):
@@ -31,13 +37,16 @@ class Toolchain:
     Attributes:
         home: The folder whose ``include`` has ``cuda.h``, and whose ``bin`` may have ``fatbinary``.
         stubs: The folder of link stubs.
+        cross: The C++ compiler, if it isn't the one that Inductor finds.
     """
 
     home: Path
     stubs: Path
+    cross: CrossCompiler | None = None
 
     def answers(self) -> dict[str, Callable[..., Any]]:
         """What tells Inductor's C++ builder of it, within a scope."""
+        from torch._inductor.cpp_builder import get_cpp_options
         from torch.utils import cpp_extension
 
         include_paths, library_paths = (
@@ -52,10 +61,23 @@ class Toolchain:
         def libraries(*args: Any, **kwargs: Any) -> list[str]:
             return [*library_paths(*args, **kwargs), str(self.stubs)]
 
+        def options(*args: Any, **kwargs: Any) -> Any:
+            found = get_cpp_options(*args, **kwargs)
+            definitions, includes, compiling, linking, *others = found
+            return (
+                definitions,
+                includes,
+                [*compiling, *_NO_PATHS],
+                [*linking, "s"],
+                *others,
+            )
+
         return {
+            "torch._inductor.cpp_builder:get_cpp_options": options,
             "torch.utils.cpp_extension:_join_cuda_home": self._in_home,
             "torch.utils.cpp_extension:include_paths": includes,
             "torch.utils.cpp_extension:library_paths": libraries,
+            **(self.cross.answers() if self.cross else {}),
         }
 
     def program(self, name: str) -> str:
@@ -79,11 +101,12 @@ class Toolchain:
         return str(self.home.joinpath(*names))
 
 
-def find(stubs: Callable[[], Path]) -> Toolchain:
+def find(stubs: Callable[[], Path], cross: CrossCompiler | None = None) -> Toolchain:
     """Find what is needed.
 
     Args:
         stubs: Makes the folder of link stubs, once all else is there.
+        cross: The C++ compiler, if it isn't the one that Inductor finds.
 
     Raises:
         ToolchainError: Triton, a C++ compiler or the headers are missing, or the headers are of
@@ -91,8 +114,9 @@ def find(stubs: Callable[[], Path]) -> Toolchain:
     """
     if importlib.util.find_spec("triton") is None:
         raise no_triton()
-    check_compiler()
-    return Toolchain(home(), stubs())
+    if cross is None:
+        check_compiler()
+    return Toolchain(home(), stubs(), cross)
 
 
 def no_triton() -> ToolchainError:

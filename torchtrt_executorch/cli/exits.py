@@ -22,6 +22,7 @@ EXITS = {
     "asked: wrong options, a file that can't be read or written, a package that isn't there.",
     "status": "Exits with 0 whatever it reports; 1 for a patch that failed, with --try; 2 for a "
     "patch that there is none of.",
+    "targets": "Exits with 0.",
     "inspect": "Exits with 0; 1 with --strict when there are warnings; 2 when a file can't be read "
     "or written.",
     "run": "Exits with 0; 1 when outputs differ from --compare or could not be compared; 2 when "

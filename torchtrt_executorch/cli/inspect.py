@@ -45,6 +45,12 @@ def inspect(
         str | None,
         typer.Option(help="A GPU that it has to run on, such as sm_87."),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="A machine that it has to run on, such as linux-aarch64:sm_87:16GiB."
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 if there are warnings.")
     ] = False,
@@ -70,10 +76,12 @@ def inspect(
     changes = None if diff is None else difference(_read(diff, None), facts)
     try:
         findings = [
-            each for each in advise(facts, gpu) if each.name not in (ignore or ())
+            each
+            for each in advise(facts, gpu, target)
+            if each.name not in (ignore or ())
         ]
     except ValueError as error:
-        raise unable(f"--gpu: {error}") from None
+        raise unable(str(error)) from None
     drawn = None if svg is None else _drawn(facts, method)
     if targets[0] is not None:
         _write(targets[0], page(facts, findings))

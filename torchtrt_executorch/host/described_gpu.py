@@ -1,9 +1,11 @@
 """The GPU that a host without one compiles for, or the GPUs.
 
-``TORCHTRT_GPU=sm_87:16GiB`` describes it: compute capability and memory. Several are separated by
-commas, ``sm_80:16GiB,sm_90:80GiB``: what is compiled then runs on each. Without the variable it is
-one that the installed builder's engines run on: ``sm_90:80GiB`` for TensorRT, ``sm_89:24GiB`` for
-TensorRT-RTX. It is only in force where PyTorch can't use a CUDA device; a real GPU is never masked.
+``TORCHTRT_GPU=sm_90:80GiB`` describes it: compute capability and memory. Several are separated by
+commas, ``sm_80:16GiB,sm_90:80GiB``: what is compiled then runs on each. Operating system and
+processor of the machine come before them, ``linux-aarch64:sm_87:16GiB``, where they aren't this
+machine's. Without the variable it is one that the installed builder's engines run on:
+``sm_90:80GiB`` for TensorRT, ``sm_89:24GiB`` for TensorRT-RTX. It is only in force where PyTorch
+can't use a CUDA device; a real GPU is never masked.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import platform as this_machine
 import re
+import sys
 
 from torchtrt_executorch.host.builder import installed_builder
 
@@ -21,6 +25,8 @@ _PATTERN = re.compile(
     r"sm_(?P<major>[1-9]\d?)(?P<minor>\d)[af]?:(?P<size>\d+)(?P<unit>[GM]iB)",
     re.ASCII,
 )
+#: Operating systems and processors that there is something to compile with for.
+PLATFORMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64")
 _UNIT_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20}
 
 
@@ -35,12 +41,14 @@ class DescribedGpu:
         minor: second part of the compute capability, 7 for ``sm_87``.
         total_memory: in bytes.
         targets: what engines are built for, if not for this GPU alone.
+        platform: operating system and processor of its machine, one of :data:`PLATFORMS`.
     """
 
     major: int
     minor: int
     total_memory: int
     targets: str = ""
+    platform: str = dataclasses.field(default_factory=lambda: own_platform())
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -53,24 +61,34 @@ class DescribedGpu:
         name = f"described sm_{self.major}{self.minor}"
         return f"{name}, built for {self.targets}" if self.targets else name
 
+    @property
+    def text(self) -> str:
+        """The description that :meth:`parse` reads."""
+        capability = f"sm_{self.major}{self.minor}"
+        mebibytes = self.total_memory >> 20
+        memory = f"{mebibytes}MiB" if mebibytes % 1024 else f"{mebibytes >> 10}GiB"
+        return f"{self.platform}:{capability}:{memory}"
+
     @classmethod
     def parse(cls, text: str) -> DescribedGpu:
-        """Read a description such as ``sm_90:80GiB``.
+        """Read a description such as ``sm_90:80GiB`` or ``linux-aarch64:sm_87:16GiB``.
 
         Raises:
             ValueError: with ``text``, what is wrong with it, and the form.
         """
-        match = _PATTERN.fullmatch(text)
+        platform, description = _divided(text)
+        match = _PATTERN.fullmatch(description)
         if match is None:
             raise _malformed(text, "is not a description of a GPU")
         total_memory = int(match["size"]) * _UNIT_BYTES[match["unit"]]
         if total_memory == 0:
             raise _malformed(text, "describes a GPU without memory")
-        return cls(int(match["major"]), int(match["minor"]), total_memory)
+        major, minor = int(match["major"]), int(match["minor"])
+        return cls(major, minor, total_memory, platform=platform)
 
     @classmethod
     def parse_list(cls, text: str) -> tuple[DescribedGpu, ...]:
-        """Read descriptions with commas between them, one or more.
+        """Read descriptions with commas between them, one or more, of GPUs of one kind of machine.
 
         Returns:
             One for each compute capability, in its order; of two of one, the smaller.
@@ -78,17 +96,40 @@ class DescribedGpu:
         Raises:
             ValueError: as :meth:`parse`.
         """
+        platform, descriptions = _divided(text)
         found = sorted(
-            (cls.parse(part) for part in text.split(",")),
+            (cls.parse(f"{platform}:{part}") for part in descriptions.split(",")),
             key=lambda gpu: (gpu.capability, -gpu.total_memory),
         )
         return tuple({gpu.capability: gpu for gpu in found}.values())
 
 
+#: GPUs that are in machines with an Arm processor alone: Jetson, DRIVE, DGX Spark.
+ON_ARM_ALONE = {(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)}
+
+
+def own_platform() -> str:
+    """Operating system and processor of this machine, in the form of :data:`PLATFORMS`."""
+    return f"{sys.platform}-{this_machine.machine()}"
+
+
+def _divided(text: str) -> tuple[str, str]:
+    """Return the platform that a description begins with, or this machine's, and the rest."""
+    first, colon, rest = text.partition(":")
+    return (
+        (first, rest)
+        if colon and first in (*PLATFORMS, own_platform())
+        else (own_platform(), text)
+    )
+
+
 def _malformed(text: str, what: str) -> ValueError:
+    text = text.removeprefix(f"{own_platform()}:")
     return ValueError(
         f"{VARIABLE}={text!r} {what}. Write the compute capability and the memory, in GiB or "
-        f"MiB, as in {VARIABLE}=sm_90:80GiB or {VARIABLE}=sm_87:16GiB, and commas between several."
+        f"MiB, as in {VARIABLE}=sm_90:80GiB, commas between several, and before them the machine's "
+        f"operating system and processor where they aren't this one's, as in {VARIABLE}="
+        f"linux-aarch64:sm_87:16GiB; there are {', '.join(PLATFORMS)}."
     )
 
 

@@ -2,20 +2,27 @@
 
 By itself it builds one engine for most of the GPUs that it supports. A GPU that the user has
 described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for nothing else; or all of
-several. Where there is a GPU it builds for that one, if it supports it.
+several. Of operating systems and processors it builds for this machine's alone. Where there is a GPU
+it builds for that one, if it supports it.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
-from torchtrt_executorch.host.described_gpu import VARIABLE, described_gpus, is_set
+from torchtrt_executorch.host.described_gpu import (
+    VARIABLE,
+    DescribedGpu,
+    described_gpus,
+    is_set,
+    own_platform,
+)
 
 _MEMBER = re.compile(r"SM(?P<capability>\d+)")
 
@@ -62,7 +69,33 @@ def check() -> None:
             "CUDA_VISIBLE_DEVICES= to build for others"
         )
     if is_set_here():
-        _described()
+        check_described(described_gpus())
+
+
+def check_described(gpus: Sequence[DescribedGpu]) -> None:
+    """Check that the installed TensorRT can build engines for ``gpus`` without one of them.
+
+    Raises:
+        UntargetableGpuError: It can't; with what it can build for.
+    """
+    builder = installed_builder()
+    what = f"{builder.name} {present.bindings_version()}"
+    if builder is not TENSORRT_RTX:
+        raise UntargetableGpuError(
+            f"{what} builds engines on the GPU that runs them alone"
+        )
+    if (platform := gpus[0].platform) != own_platform():
+        raise UntargetableGpuError(
+            f"{what} can't build engines for {VARIABLE}={platform}:...: it builds for the operating "
+            f"system and processor that it runs on, here {own_platform()}"
+        )
+    known = [capability for capability, _ in _targets()]
+    for gpu in gpus:
+        if gpu.capability not in known:
+            raise UntargetableGpuError(
+                f"{what} can't build engines for {VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds "
+                f"for {_known()}, and without the variable for {builder.default_targets} at once"
+            )
 
 
 def apply_to_interpreter(module: ModuleType) -> None:
@@ -74,26 +107,15 @@ def apply_to_interpreter(module: ModuleType) -> None:
     @functools.wraps(configure)
     def configure_for_target(self: Any, *args: Any, **kwargs: Any) -> Any:
         configuration = configure(self, *args, **kwargs)
-        wanted = _described()
-        configuration.num_compute_capabilities = len(wanted)
-        for index, capability in enumerate(wanted):
-            configuration.set_compute_capability(capability, index)
+        gpus = described_gpus()
+        check_described(gpus)
+        known = dict(_targets())
+        configuration.num_compute_capabilities = len(gpus)
+        for index, gpu in enumerate(gpus):
+            configuration.set_compute_capability(known[gpu.capability], index)
         return configuration
 
     module.TRTInterpreter._populate_trt_builder_config = configure_for_target
-
-
-def _described() -> list[Any]:
-    """Return the described GPUs, each as a ``tensorrt.ComputeCapability``."""
-    targets = dict(_targets())
-    for gpu in described_gpus():
-        if gpu.capability not in targets:
-            raise UntargetableGpuError(
-                f"{installed_builder().name} {present.bindings_version()} can't build engines for "
-                f"{VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds for {_known()}, and without the "
-                f"variable for {installed_builder().default_targets} at once"
-            )
-    return [targets[gpu.capability] for gpu in described_gpus()]
 
 
 def _known() -> str:

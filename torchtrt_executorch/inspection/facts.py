@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Iterable, Mapping, Sequence
 
+from torchtrt_executorch.native_library import NativeLibrary
+
 HOST = "host"
 
 
@@ -85,6 +87,7 @@ class Delegate:
         named_data: Keys of the data that it takes from the program or a data file.
         missing: Those of them that are in neither.
         shared_stream: Whether it needs a host that runs all delegates on one stream.
+        native: What its shared library asks of the machine, if it is one.
         damaged: What is wrong with the payload, if anything is.
         owner: Whether it is TensorRT's, CUDA's (AOTInductor), or another backend's.
     """
@@ -102,6 +105,7 @@ class Delegate:
     named_data: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     shared_stream: bool = False
+    native: NativeLibrary | None = None
     damaged: str = ""
     owner: str = "other"
 

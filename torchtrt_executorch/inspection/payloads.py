@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchtrt_executorch import cuda_payload
+from torchtrt_executorch import cuda_payload, native_library
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.inspection.facts import HOST, Delegate
@@ -82,13 +82,17 @@ def _library(payload: Payload, known: Delegate) -> Delegate:
     )
     if keys[0] in known.missing:
         return replace(known, damaged="its library is in no file")
+    libraries = [
+        payload.named_data[library.key].held
+        for library in named.libraries
+        if library.key not in known.missing
+    ]
+    try:
+        known = replace(known, native=native_library.read(libraries[0]))
+    except native_library.NativeLibraryError as error:
+        known = replace(known, damaged=f"its library is {error}")
     found = list(
-        dict.fromkeys(
-            capability
-            for library in named.libraries
-            if library.key not in known.missing
-            for capability in capabilities(payload.named_data[library.key].held)
-        )
+        dict.fromkeys(each for held in libraries for each in capabilities(held))
     )
     machine = [name for name in found if name.startswith("sm_")]
     later = [name.replace("compute", "sm") for name in found if name not in machine]

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from torchtrt_executorch.host.builder import installed_builder
 from torchtrt_executorch.host.described_gpu import (
+    PLATFORMS,
     VARIABLE,
     DescribedGpu,
     described_gpu,
     described_gpus,
+    own_platform,
 )
 
 
@@ -31,6 +33,25 @@ def test_reads_what_is_described(major: int, minor: int, memory: int) -> None:
     gpu = DescribedGpu.parse(f"sm_{major}{minor}:{memory}MiB")
     assert gpu.capability == (gpu.major, gpu.minor) == (major, minor)
     assert gpu.total_memory == memory * 1024**2
+
+
+@given(
+    platform=st.sampled_from(["", *PLATFORMS]),
+    gpus=st.dictionaries(
+        st.integers(10, 999), st.integers(1, 1 << 20), min_size=1, max_size=4
+    ),
+)
+def test_a_machine_around_them(platform: str, gpus: dict[int, int]) -> None:
+    described = ",".join(
+        f"sm_{capability}:{size}MiB" for capability, size in gpus.items()
+    )
+    found = DescribedGpu.parse_list(
+        f"{platform}:{described}" if platform else described
+    )
+    assert {gpu.platform for gpu in found} == {platform or own_platform()}
+    assert {gpu.major * 10 + gpu.minor: gpu.total_memory >> 20 for gpu in found} == gpus
+    for gpu in found:
+        assert DescribedGpu.parse(gpu.text) == gpu
 
 
 def test_a_gib_is_1024_mib() -> None:
@@ -58,6 +79,10 @@ def test_an_architecture_specific_target_has_the_capability_of_its_family() -> N
         " sm_87:16GiB",
         "sm_87:16GiB\n",
         "sm_87:١GiB",
+        "linux:sm_87:16GiB",
+        "linux-arm:sm_87:16GiB",
+        "windows-aarch64:sm_87:16GiB",
+        ":sm_87:16GiB",
     ],
 )
 def test_an_error_names_the_variable_the_value_and_the_form(text: str) -> None:
@@ -90,7 +115,15 @@ def test_several_are_one_that_each_of_them_can_stand_in_for(environment) -> None
     assert gpu.name == "described sm_80, built for sm_80, sm_86, sm_90"
 
 
-@pytest.mark.parametrize("text", ["sm_80:16GiB,", ",", "sm_80:16GiB;sm_90:16GiB"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sm_80:16GiB,",
+        ",",
+        "sm_80:16GiB,linux-aarch64:sm_87:16GiB",
+        "sm_80:16GiB;sm_90:16GiB",
+    ],
+)
 def test_one_of_several_that_is_misdescribed(text: str) -> None:
     with pytest.raises(ValueError, match="commas between several"):
         DescribedGpu.parse_list(text)

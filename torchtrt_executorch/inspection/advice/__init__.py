@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterator
 
+from torchtrt_executorch.host.described_gpu import DescribedGpu
 from torchtrt_executorch.inspection import gpus
 from torchtrt_executorch.inspection.advice.copies import (
     avoidable_staging,
@@ -17,10 +18,10 @@ from torchtrt_executorch.inspection.advice.delegates import (
     emulated,
     lone_devices,
     no_kernel,
-    other_gpu,
     unsound,
 )
 from torchtrt_executorch.inspection.advice.finding import Finding
+from torchtrt_executorch.inspection.advice.target import other_gpu, too_large, unfit
 from torchtrt_executorch.inspection.facts import Facts, Method
 from torchtrt_executorch.inspection.words import short, size
 
@@ -44,22 +45,30 @@ LOOKS: tuple[Callable[[Method], Iterator[Finding]], ...] = (
 _MOST_ALIKE = 20
 
 
-def advise(facts: Facts, gpu: str | None = None) -> list[Finding]:
+def advise(
+    facts: Facts, gpu: str | None = None, target: str | None = None
+) -> list[Finding]:
     """Return what is found in a file, warnings first.
 
     Args:
         gpu: A GPU that it is to run on, as ``sm_87``.
+        target: A machine that it is to run on, as ``linux-aarch64:sm_87:16GiB``.
 
     Raises:
-        ValueError: ``gpu`` names none.
+        ValueError: ``gpu`` names no GPU, or ``target`` no machine.
     """
     wanted = None if gpu is None else gpus.capability(gpu)
+    machine = () if target is None else DescribedGpu.parse_list(target)
     found = list(_missing_data(facts))
+    if machine:
+        found += too_large(facts, machine)
     for method in facts.methods:
         for look in LOOKS:
             found += _bounded(look(method))
         if wanted is not None:
             found += _bounded(other_gpu(method, wanted))
+        if machine:
+            found += _bounded(unfit(method, machine))
     return sorted(found, key=lambda each: each.level != "warning")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Iterator
 
-from torchtrt_executorch.inspection import gpus
 from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, name_of
 from torchtrt_executorch.inspection.facts import HOST, Method
 from torchtrt_executorch.inspection.words import short
@@ -128,20 +127,3 @@ def lone_devices(method: Method) -> Iterator[Finding]:
                 method.name,
                 calls_of(method, alone),
             )
-
-
-def other_gpu(method: Method, wanted: int) -> Iterator[Finding]:
-    for each in method.delegates:
-        if each.owner not in ("tensorrt", "cuda") or each.emulated or each.damaged:
-            continue
-        what = f"{name_of(method)}: delegate {each.index} ({short(each.backend, 40)}, {each.payload})"
-        at = method.name, calls_of(method, each)
-        again = f"Compile it for that GPU: TORCHTRT_GPU=sm_{wanted} on a machine without one."
-        if each.gpus is None:
-            text = f"{what} doesn't say which GPUs it runs on; sm_{wanted} has to be tried."
-            yield Finding("gpu-unknown", "note", text, again, *at)
-            continue
-        runs = gpus.engine_runs_on if each.owner == "tensorrt" else gpus.library_runs_on
-        if not runs(each.gpus, wanted):
-            text = f"{what} is for {', '.join(each.gpus) or 'no GPU'} and can't run on sm_{wanted}."
-            yield Finding("gpu", "warning", text, again, *at)

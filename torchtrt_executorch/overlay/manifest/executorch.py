@@ -206,6 +206,8 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._device_guard",
             f"{_CUDA}._fat_binaries",
             f"{_CUDA}._gemm_cost",
+            f"{_CUDA}._cross_compiler",
+            f"{_CUDA}._cross_driver",
             f"{_CUDA}._gpu_properties",
             f"{_CUDA}._host_weights",
             f"{_CUDA}._options",

@@ -1,0 +1,109 @@
+"""The host side of a CUDA library for another operating system or processor than this machine's.
+
+AOTInductor compiles what it wrote with one C++ compiler, which it takes for this machine's. PyPI's
+``ziglang`` has a compiler for all of them, with their C and C++ libraries; a script that is called
+as g++ is stands in for it (:mod:`._cross_driver`), so that Inductor's own way from the source to the
+library stays what it is. What the library takes from the target's CUDA and ExecuTorch
+is linked against names alone, so no files of the target are needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from executorch.backends.cuda import _cross_driver
+from executorch.backends.cuda._thread_scope import lookup
+
+_LONG = re.compile(r"(?<=\d)L\b")
+
+PIP = 'pip install "torchtrt-executorch[cross]"'
+
+
+class NoCrossCompilerError(RuntimeError):
+    """What compiles for another machine isn't installed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossCompiler:
+    """A C++ compiler for ``platform``.
+
+    Attributes:
+        platform: Operating system and processor, as ``linux-aarch64``.
+        program: What is called as g++ is.
+    """
+
+    platform: str
+    program: Path
+
+    def answers(self) -> dict[str, Callable[..., Any]]:
+        """What tells Inductor's C++ builder of it, within a scope."""
+        builder = "torch._inductor.cpp_builder"
+        answers: dict[str, Callable[..., Any]] = {
+            f"{builder}:get_cpp_compiler": lambda: str(self.program),
+            # They remember what the first compiler was.
+            f"{builder}:is_gcc": lambda: False,
+            f"{builder}:is_clang": lambda: True,
+            f"{builder}:is_intel_compiler": lambda: False,
+        }
+        if self.platform.startswith("windows"):
+            answers.update(_long_integers())
+        return answers
+
+
+def find(platform: str, folder: Callable[[], Path]) -> CrossCompiler:
+    """Return a compiler for ``platform``.
+
+    Args:
+        platform: As ``linux-aarch64``.
+        folder: Returns the folder that the program, and what it makes once, are kept in.
+
+    Raises:
+        NoCrossCompilerError: zig isn't installed.
+    """
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        raise NoCrossCompilerError(
+            f"the host side of CUDA delegates for {platform} is compiled by zig, and it is not "
+            f"installed: {PIP}"
+        )
+    zig = Path(spec.origin).with_name("zig")
+    kept = folder()
+    command = [sys.executable, _cross_driver.__file__, str(zig), platform, str(kept)]
+    # Inductor knows compilers by their names.
+    program = kept / f"{platform}-clang++"
+    _write_program(program, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    return CrossCompiler(platform, program)
+
+
+def _write_program(path: Path, text: str) -> None:
+    """Make ``path`` an executable file with ``text``, unless it is."""
+    if path.is_file() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, staged = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w") as stream:
+        stream.write(text)
+    os.chmod(staged, 0o755)
+    os.replace(staged, path)
+
+
+def _long_integers() -> dict[str, Callable[..., Any]]:
+    """Integers of 64 bits are ``long long`` on Windows, in what is generated for it as well."""
+    names = (
+        "torch.utils._sympy.printers:CppPrinter._print_Integer",
+        "torch._inductor.codegen.cpp_wrapper_cpu:CppWrapperCpu.val_to_arg_str_for_prim_type",
+    )
+
+    def longer(write: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: _LONG.sub("LL", write(*args, **kwargs))
+
+    return {name: longer(lookup(name)) for name in names}

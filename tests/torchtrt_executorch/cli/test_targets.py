@@ -1,0 +1,33 @@
+"""``torchtrt-executorch targets``: what it names can be described, and nothing is told twice."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from torchtrt_executorch.cli import app
+from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.host.described_gpu import PLATFORMS, DescribedGpu
+
+
+def test_each_target_is_one() -> None:
+    rows = json.loads(CliRunner().invoke(app, ["targets", "--json"]).stdout)
+    assert {row["target"].partition(":")[0] for row in rows} == set(PLATFORMS)
+    for row in rows:
+        gpus = DescribedGpu.parse_list(row["target"])
+        assert row["target"] == ",".join(
+            gpu.text.removeprefix(f"{gpu.platform}:") if index else gpu.text
+            for index, gpu in enumerate(gpus)
+        )
+    if installed_builder() is TENSORRT_RTX:
+        served = {row["target"] for row in rows if row["engines"] == "yes"}
+        assert "linux-x86_64:sm_89:8GiB" in served
+        assert not served & {
+            row["target"] for row in rows if "aarch64" in row["target"]
+        }
+
+
+def test_the_table_has_them() -> None:
+    said = CliRunner().invoke(app, ["targets"], env={"COLUMNS": "200"}).output
+    assert "Jetson AGX Thor" in said and "linux-aarch64:sm_110:128GiB" in said

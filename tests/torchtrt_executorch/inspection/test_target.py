@@ -1,0 +1,90 @@
+"""Whether a file runs on a machine: each thing that may be wrong with its libraries, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from torchtrt_executorch.inspection.advice import advise
+from torchtrt_executorch.inspection.facts import Arena, Delegate, Facts, Method
+from torchtrt_executorch.native_library import NativeLibrary
+
+ORIN = "linux-aarch64:sm_87:16GiB"
+#: What a library for a Jetson asks for, made here.
+NATIVE = NativeLibrary(
+    "linux-aarch64",
+    ("libcuda.so.1", "libpthread.so.0", "libc.so.6", "libdl.so.2"),
+    ("aoti_torch_empty_strided", "cuLaunchKernel"),
+    (2, 18),
+)
+CUDA = Delegate(
+    0, "CudaBackend", "cuda:0", 1 << 20, owner="cuda", gpus=("sm_87",), native=NATIVE
+)
+
+
+def findings(
+    *delegates: Delegate, target: str = ORIN, planned: int = 1024
+) -> dict[str, str]:
+    arenas = [Arena(1, "cuda:0", planned)]
+    method = Method("forward", (), (), [], [], delegates, arenas)
+    found = advise(Facts("model.pte", 1, [method]), target=target)
+    return {each.name: each.level for each in found}
+
+
+def test_one_that_fits() -> None:
+    assert findings(CUDA) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("platform", replace(CUDA, native=replace(NATIVE, platform="linux-x86_64"))),
+        ("platform", replace(CUDA, native=replace(NATIVE, platform="windows-x86_64"))),
+        ("glibc", replace(CUDA, native=replace(NATIVE, glibc=(2, 38)))),
+        ("library", replace(CUDA, native=replace(NATIVE, needed=("libtorch.so",)))),
+        ("shim", replace(CUDA, native=replace(NATIVE, undefined=("aoti_torch_cuda_topk",)))),
+        ("gpu", replace(CUDA, gpus=("sm_90",))),
+        ("gpu", replace(CUDA, owner="tensorrt", native=None, gpus=("sm_89",))),
+        ("memory", replace(CUDA, nbytes=17 << 30)),
+    ],
+)  # fmt: skip
+def test_one_thing_wrong(name: str, wrong: Delegate) -> None:
+    assert findings(wrong) == {name: "warning"}
+
+
+def test_memory_that_is_planned() -> None:
+    assert findings(CUDA, planned=17 << 30) == {"memory": "warning"}
+
+
+def test_weights_that_delegates_share_count_once() -> None:
+    shared = replace(CUDA, nbytes=9 << 30, named_data=("weights",))
+    assert findings(shared, replace(shared, index=1)) == {}
+
+
+def test_a_newer_shim() -> None:
+    newer = replace(NATIVE, undefined=("aoti_torch_get_numel",))
+    assert findings(replace(CUDA, native=newer)) == {"shim-release": "note"}
+
+
+def test_each_of_several_gpus() -> None:
+    both = "linux-aarch64:sm_87:16GiB,sm_110:64GiB"
+    assert findings(CUDA, target=both) == {"gpu": "warning"}
+    assert findings(replace(CUDA, gpus=("sm_87", "sm_110")), target=both) == {}
+
+
+@pytest.mark.parametrize(("gpu", "platforms"), [("sm_87", 1), ("sm_86", 0)])
+def test_a_gpu_that_only_machines_with_arm_have(gpu: str, platforms: int) -> None:
+    """A library of x86-64 can't be loaded on a Jetson, whatever machine code is in it."""
+    here = replace(
+        CUDA, gpus=("sm_86", "sm_87"), native=replace(NATIVE, platform="linux-x86_64")
+    )
+    facts = Facts("model.pte", 1, [Method("forward", (), (), [], [], [here], [])])
+    names = [each.name for each in advise(facts, gpu)]
+    assert names.count("platform") == platforms
+
+
+@pytest.mark.parametrize("target", ["sm_87", "linux-arm:sm_87:16GiB", "jetson", ""])
+def test_no_target(target: str) -> None:
+    with pytest.raises(ValueError, match="linux-aarch64, windows-x86_64"):
+        findings(CUDA, target=target)

@@ -1,0 +1,46 @@
+"""``torchtrt-executorch targets``: machines to export for, and how to name them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from torchtrt_executorch.host import targets as engines
+from torchtrt_executorch.host.described_gpu import VARIABLE, DescribedGpu, own_platform
+from torchtrt_executorch.host.devices import DEVICES
+
+
+def targets(
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Print machines that people deploy on, and what can be built for each of them here."""
+    rows = [
+        {"name": name, "target": target, "engines": _engines(target)}
+        for name, target in DEVICES
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table("machine", "target", "TensorRT engines", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(row["name"], row["target"], row["engines"])
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        f"\nCUDA delegates can be compiled for all of them. {VARIABLE}=TARGET names one where there "
+        "is no GPU, CompileSpec('gpu', b'TARGET') for CudaPartitioner anywhere, and `inspect "
+        f"--target TARGET` says whether a file runs there. This machine is {own_platform()}.",
+        soft_wrap=True,
+    )
+
+
+def _engines(target: str) -> str:
+    try:
+        engines.check_described(DescribedGpu.parse_list(target))
+    except engines.UntargetableGpuError:
+        return "no"
+    return "yes"

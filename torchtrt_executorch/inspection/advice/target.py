@@ -1,0 +1,168 @@
+"""Whether a file runs on a machine: its operating system, processor, GPUs and memory."""
+
+from __future__ import annotations
+
+from typing import Iterator, Sequence
+
+from torchtrt_executorch import cuda_shims
+from torchtrt_executorch.host.described_gpu import ON_ARM_ALONE, VARIABLE, DescribedGpu
+from torchtrt_executorch.inspection import gpus
+from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, name_of
+from torchtrt_executorch.inspection.facts import HOST, Delegate, Facts, Method
+from torchtrt_executorch.inspection.memory import usage
+from torchtrt_executorch.inspection.words import short, size
+
+#: The C library that most machines have by now: Ubuntu 22.04's, and so JetPack 6's.
+_GLIBC = (2, 35)
+#: Libraries that a Linux machine with an NVIDIA driver and ExecuTorch has.
+_THERE = (
+    "ld-linux",
+    "libaoti_cuda_shims",
+    "libc.",
+    "libcuda",
+    "libdl.",
+    "libgcc_s.",
+    "libgomp.",
+)
+_THERE += ("libm.", "libpthread.", "librt.", "libstdc++.")
+#: What TensorRT-RTX builds for; on Windows and Linux, for processors of x86-64 alone.
+_RTX = "sm_75, sm_80, sm_86, sm_89, sm_120 and later"
+
+
+def unfit(method: Method, machine: Sequence[DescribedGpu]) -> Iterator[Finding]:
+    """What of a method can't run on ``machine``, which has one of several GPUs."""
+    for delegate in method.delegates:
+        if delegate.native is not None:
+            yield from _library(method, delegate, machine)
+    for gpu in machine:
+        yield from _without_code(method, gpu)
+
+
+def other_gpu(method: Method, wanted: int) -> Iterator[Finding]:
+    """What of a method can't run on a GPU, whatever the machine around it is."""
+    on_arm = divmod(wanted, 10) in ON_ARM_ALONE
+    gpu = DescribedGpu.parse(f"{'linux-aarch64:' if on_arm else ''}sm_{wanted}:16GiB")
+    if on_arm:
+        yield from unfit(method, [gpu])
+    else:
+        yield from _without_code(method, gpu)
+
+
+def too_large(facts: Facts, machine: Sequence[DescribedGpu]) -> Iterator[Finding]:
+    """Memory that a file wants at least on its GPU, and the smallest one hasn't."""
+    least = min(machine, key=lambda gpu: gpu.total_memory)
+    planned = sum(
+        each.planned for m in facts.methods for each in usage(m) if each.device != HOST
+    )
+    payloads = sum(
+        {
+            (each.named_data or (m.name, each.index)): each.nbytes
+            for m in facts.methods
+            for each in m.delegates
+            if each.device != HOST
+        }.values()
+    )
+    if planned + payloads > least.total_memory:
+        yield Finding(
+            "memory",
+            "warning",
+            f"The file wants {size(planned + payloads)} of GPU memory, {size(payloads)} for engines, "
+            f"libraries and weights and {size(planned)} planned, and {least.text} has "
+            f"{size(least.total_memory)}.",
+            "Quantize the weights, export smaller upper bounds for dynamic dimensions, or name a "
+            "larger GPU.",
+        )
+
+
+def _library(
+    method: Method, delegate: Delegate, machine: Sequence[DescribedGpu]
+) -> Iterator[Finding]:
+    library = delegate.native
+    assert library is not None
+    at = method.name, calls_of(method, delegate)
+    what = f"{name_of(method)}: the library of delegate {delegate.index} ({short(delegate.backend, 40)})"
+    wanted = machine[0].platform
+    if library.platform != wanted:
+        again = ",".join(each.text.removeprefix(f"{wanted}:") for each in machine)
+        yield Finding(
+            "platform",
+            "warning",
+            f"{what} is for {short(library.platform, 40)}, and {wanted} can't load it.",
+            f"Compile it for that machine: {VARIABLE}={wanted}:{again} on one without a GPU, or "
+            f"CompileSpec('gpu', b'{wanted}:{again}') for CudaPartitioner anywhere.",
+            *at,
+        )
+        return
+    if library.glibc is not None and library.glibc > _GLIBC:
+        version, common = (".".join(map(str, each)) for each in (library.glibc, _GLIBC))
+        yield Finding(
+            "glibc",
+            "warning",
+            f"{what} asks for the C library {version}, and Ubuntu 22.04 and JetPack 6 have {common}.",
+            "Compile it on an older system, or for another machine than this, which zig does with "
+            "the C library 2.28.",
+            *at,
+        )
+    strange = [
+        name
+        for name in library.needed
+        if library.platform.startswith("linux") and not name.startswith(_THERE)
+    ]
+    if strange:
+        yield Finding(
+            "library",
+            "warning",
+            f"{what} needs {', '.join(short(each, 60) for each in strange[:5])}, which ExecuTorch "
+            "doesn't bring.",
+            "Install that there, or compile the delegate without it.",
+            *at,
+        )
+    shims = {
+        name: cuda_shims.since(name)
+        for name in library.undefined
+        if name.startswith("aoti_")
+    }
+    unknown = [name for name, release in shims.items() if release is None]
+    if unknown:
+        yield Finding(
+            "shim",
+            "warning",
+            f"{what} calls {', '.join(short(each, 60) for each in unknown[:5])}, which no release of "
+            "ExecuTorch's libaoti_cuda_shims up to 1.4 offers.",
+            "Leave those operators to another partitioner, or build ExecuTorch with such a function.",
+            *at,
+        )
+    elif (release := max(filter(None, shims.values()), default="1.3")) > "1.3":
+        newer = [name for name, since in shims.items() if since == release]
+        yield Finding(
+            "shim-release",
+            "note",
+            f"{what} calls {', '.join(newer[:5])}, which ExecuTorch has from {release} on.",
+            f"Build the host with executorch {release} or later.",
+            *at,
+        )
+
+
+def _without_code(method: Method, gpu: DescribedGpu) -> Iterator[Finding]:
+    wanted = gpu.major * 10 + gpu.minor
+    for each in method.delegates:
+        if each.owner not in ("tensorrt", "cuda") or each.emulated or each.damaged:
+            continue
+        what = f"{name_of(method)}: delegate {each.index} ({short(each.backend, 40)}, {each.payload})"
+        at = method.name, calls_of(method, each)
+        if each.owner == "cuda":
+            runs_on = gpus.library_runs_on
+            again = f"Compile it for that GPU: {VARIABLE}={gpu.text} on a machine without one."
+        else:
+            runs_on = gpus.engine_runs_on
+            again = (
+                f"TensorRT builds engines for the GPU at hand, TensorRT-RTX for {_RTX}, on any "
+                "machine: build it for that GPU if it is one of them, or leave those operators to "
+                "CudaPartitioner."
+            )
+        if each.gpus is None:
+            text = f"{what} doesn't say which GPUs it runs on; sm_{wanted} has to be tried."
+            yield Finding("gpu-unknown", "note", text, again, *at)
+        elif not runs_on(each.gpus, wanted):
+            text = f"{what} is for {', '.join(each.gpus) or 'no GPU'} and can't run on sm_{wanted}."
+            yield Finding("gpu", "warning", text, again, *at)
