@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import Any
 
 from torchtrt_executorch.stand_ins import Buffer
 
@@ -60,17 +61,15 @@ def read(library: Buffer) -> NativeLibrary:
 
 
 def _elf(library: bytes) -> NativeLibrary:
-    from elftools.elf.dynamic import DynamicSegment
     from elftools.elf.elffile import ELFFile
     from elftools.elf.gnuversions import GNUVerNeedSection
 
-    file = ELFFile(io.BytesIO(library))
+    file: Any = ELFFile(io.BytesIO(library))
     machine = file["e_machine"]
     processor = _ELF_MACHINES.get(machine, str(machine).removeprefix("EM_").lower())
     needed = [
         tag.needed
         for segment in file.iter_segments("PT_DYNAMIC")
-        if isinstance(segment, DynamicSegment)
         for tag in segment.iter_tags("DT_NEEDED")
     ]
     versions = [

@@ -75,7 +75,7 @@ def apply(module: ModuleType) -> None:
             own = [type(each)() for each in collector]  # what is kept is one delegate's
             with contextlib.ExitStack() as scope:
                 if gpu is not None:
-                    found = _toolchain.find(DRIVER.build, _cross(gpu))
+                    found = _toolchain.find(DRIVER.build, cross_compiler(gpu))
                     scope.enter_context(described_device(gpu, found))
                 result = preprocess(cls, edge_program, compile_specs, *own)
             for each in own:
@@ -96,7 +96,7 @@ def apply(module: ModuleType) -> None:
     setattr(backend, name, classmethod(preprocess_described))
 
 
-def _cross(gpu: GpuProperties) -> _cross_compiler.CrossCompiler | None:
+def cross_compiler(gpu: GpuProperties) -> _cross_compiler.CrossCompiler | None:
     """What compiles for the machine of ``gpu``, if it isn't one like this."""
     if gpu.platform != own_platform():
         return _cross_compiler.find(gpu.platform, lambda: cache.folder() / "cross")

@@ -239,12 +239,14 @@ def test_what_is_missing_is_said(
 
 def test_a_gpu_of_jetsons_in_a_library_for_this_machine() -> None:
     """It is compiled, as it was asked for, and said to be of no use."""
-    from executorch.backends.cuda._cuda_backend_patch import _cross
     from executorch.backends.cuda._gpu_properties import properties
 
     from torchtrt_executorch.host.described_gpu import DescribedGpu
+    from torchtrt_executorch.patches.executorch.backends.cuda._cuda_backend_patch import (
+        cross_compiler,
+    )
 
     if own_platform().endswith("aarch64"):
         pytest.skip("this machine may be one")
     with pytest.warns(RuntimeWarning, match="linux-aarch64:sm_87"):
-        assert _cross(properties(DescribedGpu.parse("sm_87:16GiB"))) is None
+        assert cross_compiler(properties(DescribedGpu.parse("sm_87:16GiB"))) is None

@@ -16,15 +16,10 @@ from torchtrt_executorch.inspection.words import short, size
 _GLIBC = (2, 35)
 #: Libraries that a Linux machine with an NVIDIA driver and ExecuTorch has.
 _THERE = (
-    "ld-linux",
-    "libaoti_cuda_shims",
-    "libc.",
-    "libcuda",
-    "libdl.",
-    "libgcc_s.",
-    "libgomp.",
+    *("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "librt."),
+    *("libgcc_s.", "libgomp.", "libstdc++."),
+    *("libaoti_cuda_shims", "libcuda"),
 )
-_THERE += ("libm.", "libpthread.", "librt.", "libstdc++.")
 #: What TensorRT-RTX builds for; on Windows and Linux, for processors of x86-64 alone.
 _RTX = "sm_75, sm_80, sm_86, sm_89, sm_120 and later"
 
