@@ -110,6 +110,18 @@ LEFT = {
         "aten.topk.default",
         "no kernel for it",
     ),
+    "integers by a number, towards zero": (
+        lambda x: x.div(2, rounding_mode="trunc") + 1,
+        X.long(),
+        "aten.div.Tensor_mode",
+        "in float32",
+    ),
+    "integers by a number, downwards": (
+        lambda x: x // 2 + 1,
+        X.long(),
+        "aten.div.Tensor_mode",
+        "in float32",
+    ),
     "an operator of another library": (
         lambda x: torch.ops.cuda_operators_test.twice(x.relu()).relu(),
         X,
