@@ -225,6 +225,7 @@ def _declare_shared_streams(module: GraphModule) -> None:
     running: dict[Device, dict[tuple[str, bool], list[Node]]] = {}
     marked: set[Node] = set()
     nodes = list(module.graph.nodes)
+    waiting = set(_after_first_values(module, Aliases(module.graph), nodes))
     if any(each.first > each.last for each in _hazards(module, nodes)):
         nodes *= 2  # what one call leaves running, the next one meets
     for node in nodes:
@@ -232,6 +233,7 @@ def _declare_shared_streams(module: GraphModule) -> None:
             device, streams = device_of_delegate(module, node), streams_in(module, node)
             if device == HOST:
                 continue
+            marked.update(waiting & {node})
             here = running.setdefault(device, {})
             for (_, copied), others in here.items():
                 ordered = copied and orders(False, streams)
@@ -250,6 +252,12 @@ def _declare_shared_streams(module: GraphModule) -> None:
                 for (name, _), others in before.items():
                     here.setdefault((name, True), []).extend(others)
                 here[H2D, True] = [node]
+            else:
+                waiting = {
+                    each
+                    for each in waiting
+                    if device_of_delegate(module, each) != device_copied
+                }
     for node in marked:
         lowered = lowered_module(module, node)
         assert lowered is not None
@@ -295,10 +303,21 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
     for write_back in filter(is_device_write_back, nodes):
         for earlier, later in _meetings(module, aliases, write_back):
             yield from meeting(earlier, later, next_call=True)
+    for reader in _after_first_values(module, aliases, nodes):
+        yield Hazard(delegates[reader], 0, index[reader], True)
+
+
+def _after_first_values(
+    module: GraphModule, aliases: Aliases, nodes: list[Node]
+) -> Iterator[Node]:
+    """Delegates that read a buffer, and don't come after the copy of its first value.
+
+    The first call begins with that copy.
+    """
+    for write_back in filter(is_device_write_back, nodes):
         for reader, _ in aliases.readers(write_back.all_input_nodes[0], False):
             if is_delegate(reader) and not orders(False, streams_in(module, reader)):
-                # The first call begins with a copy of the buffer's first value.
-                yield Hazard(delegates[reader], 0, index[reader], True)
+                yield reader
 
 
 def _meetings(

@@ -183,6 +183,13 @@ def test_random_models(model, devices, backends, shared_stream):
     check(model, devices, backends, shared_stream)
 
 
+def test_an_engine_that_reads_a_buffer_s_first_value():
+    """A copy brings it to the device, which nothing but a shared stream orders before the engine."""
+    steps = [("host", 0, 0), ("add", 2, 2), ("host", 4, 0), ("add", 1, 0)]
+    model = Model(steps, [4, 6], [3, 5])
+    check(model, ("cuda:0",), ["TensorRTBackend", "CudaBackend"], shared_stream=True)
+
+
 @pytest.mark.slow
 @draws
 @settings(max_examples=300, deadline=None, phases=[Phase.generate])
