@@ -212,7 +212,14 @@ def _min_shapes(program: ExportedProgram, node: Node) -> dict[str, list[int]]:
     def least(size: int | torch.SymInt) -> int:
         if not isinstance(size, torch.SymInt):
             return size
-        return int(extract_var_range_info(size)["min"] or 1)
+        # A symbol is 2 at least while it is traced, and may be 1 all the same.
+        expression, ranges = size.node.expr, size.node.shape_env.var_to_range
+        ones = {
+            symbol: 1 for symbol in expression.free_symbols if ranges[symbol].lower <= 2
+        }
+        at_one = expression.subs(ones)
+        found = int(extract_var_range_info(size)["min"] or 1)
+        return min(found, int(at_one)) if at_one.is_number else found
 
     try:
         record = _get_engine_info_for_node(program, node, metadata_only=True)

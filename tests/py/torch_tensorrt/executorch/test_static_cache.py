@@ -106,5 +106,5 @@ def test_eagers_tokens_with_the_cache_on_the_device(llama, dynamic):
         )
         for kind in after
     }
-    # The token and its position in, the logits out.
-    assert moved == {"host_to_device": (2, 16), "device_to_host": (1, 97 * 4)}
+    # The token and its position in, the logits out, and a byte that the engine waits for.
+    assert moved == {"host_to_device": (2, 16), "device_to_host": (2, 97 * 4 + 1)}
