@@ -79,7 +79,10 @@ class Amendments:
                 since[0].before.restore()
                 for each in since:
                     self._run(each.patch, each.amendment, module)
-        rebinding.carry_on()
+        # Also in what others go back to, who had imported from this patch's modules before.
+        rebinding.carry_on(
+            each.before for applied in self._applied.values() for each in applied
+        )
         warn(
             f"the patch {patch.name} could not be applied, upstream is as it was: {reason}"
         )

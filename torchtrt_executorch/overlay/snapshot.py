@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from types import ModuleType
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
 #: Of a function there is one, of a number or a text as many as there are users.
 _SHARED = frozenset(
@@ -23,13 +23,13 @@ class Snapshot:
             for value in vars(module).values()
             if isinstance(value, type) and value.__module__ == module.__name__
         )
-        self._held: list[tuple[Any, dict[str, Any]]] = [
+        self.held: list[tuple[Any, dict[str, Any]]] = [
             (holder, dict(vars(holder))) for holder in (module, *classes)
         ]
 
     def restore(self) -> None:
         """Bind every name as it was, and unbind those that are new."""
-        for holder, before in self._held:
+        for holder, before in self.held:
             now = dict(vars(holder))
             for name in now.keys() - before.keys():
                 delattr(holder, name)
@@ -62,14 +62,18 @@ class Rebinding:
             if after[name] is not value:
                 self._changed[id(value)] = (value, after[name])
 
-    def carry_on(self) -> None:
-        """Bind the new values in all modules that had imported the old ones."""
+    def carry_on(self, snapshots: Iterable[Snapshot] = ()) -> None:
+        """Bind the new values in all modules that had imported the old ones, and in ``snapshots``."""
+        for snapshot in snapshots:
+            for _, names in snapshot.held:
+                self._bind(names)
         for module in list(sys.modules.values()):
-            if not isinstance(module, ModuleType):
-                continue
-            # Not vars(): a module that is to be loaded when it is looked into stays unloaded.
-            names = object.__getattribute__(module, "__dict__")
-            for name, value in list(names.items()):
-                old, new = self._changed.get(id(value), (None, None))
-                if old is value and old is not None:
-                    names[name] = new
+            if isinstance(module, ModuleType):
+                # Not vars(): a module that is to be loaded when it is looked into stays unloaded.
+                self._bind(object.__getattribute__(module, "__dict__"))
+
+    def _bind(self, names: dict[str, Any]) -> None:
+        for name, value in list(names.items()):
+            old, new = self._changed.get(id(value), (None, None))
+            if old is value and old is not None:
+                names[name] = new
