@@ -59,6 +59,7 @@ TESTS = {
         "tests/py/torch_tensorrt/executorch/test_compiling_partitioner.py",
         "tests/py/torch_tensorrt/executorch/test_compiling_oddities.py",
     ],
+    "common-state": ["tests/exir/program/test_common_state.py"],
     "branch-results": ["tests/exir/program/test_branch_results.py"],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "propagate-device-pass": [

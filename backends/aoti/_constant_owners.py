@@ -14,7 +14,10 @@ _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def constant_owners(
-    program: ExportedProgram, tags: Mapping[Node, str], heir: str
+    program: ExportedProgram,
+    tags: Mapping[Node, str],
+    heir: str,
+    keeps_state: bool = True,
 ) -> dict[Node, str]:
     """Return the partition that each parameter, buffer and lifted constant moves into.
 
@@ -23,12 +26,13 @@ def constant_owners(
     - constants that no partition reads: their readers, delegates of others, keep them;
     - constants that several read, if lowering can't give each reader a copy of its own;
     - mutable buffers, unless one partition alone reads and writes them: a copy would be a second
-      state.
+      state; all of them without ``keeps_state``.
 
     Args:
         program: Program that is being partitioned.
         tags: Partition of each claimed node of the top-level graph.
         heir: Partition that takes the constants that nothing reads.
+        keeps_state: Whether a partition may keep mutable buffers.
 
     Returns:
         Partition of each placeholder that moves.
@@ -48,7 +52,9 @@ def constant_owners(
         constant = nodes[spec.arg.name]
         if spec.target in written:
             value = written[spec.target]
-            owner = _owner_of_state(constant, value, tags, returned[value.name])
+            owner = None
+            if keeps_state:
+                owner = _owner_of_state(constant, value, tags, returned[value.name])
         else:
             lifted = spec.kind == InputKind.CONSTANT_TENSOR
             owner = (

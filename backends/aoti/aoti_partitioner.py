@@ -47,6 +47,10 @@ _TAG = "delegation_tag"
 
 logger = logging.getLogger(__name__)
 
+#: Key of the compile spec that says, ``ON`` or ``OFF``, whether a delegate may keep the mutable buffers
+#: that it alone uses. ``OFF`` leaves them to memory planning, where delegates of others find them.
+KEEP_MUTABLE_BUFFERS_COMPILE_SPEC_KEY = "keep_mutable_buffers"
+
 
 @experimental("AOTInductor-driven backends are experimental, and so is this API.")
 class AotiPartitioner(Partitioner):
@@ -82,7 +86,7 @@ class AotiPartitioner(Partitioner):
 
         Raises:
             ValueError: A node has the tag of another partitioner, a value that leaves a partition
-                has no ``val``, or two partitions share a branch module.
+                has no ``val``, two partitions share a branch module, or a compile spec is wrong.
         """
         forget_unclaimed_symbols(exported_program)  # lowering traces each partition
         tags: dict[Node, str] = {}
@@ -95,7 +99,11 @@ class AotiPartitioner(Partitioner):
                 names.append(f"aoti_{len(names)}")
                 tags.update(dict.fromkeys(nodes, names[-1]))
             if graph_module is exported_program.graph_module and names[own:]:
-                tags.update(constant_owners(exported_program, tags, heir=names[own]))
+                tags.update(
+                    constant_owners(
+                        exported_program, tags, names[own], self._keeps_state()
+                    )
+                )
             tags.update(_branch_owners(graph_module, tags))
             _check(graph_module, tags)
         for graph_module, _ in graphs:
@@ -104,6 +112,18 @@ class AotiPartitioner(Partitioner):
         return PartitionResult(
             exported_program, dict.fromkeys(names, self.delegation_spec)
         )
+
+    def _keeps_state(self) -> bool:
+        """What the compile spec ``keep_mutable_buffers`` says; ``ON`` without one."""
+        for spec in self.delegation_spec.compile_specs:
+            if spec.key == KEEP_MUTABLE_BUFFERS_COMPILE_SPEC_KEY:
+                value = bytes(spec.value).decode().upper()
+                if value not in ("ON", "OFF"):
+                    raise ValueError(
+                        f"Invalid {spec.key}: {value}. Expected 'ON' or 'OFF'."
+                    )
+                return value == "ON"
+        return True
 
     def ops_to_not_decompose(
         self, ep: ExportedProgram

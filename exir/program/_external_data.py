@@ -75,7 +75,7 @@ def with_expected_data(
         for key, entry in entries.items():
             data = named.buffers[entry.buffer_index]  # type: ignore[union-attr]
             rows[key] = (len(data), _digest(data))
-    return _with_entry(named, rows) if rows else named
+    return with_table(named, KEY, rows) if rows else named
 
 
 def _digest(data: Any) -> str:
@@ -84,17 +84,18 @@ def _digest(data: Any) -> str:
     return hashlib.sha256(data).hexdigest() if digest is None else digest().hex()
 
 
-def _with_entry(
-    named: NamedDataStoreOutput | None, rows: Mapping[str, tuple[int, str]]
+def with_table(
+    named: NamedDataStoreOutput | None, key: str, table: Mapping[str, Any]
 ) -> NamedDataStoreOutput:
+    """Return a program's named data with a table of its own, as JSON."""
     store = NamedDataStore()
-    store.add_named_data(KEY, json.dumps(rows, sort_keys=True).encode())
+    store.add_named_data(key, json.dumps(table, sort_keys=True).encode())
     own = store.get_named_data_store_output()
     if named is None:
         return own
-    entry = replace(own.pte_data[KEY], buffer_index=len(named.buffers))
+    entry = replace(own.pte_data[key], buffer_index=len(named.buffers))
     return replace(
         named,
         buffers=[*named.buffers, *own.buffers],
-        pte_data={**named.pte_data, KEY: entry},
+        pte_data={**named.pte_data, key: entry},
     )

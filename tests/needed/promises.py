@@ -333,6 +333,19 @@ def a_buffer_is_not_copied_in_and_out() -> None:
     assert copies(done, "d2h") == 0, done
 
 
+@of("common-state")
+def a_cache_for_each_method_is_warned_of() -> None:
+    import warnings
+
+    from executorch.exir import to_edge
+
+    exported = {name: torch.export.export(State(), (X,)) for name in ("one", "other")}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        to_edge(exported).to_executorch()
+    assert any("nothing shares" in str(each.message) for each in caught)
+
+
 @of("branch-results")
 def what_a_branch_returns_stays() -> None:
     from executorch.exir import to_edge

@@ -28,6 +28,7 @@ def as_data(
         "named_data": dict(facts.named_data),
         "data_files": list(facts.data_files),
         "missing_data": dict(facts.missing_data),
+        "common_state": facts.common.as_table(),
         "findings": [asdict(finding) for finding in findings],
     }
     if changes is not None:

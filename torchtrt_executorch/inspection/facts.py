@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Iterable, Mapping, Sequence
 
 from torchtrt_executorch.native_library import NativeLibrary
+from torchtrt_executorch.runtime.reading.common_state import CommonState
 
 HOST = "host"
 
@@ -230,6 +231,7 @@ class Facts:
         data_files: The data files that were read, by name.
         missing_data: Weights that are in no file, by name, with their sizes.
         data_problem: Why the data files beside the program weren't taken, if they weren't.
+        common: Buffers that methods have in common, and where each keeps them, if the file says so.
     """
 
     name: str
@@ -239,6 +241,7 @@ class Facts:
     data_files: tuple[str, ...] = ()
     missing_data: Mapping[str, int] = field(default_factory=dict)
     data_problem: str = ""
+    common: CommonState = CommonState()
 
 
 def _numbered(device: str) -> tuple[str, int]:

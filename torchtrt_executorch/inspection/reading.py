@@ -49,6 +49,7 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
         data_files=tuple(Path(each).name for each in wanted if _is_path(each)),  # type: ignore[arg-type]
         missing_data=_missing(file, plans),
         data_problem=problem,
+        common=file.common,
     )
 
 

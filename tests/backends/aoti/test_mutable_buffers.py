@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
+from executorch.exir import to_edge
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torch.export import export
 from torch.export.graph_signature import OutputKind
 
 X = torch.linspace(-1, 1, 4)
@@ -108,6 +112,24 @@ def test_other_state_stays_the_callers(lower, foreign, step):
     fresh = Cache(step)
     lowered.program.state_dict["cache"].zero_()
     run_twice(lowered.program, fresh)
+
+
+@pytest.mark.parametrize("value", [b"ON", b"OFF", b"perhaps"])
+def test_state_that_is_left_to_planning(value):
+    program = to_edge(export(Cache(owned), (X,))).exported_program()
+    spec = CompileSpec("keep_mutable_buffers", value)
+    partitioner = AotiPartitioner("CudaBackend", [spec])
+    if value == b"perhaps":
+        with pytest.raises(ValueError, match="Expected 'ON' or 'OFF'"):
+            partitioner.partition(program)
+        return
+    partitioner.partition(program)
+    (buffer,) = (
+        node
+        for node in program.graph.nodes
+        if program.graph_signature.inputs_to_buffers.get(node.name) == "cache"
+    )
+    assert ("delegation_tag" in buffer.meta) == (value == b"ON")
 
 
 def test_state_whose_next_value_is_returned_lowers(lower, foreign):

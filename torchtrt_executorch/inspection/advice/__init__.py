@@ -59,7 +59,7 @@ def advise(
     """
     wanted = None if gpu is None else gpus.capability(gpu)
     machine = () if target is None else DescribedGpu.parse_list(target)
-    found = list(_missing_data(facts))
+    found = [*_missing_data(facts), *_common_state(facts)]
     if machine:
         found += too_large(facts, machine)
     for method in facts.methods:
@@ -82,6 +82,14 @@ def _bounded(found: Iterator[Finding]) -> Iterator[Finding]:
     if last is not None:
         text = f"{last.method}: and {more} more of this kind."
         yield Finding(last.name, last.level, text, last.advice, last.method)
+
+
+def _common_state(facts: Facts) -> Iterator[Finding]:
+    for text, advice, certain in facts.common.problems():
+        name, level = (
+            ("separate-state", "warning") if certain else ("state-in-libraries", "note")
+        )
+        yield Finding(name, level, f"{short(text, 500)}.", advice)
 
 
 def _missing_data(facts: Facts) -> Iterator[Finding]:

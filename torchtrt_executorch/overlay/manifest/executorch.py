@@ -131,6 +131,26 @@ EXECUTORCH_PATCHES = (
         ),
     ),
     Patch(
+        name="common-state",
+        summary="State of several methods is one, or its export says that it isn't",
+        pull_request="pytorch/executorch#21958",
+        releases=EXECUTORCH,
+        upstream="has a cache for each method, without a word",
+        kept_because="1.5.1 still does, and shares none on a device",
+        adds=(f"{EXIR}.program._common_state", f"{EXIR}.program._external_data"),
+        amends=(
+            *patched(f"{EXIR}.program._common_state_patch:apply", PROGRAM),
+            *patched(
+                f"{_PASSES}._common_state_planning_patch:apply",
+                f"{_PASSES}.memory_planning_pass",
+            ),
+        ),
+        anchors=anchors(
+            f"{_PASSES}.memory_planning_pass:MemoryPlanningPass.run_multimethod",
+            f"{PROGRAM}:ExecutorchProgramManager.__init__(execution_programs, named_data)",
+        ),
+    ),
+    Patch(
         name="branch-results",
         summary="What torch.cond returns isn't written over by the branches that run after it",
         pull_request="pytorch/executorch#21490",

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Iterable, Mapping, Sequence, Union
+from typing import Any, Callable, Iterable, Mapping, Sequence, TypeVar, Union
 
 from executorch.exir import schema
 from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
 
 from torchtrt_executorch.overlay.served import load_alone
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.reading import schemas
+from torchtrt_executorch.runtime.reading import common_state, schemas
+from torchtrt_executorch.runtime.reading.common_state import CommonState
 from torchtrt_executorch.runtime.reading.flatbuffer import decode
 
 load_alone("executorch.exir.program._external_data")
@@ -35,6 +36,7 @@ from executorch.exir.program._external_data import (  # noqa: E402
     expected_data,
 )
 
+T = TypeVar("T")
 Source = Union[str, "PathLike[str]", bytes, bytearray, memoryview]
 
 #: Where a header sits: behind the root offset and the file identifier.
@@ -103,6 +105,8 @@ class ProgramFile:
     segments: Sequence[memoryview]
     named_data: Mapping[str, NamedData]
     mapped: Sequence[Mapped] = ()
+    #: What its methods have in common, if it says so.
+    common: CommonState = CommonState()
     #: Copies of constants, by where they are, which methods have in common.
     constants: dict[object, bytearray] = field(default_factory=dict)
 
@@ -216,19 +220,22 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
     named: dict[str, NamedData] = {}
     for entry in program.named_data or []:
         _add(named, entry, segments, None)
-    table = named.pop(KEY, None)
-    return (
-        ProgramFile(program, segments, named, mapped),
-        _expected(table.data) if table else None,
-    )
+    expected = _table(named, KEY, expected_data, "external data")
+    common = _table(named, common_state.KEY, common_state.read_table, "common state")
+    file = ProgramFile(program, segments, named, mapped, common or CommonState())
+    return file, expected
 
 
-def _expected(table: memoryview) -> dict[str, Expected]:
+def _table(
+    named: dict[str, NamedData], key: str, read: Callable[[memoryview], T], what: str
+) -> T | None:
+    """Take a table out of a program's named data, if it is there."""
+    table = named.pop(key, None)
     try:
-        return expected_data(table)
+        return None if table is None else read(table.data)
     except ValueError as error:
         raise ProgramError(
-            f"the program's table of external data is damaged: {error}"
+            f"the program's table of {what} is damaged: {error}"
         ) from error
 
 

@@ -1,0 +1,205 @@
+"""What state the methods of a program have in common: buffers of one name, and where each method keeps them.
+
+ExecuTorch plans each method by itself, so a cache that one method fills and another reads is two caches
+unless something shares it: an arena that the host gives to all methods
+(``MemoryPlanningPass(share_mutable_buffers=True)``), or, for buffers inside of CUDA libraries, an option
+of the backend. Neither can be told from the methods' plans, so a program that has such buffers holds this
+table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+#: The key of the table in the program's named data.
+KEY = "torchtrt_executorch.common_state"
+#: Key of a graph module's metadata: the arenas that it shares with those of other methods.
+SHARED_ARENAS_META = "shared_arenas"
+
+
+class Planned(NamedTuple):
+    """A buffer in planned memory: an arena of its method, and a byte there."""
+
+    arena: int
+    offset: int
+
+
+#: Planned memory, or the backend of the delegate that keeps it.
+Home = Planned | str
+
+_SHARE = (
+    "If they are meant to be one, give to_executorch ExecutorchBackendConfig("
+    "memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True))."
+)
+_LEAVE_TO_PLANNER = (
+    "If they are meant to be one, give CudaPartitioner the compile spec "
+    "CompileSpec('keep_mutable_buffers', b'OFF'), so that no library keeps them, and to_executorch "
+    "ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True))."
+)
+_SET_OPTION = (
+    "If they are meant to be one, the host has to set the option weight_sharing_across_methods of "
+    "CudaBackend before it loads a method; torchtrt_executorch.runtime does so by itself."
+)
+
+
+class Problem(NamedTuple):
+    """What goes wrong.
+
+    Attributes:
+        text: With which buffers of which methods.
+        advice: What to do.
+        certain: Whether it does on every host.
+    """
+
+    text: str
+    advice: str
+    certain: bool
+
+
+@dataclass(frozen=True)
+class CommonState:
+    """Buffers that one method writes, and another one reads or writes.
+
+    Attributes:
+        arenas: Those that are one memory for all methods.
+        buffers: By name, where each method that has it keeps it.
+    """
+
+    arenas: frozenset[int] = frozenset()
+    buffers: Mapping[str, Mapping[str, Home]] = field(default_factory=dict)
+
+    def problems(self) -> list[Problem]:
+        """Return what goes wrong with them on a host that does nothing about it, and what to do."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for name in self.buffers:
+            if problem := self._problem(name):
+                found.setdefault(problem, []).append(name)
+        return [
+            Problem(self._named(names) + text, advice, advice is not _SET_OPTION)
+            for (text, advice), names in found.items()
+        ]
+
+    def _problem(self, name: str) -> tuple[str, str] | None:
+        homes = self.buffers[name]
+        home, *others = {*homes.values()}
+        if isinstance(home, Planned) and home.arena in self.arenas and not others:
+            return None
+        if isinstance(home, str) and not others:
+            return (
+                f", which {home} keeps for each method by itself unless it is told to share",
+                _SET_OPTION,
+            )
+        where = ", ".join(f"{m} {_words(each)}" for m, each in homes.items())
+        inside = any(isinstance(each, str) for each in homes.values())
+        advice = _LEAVE_TO_PLANNER if inside else _SHARE
+        return f", and nothing shares them: {where}", advice
+
+    def _named(self, names: list[str]) -> str:
+        methods = " and ".join(dict.fromkeys(m for n in names for m in self.buffers[n]))
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        return f"{methods} have the buffers {', '.join(names[:2])}{more}, which one of them writes"
+
+    def kept_by_delegates(self, method: str) -> frozenset[str]:
+        """The buffers that delegates of a method keep."""
+        return frozenset(
+            name
+            for name, homes in self.buffers.items()
+            if isinstance(homes.get(method), str)
+        )
+
+    def as_table(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {"arenas": sorted(self.arenas), "buffers": self.buffers}
+
+
+def read_table(table: bytes | memoryview) -> CommonState:
+    """Read the table of a program.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    try:
+        found = json.loads(bytes(table))
+        arenas = frozenset(map(_number, found["arenas"]))
+        buffers = {
+            name: {method: _home(each) for method, each in homes.items()}
+            for name, homes in found["buffers"].items()
+        }
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError("not a table of buffers") from None
+    if not all(buffers.values()):
+        raise ValueError("a buffer of no method")
+    return CommonState(arenas, buffers)
+
+
+def _words(home: Home) -> str:
+    if isinstance(home, str):
+        return f"keeps them inside of {home}"
+    return (
+        "has them as constants" if home.arena == 0 else "plans them into its own memory"
+    )
+
+
+def _home(value: Any) -> Home:
+    if isinstance(value, str):
+        return value
+    arena, offset = value
+    return Planned(_number(arena), _number(offset))
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no arena or offset")
+    return value
+
+
+def common_state(programs: Mapping[str, Any]) -> CommonState:
+    """Return what methods have in common, of which one writes it.
+
+    Args:
+        programs: The methods' ``ExportedProgram``s, planned.
+    """
+    written: set[str] = set()
+    homes: dict[str, dict[str, Home]] = {}
+    arenas: set[int] = set()
+    for method, program in programs.items():
+        arenas.update(program.graph_module.meta.get(SHARED_ARENAS_META, ()))
+        signature = program.graph_signature
+        written.update(signature.buffers_to_mutate.values())
+        for node in program.graph.find_nodes(op="placeholder"):
+            name = signature.inputs_to_buffers.get(node.name)
+            spec = node.meta.get("spec")
+            if name is None:
+                continue
+            arena = getattr(spec, "mem_id", None)
+            if arena is not None:
+                home = Planned(arena, spec.mem_offset or 0)
+            elif name in signature.buffers_to_mutate.values():
+                continue  # its memory is the caller's to give
+            else:
+                home = Planned(0, 0)  # a constant
+            homes.setdefault(name, {})[method] = home
+        for lowered in _lowered_modules(program.graph_module):
+            inner = lowered.original_module.graph_signature
+            written.update(inner.buffers_to_mutate.values())
+            for name in inner.inputs_to_buffers.values():
+                homes.setdefault(name, {}).setdefault(method, lowered.backend_id)
+    common = {
+        name: each for name, each in homes.items() if name in written and len(each) > 1
+    }
+    return CommonState(frozenset(arenas), common)
+
+
+def _lowered_modules(graph_module: Any) -> list[Any]:
+    from executorch.exir.lowered_backend_module import LoweredBackendModule
+
+    return [
+        each
+        for each in graph_module.modules()
+        if isinstance(each, LoweredBackendModule)
+    ]

@@ -1,0 +1,167 @@
+"""What methods have in common: found, said when it is exported, and in the file."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.partitioner import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+)
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.program._common_state import KEY, CommonState, Planned, read_table
+from torch import nn
+from torch.export import export
+
+from torchtrt_executorch.inspection import read
+from torchtrt_executorch.inspection.advice import advise
+
+X = torch.ones(2)
+
+
+class Counter(nn.Module):
+    def __init__(self, name: str = "count") -> None:
+        super().__init__()
+        self.name = name
+        self.register_buffer(name, torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = getattr(self, self.name)
+        count.add_(1)
+        return count + x
+
+
+class Reader(Counter):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.count * x
+
+
+class Keeping(BackendDetails):  # type: ignore[misc]
+    """Is given all of a method, its buffers included."""
+
+    @staticmethod
+    def preprocess(edge_program: Any, compile_specs: Any) -> PreprocessResult:
+        return PreprocessResult(processed_bytes=b"")
+
+
+class Everything(Partitioner):  # type: ignore[misc]
+    def __init__(self, inside: bool) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def partition(self, exported_program: Any) -> PartitionResult:
+        spec = DelegationSpec(Keeping.__name__, [])
+        for node in exported_program.graph.nodes:
+            buffer = exported_program.graph_signature.inputs_to_buffers.get(node.name)
+            if node.op == "call_function" or (buffer and self.inside):
+                node.meta["delegation_tag"] = "all"
+        return PartitionResult(exported_program, {"all": spec})
+
+
+def saved(
+    methods: dict[str, nn.Module],
+    inside: dict[str, bool] | None = None,
+    share: bool = False,
+) -> tuple[bytes, list[str]]:
+    """A program, and what is warned of."""
+    lowered = to_edge_transform_and_lower(
+        {name: export(model, (X,)) for name, model in methods.items()},
+        partitioner={n: [Everything(each)] for n, each in (inside or {}).items()},
+    )
+    planning = MemoryPlanningPass(share_mutable_buffers=share)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config = ExecutorchBackendConfig(memory_planning_pass=planning)
+        program = lowered.to_executorch(config)
+    said = [
+        str(w.message) for w in caught if "which one of them writes" in str(w.message)
+    ]
+    return bytes(program.buffer), said
+
+
+def found(program: bytes) -> list[tuple[str, str]]:
+    kinds = ("separate-state", "state-in-libraries")
+    return [(f.name, f.advice) for f in advise(read(program)) if f.name in kinds]
+
+
+@pytest.mark.parametrize("other", [Counter, Reader])
+def test_methods_with_a_buffer_each(other: type[nn.Module]) -> None:
+    """Said at export and found in the file, which names no buffer otherwise."""
+    program, said = saved({"prefill": Counter(), "decode": other()})
+    (text,) = said
+    assert "prefill and decode have the buffers count" in text
+    ((name, advice),) = found(program)
+    assert name == "separate-state"
+    assert "share_mutable_buffers=True" in advice and advice in text
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"one": Counter()},
+        {"one": Counter("a"), "other": Counter("b")},
+        {"one": Reader(), "other": Reader()},
+    ],
+)
+def test_nothing_in_common(methods: dict[str, nn.Module]) -> None:
+    program, said = saved(methods)
+    assert not said and not found(program)
+    assert KEY.encode() not in program
+
+
+def test_shared_on_the_host() -> None:
+    program, said = saved({"prefill": Counter(), "decode": Counter()}, share=True)
+    assert not said and not found(program)
+    common = read(program).common
+    assert common.arenas == {2}
+    (homes,) = common.buffers.values()
+    assert homes == dict.fromkeys(("prefill", "decode"), Planned(2, 0))
+
+
+def test_inside_of_delegates() -> None:
+    """The file is right on a host that is told to share; ours needn't be."""
+    methods = {"prefill": Counter(), "decode": Counter()}
+    program, said = saved(methods, {"prefill": True, "decode": True})
+    ((name, advice),) = found(program)
+    assert name == "state-in-libraries" and "weight_sharing_across_methods" in advice
+    assert advice in said[0]
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_inside_of_one_and_planned_by_the_other(share: bool) -> None:
+    methods = {"prefill": Counter(), "decode": Counter()}
+    program, said = saved(methods, {"prefill": True, "decode": False}, share)
+    ((name, advice),) = found(program)
+    assert name == "separate-state" and "keep_mutable_buffers" in advice
+    assert advice in said[0]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"arenas": 1, "buffers": {}}',
+        b'{"arenas": [], "buffers": []}',
+        b'{"arenas": [-1], "buffers": {}}',
+        b'{"arenas": [], "buffers": {"a": {}}}',
+        b'{"arenas": [], "buffers": {"a": {"m": [1]}}}',
+        b'{"arenas": [], "buffers": {"a": {"m": 1}}}',
+        b'{"arenas": [], "buffers": {"a": {"m": [true, 0]}}}',
+        b'{"arenas": [], "buffers": ' + b"[" * 100_000,
+    ],
+)
+def test_damaged(table: bytes) -> None:
+    with pytest.raises(ValueError):
+        read_table(table)
+
+
+def test_nothing_is_no_table() -> None:
+    assert not CommonState().problems()

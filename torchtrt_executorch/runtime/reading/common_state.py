@@ -1,0 +1,17 @@
+"""What a program says that its methods have in common, as the patch ``common-state`` writes it."""
+
+from __future__ import annotations
+
+from torchtrt_executorch.overlay.served import load_alone
+
+load_alone("executorch.exir.program._common_state")
+
+# isort: split
+from executorch.exir.program._common_state import (  # noqa: E402
+    KEY,
+    CommonState,
+    Planned,
+    read_table,
+)
+
+__all__ = ["KEY", "CommonState", "Planned", "read_table"]
