@@ -348,6 +348,11 @@ def _print(rows: list[dict[str, Any]]) -> None:
                 str(sum(_agree(row, backend) for row in ran)),
             )
         console.print(table)
+        ran = [row for row in told if _ran(row, backend)]
+        engines = Counter(row[backend]["engines"] for row in ran)
+        kinds = Counter(len(row[backend]["delegates"]) for row in ran)
+        console.print(f"programs by how many: {dict(sorted(engines.items()))}")
+        console.print(f"and by kinds of delegates: {dict(sorted(kinds.items()))}")
         left = Counter(
             str((row.get(backend) or {}).get("error") or outcome(row, backend))
             for row in told
