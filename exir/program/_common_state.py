@@ -10,9 +10,11 @@ table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import torch
 
 #: The key of the table in the program's named data.
 KEY = "torchtrt_executorch.common_state"
@@ -29,6 +31,9 @@ class Planned(NamedTuple):
 
 #: Planned memory, or the backend of the delegate that keeps it.
 Home = Planned | str
+
+#: Its name, shape and type.
+_Buffer = tuple[str, "tuple[int, ...]", torch.dtype]
 
 _SHARE = (
     "If they are meant to be one, give to_executorch ExecutorchBackendConfig("
@@ -89,7 +94,7 @@ class CommonState:
             return None
         if isinstance(home, str) and not others:
             return (
-                f", which {home} keeps for each method by itself unless it is told to share",
+                f", and {home} keeps them for each by itself unless it is told to share",
                 _SET_OPTION,
             )
         where = ", ".join(f"{m} {_words(each)}" for m, each in homes.items())
@@ -164,35 +169,48 @@ def common_state(programs: Mapping[str, Any]) -> CommonState:
     Args:
         programs: The methods' ``ExportedProgram``s, planned.
     """
-    written: set[str] = set()
-    homes: dict[str, dict[str, Home]] = {}
+    written: set[_Buffer] = set()
+    homes: dict[_Buffer, dict[str, Home]] = {}
     arenas: set[int] = set()
     for method, program in programs.items():
         arenas.update(program.graph_module.meta.get(SHARED_ARENAS_META, ()))
         signature = program.graph_signature
-        written.update(signature.buffers_to_mutate.values())
+        written.update(_buffers(program, signature.buffers_to_mutate.values()))
         for node in program.graph.find_nodes(op="placeholder"):
             name = signature.inputs_to_buffers.get(node.name)
-            spec = node.meta.get("spec")
-            if name is None:
-                continue
-            arena = getattr(spec, "mem_id", None)
-            if arena is not None:
-                home = Planned(arena, spec.mem_offset or 0)
-            elif name in signature.buffers_to_mutate.values():
-                continue  # its memory is the caller's to give
-            else:
-                home = Planned(0, 0)  # a constant
-            homes.setdefault(name, {})[method] = home
+            home = name and _planned(node, name in signature.buffers_to_mutate.values())
+            if home:
+                for buffer in _buffers(program, [name]):
+                    homes.setdefault(buffer, {})[method] = home
         for lowered in _lowered_modules(program.graph_module):
-            inner = lowered.original_module.graph_signature
-            written.update(inner.buffers_to_mutate.values())
-            for name in inner.inputs_to_buffers.values():
-                homes.setdefault(name, {}).setdefault(method, lowered.backend_id)
+            inner = lowered.original_module
+            signature = inner.graph_signature
+            written.update(_buffers(inner, signature.buffers_to_mutate.values()))
+            for buffer in _buffers(inner, signature.inputs_to_buffers.values()):
+                homes.setdefault(buffer, {}).setdefault(method, lowered.backend_id)
     common = {
-        name: each for name, each in homes.items() if name in written and len(each) > 1
+        buffer[0]: each
+        for buffer, each in homes.items()
+        if buffer in written and len(each) > 1
     }
     return CommonState(frozenset(arenas), common)
+
+
+def _planned(node: Any, is_written: bool) -> Planned | None:
+    """Where a buffer is planned; arena 0 for a constant; None if its memory is the caller's to give."""
+    spec = node.meta.get("spec")
+    arena = getattr(spec, "mem_id", None)
+    if arena is not None:
+        return Planned(arena, spec.mem_offset or 0)
+    return None if is_written else Planned(0, 0)
+
+
+def _buffers(program: Any, names: Iterable[str]) -> Iterator[_Buffer]:
+    """Those of another shape or type that are called alike by chance are others."""
+    for name in names:
+        tensor = program.state_dict.get(name, program.constants.get(name))
+        if isinstance(tensor, torch.Tensor):
+            yield name, tuple(tensor.shape), tensor.dtype
 
 
 def _lowered_modules(graph_module: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from torchtrt_executorch.runtime.delegates import (
 from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernels import Bind, find_kernel
-from torchtrt_executorch.runtime.memory import Values
+from torchtrt_executorch.runtime.memory import Kept, Values
 from torchtrt_executorch.runtime.plan import Kind, Operation, Payload, Plan
 from torchtrt_executorch.runtime.prims import prims
 from torchtrt_executorch.runtime.stats import Recorder
@@ -44,6 +44,7 @@ class Binder:
     Args:
         skipped: Operations that needn't run.
         shared: Another method's delegates, which these are to run beside.
+        kept: What its delegates have in common with those of others.
 
     Attributes:
         runs: What each operation runs.
@@ -58,11 +59,13 @@ class Binder:
         surroundings: Surroundings,
         skipped: Collection[int],
         shared: Mapping[Key, Delegate],
+        kept: Kept,
     ) -> None:
         self._plan = plan
         self._values = values
         self._surroundings = surroundings
         self._shared = shared
+        self._kept = kept
         self._prims = prims(surroundings.placement, surroundings.recorder)
         self._kernels: dict[str, Bind] = {}
         self.runs: list[Run] = []
@@ -115,6 +118,7 @@ class Binder:
             placement=around.placement,
             recorder=around.recorder,
             stand_ins=around.stand_ins,
+            kept=self._kept,
         )
         twin = self._shared.get(key)
         return load_delegate(context) if twin is None else twin.clone(context)

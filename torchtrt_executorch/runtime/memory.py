@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Callable, Iterable, Iterator, Mapping
 
 import numpy
 import numpy.typing
@@ -14,6 +15,7 @@ from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import TensorLayout
 from torchtrt_executorch.runtime.plan import Place, Plan, Slot, Stored
+from torchtrt_executorch.runtime.reading.common_state import CommonState
 from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.values import Boxed, Value
 
@@ -28,6 +30,40 @@ MAX_PINNED = 256 * 2**20
 Buffers = dict[tuple[int, torch.device], torch.Tensor]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Tensors that delegates of several methods keep, and are to have once.
+
+    Attributes:
+        names: Buffers of one method's delegates that are those of others'.
+        tensors: Buffers by name, as the first delegate that was loaded has them.
+        weights: What else one has, by name, by what it was loaded from.
+        owners: What has their memory.
+    """
+
+    names: frozenset[str] = frozenset()
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    weights: dict[object, dict[str, torch.Tensor]] = field(default_factory=dict)
+    owners: list[object] = field(default_factory=list)
+
+    def join(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return which of a delegate's ``own`` tensors are others', and those.
+
+        Raises ``ValueError`` if one has another shape or type.
+        """
+        found = {}
+        for name in self.names & own.keys():
+            common = self.tensors.setdefault(name, own[name])
+            if (common.shape, common.dtype) != (own[name].shape, own[name].dtype):
+                raise ValueError(
+                    f"methods have the buffer {name} in common, which is {common.dtype} of shape "
+                    f"{[*common.shape]} in one and {own[name].dtype} of shape "
+                    f"{[*own[name].shape]} in another"
+                )
+            found[name] = common
+        return found
+
+
 class SharedState:
     """The arena that the methods of a program have in common, if it was planned so.
 
@@ -40,8 +76,12 @@ class SharedState:
         initialized: The places of the tensors that have their first values.
     """
 
-    def __init__(self, plans: Iterable[Plan]) -> None:
+    def __init__(
+        self, plans: Iterable[Plan], common: CommonState | None = None
+    ) -> None:
         plans = list(plans)
+        self._common = common or CommonState()
+        self._kept = Kept()
         sizes = {
             tuple(arena.nbytes for arena in plan.arenas[_STATE_ARENA:])
             for plan in plans
@@ -52,6 +92,14 @@ class SharedState:
         self.arenas = frozenset({_STATE_ARENA} if several and one else ())
         self.buffers: Buffers = {}
         self.initialized: set[tuple[int, int]] = set()
+
+    def __bool__(self) -> bool:
+        """Whether methods have anything in common."""
+        return bool(self.arenas or self._common.buffers)
+
+    def kept(self, method: str) -> Kept:
+        """What delegates of a method keep to themselves, and others of its name as well."""
+        return replace(self._kept, names=self._common.kept_by_delegates(method))
 
     def is_new(self, where: Place) -> bool:
         """Whether a tensor is to be given its first value; no longer, once it was asked."""

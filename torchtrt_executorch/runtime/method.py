@@ -97,7 +97,8 @@ class Method:
             twin=None if original is None else original._values,
         )
         loaded = {} if original is None else original._delegates
-        binder = Binder(plan, self._values, surroundings, needless, loaded)
+        kept = shared.kept(plan.name)
+        binder = Binder(plan, self._values, surroundings, needless, loaded, kept)
         self._delegates: dict[Key, Delegate] = binder.delegates
         file.check_unchanged()
         self._inputs = Inputs(

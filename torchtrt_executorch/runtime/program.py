@@ -45,7 +45,7 @@ class Program:
         self._cuda_graphs = cuda_graphs
         self._lock = threading.Lock()
         self._methods: dict[str, Method] = {}
-        self._shared = SharedState(plans.values())
+        self._shared = SharedState(plans.values(), file.common)
         self._calls = Calls()
 
     @property
@@ -70,7 +70,7 @@ class Program:
                     self._file,
                     self._surroundings,
                     self._shared,
-                    self._calls if self._shared.arenas else Calls(),
+                    self._calls if self._shared else Calls(),
                     self._cuda_graphs,
                 )
                 self._methods[name] = without_modes(make)

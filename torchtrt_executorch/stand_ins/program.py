@@ -51,6 +51,7 @@ class StandIn:
             if kind is OutputKind.USER_OUTPUT
         ]
         self._versions: dict[str, int] = {}
+        self._common: dict[str, torch.Tensor] = {}
         self.inputs = {node.name: node.meta["val"] for node in given}
         self.outputs = {f"output{index}": value for index, value in enumerate(returned)}
 
@@ -77,6 +78,10 @@ class StandIn:
             held = {**self._program.state_dict, **self._program.constants}
             if self._device.type == "cpu":
                 self._check_weights(held)
+            for name, tensor in self._common.items():
+                if tensor.device != self._device:
+                    tensor.data = tensor.to(self._device)
+                held[name] = tensor
             weights = [held[name] for name in self._weights]
             results = self._program.graph_module(*weights, *values)
             # A payload returns dense memory, never that of its inputs or weights.
@@ -90,6 +95,18 @@ class StandIn:
                 if kind is OutputKind.BUFFER_MUTATION:
                     held[target].copy_(result)
         return outputs
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Its weights and buffers by name."""
+        held = {**self._program.state_dict, **self._program.constants}
+        return {n: held[n] for n in self._weights if isinstance(held[n], torch.Tensor)}
+
+    def sharing(self, tensors: Mapping[str, torch.Tensor]) -> StandIn:
+        """Return one that has others' tensors in the place of its own, by name."""
+        result = StandIn(self._program)
+        result._versions, result._common = self._versions, dict(tensors)
+        return result
 
     def instance(self) -> StandIn:
         """Return one with state of its own: itself, if it has none."""

@@ -26,10 +26,10 @@ X = torch.ones(2)
 
 
 class Counter(nn.Module):
-    def __init__(self, name: str = "count") -> None:
+    def __init__(self, name: str = "count", size: int = 2) -> None:
         super().__init__()
         self.name = name
-        self.register_buffer(name, torch.zeros(2))
+        self.register_buffer(name, torch.zeros(size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         count = getattr(self, self.name)
@@ -107,6 +107,7 @@ def test_methods_with_a_buffer_each(other: type[nn.Module]) -> None:
         {"one": Counter()},
         {"one": Counter("a"), "other": Counter("b")},
         {"one": Reader(), "other": Reader()},
+        {"one": Counter(), "other": Counter(size=1)},
     ],
 )
 def test_nothing_in_common(methods: dict[str, nn.Module]) -> None:

@@ -14,6 +14,7 @@ from torchtrt_executorch import stand_ins
 from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU
+from torchtrt_executorch.runtime.memory import Kept
 from torchtrt_executorch.runtime.plan import Payload
 from torchtrt_executorch.runtime.soundness import Works
 from torchtrt_executorch.runtime.stats import Recorder
@@ -57,7 +58,7 @@ class DelegateContext(Payload):
     """What a backend is given to load one delegate.
 
     ``num_inputs`` is what the payload says, or is read off the program (what is written before it is
-    read is an output).
+    read is an output). ``kept`` is what it is to have in common with delegates of other methods.
     """
 
     args: Sequence[Value]
@@ -65,6 +66,7 @@ class DelegateContext(Payload):
     placement: Placement
     recorder: Recorder
     stand_ins: StandIns
+    kept: Kept = Kept()
 
     def stand_in(self) -> StandIn | None:
         """What may run in the payload's place; None if there is nothing, or the payload runs here.
@@ -80,6 +82,10 @@ class DelegateContext(Payload):
                 "%s can't run here: a stand-in, its partition in PyTorch, computes for it",
                 self.name,
             )
+            try:
+                found = found.sharing(self.kept.join(found.tensors))
+            except ValueError as error:
+                raise ProgramError(f"{self.name}: {error}") from None
         return found
 
 

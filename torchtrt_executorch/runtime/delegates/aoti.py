@@ -7,7 +7,7 @@ import functools
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
@@ -220,9 +220,11 @@ def _load(
                 # Without its weights the library reads memory that was never allocated.
                 if payload.blob is None:
                     _give(model, context, payload, device)
-                elif len(weights := context.data(payload.blob)):
-                    blob.write_bytes(weights)
-                    model.update_constant_buffer_from_blob(str(blob))
+                elif not _share_all(model, context, (payload.blob, device)):
+                    if len(weights := context.data(payload.blob)):
+                        blob.write_bytes(weights)
+                        model.update_constant_buffer_from_blob(str(blob))
+                    _share_state(model, context, (payload.blob, device))
         except RuntimeError as error:
             raise ProgramError(
                 f"{context.name}: the library can't be loaded: {error}"
@@ -230,16 +232,48 @@ def _load(
     return model
 
 
+def _share_all(model: Any, context: DelegateContext, source: object) -> bool:
+    """Have another delegate's weights and buffers, if they are the same: they are on the GPU once."""
+    theirs = context.kept.weights.get(source, {})
+    wanted = model.get_constant_names_to_original_fqns()
+    if not context.kept.names or not {*wanted.values()} <= theirs.keys():
+        return False
+    _point(model, theirs)
+    return True
+
+
+def _share_state(model: Any, context: DelegateContext, source: object) -> None:
+    """Have another delegate's buffers, where methods have them in common; others may have all of these."""
+    if not context.kept.names:
+        return
+    own = model.extract_constants_map(False)
+    common = context.kept.join(own)
+    context.kept.weights.setdefault(source, {**own, **common})
+    context.kept.owners.append(model)  # the memory is its own
+    _point(model, {n: each for n, each in common.items() if each is not own[n]})
+
+
+def _point(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Have a library work on ``tensors``, by their names in the model."""
+    wanted = model.get_constant_names_to_original_fqns()
+    found = {name: tensors[fqn] for name, fqn in wanted.items() if fqn in tensors}
+    if found:
+        model.update_constant_buffer(found, False, False, True)
+
+
 def _give(
     model: Any, context: DelegateContext, payload: CudaPayload, device: torch.device
 ) -> None:
-    """Hand the library its weights by name, copies of its own."""
-    weights = {
-        each.name: _tensor(
-            context, each, device if each.on_gpu else torch.device("cpu")
-        )
-        for each in payload.weights
-    }
+    """Hand the library its weights by name: copies of its own, unless methods have them in common."""
+    kept, weights = context.kept, {}
+    for each in payload.weights:
+        place = device if each.on_gpu else torch.device("cpu")
+        # Buffers of the same bytes have one key, and are written to.
+        held = kept.weights.setdefault((each, place), {}) if kept.names else {}
+        if each.name not in held:
+            held[each.name] = _tensor(context, each, place)
+        weights[each.name] = held[each.name]
+    weights.update(kept.join(weights))
     wanted = model.get_constant_names_to_original_fqns()
     missing = sorted(set(wanted.values()) - weights.keys())
     if missing:
@@ -247,7 +281,7 @@ def _give(
             f"{context.name}: the library wants the weight {missing[0]!r}, which its payload doesn't name"
         )
     named = {name: weights[original] for name, original in wanted.items()}
-    model.update_constant_buffer(named, False, False)
+    model.update_constant_buffer(named, False, False, bool(kept.names))
 
 
 def _tensor(

@@ -1,0 +1,163 @@
+"""Buffers that the libraries of several methods keep, and have in common."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.aoti.aoti_backend import AotiBackend
+from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch import nn
+from torch.export import export
+
+from torchtrt_executorch import runtime, stand_ins
+from torchtrt_executorch.stand_ins.on_host import on_host
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+class KeepingTestBackend(AotiBackend, BackendDetails):  # type: ignore[misc]
+    """AOTInductor for the CPU, with the options that ``CudaBackend`` packages libraries by."""
+
+    @classmethod
+    def get_device_name(cls) -> str:
+        return "cpu"
+
+    @classmethod
+    def get_supported_fallback_kernels(cls) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def get_decomposition_table(cls) -> dict[Any, Any]:
+        return {}
+
+    @classmethod
+    def get_aoti_compile_options(cls, compile_specs: Any) -> dict[str, Any]:
+        return {
+            "aot_inductor.package": True,
+            "aot_inductor.package_constants_in_so": False,
+            "aot_inductor.package_constants_on_disk_format": "binary_blob",
+        }
+
+    @classmethod
+    def get_custom_passes(cls, compile_specs: Any) -> list[Any]:
+        return []
+
+
+class StandInTestBackend(BackendDetails):  # type: ignore[misc]
+    """Has a stand-in for each payload, whose library is none."""
+
+    @staticmethod
+    def preprocess(edge_program: Any, compile_specs: Any) -> PreprocessResult:
+        (name,) = (bytes(s.value) for s in compile_specs if s.key == "method_name")
+        library = name + str(edge_program.graph).encode()
+        store = NamedDataStore()
+        for key, data in ((f"{name!r}_so", library), ("weights", b"weights")):
+            store.add_named_data(key, data)
+        stand_ins.keep(stand_ins.digest(library, b"weights"), on_host(edge_program))
+        return PreprocessResult(
+            processed_bytes=f"{name!r}_so\nweights".encode(),
+            data_store_output=store.get_named_data_store_output(),
+        )
+
+
+class Step(nn.Module):
+    """Adds what it makes of its input to a sum, and returns what that is then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(2, 3))
+        self.register_buffer("total", torch.zeros(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(self.weight * x)
+        return self.total * 2
+
+
+class OtherStep(Step):
+    """The same buffer; what else it has is in another order, and one more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.copy_(self.total * self.scale + self.weight * x)
+        return self.total + 1
+
+
+def lowered(methods: dict[str, nn.Module], device: str) -> Any:
+    """Methods whose delegates keep everything."""
+    specs = [CompileSpec("target_device", device.encode())]
+    backend = KeepingTestBackend if device == "cpu" else StandInTestBackend
+    partitioners = {
+        name: [
+            AotiPartitioner(
+                backend.__name__,
+                [AotiBackend.generate_method_name_compile_spec(name), *specs],
+            )
+        ]
+        for name in methods
+    }
+    edge = to_edge_transform_and_lower(
+        {name: export(model, (X,)) for name, model in methods.items()},
+        partitioner=partitioners,
+    )
+    for name in methods:
+        for module in edge.exported_program(name).graph_module.children():
+            if isinstance(module, LoweredBackendModule):
+                module._backend_id = "CudaBackend"
+    return edge
+
+
+@cache
+def saved(alike: bool, device: str) -> tuple[bytes, list[bytes]]:
+    methods = {"prefill": Step(), "decode": Step() if alike else OtherStep()}
+    with torch.no_grad():
+        program = lowered(methods, device).to_executorch()
+    return bytes(program.buffer), [bytes(d) for d in program._tensor_data.values()]
+
+
+def expected(alike: bool) -> list[torch.Tensor]:
+    one, other = Step(), Step() if alike else OtherStep()
+    other.total = one.total
+    with torch.no_grad():
+        return [each(X).clone() for each in (one, other, other, one)]
+
+
+def check(program: runtime.Program, alike: bool, first: str) -> None:
+    program.method(first)
+    order = ("prefill", "decode", "decode", "prefill")
+    for name, wanted in zip(order, expected(alike), strict=True):
+        torch.testing.assert_close(program.method(name)(X)[0], wanted)
+    copy = program.method("decode").clone()  # has state of its own
+    model = Step() if alike else OtherStep()
+    torch.testing.assert_close(copy(X)[0], model(X).detach())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="no stand-ins on a GPU")
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("first", ["prefill", "decode"])
+def test_stand_ins_work_on_one_buffer(alike: bool, first: str) -> None:
+    """Whichever is loaded first, in two programs at once."""
+    one, other = (runtime.load(*saved(alike, "cuda:0")) for _ in range(2))
+    check(one, alike, first)
+    check(other, alike, first)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="AOTInductor needs a compiler")
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("first", ["prefill", "decode"])
+def test_libraries_work_on_one_buffer(alike: bool, first: str) -> None:
+    """Whichever is loaded first; with one blob of weights, which is there once, or two."""
+    check(runtime.load(*saved(alike, "cpu")), alike, first)
