@@ -17,8 +17,7 @@ from typing import Any, Callable
 from torch.fx import GraphModule, Node
 from torch.fx.node import Target
 from torch_tensorrt.dynamo._executorch_target import check
-from torch_tensorrt.dynamo._fallback import compile_graph
-from torch_tensorrt.dynamo._refusals import RefusedError
+from torch_tensorrt.dynamo._fallback import RefusedError, compile_graph
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
@@ -157,21 +156,13 @@ def convert_guarded(
     module, settings = call.arguments["module"], call.arguments["settings"]
     if not settings.target_executorch:
         return convert_module(*args, **kwargs)
+    by, reason = "target_executorch=True", "ExecuTorch gives no output allocator"
     if nodes := output_allocator_nodes(module):
-        raise _allocator_needed(nodes)
+        raise RefusedError(by, reason, nodes)
     engine = convert_module(*args, **kwargs)
     if engine.requires_output_allocator:
-        nodes = [node for node in module.graph.nodes if node.op.startswith("call_")]
-        raise _allocator_needed(nodes)
+        raise RefusedError(by, reason, module.graph.nodes, exact=False)
     return engine
-
-
-def _allocator_needed(nodes: Iterable[Node]) -> RefusedError:
-    return RefusedError(
-        "target_executorch=True",
-        "the converter of one of them needs an output allocator, which ExecuTorch can't give",
-        nodes,
-    )
 
 
 def _name(target: Target) -> str:

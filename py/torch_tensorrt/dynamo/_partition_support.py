@@ -8,7 +8,6 @@ and a mask. And nobody asks for dtypes before an engine is made that has none of
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from inspect import signature
 from itertools import pairwise
@@ -19,16 +18,20 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch_tensorrt._enums import dtype
-from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
-from torch_tensorrt.dynamo._fallback import is_going_on
-from torch_tensorrt.dynamo._graph_copies import copied_module
-from torch_tensorrt.dynamo._refusals import RefusedError, about, operator_name
+from torch_tensorrt.dynamo._fallback import (
+    RefusedError,
+    failures_refuse,
+    logger,
+    without_refused,
+)
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo._whereabouts import note_reasons
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
 from torch_tensorrt.dynamo.partitioning.common import construct_submodule_inputs
 
-logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
+
+class NotInItsEngineError(RefusedError):
+    """Nodes got into an engine that can't have them."""
 
 
 def partitioned(
@@ -36,33 +39,37 @@ def partitioned(
 ) -> Any:
     """Partition so that every engine can take what is in it.
 
-    Under ``target_executorch`` nodes that can't be in their engine run in PyTorch: they are left
-    out, and the rest is partitioned again. Each round leaves out more, so there is a last one. For
-    :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``fast_partition`` and
-    ``global_partition``.
+    Under ``target_executorch`` nodes that can't be in their engine run in PyTorch, and the rest is
+    partitioned again. For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around
+    ``fast_partition`` and ``global_partition``.
 
     Raises:
         RefusedError: TensorRT lacks the dtype of an engine's input or output.
     """
     settings = DYNAMO_CONVERTERS.compilation_settings or CompilationSettings()
-    call = signature(partition).bind(*args, **kwargs)
-    module = call.arguments["gm"]
-    while True:
-        if settings.target_executorch:  # the global partitioner changes what it gets
-            call.arguments["gm"] = copied_module(module)
-        result = partition(*call.args, **call.kwargs)
-        engines = engines_of(result[0])
-        if not settings.target_executorch or not _leave_out(module.graph, result[0]):
-            break
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        result = partition(*args, **kwargs)
+        for name, engine in engines_of(result[0]).items():
+            (call,) = result[0].graph.find_nodes(op="call_module", target=name)
+            _check_nodes(engine, call)
+        return result
+
+    def left(refusal: RefusedError, graph: Graph) -> list[Node]:
+        logger.info("target_executorch: %s", refusal)
+        return [node for node in graph.nodes if node.name in refusal.nodes]
+
+    if settings.target_executorch:
+        call = signature(partition).bind(*args, **kwargs)
+        result = without_refused(checked, call, left, NotInItsEngineError)
+    else:
+        result = partition(*args, **kwargs)
+    engines = engines_of(result[0])
     note_reasons(result[0], engines, settings)
-    if not settings.dryrun:
-        for name, engine in engines.items():
-            with about(engine, name, everything=is_going_on()):
-                check_dtypes(engine, settings)
-                if (
-                    is_going_on()
-                ):  # as compile_module is about to, with nobody to catch it
-                    construct_submodule_inputs(engine)
+    for engine in () if settings.dryrun else engines.values():
+        _check_dtypes(engine, settings)
+        with failures_refuse(engine):  # compile_module is about to, and catches nothing
+            construct_submodule_inputs(engine)
     return result
 
 
@@ -75,26 +82,17 @@ def engines_of(module: GraphModule) -> dict[str, GraphModule]:
     }
 
 
-def _leave_out(graph: Graph, partitions: GraphModule) -> list[Node]:
-    """Mark the nodes of ``graph`` that can't be in their engine, and return them."""
-    why: dict[str, str] = {}
-    for name, engine in engines_of(partitions).items():
-        (call,) = partitions.graph.find_nodes(op="call_module", target=name)
-        for node in _at_numbers(engine, call):
-            why[node.name] = "ExecuTorch's engines take and return no numbers"
-        for node in engine.graph.nodes:
-            if node.op == "call_function" and node not in DYNAMO_CONVERTERS:
-                why[node.name] = "no converter takes it in its engine"
-    found = [n for n in graph.nodes if n.name in why and IN_PYTORCH not in n.meta]
-    for node in found:
-        node.meta[IN_PYTORCH] = why[node.name]
-    if found:
-        logger.info(
-            "target_executorch: nodes that run in PyTorch, since they can't be in the engine that "
-            "they would be in: %s",
-            ", ".join(f"{n.name} ({operator_name(n)}): {why[n.name]}" for n in found),
+def _check_nodes(engine: GraphModule, call: Node) -> None:
+    """Check that an engine can have its nodes, and give and take what it does."""
+    if found := [*_at_numbers(engine, call)]:
+        raise NotInItsEngineError(
+            "ExecuTorch", "engines take and return no numbers", found
         )
-    return found
+    functions = [node for node in engine.graph.nodes if node.op == "call_function"]
+    if found := [node for node in functions if node not in DYNAMO_CONVERTERS]:
+        raise NotInItsEngineError(
+            "TensorRT", "no converter takes it in its engine", found
+        )
 
 
 def _at_numbers(engine: GraphModule, call: Node) -> Iterator[Node]:
@@ -117,10 +115,15 @@ def _at_numbers(engine: GraphModule, call: Node) -> Iterator[Node]:
     left = {node for node, _ in given} & {*graph.nodes}
     call.args = tuple(argument for node, argument in given if node in left)
     engine.recompile()
-    for node in pytree.tree_leaves(graph.output_node().args):
-        value = node.meta.get("val") if isinstance(node, Node) else None
+    for node in _returned(graph):
+        value = node.meta.get("val")
         if value is not None and not isinstance(value, (torch.Tensor, tuple, list)):
             yield node
+
+
+def _returned(graph: Graph) -> list[Node]:
+    leaves = pytree.tree_leaves(graph.output_node().args)
+    return [leaf for leaf in leaves if isinstance(leaf, Node)]
 
 
 def _size(graph: Graph, number: Any) -> Node | None:
@@ -129,8 +132,7 @@ def _size(graph: Graph, number: Any) -> Node | None:
         return None
     inputs = graph.find_nodes(op="placeholder")
     for node in inputs:
-        shape = getattr(node.meta.get("val"), "shape", ())
-        for dim, size in enumerate(shape):
+        for dim, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
             if isinstance(size, torch.SymInt) and size.node.expr == number.node.expr:
                 with graph.inserting_after(inputs[-1]):
                     operator = torch.ops.aten.sym_size.int
@@ -140,37 +142,29 @@ def _size(graph: Graph, number: Any) -> Node | None:
     return None
 
 
-def check_dtypes(partition: GraphModule, settings: CompilationSettings) -> None:
+def _check_dtypes(partition: GraphModule, settings: CompilationSettings) -> None:
     """Check that TensorRT has the dtypes of what goes into an engine and comes out of it.
 
     Raises:
         RefusedError: It lacks one; the tensor and the setting that helps are named.
     """
-    returned = pytree.tree_leaves(partition.graph.output_node().args)
-    for role, nodes in (
-        ("takes", partition.graph.find_nodes(op="placeholder")),
-        ("returns", returned),
+    for node in (
+        *partition.graph.find_nodes(op="placeholder"),
+        *_returned(partition.graph),
     ):
-        for node in nodes:
-            value = node.meta.get("val") if isinstance(node, Node) else None
-            if not isinstance(value, torch.Tensor) or _has(value.dtype, settings):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            continue
+        doubles = value.dtype == torch.float64
+        try:
+            dtype._from(value.dtype).to(trt.DataType)
+        except TypeError:
+            if doubles and settings.truncate_double:
                 continue
-            way = "Keep its operator in PyTorch, with torch_executed_ops"
-            if value.dtype == torch.float64:
-                way = f"Compile with truncate_double=True. {way}"
             raise RefusedError(
                 "TensorRT",
-                f"it {role} {node.name} in {value.dtype}, which TensorRT doesn't have",
+                f"{node.name} is in {value.dtype}, which TensorRT doesn't have",
                 node.users if node.op == "placeholder" else [node],
-                way=way,
-            )
-
-
-def _has(held: torch.dtype, settings: CompilationSettings) -> bool:
-    if held == torch.float64 and settings.truncate_double:
-        return True
-    try:
-        dtype._from(held).to(trt.DataType)
-    except TypeError:
-        return False
-    return True
+                way=f"{'Compile with truncate_double=True. ' if doubles else ''}Keep its "
+                "operator in PyTorch, with torch_executed_ops",
+            ) from None

@@ -24,11 +24,11 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 from torch_tensorrt.dynamo import _compiler
+from torch_tensorrt.dynamo._fallback import ABOUT_THE_MACHINE, first_line
 from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
 from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
 from torch_tensorrt.dynamo._quantized import left_quantized
-from torch_tensorrt.dynamo._refusals import ABOUT_THE_MACHINE
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo._shared_state import with_state_named_once
 from torch_tensorrt.dynamo._whereabouts import operators
@@ -131,7 +131,7 @@ def compiled(
     except Exception as error:
         if fail_on_build_error or isinstance(error, ABOUT_THE_MACHINE):
             raise
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+        reason = first_line(error)
         logger.warning(
             "TensorRT takes nothing of this program, which the partitioners behind get as it is: "
             "%s: %s. With fail_on_build_error=True this is an error",

@@ -44,7 +44,6 @@ TORCH_TENSORRT_PATCHES = (
             f"{DYNAMO}._executorch_target",
             f"{DYNAMO}._graph_copies",
             f"{DYNAMO}._fallback",
-            f"{DYNAMO}._refusals",
             f"{DYNAMO}._notes",
             f"{DYNAMO}._allocator_routing",
             f"{DYNAMO}._branches",

@@ -6,11 +6,12 @@ Upstream: ``torch_tensorrt.dynamo.conversion._TRTInterpreter``.
 from __future__ import annotations
 
 import functools
+import logging
 from types import ModuleType
 from typing import Any
 
 from torch.fx import Node
-from torch_tensorrt.dynamo._refusals import RefusedError, errors_of, named
+from torch_tensorrt.dynamo._fallback import RefusedError
 
 
 def apply(module: ModuleType) -> None:
@@ -31,23 +32,36 @@ def apply(module: ModuleType) -> None:
         except Exception as error:
             if node.op in ("placeholder", "get_attr", "output"):
                 raise
-            raise RefusedError("its converter", str(error), [node]) from error
+            raise RefusedError("its converter", error, [node]) from error
 
     @functools.wraps(run)
     def run_explained(self: Any, *args: Any, **kwargs: Any) -> Any:
         from torch_tensorrt.logging import _LOGGER
 
-        with errors_of(_LOGGER) as said:
-            try:
-                return run(self, *args, **kwargs)
-            except RefusedError:
-                raise
-            except (RuntimeError, AssertionError) as error:
-                reason = " ".join(dict.fromkeys(said)) or str(error)
-                nodes = [node for node in self.module.graph.nodes if named(node, said)]
-                raise RefusedError("TensorRT's builder", reason, nodes) from error
+        said: dict[str, None] = {}  # in order, each once
+        handler = logging.Handler(logging.ERROR)
+        handler.emit = lambda record: said.setdefault(record.getMessage())  # type: ignore[method-assign]
+        _LOGGER.addHandler(handler)
+        try:
+            return run(self, *args, **kwargs)
+        except RefusedError:
+            raise
+        except (RuntimeError, AssertionError) as error:
+            calls = [n for n in self.module.graph.nodes if n.op[:5] == "call_"]
+            nodes = [node for node in calls if _is_named(node, " ".join(said))]
+            reason, exact = " ".join(said) or error, bool(nodes)
+            raise RefusedError(
+                "TensorRT's builder", reason, nodes or calls, exact=exact
+            ) from error
+        finally:
+            _LOGGER.removeHandler(handler)
 
     kind.run, kind.run_node, kind.output = run_explained, run_named_node, output_each
+
+
+def _is_named(node: Node, said: str) -> bool:
+    """Whether an error names a layer of the node's: upstream ends their names in its name."""
+    return f"[{node.name}]" in said or f"/{node.name}]" in said
 
 
 def _distinct(network: Any, returned: Any) -> Any:
