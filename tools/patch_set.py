@@ -60,7 +60,10 @@ TESTS = {
         "tests/py/torch_tensorrt/executorch/test_compiling_oddities.py",
     ],
     "common-state": ["tests/exir/program/test_common_state.py"],
-    "branch-results": ["tests/exir/program/test_branch_results.py"],
+    "branch-results": [
+        "tests/exir/program/test_branch_results.py",
+        "tests/exir/program/test_old_values.py",
+    ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "propagate-device-pass": [
         "tests/exir/passes/test_labels.py",

@@ -11,9 +11,9 @@ from __future__ import annotations
 from itertools import zip_longest
 
 import torch
-from executorch.exir.dialects._ops import ops
 from executorch.exir.passes._aliases import may_be_view
 from executorch.exir.passes._device_nodes import is_getitem
+from executorch.exir.passes._old_values import copy_before
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
@@ -56,7 +56,7 @@ def _keep_results(module: GraphModule) -> bool:
         for result in [user for user in cond.users if is_getitem(user)]:
             if any(places[user] >= safe or may_be_view(user) for user in result.users):
                 end.append(result)
-                end = _copy_of(result)
+                end = _copied(result)
                 changed = True
     if changed:
         module.graph.lint()
@@ -64,16 +64,7 @@ def _keep_results(module: GraphModule) -> bool:
     return changed
 
 
-def _copy_of(value: Node) -> Node:
-    graph = value.graph
-    with graph.inserting_after(value):
-        copy = graph.call_function(
-            ops.edge.dim_order_ops._clone_dim_order.default, (value,)
-        )
-    copy.meta = {
-        key: value.meta[key]
-        for key in ("val", "tensor_meta", "stack_trace")
-        if key in value.meta
-    }
+def _copied(value: Node) -> Node:
+    copy = copy_before(value, value.next)
     value.replace_all_uses_with(copy, lambda user: user is not copy)
     return copy

@@ -152,16 +152,21 @@ EXECUTORCH_PATCHES = (
     ),
     Patch(
         name="branch-results",
-        summary="What torch.cond returns isn't written over by the branches that run after it",
+        summary="What torch.cond returns, and a buffer's old value, isn't written over while it is read",
         pull_request="pytorch/executorch#21490",
         releases=EXECUTORCH,
         upstream="has all branches write to the same memory, and leaves their results there",
         kept_because="1.5.1 still plans all branches into the same memory",
-        adds=(*_ALIASES, f"{_PASSES}.branch_results_pass"),
+        adds=(
+            *_ALIASES,
+            f"{_PASSES}._old_values",
+            f"{_PASSES}.branch_results_pass",
+        ),
         amends=patched(f"{EXIR}.program._branch_results_patch:apply", PROGRAM),
         anchors=anchors(
             f"{EXIR}.memory_planning:_apply_algo_to_submodules(algo, graph_module)",
             f"{PROGRAM}:edge_to_executorch_passes(config)",
+            f"{PROGRAM}:insert_write_back_for_buffers_pass",
         ),
     ),
     Patch(

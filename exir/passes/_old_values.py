@@ -1,0 +1,84 @@
+"""Copies what is read of a value once something is written over it, which ExecuTorch takes for the new one."""
+
+from __future__ import annotations
+
+from executorch.exir.dialects._ops import ops
+from executorch.exir.passes._aliases import VIEW_COPY
+from executorch.exir.passes._device_nodes import operator_name, written_args
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+from torch.fx import Graph, Node
+
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+def keep_old_values(program: ExportedProgram) -> None:
+    """Copies, in an edge program, what upstream's next steps would lose, or give another value.
+
+    Goes before ``insert_write_back_for_buffers_pass``. That one writes a method's new values one after
+    the other, so what is written to a second buffer, or returned, is no longer the first one's old
+    value; and a buffer whose new value is another buffer it takes for written in place, and leaves
+    out. Views of what ``reinplace_pass`` had written in place, which are elided, show the new value.
+    """
+    graph, signature = program.graph, program.graph_signature
+    for view, value in _written_since(graph).items():
+        view.replace_input_with(value, copy_before(value, view))
+    output = graph.output_node()
+    mutated = {
+        each.target for each in signature.output_specs if each.kind in _MUTATIONS
+    }
+    returned = list(output.args[0])
+    for index, spec in enumerate(signature.output_specs):
+        value = returned[index]
+        if not isinstance(value, Node):
+            continue
+        shown = _shown(value)
+        name = signature.inputs_to_buffers.get(shown.name, shown.name)
+        if shown.op != "placeholder" or name == spec.target:
+            continue
+        taken = spec.kind in _MUTATIONS and shown.name in signature.inputs_to_buffers
+        # A view that is returned is a copy.
+        lost = name in mutated and (spec.kind in _MUTATIONS or value is shown)
+        if taken or lost:
+            returned[index] = copy_before(value, output)
+            spec.arg.name = returned[index].name
+    output.args = (tuple(returned),)
+    graph.lint()
+    program.graph_module.recompile()
+
+
+def copy_before(value: Node, place: Node) -> Node:
+    """A copy of a value that stands before a node."""
+    clone = ops.edge.dim_order_ops._clone_dim_order.default
+    with value.graph.inserting_before(place):
+        copy = value.graph.call_function(clone, (value,))
+    kept = ("val", "tensor_meta", "stack_trace")
+    copy.meta = {key: value.meta[key] for key in kept if key in value.meta}
+    return copy
+
+
+def _written_since(graph: Graph) -> dict[Node, Node]:
+    """Views that are read once an operator has written to what they show, with that."""
+    first_views: dict[Node, tuple[Node, Node]] = {}
+    taken: dict[Node, int] = {}
+    written: dict[Node, int] = {}
+    found: dict[Node, Node] = {}
+    for index, node in enumerate(graph.nodes):
+        taken[node] = index
+        for value in node.all_input_nodes:
+            shown, view = first_views.get(value, (value, value))
+            if view is not shown and taken[view] < written.get(shown, 0):
+                found[view] = shown
+        if operator_name(node) == VIEW_COPY:
+            base = node.all_input_nodes[0]
+            first_views[node] = first_views.get(base, (base, node))
+        for value in written_args(node):
+            written[first_views.get(value, (value, value))[0]] = index
+    return found
+
+
+def _shown(value: Node) -> Node:
+    """What a value shows, or is written to."""
+    while operator_name(value) == VIEW_COPY or written_args(value):
+        value = value.all_input_nodes[0]
+    return value
