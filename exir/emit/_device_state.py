@@ -8,7 +8,6 @@ buffer's first value is a constant of the program that its method copies there, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import deepcopy
 
 import torch
@@ -73,9 +72,8 @@ def emit_first_value(
 def emit_exchange(emitter: _Emitter, write_back: Node) -> None:
     """Has the memories of a buffer and of its new value change roles, in all slots that show them.
 
-    What an instruction names is a slot for a tensor, and ``MoveCall`` gives it another tensor: the
-    one of the same shape in the other memory. Where the two share their memory, the new value is in
-    its place.
+    What an instruction names is a slot for a tensor, and ``MoveCall`` gives it another tensor: its
+    twin in the other memory. Where the two share their memory, the new value is in its place.
     """
     old, new = (
         [emitter._emit_spec(spec).id for spec in _specs_of(node)]
@@ -86,29 +84,17 @@ def emit_exchange(emitter: _Emitter, write_back: Node) -> None:
     ):
         return
     spare = emitter._emit_evalue(EValue(Null())).id
-    for one, other in _pairs(emitter, old, new):
-        for move in ((one, spare), (other, one), (spare, other)):
-            emitter.chain.instructions.append(Instruction(MoveCall(*move)))
+    for slots, (other, *_) in ((old, new), (new, old)):
+        for slot in slots:
+            twin = _twin(emitter, slot, other)
+            for move in ((slot, spare), (twin, slot), (spare, twin)):
+                emitter.chain.instructions.append(Instruction(MoveCall(*move)))
 
 
 def _specs_of(root: Node) -> dict[TensorSpec, None]:
     """What a value and its views are emitted from, each spec once."""
     specs = map(tensor_spec, (root, *elided_views(root)))
     return dict.fromkeys(spec for spec in specs if spec is not None)
-
-
-def _pairs(
-    emitter: _Emitter, old: list[int], new: list[int]
-) -> Iterator[tuple[int, int]]:
-    """The slots of two memories by shape, with another slot where there is none of a shape."""
-    apart: dict[tuple[int, ...], list[int]] = {}
-    for slot in new:
-        apart.setdefault(tuple(_tensor(emitter, slot).sizes), []).append(slot)
-    for slot in old:
-        alike = apart.get(tuple(_tensor(emitter, slot).sizes))
-        yield slot, alike.pop(0) if alike else _twin(emitter, slot, new[0])
-    for slot in (each for alike in apart.values() for each in alike):
-        yield slot, _twin(emitter, slot, old[0])
 
 
 def _twin(emitter: _Emitter, slot: int, other: int) -> int:

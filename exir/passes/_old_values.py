@@ -36,10 +36,13 @@ def keep_old_values(program: ExportedProgram) -> None:
         name = signature.inputs_to_buffers.get(shown.name, shown.name)
         if shown.op != "placeholder" or name == spec.target:
             continue
-        taken = spec.kind in _MUTATIONS and shown.name in signature.inputs_to_buffers
-        # A view that is returned is a copy.
-        lost = name in mutated and (spec.kind in _MUTATIONS or value is shown)
-        if taken or lost:
+        is_view = _shown(value, through_views=False) is not shown
+        if spec.kind in _MUTATIONS:
+            left_out = not is_view and shown.name in signature.inputs_to_buffers
+            wanted = left_out or name in mutated
+        else:
+            wanted = not is_view and name in mutated  # a returned view is a copy
+        if wanted:
             returned[index] = copy_before(value, output)
             spec.arg.name = returned[index].name
     output.args = (tuple(returned),)
@@ -77,8 +80,8 @@ def _written_since(graph: Graph) -> dict[Node, Node]:
     return found
 
 
-def _shown(value: Node) -> Node:
-    """What a value shows, or is written to."""
-    while operator_name(value) == VIEW_COPY or written_args(value):
+def _shown(value: Node, through_views: bool = True) -> Node:
+    """What a value was written to in place, or shows."""
+    while written_args(value) or (through_views and operator_name(value) == VIEW_COPY):
         value = value.all_input_nodes[0]
     return value

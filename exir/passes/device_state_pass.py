@@ -9,8 +9,9 @@ or, where one delegate reads the old value and makes the new one, it writes the 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from executorch.exir.passes._aliases import (
     IDENTITIES,
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 #: Key of a placeholder's metadata: the fully qualified name of the mutable buffer that it is.
 STATE_META = "mutable_buffer"
+
+_VIEWS = RESHAPES | IDENTITIES
 
 
 class DeviceStatePass(PassBase):
@@ -65,25 +68,29 @@ class DeviceStatePass(PassBase):
             for node in placement.order
             if is_write_back(node) and STATE_META in node.all_input_nodes[0].meta
         ]
-        states = [_State.of(placement, node, self.on_host) for node in writes]
-        together: dict[Node, list[_State]] = {}
-        for state in states:
-            if not state.reason:
-                together.setdefault(state.root, []).append(state)
-        for group in together.values():
-            _choose(placement, group)
-        for state in states:
-            state.log()
-        moved = [state for state in states if state.home != HOST]
-        for state in moved:
-            spec = tensor_spec(state.old)
+        new_values = {write: _NewValue.of(placement, write) for write in writes}
+        given = Counter(new.root for new in new_values.values())
+        homes: dict[Node, Device] = {}
+        for write, new in new_values.items():
+            reason = self.on_host or _reason_for_host(placement, write, new.root)
+            if not reason and given[new.root] > 1:
+                reason = "its new value is another buffer's, too"
+            if not reason:
+                homes[write] = _home(placement, write, new)
+                if homes[write] == HOST:
+                    del homes[write]
+                    reason = "a device would save no copies"
+            _log(write, homes.get(write, HOST), reason)
+        for write, (kind, index) in homes.items():
+            old = write.all_input_nodes[0]
+            spec = tensor_spec(old)
             assert spec is not None
-            spec.device, spec.device_index = state.home
+            spec.device, spec.device_index = kind, index
             # The emitter gives it its first value: the C++ runtime would load it as if the host
             # could write there.
-            state.old.meta.pop("et_init_buffer", None)
-            placement.output.prepend(state.write)
-        return PassResult(graph_module, bool(moved))
+            old.meta.pop("et_init_buffer", None)
+            placement.output.prepend(write)
+        return PassResult(graph_module, bool(homes))
 
 
 def plan_states(graph_module: GraphModule) -> None:
@@ -100,98 +107,69 @@ def plan_states(graph_module: GraphModule) -> None:
             new.inplace_base = old
 
 
-@dataclass(eq=False)
-class _State:
-    """A mutable buffer of a method.
+class _NewValue(NamedTuple):
+    """The value whose bytes a buffer's new one has, and where that is made."""
 
-    Attributes:
-        old: Its placeholder: the value that it has when a call begins.
-        write: The node that writes the new value over it.
-        root: The value whose bytes that one has.
-        made_on: Where it is made.
-        home: Where the buffer is to live.
-        reason: Why that is the host, if it is.
-    """
-
-    old: Node
-    write: Node
     root: Node
     made_on: Device
-    home: Device = HOST
-    reason: str = ""
 
     @classmethod
-    def of(cls, placement: Placement, write: Node, on_host: str) -> _State:
-        old, new = write.all_input_nodes[0], write.all_input_nodes[-1]
+    def of(cls, placement: Placement, write: Node) -> _NewValue:
+        new = write.all_input_nodes[-1]
         root = placement.aliases.root(new, on_host=False)
-        made_on = _made_on(placement, root)
-        if made_on == HOST:
-            root = placement.aliases.root(new, on_host=True)
-        state = cls(old, write, root, made_on)
-        state.reason = on_host or state._reason_for_host(placement)
-        return state
-
-    def _reason_for_host(self, placement: Placement) -> str:
-        """Why a buffer has to live on the host; empty if it needn't."""
-        old, new = tensor_spec(self.old), tensor_spec(self.root)
-        writers = placement.aliases.writers
-        if old is None or new is None:
-            return "it is not a tensor"
-        if (old.device, old.device_index) != HOST:
-            return "it has been placed before"
-        if "constant_tag" in self.old.meta:
-            return "its first value is in a data file, which is loaded into host memory"
-        if writers[self.old] != [self.write] or self.root in writers:
-            return "the host also writes to it in place"
-        if self.root.op == "placeholder" and (
-            STATE_META in self.root.meta
-            or placement.home_of_input(self.root, new) != HOST
-        ):
-            return "its new value is another buffer or input"
-        if (
-            (old.dtype, old.nbytes()) != (new.dtype, new.nbytes())
-            or not (old.is_static_shape_tensor and new.is_static_shape_tensor)
-            or any(
-                list(each.dim_order) != list(range(len(each.shape)))
-                for each in (old, new)
-            )
-        ):
-            return "its new value has another size, data type or layout"
-        return ""
-
-    def log(self) -> None:
-        name, (kind, index) = self.old.meta[STATE_META], self.home
-        where = f"{kind.name.lower()}:{index}"
-        if self.home == HOST:
-            where = f"the host: {self.reason}"
-        logger.info("the buffer %s lives on %s", name, where)
+        made_by = producer(root)
+        made_on = placement.reads_on(made_by) if is_delegate(made_by) else HOST
+        if made_on in (None, HOST):
+            return cls(placement.aliases.root(new, on_host=True), HOST)
+        return cls(root, made_on)
 
 
-def _made_on(placement: Placement, root: Node) -> Device:
-    """The device on which a value is made."""
-    made_by = producer(root)
-    return (placement.reads_on(made_by) or HOST) if is_delegate(made_by) else HOST
+def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
+    """Why a buffer has to live on the host; empty if it needn't."""
+    placeholder = write.all_input_nodes[0]
+    old, new = tensor_spec(placeholder), tensor_spec(new_root)
+    writers = placement.aliases.writers
+    if old is None or new is None:
+        return "it is not a tensor"
+    if (old.device, old.device_index) != HOST:
+        return "it has been placed before"
+    if "constant_tag" in placeholder.meta:
+        return "its first value is in a data file, which is loaded into host memory"
+    if writers[placeholder] != [write] or new_root in writers:
+        return "the host also writes to it in place"
+    if new_root.op == "placeholder" and (
+        STATE_META in new_root.meta or placement.home_of_input(new_root, new) != HOST
+    ):
+        return "its new value is another buffer or input"
+    if (
+        (old.dtype, old.nbytes()) != (new.dtype, new.nbytes())
+        or not (old.is_static_shape_tensor and new.is_static_shape_tensor)
+        or any(
+            list(each.dim_order) != list(range(len(each.shape))) for each in (old, new)
+        )
+    ):
+        return "its new value has another size, data type or layout"
+    return ""
 
 
-def _choose(placement: Placement, group: list[_State]) -> None:
-    """Decides about buffers that have one new value in common, which becomes the memory of one."""
-    made_on = group[0].made_on
-    on_host = {state: _old(placement, state, HOST) for state in group}
-    best = sum(on_host.values()) + _new(placement, group, {HOST}), made_on != HOST
-    chosen: tuple[_State, Device] | None = None
-    for state in group:
-        others = sum(cost for each, cost in on_host.items() if each is not state)
-        homes = {HOST} if len(group) > 1 else set()
-        for device in placement.devices:
-            cost = others + _old(placement, state, device)
-            cost += _new(placement, group, {device, *homes})
-            if (cost, device != made_on) < best:
-                best, chosen = (cost, device != made_on), (state, device)
-    for state in group:
-        if chosen is not None and state is chosen[0]:
-            state.home = chosen[1]
-        else:
-            state.reason = "a device would save no copies"
+def _log(write: Node, home: Device, reason: str) -> None:
+    name = write.all_input_nodes[0].meta[STATE_META]
+    where = f"{home[0].name.lower()}:{home[1]}"
+    if reason:
+        where = f"the host: {reason}"
+    logger.info("the buffer %s lives on %s", name, where)
+
+
+def _home(placement: Placement, write: Node, new: _NewValue) -> Device:
+    """Where a buffer takes the fewest copies; of equals where its new value is made, or the host."""
+
+    def copies(home: Device) -> tuple[int, bool]:
+        kept = home != HOST
+        read_on = placement.reading_devices(new.root, new.made_on, {write}, kept)
+        of_new = _copies(new.made_on, read_on | {home})
+        return of_new + _of_old(placement, write, home), home != new.made_on
+
+    return min((HOST, *placement.devices), key=copies)
 
 
 def _copies(home: Device, read_on: Iterable[Device | None]) -> int:
@@ -201,27 +179,14 @@ def _copies(home: Device, read_on: Iterable[Device | None]) -> int:
     return to_host + len(devices)
 
 
-def _new(placement: Placement, group: list[_State], homes: set[Device]) -> int:
-    """Copies of a new value, if the buffers that it is written to live in these places."""
-    root, made_on = group[0].root, group[0].made_on
-    writes = {each.write for each in group}
-    read_on = placement.reading_devices(root, made_on, writes, kept=homes != {HOST})
-    return _copies(made_on, read_on | homes)
-
-
-def _old(placement: Placement, state: _State, home: Device) -> int:
+def _of_old(placement: Placement, write: Node, home: Device) -> int:
     """Copies of an old value, and on the host of the copies that would be its views on a device."""
-    cost, pending = 0, [state.old]
+    cost, pending = 0, [write.all_input_nodes[0]]
     while pending:
         value = pending.pop()
-        kept = home != HOST
-        cost += _copies(
-            home, placement.reading_devices(value, home, {state.write}, kept)
-        )
+        read_on = placement.reading_devices(value, home, {write}, home != HOST)
+        cost += _copies(home, read_on)
         if home == HOST:
             readers = placement.aliases.readers(value, on_host=True)
             pending += {user for user, _ in readers if operator_name(user) in _VIEWS}
     return cost
-
-
-_VIEWS = RESHAPES | IDENTITIES

@@ -93,13 +93,16 @@ def cost(plan, homes, skip_outputs):
             sides[roots[operand]].add(kind if kind in DEVICES else HOST)
         for result in results:
             add(result, kind if kind in DEVICES else HOST)
-    taken = set()
-    for state, new in zip(plan.states, plan.new, strict=True):
-        if home_of[state] != HOST:
-            # It takes over the memory of its new value, which can't be anybody else's.
-            if roots[new] in taken or roots[new].is_state:
-                return None
-            taken.add(roots[new])
+    taken = [roots[new] for new in plan.new]
+    for state, new in zip(plan.states, taken, strict=True):
+        # It takes over the memory of its new value, which can't be anybody else's.
+        if home_of[state] != HOST and (taken.count(new) > 1 or new.is_state):
+            return None
+    taken = {
+        new
+        for state, new in zip(plan.states, taken, strict=True)
+        if home_of[state] != HOST
+    }
     for state, new in zip(plan.states, plan.new, strict=True):
         sides[roots[new]].add(home_of[state])
     for value in plan.outputs:
