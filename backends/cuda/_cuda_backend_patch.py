@@ -6,7 +6,10 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,6 +77,7 @@ def apply(module: ModuleType) -> None:
         def build() -> Any:
             own = [type(each)() for each in collector]  # what is kept is one delegate's
             with contextlib.ExitStack() as scope:
+                scope.enter_context(own_output_folder())
                 if gpu is not None:
                     found = _toolchain.find(DRIVER.build, cross_compiler(gpu))
                     scope.enter_context(described_device(gpu, found))
@@ -107,6 +111,26 @@ def cross_compiler(gpu: GpuProperties) -> _cross_compiler.CrossCompiler | None:
             f"for {gpu.platform} here: name the machine as well, as in linux-aarch64:{name}:16GiB"
         )
     return None
+
+
+@contextlib.contextmanager
+def own_output_folder() -> Iterator[None]:
+    """Scope in which AOTInductor writes libraries where no other program's are.
+
+    Else the folder is named by the program's code. Two processes that lower models which differ in their
+    weights alone write over what the other one links, reads and removes (``AotiBackend.preprocess``).
+    """
+    from torch._inductor import config
+
+    # Kernels that Inductor keeps for the next program stay until the process ends.
+    folder = tempfile.mkdtemp(dir=_process_folder(os.getpid()).name)
+    with config.patch({"aot_inductor.output_path": folder}):
+        yield
+
+
+@functools.cache
+def _process_folder(process: int) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="torchtrt-executorch-")
 
 
 def import_without_triton(upstream_name: str) -> None:
