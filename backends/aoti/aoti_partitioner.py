@@ -91,7 +91,7 @@ class AotiPartitioner(Partitioner):
         forget_unclaimed_symbols(exported_program)  # lowering traces each partition
         tags: dict[Node, str] = {}
         names: list[str] = []
-        refused = self._refused(exported_program.graph_module)
+        refused = self._refused(exported_program)
         graphs = list(_graphs(exported_program.graph_module, refused))
         for graph_module, claimed in graphs:
             own = len(names)
@@ -138,7 +138,7 @@ class AotiPartitioner(Partitioner):
         """
         kept: dict[torch._ops.OpOverload, None] = {}
         left: set[torch._ops.OpOverload] = set()
-        refused = self._refused(ep.graph_module)
+        refused = self._refused(ep)
         for graph_module, claimed in _graphs(ep.graph_module, refused):
             for node in graph_module.graph.nodes:
                 if not isinstance(node.target, torch._ops.OpOverload) or is_size(node):
@@ -149,23 +149,29 @@ class AotiPartitioner(Partitioner):
                     left.add(node.target)
         return [operator for operator in kept if operator not in left], None
 
-    def unsupported(self, nodes: Sequence[Node]) -> Mapping[Node, str]:
+    def unsupported(
+        self, nodes: Sequence[Node], numbers: Mapping[Node, int | float | complex]
+    ) -> Mapping[Node, str]:
         """Return those of ``nodes``, calls of operators, that the backend can't compile, with reasons.
 
         None, unless a subclass knows better.
+
+        Args:
+            nodes: In all graphs of a program.
+            numbers: Those among its inputs that are constants of no dimension, with their values.
         """
         return {}
 
-    def _refused(self, graph_module: GraphModule) -> Mapping[Node, str]:
+    def _refused(self, program: ExportedProgram) -> Mapping[Node, str]:
         """Return what :meth:`unsupported` names in all graphs of a program."""
         candidates = [
             node
-            for module in graph_module.modules()
+            for module in program.graph_module.modules()
             if isinstance(module, GraphModule)
             for node in module.graph.nodes
             if _is_claimable(node, (), {}) and _is_operator(node)
         ]
-        return self.unsupported(candidates)
+        return self.unsupported(candidates, _numbers(program))
 
     def _note(self, refused: Mapping[Node, str]) -> None:
         """Say what was left to others and why: at the nodes, for reports, and once in the log."""
@@ -197,6 +203,21 @@ def _graphs(
     for _, branch, control_flow in get_control_flow_submodules(graph_module):
         if control_flow not in claimed:
             yield from _graphs(branch, refused)
+
+
+def _numbers(program: ExportedProgram) -> dict[Node, int | float | complex]:
+    """Return the values of a program's constants of no dimension, by their placeholders."""
+    signature = program.graph_signature
+    values = {**program.state_dict, **program.constants}
+    for mutated in signature.buffers_to_mutate.values():
+        values.pop(mutated, None)
+    targets = {each.arg.name: each.target for each in signature.input_specs}
+    found: dict[Node, int | float | complex] = {}
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = values.get(targets[node.name] or "")
+        if isinstance(value, torch.Tensor) and value.ndim == 0:
+            found[node] = value.item()
+    return found
 
 
 def _name(node: Node) -> str:

@@ -13,12 +13,12 @@ import contextlib
 import logging
 import operator
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
-from executorch.backends.cuda._unmeasured_kernels import caused_by
+from executorch.backends.cuda._unmeasured_kernels import Stopped, caused_by
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.capture._config import EdgeCompileConfig
@@ -55,49 +55,51 @@ class Trials:
         self._specs = list(compile_specs)
         self._found: dict[str, str] = {}
 
-    def refused(self, nodes: Sequence[Node]) -> dict[Node, str]:
+    def refused(
+        self, nodes: Sequence[Node], numbers: Mapping[Node, Any]
+    ) -> dict[Node, str]:
         """Return those of ``nodes`` that can't be compiled, each with the reason.
 
         Args:
             nodes: Calls of operators with fake values as their ``val``, on whatever device. Those that
                 have none, in a graph that nothing traced, aren't tried.
+            numbers: The values of constants that have no dimension, by their placeholders. Inductor
+                compiles an operator by what they are.
         """
         keys = {
-            node: _key(node)
+            node: _key(node, numbers)
             for node in nodes
             if all("val" in each.meta for each in (node, *node.all_input_nodes))
         }
         new = {key: node for node, key in keys.items() if key not in self._found}
-        self._try(list(new.items()))
+        self._try(list(new.items()), numbers)
         return {
             node: self._found[key] for node, key in keys.items() if self._found[key]
         }
 
-    def _try(self, nodes: list[tuple[str, Node]]) -> None:
+    def _try(self, nodes: list[tuple[str, Node]], numbers: Mapping[Node, Any]) -> None:
         """Try all of ``nodes`` as one program, and halves of them to find what failed."""
         if not nodes:
             return
-        reason = why_not([node for _, node in nodes], self._specs)
+        reason = why_not([node for _, node in nodes], self._specs, numbers)
         if not reason or len(nodes) == 1:
             self._found.update(dict.fromkeys((key for key, _ in nodes), reason))
             return
         middle = len(nodes) // 2
-        self._try(nodes[:middle])
-        self._try(nodes[middle:])
-
-
-class Stopped(Exception):
-    """Where the compilers would begin."""
+        self._try(nodes[:middle], numbers)
+        self._try(nodes[middle:], numbers)
 
 
 _LOCK = threading.Lock()
 
 
-def why_not(nodes: Sequence[Node], specs: list[CompileSpec]) -> str:
+def why_not(
+    nodes: Sequence[Node], specs: list[CompileSpec], numbers: Mapping[Node, Any]
+) -> str:
     """Return why the backend can't compile ``nodes``; empty if it can, or can't compile at all."""
     thread = threading.get_ident()
     backend: Any = CudaBackend
-    program = _program(nodes)
+    program = _program(nodes, numbers)
     collect, move, decompositions = (
         backend.collect_unsupported_fallback_kernels,
         backend.move_program_to_device,
@@ -142,8 +144,12 @@ def why_not(nodes: Sequence[Node], specs: list[CompileSpec]) -> str:
     except Exception as error:
         if not begun:
             return ""  # nothing of the operators: whoever compiles them is to be told
-        if caused_by(error, Stopped) is None:
+        stopped = caused_by(error, Stopped)
+        if stopped is None:
             return _in_words(error, nodes[0])
+        for wanted, dtype in zip(_results(program), stopped.returned, strict=True):
+            if dtype != wanted:
+                return f"AOTInductor returns {dtype} for it, not {wanted}"
     if found:
         kernels = ", ".join(sorted(found))
         return f"ExecuTorch's CUDA runtime has no kernel for it ({kernels})"
@@ -203,16 +209,25 @@ def _in_words(error: BaseException, node: Node) -> str:
     return f"AOTInductor can't compile it: {line}"
 
 
-def _program(nodes: Sequence[Node]) -> ExportedProgram:
+def _program(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedProgram:
     """Return a program that runs ``nodes`` beside one another, each on inputs of its own."""
     graph, mode = Graph(), FakeTensorMode()
     taken: list[Node] = []
     returned: list[Node] = []
+    constants: dict[Node, Node] = {}
+    for producer in dict.fromkeys(
+        each for node in nodes for each in node.all_input_nodes
+    ):
+        if producer in numbers:
+            constants[producer] = graph.placeholder(f"number_{len(constants)}")
+            constants[producer].meta["val"] = _like(producer.meta["val"], mode)
 
     def take(node: Node) -> Any:
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             return pytree.tree_map(_number, value)
+        if node in constants:
+            return constants[node]
         taken.append(graph.placeholder(f"input_{len(taken)}"))
         taken[-1].meta["val"] = _like(value, mode)
         return taken[-1]
@@ -232,7 +247,16 @@ def _program(nodes: Sequence[Node]) -> ExportedProgram:
                 returned[-1].meta["val"] = value
     graph.output(tuple(returned))
     signature = ExportGraphSignature(
-        [InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None) for n in taken],
+        [
+            *(
+                InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(n.name), n.name)
+                for n in constants.values()
+            ),
+            *(
+                InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None)
+                for n in taken
+            ),
+        ],
         [
             OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None)
             for n in returned
@@ -251,12 +275,23 @@ def _program(nodes: Sequence[Node]) -> ExportedProgram:
         state_dict={},
         range_constraints={},
         module_call_graph=[ModuleCallEntry("", call)],
+        constants={
+            constant.name: torch.tensor(
+                numbers[producer], dtype=constant.meta["val"].dtype
+            )
+            for producer, constant in constants.items()
+        },
         verifiers=[
             EXIREdgeDialectVerifier(
                 EdgeCompileConfig(_check_ir_validity=False), class_only=True
             )
         ],
     )
+
+
+def _results(program: ExportedProgram) -> list[torch.dtype]:
+    returned: Any = program.graph.output_node().args[0]
+    return [each.meta["val"].dtype for each in returned]
 
 
 def _operator(target: Any) -> Any:
@@ -285,11 +320,12 @@ def _number(value: Any) -> Any:
     return value.node.hint if value.node.has_hint() else _UNKNOWN
 
 
-def _key(node: Node) -> str:
+def _key(node: Node, numbers: Mapping[Node, Any]) -> str:
     """What decides whether a node can be compiled."""
 
     def describe(producer: Node) -> Any:
-        return pytree.tree_map(_describe, producer.meta["val"])
+        value = pytree.tree_map(_describe, producer.meta["val"])
+        return (value, numbers[producer]) if producer in numbers else value
 
     name = str(_operator(node.target))
     return repr((name, map_arg((node.args, node.kwargs), describe)))

@@ -2,7 +2,8 @@
 
 What is chosen may not compile, alone or with what is fused to it. Then all is compiled once more without
 tiles of those sides, as often as there are others; of operators of the library's own those take part that the backend
-lets Inductor choose from, which are those that ExecuTorch has.
+lets Inductor choose from, which are those that ExecuTorch has. What fails otherwise is compiled once more
+with every value in memory of its own: operators that compile by themselves do so beside one another.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from executorch.backends.cuda._gemm_cost import (
 from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
 )
+from torch.utils import _pytree as pytree
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +50,34 @@ class _UncompilableError(RuntimeError):
         self.sides = sides
 
 
+class Stopped(Exception):
+    """Where the compilers would begin.
+
+    Attributes:
+        returned: The types of what the library would return.
+    """
+
+    def __init__(self) -> None:
+        from torch._inductor.virtualized import V
+
+        super().__init__()
+        outputs = getattr(V.graph, "graph_outputs", ())
+        self.returned: list[torch.dtype] = [each.get_dtype() for each in outputs]
+
+
 def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
     """What takes the place of Inductor's running and timing of kernels, within a scope."""
     from torch._inductor import compile_fx
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.ir import TensorBox
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
     select, compile_graph = AlgorithmSelectorCache.__call__, compile_fx.compile_fx_aot
     compile_kernel = CachingAutotuner.precompile
+    run_node = GraphLowering.run_node
     refused: set[_Sides | None] = set()
+    apart = False
 
     def select_by_cost(
         self: Any,
@@ -73,15 +94,30 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         return select(self, name, choices, input_nodes, layout, *args, **kwargs)
 
     def compile_until_it_does(*args: Any, **kwargs: Any) -> Any:
+        nonlocal apart
         while True:
             try:
                 return compile_graph(*args, **kwargs)
             except Exception as error:
                 cause = caused_by(error, _UncompilableError)
-                if cause is None or cause.sides in refused:
+                if caused_by(error, Stopped) or (cause is None and apart):
                     raise
-                logger.info("%s: others are taken", cause)
-                refused.add(cause.sides)
+                if cause is None:
+                    logger.info("%s: nothing is computed where it is read", error)
+                    apart = True
+                elif cause.sides in refused:
+                    raise
+                else:
+                    logger.info("%s: others are taken", cause)
+                    refused.add(cause.sides)
+
+    def run_node_apart(self: Any, node: Any) -> Any:
+        result = run_node(self, node)
+        if apart:
+            for value in pytree.tree_leaves(result):
+                if isinstance(value, TensorBox):
+                    value.realize()
+        return result
 
     def compile_or_name_the_tile(kernel: Any, *args: Any, **kwargs: Any) -> None:
         try:
@@ -95,6 +131,7 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
 
     return {
         "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
+        "torch._inductor.graph:GraphLowering.run_node": run_node_apart,
         "torch._inductor.runtime.triton_heuristics:CachingAutotuner.precompile": (
             compile_or_name_the_tile
         ),

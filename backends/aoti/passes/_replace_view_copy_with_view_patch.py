@@ -3,7 +3,8 @@
 AOTInductor has no kernel of its own for ``split_copy``, in which every model ends that makes queries,
 keys and values by one product, and ExecuTorch has none of ATen's. 1.5 has it become ``split``, which no
 program with a decomposition to run can hold; a ``slice_copy`` for each piece is what it is made of, and
-what the pass makes views of.
+what the pass makes views of. Nor is there one of ``detach_copy``, which is ``alias_copy`` where no
+gradient is.
 """
 
 from __future__ import annotations
@@ -22,20 +23,29 @@ _SLICES = {
     torch.ops.aten.split_copy.Tensor: torch.ops.aten.slice_copy.Tensor,
     ops.edge.aten.split_copy.Tensor: ops.edge.aten.slice_copy.Tensor,
 }
+_ALIASES = {
+    torch.ops.aten.detach_copy.default: torch.ops.aten.alias_copy.default,
+    ops.edge.aten.detach_copy.default: ops.edge.aten.alias_copy.default,
+}
 
 
 def apply(module: ModuleType) -> None:
-    """Have ``ReplaceViewCopyWithViewPass`` slice what it finds split."""
+    """Have ``ReplaceViewCopyWithViewPass`` slice what it finds split, and take what is detached as it is."""
     replacing: Any = module.ReplaceViewCopyWithViewPass
     replace = replacing.call
 
     @functools.wraps(replace)
     def call(self: Any, graph_module: GraphModule) -> PassResult:
-        splits = [node for node in graph_module.graph.nodes if _can_be_sliced(node)]
+        nodes = list(graph_module.graph.nodes)
+        splits = [node for node in nodes if _can_be_sliced(node)]
+        detached = [node for node in nodes if node.target in _ALIASES]
         for node in splits:
             _slice(node)
+        for node in detached:
+            node.target = _ALIASES[node.target]
         result = replace(self, graph_module)
-        return PassResult(result.graph_module, bool(splits) or result.modified)
+        modified = bool(splits or detached) or result.modified
+        return PassResult(result.graph_module, modified)
 
     replacing.call = call
 

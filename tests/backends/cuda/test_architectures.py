@@ -21,3 +21,13 @@ def test_it_is_one_partition(name: str, capsys) -> None:
     edge = architectures.lower(name, gpu=None, partitioned_only=True)
     assert f"{name}: 1 partitions" in capsys.readouterr().out
     assert not architectures.left(edge)
+
+
+@pytest.mark.slow
+def test_what_inductor_cannot_compile_fused_is_compiled_apart() -> None:
+    """ProphetNet's positions are computed by an expression that Inductor can't simplify where it is read."""
+    from benchmarks import _zoo_models, zoo
+
+    zoo._prepare(["cuda"])
+    found = zoo.exported(_zoo_models.make("prophetnet"), "cuda")
+    assert found["engines"] == 1 and found["difference"] < 1e-3

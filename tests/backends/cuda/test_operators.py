@@ -114,13 +114,7 @@ LEFT = {
         lambda x: x.div(2, rounding_mode="trunc") + 1,
         X.long(),
         "aten.div.Tensor_mode",
-        "in float32",
-    ),
-    "integers by a number, downwards": (
-        lambda x: x // 2 + 1,
-        X.long(),
-        "aten.div.Tensor_mode",
-        "in float32",
+        "returns torch.float32 for it, not torch.int64",
     ),
     "an operator of another library": (
         lambda x: torch.ops.cuda_operators_test.twice(x.relu()).relu(),
@@ -159,6 +153,8 @@ TAKEN = {
     "the pieces of a tensor": (lambda x: [p + 1 for p in x.split(5, -1)], X),
     "pieces that are returned": (lambda x: x.split(4), X),
     "the largest": (lambda x: tuple(x.topk(3)), X),
+    "integers by a number, downwards": (lambda x: x // 2 + 1, X.long()),
+    "what is detached": (lambda x: torch.ops.aten.detach_copy(x.relu()) + 1, X),
     **{
         f"attention in {dtype}": (
             lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
@@ -233,9 +229,9 @@ def test_operators_that_differ_in_nothing_are_tried_once(monkeypatch) -> None:
     tried: list[int] = []
     why_not = _trial.why_not
 
-    def counted(nodes: Any, specs: Any) -> str:
+    def counted(nodes: Any, specs: Any, numbers: Any) -> str:
         tried.append(len(nodes))
-        return why_not(nodes, specs)
+        return why_not(nodes, specs, numbers)
 
     monkeypatch.setattr(_trial, "why_not", counted)
     partitioned(nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))), X)
@@ -268,4 +264,4 @@ def test_what_nothing_traced_is_not_tried() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     added = graph.call_function(torch.ops.aten.add.Tensor, (x, x))
-    assert _trial.Trials([]).refused([added]) == {}
+    assert _trial.Trials([]).refused([added], {}) == {}
