@@ -1,9 +1,10 @@
 // Runs a .pte with ExecuTorch's Module, and writes what it returns as numpy files.
 //
-//   host MODEL.pte [WEIGHTS.ptd ...] FOLDER ...
+//   host MODEL.pte [WEIGHTS.ptd ...] [METHOD:]FOLDER ...
 //
 // Each FOLDER is one call: input_0.npy, ... are read there, and output_0.npy, ... written.
 #include "numpy.h"
+#include "shared_memory.h"
 
 #include <executorch/extension/module/module.h>
 #include <executorch/runtime/backend/interface.h>
@@ -51,11 +52,36 @@ TensorPtr placed(const TensorPtr& tensor, const executorch::aten::Tensor& like) 
   return like.device().is_cpu() ? tensor : clone_tensor_ptr_to(tensor, like.device());
 }
 
-void run(const std::string& program, const std::vector<std::string>& weights, const std::vector<std::string>& calls) {
-  Module module(program, weights, Module::LoadMode::Mmap);
-  const auto meta = module.method_meta("forward");
-  check(meta.error(), program);
+// A loaded method, with its outputs bound.
+struct Bound {
+  std::vector<EValue> inputs;
+  Method* method;
+};
+
+Bound load(Module& module, SharedMemory& memory, const std::string& name, std::vector<TensorPtr>& kept) {
+  const auto meta = module.method_meta(name);
+  check(meta.error(), name);
   check_host(*meta);
+  check(memory.load(module, name), "loading " + name); // allocates the arenas on all devices
+  Bound bound{std::vector<EValue>(meta->num_inputs()), *module.method(name)};
+  Method* method = bound.method;
+  check(method->get_inputs(bound.inputs.data(), bound.inputs.size()), "inputs");
+  for (size_t i = 0; i < meta->num_outputs(); i++) {
+    const auto info = meta->output_tensor_meta(i);
+    if (info.ok() && !info->is_memory_planned()) { // left to the host
+      const auto& output = method->get_output(i).toTensor();
+      kept.push_back(placed(empty({info->sizes().begin(), info->sizes().end()}, info->scalar_type()), output));
+      check(method->set_output_data_ptr(kept.back()->mutable_data_ptr(), info->nbytes(), i), "binding an output");
+    }
+  }
+  return bound;
+}
+
+void run(const std::string& program, const std::vector<std::string>& weights, const std::vector<std::string>& calls) {
+  SharedMemory memory; // outlives the module
+  std::vector<TensorPtr> kept; // a delegate may still be reading after a call
+  Module module(program, weights, Module::LoadMode::Mmap);
+  check(module.load(), program);
 #ifdef WITH_CUDA
   // AOTInductor frees memory in each call, which the driver takes back at each synchronization.
   cudaMemPool_t pool;
@@ -68,28 +94,27 @@ void run(const std::string& program, const std::vector<std::string>& weights, co
 #ifdef WITH_TENSORRT
   torch_tensorrt::executorch_backend::CudaStreamGuard engines(stream);
 #endif
+  // Methods' libraries have one cache, and their weights once: buffers of one name are one.
+  BackendOptions<1> options;
+  options.set_option("weight_sharing_across_methods", module.num_methods().get() > 1);
+  check(set_option("CudaBackend", options.view()), "CudaBackend's options");
 #endif
-  check(module.load_method("forward"), "loading " + program); // allocates the arenas on all devices
-  Method* method = *module.method("forward");
-  std::vector<EValue> inputs(meta->num_inputs());
-  check(method->get_inputs(inputs.data(), inputs.size()), "inputs");
-  std::vector<TensorPtr> kept; // a delegate may still be reading after a call
-  for (size_t i = 0; i < meta->num_outputs(); i++) {
-    const auto info = meta->output_tensor_meta(i);
-    if (info.ok() && !info->is_memory_planned()) { // left to the host
-      const auto& output = method->get_output(i).toTensor();
-      kept.push_back(placed(empty({info->sizes().begin(), info->sizes().end()}, info->scalar_type()), output));
-      check(method->set_output_data_ptr(kept.back()->mutable_data_ptr(), info->nbytes(), i), "binding an output");
+  std::map<std::string, Bound> methods;
+  for (const std::string& call : calls) {
+    const size_t colon = call.find(':');
+    const std::string name = colon == call.npos ? "forward" : call.substr(0, colon);
+    const std::string folder = call.substr(colon == call.npos ? 0 : colon + 1);
+    if (!methods.count(name)) {
+      methods.emplace(name, load(module, memory, name, kept));
     }
-  }
-  for (const std::string& folder : calls) {
+    const std::vector<EValue>& inputs = methods.at(name).inputs;
     std::vector<EValue> given;
     for (size_t i = 0; i < inputs.size(); i++) {
       const TensorPtr host = numpy::read(folder + "/input_" + std::to_string(i) + ".npy");
       kept.insert(kept.end(), {host, placed(host, inputs[i].toTensor())});
       given.emplace_back(kept.back());
     }
-    const auto outputs = module.execute("forward", given);
+    const auto outputs = module.execute(name, given);
     check(outputs.error(), folder);
     for (size_t i = 0; i < outputs->size(); i++) {
       const TensorPtr output = make_tensor_ptr((*outputs)[i].toTensor());
@@ -109,7 +134,7 @@ int main(int argc, char** argv) {
   }
   try {
     if (calls.empty()) {
-      throw std::runtime_error("host MODEL.pte [WEIGHTS.ptd ...] FOLDER ...");
+      throw std::runtime_error("host MODEL.pte [WEIGHTS.ptd ...] [METHOD:]FOLDER ...");
     }
     run(argv[1], weights, calls);
   } catch (const std::exception& error) {

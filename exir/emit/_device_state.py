@@ -46,6 +46,14 @@ def emit_first_value(
     done = emitter._emit_evalue(EValue(Bool(False))).id
     jump = JumpFalseCall(first, destination_instruction=0)
     instructions.append(Instruction(jump))
+    emit_fill(emitter, placeholder, buffer)
+    instructions.append(Instruction(MoveCall(done, first)))
+    jump.destination_instruction = emitter.instruction_start_offset + len(instructions)
+
+
+def emit_fill(emitter: _Emitter, placeholder: Node, buffer: _AbstractValue) -> None:
+    """Copies a buffer's first value to it."""
+    instructions = emitter.chain.instructions
     whole, data = tensor_spec(placeholder), _first_value(emitter, placeholder)
     assert whole is not None
     piece = _piece(data)
@@ -65,8 +73,6 @@ def emit_first_value(
     for spec in _specs_of(placeholder):
         value = emitter._emit_spec(spec).id
         instructions.append(Instruction(MoveCall(value, value)))
-    instructions.append(Instruction(MoveCall(done, first)))
-    jump.destination_instruction = emitter.instruction_start_offset + len(instructions)
 
 
 def emit_exchange(emitter: _Emitter, write_back: Node) -> None:
@@ -83,12 +89,16 @@ def emit_exchange(emitter: _Emitter, write_back: Node) -> None:
         _tensor(emitter, new[0]).allocation_info
     ):
         return
-    spare = emitter._emit_evalue(EValue(Null())).id
     for slots, (other, *_) in ((old, new), (new, old)):
         for slot in slots:
-            twin = _twin(emitter, slot, other)
-            for move in ((slot, spare), (twin, slot), (spare, twin)):
-                emitter.chain.instructions.append(Instruction(MoveCall(*move)))
+            emit_swap(emitter, slot, _twin(emitter, slot, other))
+
+
+def emit_swap(emitter: _Emitter, one: int, other: int) -> None:
+    """Has two slots change what they hold."""
+    spare = emitter._emit_evalue(EValue(Null())).id
+    for move in ((one, spare), (other, one), (spare, other)):
+        emitter.chain.instructions.append(Instruction(MoveCall(*move)))
 
 
 def _specs_of(root: Node) -> dict[TensorSpec, None]:

@@ -30,6 +30,7 @@ from executorch.exir.passes._device_nodes import (
     tensor_spec,
 )
 from executorch.exir.passes._device_placement import Options, Placement
+from executorch.exir.passes._shared_buffers import SHARED, shared_writes
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
@@ -59,7 +60,11 @@ class DeviceStatePass(PassBase):
         self.on_host = on_host
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Places the buffers of a method, in place."""
+        """Places the buffers of a method, in place.
+
+        Raises:
+            ValueError: One that methods share on a device can't live there.
+        """
         if not self.options.enable_non_cpu_memory_planning:
             return PassResult(graph_module, False)
         placement = Placement(self.options, graph_module, is_branch=False)
@@ -71,15 +76,27 @@ class DeviceStatePass(PassBase):
         new_values = {write: _NewValue.of(placement, write) for write in writes}
         given = Counter(new.root for new in new_values.values())
         homes: dict[Node, Device] = {}
+        shared = SHARED.get() or {}
         for write, new in new_values.items():
+            name = write.all_input_nodes[0].meta[STATE_META]
             reason = self.on_host or _reason_for_host(placement, write, new.root)
             if not reason and given[new.root] > 1:
                 reason = "its new value is another buffer's, too"
+            if name in shared and shared[name].device == HOST:
+                reason = reason or "methods share it, and one has it there"
             if not reason:
                 homes[write] = _home(placement, write, new)
+                if name in shared:
+                    homes[write] = shared[name].device
                 if homes[write] == HOST:
                     del homes[write]
                     reason = "a device would save no copies"
+            elif name in shared and shared[name].device != HOST:
+                raise ValueError(
+                    f"methods share the buffer {name}, and write it on a device, but it can't live "
+                    f"there: {reason}; give ExecutorchBackendConfig "
+                    "enable_non_cpu_memory_planning=False"
+                )
             _log(write, homes.get(write, HOST), reason)
         for write, (kind, index) in homes.items():
             old = write.all_input_nodes[0]
@@ -99,12 +116,17 @@ def plan_states(graph_module: GraphModule) -> None:
     One delegate that reads a buffer's old value, and writes its new one last, writes it over that.
     """
     last = len(graph_module.graph.nodes) - 1
+    shared = {write: SHARED.get()[name] for name, write in shared_writes(graph_module)}  # type: ignore[index]
     for write in filter(is_device_write_back, graph_module.graph.nodes):
         old, new = (tensor_spec(elided_root(each)) for each in write.all_input_nodes)
         assert old is not None and new is not None
         old.lifetime, new.lifetime = [0, last], [0, last]
-        if writes_in_place(graph_module, write):
-            new.inplace_base = old
+        in_place = writes_in_place(graph_module, write)
+        if write not in shared:
+            new.inplace_base = old if in_place else None
+        elif shared[write].in_place and not in_place:
+            name = write.all_input_nodes[0].meta[STATE_META]
+            raise RuntimeError(f"another than its delegate reads the buffer {name}")
 
 
 class _NewValue(NamedTuple):

@@ -18,7 +18,8 @@ import torch
 
 #: The key of the table in the program's named data.
 KEY = "torchtrt_executorch.common_state"
-#: Key of a graph module's metadata: the arenas that it shares with those of other methods.
+#: Key of a graph module's metadata: the arenas that it shares with those of other methods, as
+#: `executorch.exir.passes._shared_buffers` plans them.
 SHARED_ARENAS_META = "shared_arenas"
 
 

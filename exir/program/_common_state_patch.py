@@ -1,7 +1,7 @@
-"""Amends ``executorch.exir.program._program``: a program says what state its methods have in common.
+"""Amends ``executorch.exir.program._program``: methods share state, and a program says what they have in common.
 
-An amendment of this distribution's, not a file to merge: upstream would ask `common_state` where it
-serializes a program.
+An amendment of this distribution's, not a file to merge: upstream would place shared buffers in
+``MemoryPlanningPass.run_multimethod``, and ask `common_state` where it serializes a program.
 """
 
 from __future__ import annotations
@@ -11,23 +11,55 @@ from types import ModuleType
 from typing import Any, Callable
 
 from torchtrt_executorch.overlay import warn
-from torchtrt_executorch.overlay.wrapping import wrapped
+from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
 
 def apply(module: ModuleType) -> None:
-    """Look at the methods where a program is made of them."""
-    manager = module.ExecutorchProgramManager
+    """Look at the methods before they are planned, and where a program is made of them."""
+    edge, manager = module.EdgeProgramManager, module.ExecutorchProgramManager
+    edge.to_executorch = wrapped(
+        edge.to_executorch, _to_executorch, like=undecorated(edge.to_executorch)
+    )
     manager.__init__ = wrapped(manager.__init__, _init)
+
+
+def _to_executorch(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    from executorch.exir.passes._shared_buffers import SHARED, choose
+
+    manager, config = args[0], kwargs.get("config", args[1] if args[1:] else None)
+    if not any(
+        getattr(each, "share_mutable_buffers", False) for each in _plans(config)
+    ):
+        return function(*args, **kwargs)
+    programs = {name: manager.exported_program(name) for name in manager.methods}
+    on_devices = getattr(config, "enable_non_cpu_memory_planning", False)
+    token = SHARED.set(choose(programs, on_devices))
+    try:
+        return function(*args, **kwargs)
+    finally:
+        SHARED.reset(token)
+
+
+def _plans(config: Any) -> list[Any]:
+    planning = getattr(config, "memory_planning_pass", None)
+    return [*planning.values()] if isinstance(planning, dict) else [planning]
 
 
 def _init(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    from executorch.exir.passes._shared_buffers import SHARED, place
     from executorch.exir.program._common_state import KEY, common_state
     from executorch.exir.program._external_data import with_table
 
     call = signature(function).bind(*args, **kwargs)
-    found = common_state(call.arguments["execution_programs"])
+    programs = call.arguments["execution_programs"]
+    if shared := SHARED.get():
+        plans = _plans(call.arguments.get("backend_config"))
+        place(programs, shared, max(each.alignment for each in plans))
+    found = common_state(programs)
     if found.buffers:
         for text, advice, _ in found.problems():
             warn(f"{text}. {advice}")

@@ -56,8 +56,6 @@ def _reason_for_host_state(planning: Any) -> str:
         return "how it is planned is not known"
     if not planning.alloc_mutable_buffers:
         return "its memory is the caller's to give (alloc_mutable_buffers=False)"
-    if planning.share_mutable_buffers:
-        return "methods share it (share_mutable_buffers=True), which they do in host memory"
     algorithms = getattr(planning.memory_planning_algo, "algo_list", ())
     from executorch.exir.memory_planning import greedy
 

@@ -38,7 +38,11 @@ def _filled(steps: Sequence[Instruction]) -> Iterator[int]:
         if step.kind != "jump" or step.destination is None:
             continue
         skipped = steps[step.index + 1 : max(step.destination, 0)]
-        moves = [each for each in skipped if each.kind == "move"]
-        if moves and moves[-1].writes == step.reads:
-            onto_itself = [each for each in moves if each.reads == each.writes]
-            yield from (index for each in onto_itself[:1] for index in each.writes)
+        onto_itself = [
+            each.kind == "move" and each.reads == each.writes for each in skipped
+        ]
+        for before, each, found in zip(
+            [False, *onto_itself], skipped, onto_itself, strict=False
+        ):
+            if found and not before:
+                yield from each.writes

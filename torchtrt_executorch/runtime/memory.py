@@ -67,8 +67,9 @@ class Kept:
 class SharedState:
     """The arena that the methods of a program have in common, if it was planned so.
 
-    That is an arena of host memory behind the one for activations, and the last, of one size in all
-    methods that have it: ``MemoryPlanningPass(share_mutable_buffers=True)`` makes no others.
+    The program says which. One that doesn't has an arena of host memory behind the one for activations,
+    and the last, of one size in all methods that have it: upstream's
+    ``MemoryPlanningPass(share_mutable_buffers=True)`` makes no others.
 
     Attributes:
         arenas: Their numbers; empty if nothing is shared.
@@ -89,7 +90,8 @@ class SharedState:
         }
         several = len(plans) > 1 and not any(plan.places_devices for plan in plans)
         one = len(sizes) == 1 and len(next(iter(sizes))) == 1
-        self.arenas = frozenset({_STATE_ARENA} if several and one else ())
+        found = frozenset({_STATE_ARENA} if several and one else ())
+        self.arenas = self._common.arenas or found
         self.buffers: Buffers = {}
         self.initialized: set[tuple[int, int]] = set()
 

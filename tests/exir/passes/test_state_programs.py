@@ -182,9 +182,17 @@ def shared(kit, **options):
     )
 
 
-def test_methods_that_share_state_can_not_have_it_on_a_device(kit):
-    with pytest.raises(ValueError, match="one method of them, with dynamic shapes"):
-        shared(kit)
+def test_methods_that_share_state_have_it_on_a_device(kit):
+    """At one place in all methods, in an arena of its own; on the host without device planning."""
+    emitted = shared(kit)
+    one, other = emitted.executorch_program.execution_plan
+    for plan in (one, other):
+        arenas = {
+            each.buffer_idx: each.device_type for each in plan.non_const_buffer_device
+        }
+        assert [kind.name for kind in arenas.values()] == ["CUDA", "CUDA"]
+        assert len(plan.non_const_buffer_sizes) == 5  # three of its own, two shared
+    assert one.non_const_buffer_sizes[3:] == other.non_const_buffer_sizes[3:]
     emitted = shared(kit, enable_non_cpu_memory_planning=False)
     for method in ("prefill", "decode"):
         assert not on_devices(kit, emitted, method)

@@ -112,10 +112,12 @@ EXECUTORCH_PATCHES = (
         requires=("propagate-device-pass", "delegate-order"),
         adds=(
             f"{EXIR}.emit._device_state",
+            f"{EXIR}.emit._shared_buffers",
+            f"{_PASSES}._shared_buffers",
             f"{_PASSES}.device_state_pass",
         ),
         amends=(
-            *patched_beside(f"{EXIR}.emit._emitter", f"{_PASSES}.memory_planning_pass"),
+            *patched_beside(f"{EXIR}.emit._emitter"),
             *patched(
                 f"{EXIR}._device_state_memory_patch:apply", f"{EXIR}.memory_planning"
             ),
@@ -123,9 +125,9 @@ EXECUTORCH_PATCHES = (
         ),
         anchors=anchors(
             f"{EXIR}.emit._emitter:_Emitter._emit_operator(target, args, kwargs)",
+            f"{EXIR}.emit._emitter:_TopLevelEmitter.output(target, args, kwargs)",
             f"{EXIR}.emit._emitter:_TopLevelEmitter.placeholder(target, args, kwargs)",
             f"{EXIR}.memory_planning:update_all_tensors_lifetime(graph_module)",
-            f"{_PASSES}.memory_planning_pass:MemoryPlanningPass.run(graph_module)",
             f"{PROGRAM}:edge_to_executorch_passes(config, name)",
             f"{PROGRAM}:insert_write_back_for_buffers_pass",
         ),
@@ -137,16 +139,18 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="has a cache for each method, without a word",
         kept_because="1.5.1 still does, and shares none on a device",
+        requires=("device-state",),
         adds=(f"{EXIR}.program._common_state", f"{EXIR}.program._external_data"),
         amends=(
             *patched(f"{EXIR}.program._common_state_patch:apply", PROGRAM),
             *patched(
-                f"{_PASSES}._common_state_planning_patch:apply",
+                f"{_PASSES}._shared_buffers_planning_patch:apply",
                 f"{_PASSES}.memory_planning_pass",
             ),
         ),
         anchors=anchors(
-            f"{_PASSES}.memory_planning_pass:MemoryPlanningPass.run_multimethod",
+            f"{_PASSES}.memory_planning_pass:MemoryPlanningPass.run(graph_module)",
+            f"{PROGRAM}:EdgeProgramManager.to_executorch(config)",
             f"{PROGRAM}:ExecutorchProgramManager.__init__(execution_programs, named_data)",
         ),
     ),

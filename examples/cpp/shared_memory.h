@@ -1,0 +1,72 @@
+// Gives the methods of a program the memory that they share, prefill and decode's KV cache mostly.
+//
+// A file that was made with MemoryPlanningPass(share_mutable_buffers=True) says which of its arenas are one for
+// all methods. Module allocates all of them anew for each method, and can share none on a device.
+#include <executorch/extension/module/module.h>
+#include <executorch/runtime/core/device_memory_buffer.h>
+
+#include <algorithm>
+#include <map>
+
+class SharedMemory {
+ public:
+  using Module = executorch::extension::Module;
+  using Bytes = executorch::runtime::Span<uint8_t>;
+  using Device = executorch::runtime::etensor::Device;
+
+  // Loads a method of a module that this outlives.
+  executorch::runtime::Error load(Module& module, const std::string& name) {
+    const auto meta = module.method_meta(name);
+    if (!meta.ok()) {
+      return meta.error();
+    }
+    const auto data = module.program()->get_named_data_map();
+    const auto table = data.ok() ? (*data)->get_data("torchtrt_executorch.common_state") : data.error();
+    Planned& own = methods_[name];
+    for (size_t i = 0; i < meta->num_memory_planned_buffers(); i++) {
+      const bool shared = table.ok() && is_shared(static_cast<const char*>(table->data()), table->size(), i + 1);
+      auto& memory = (shared ? shared_ : own.memory)[i];
+      own.devices.push_back(*meta->memory_planned_buffer_device(i));
+      if (memory.bytes.empty()) {
+        memory.allocate(*meta->memory_planned_buffer_size(i), own.devices.back());
+      }
+      own.spans.push_back(memory.bytes);
+    }
+    own.all = std::make_unique<executorch::runtime::HierarchicalAllocator>(
+        executorch::runtime::Span<Bytes>(own.spans.data(), own.spans.size()),
+        executorch::runtime::Span<const Device>(own.devices.data(), own.devices.size()));
+    return module.load_method(name, own.all.get());
+  }
+
+ private:
+  struct Memory {
+    void allocate(size_t size, Device where) {
+      if (where.is_cpu()) {
+        host.resize(size); // with zeros
+        bytes = {host.data(), size};
+      } else if (size) {
+        device = std::move(*executorch::runtime::DeviceMemoryBuffer::create(size, where.type(), where.index()));
+        bytes = device.as_span();
+      }
+    }
+    Bytes bytes;
+    std::vector<uint8_t> host;
+    executorch::runtime::DeviceMemoryBuffer device;
+  };
+  struct Planned {
+    std::map<size_t, Memory> memory; // by arena
+    std::vector<Bytes> spans;
+    std::vector<Device> devices;
+    std::unique_ptr<executorch::runtime::HierarchicalAllocator> all;
+  };
+
+  // The table is JSON, and begins with {"arenas": [3, 4], ...
+  static bool is_shared(const char* table, size_t size, size_t arena) {
+    std::string text(table, std::find(table, table + size, ']'));
+    std::replace_if(text.begin(), text.end(), [](char c) { return c < '0' || c > '9'; }, ' ');
+    return (text + " ").find(" " + std::to_string(arena) + " ") != text.npos;
+  }
+
+  std::map<size_t, Memory> shared_;
+  std::map<std::string, Planned> methods_;
+};

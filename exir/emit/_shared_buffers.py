@@ -1,0 +1,150 @@
+"""Instructions that keep buffers on devices which several methods share.
+
+What a method knows of a buffer in its own values, whether it has its first value and which of its two
+memories holds it (`executorch.exir.emit._device_state`), methods that share it have to know of each other.
+So both are bytes of host memory that they share as well, zero at first, as planned host memory is. A
+method begins with comparing: it fills the buffers that nobody has filled, and has the two memories
+change roles if they have done so an odd number of times, in all methods, more than in this one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from executorch.exir.emit._device_state import emit_exchange, emit_fill, emit_swap
+from executorch.exir.emit._emitter import _AbstractValue, _Emitter
+from executorch.exir.passes._shared_buffers import GROUP_META, Group, shared_writes
+from executorch.exir.schema import (
+    Bool,
+    EValue,
+    Instruction,
+    Int,
+    JumpFalseCall,
+    KernelCall,
+)
+from executorch.exir.tensor import TensorSpec
+from torch.fx import Node
+
+
+@dataclass(eq=False)
+class _Emitted:
+    """What is emitted of a group in one method.
+
+    Attributes:
+        left: Placeholders that are still to come.
+        buffers: Those that were there, with their values.
+        odd: The slot of the group's byte.
+        mine: That of what it is when the slots of the buffers show their memories as they do now.
+        other: That of what it is when they show them the other way round.
+        to_exchange: Jumps to what has the memories change roles.
+        body: The first instruction after the comparison.
+    """
+
+    left: int
+    buffers: list[tuple[Node, _AbstractValue]] = field(default_factory=list)
+    odd: int = -1
+    mine: int = -1
+    other: int = -1
+    to_exchange: list[JumpFalseCall] = field(default_factory=list)
+    body: int = -1
+
+
+def emit_shared_buffer(
+    emitter: _Emitter, placeholder: Node, buffer: _AbstractValue
+) -> None:
+    """Emits the comparison, with the last placeholder of a group."""
+    group: Group = placeholder.meta[GROUP_META]
+    groups = vars(emitter).setdefault("shared_buffers", {})
+    if group not in groups:
+        nodes = placeholder.graph.find_nodes(op="placeholder")
+        own = [each for each in nodes if each.meta.get(GROUP_META) is group]
+        groups[group] = _Emitted(len(own))
+    emitted: _Emitted = groups[group]
+    emitted.buffers.append((placeholder, buffer))
+    emitted.left -= 1
+    if not emitted.left:
+        _emit_first_values(emitter, group, emitted)
+        if group.odd is not None:
+            _emit_comparison(emitter, group.odd, emitted)
+
+
+def emit_exchanges(emitter: _Emitter, graph: torch.fx.Graph) -> None:
+    """Emits what has memories change roles, behind the last instruction of a call, and says that they did."""
+    groups: dict[Group, _Emitted] = vars(emitter).get("shared_buffers", {})
+    writes = [write for _, write in shared_writes(graph.owning_module)]
+    for group, emitted in groups.items():
+        if group.odd is None:
+            continue
+        _emit_copy(emitter, emitted.other, emitted.odd)
+        to_end = _emit_jump(emitter)
+        for jump in emitted.to_exchange:
+            jump.destination_instruction = _here(emitter)
+        for write in writes:
+            if write.all_input_nodes[0].meta.get(GROUP_META) is group:
+                emit_exchange(emitter, write)
+        emit_swap(emitter, emitted.mine, emitted.other)
+        _emit_jump(emitter).destination_instruction = emitted.body
+        to_end.destination_instruction = _here(emitter)
+
+
+def _emit_first_values(emitter: _Emitter, group: Group, emitted: _Emitted) -> None:
+    initialized = _emit_flag(emitter, group.initialized)
+    to_fill, to_end = _emit_jump(emitter, initialized), _emit_jump(emitter)
+    to_fill.destination_instruction = _here(emitter)
+    for placeholder, buffer in emitted.buffers:
+        emit_fill(emitter, placeholder, buffer)
+    _emit_copy(emitter, _emit_constant(emitter, True), initialized)
+    to_end.destination_instruction = _here(emitter)
+
+
+def _emit_comparison(
+    emitter: _Emitter, odd: tuple[int, int], emitted: _Emitted
+) -> None:
+    emitted.odd = _emit_flag(emitter, odd)
+    emitted.mine = _emit_constant(emitter, False)
+    emitted.other = _emit_constant(emitter, True)
+    to_even = _emit_jump(emitter, emitted.odd)
+    # It is odd.
+    emitted.to_exchange.append(_emit_jump(emitter, emitted.mine))
+    to_body = [_emit_jump(emitter)]
+    to_even.destination_instruction = _here(emitter)
+    to_body.append(_emit_jump(emitter, emitted.mine))
+    emitted.to_exchange.append(_emit_jump(emitter))
+    emitted.body = _here(emitter)
+    for jump in to_body:
+        jump.destination_instruction = emitted.body
+
+
+def _here(emitter: _Emitter) -> int:
+    """The next instruction."""
+    return emitter.instruction_start_offset + len(emitter.chain.instructions)
+
+
+def _emit_jump(emitter: _Emitter, unless: int | None = None) -> JumpFalseCall:
+    """A jump unless a slot holds what is true; in any case without one."""
+    if unless is None:
+        unless = emitter._emit_evalue(EValue(Bool(False))).id
+    jump = JumpFalseCall(unless, destination_instruction=0)
+    emitter.chain.instructions.append(Instruction(jump))
+    return jump
+
+
+def _emit_flag(emitter: _Emitter, place: tuple[int, int]) -> int:
+    """A slot for a byte of planned host memory."""
+    spec = TensorSpec.from_tensor(torch.zeros(1, 1, dtype=torch.bool))
+    spec.mem_id, spec.mem_offset = place
+    return emitter._emit_evalue(emitter._tensor_spec_to_evalue(spec)).id
+
+
+def _emit_constant(emitter: _Emitter, value: bool) -> int:
+    spec = TensorSpec.from_tensor(torch.tensor([value]), const=True)
+    return emitter._emit_evalue(emitter._tensor_spec_to_evalue(spec)).id
+
+
+def _emit_copy(emitter: _Emitter, source: int, flag: int) -> None:
+    """Writes a flag by the one operator for it that every runtime has."""
+    index = emitter._emit_evalue(EValue(Int(0))).id
+    operator, _ = emitter._get_operator("executorch_prim::et_copy_index", "tensor")
+    call = KernelCall(operator, [flag, source, index])
+    emitter.chain.instructions.append(Instruction(call))

@@ -1,0 +1,250 @@
+"""Mutable buffers that the methods of a program share, on devices as on the host.
+
+``MemoryPlanningPass(share_mutable_buffers=True)`` has a buffer of one name be one buffer in all methods. Each
+device that has some gets an arena for them, of one number and size in all methods, in which a buffer has
+one offset (pytorch/executorch#21958); a host gives its methods the same memory for it. Methods are
+lowered one after the other, so where a buffer lives is decided for all of them before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from executorch.exir.passes._aliases import (
+    elided_root,
+    is_device_write_back,
+    may_be_view,
+    producer,
+)
+from executorch.exir.passes._delegate_streams import streams_in
+from executorch.exir.passes._device_nodes import (
+    HOST,
+    Device,
+    device_of_delegate,
+    is_delegate,
+    is_getitem,
+    tensor_spec,
+)
+from executorch.exir.schema import NonConstBufferDevice
+from executorch.exir.tensor import TensorSpec
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+#: Bytes. TensorRT asks for it of what it is given on a device.
+_DEVICE_ALIGNMENT = 256
+#: Key of a graph module's metadata: the arenas that it shares with those of other methods.
+SHARED_ARENAS_META = "shared_arenas"
+#: Key of a placeholder's metadata: the :class:`Group` of the shared buffer on a device that it is.
+GROUP_META = "shared_buffers"
+
+
+@dataclass(frozen=True)
+class SharedBuffer:
+    """A buffer of one name.
+
+    Attributes:
+        device: Where it lives, in all methods.
+        in_place: Whether each method's new value is made in the old one's memory; if not it has a
+            second one, and the two change roles.
+    """
+
+    device: Device = HOST
+    in_place: bool = False
+
+
+@dataclass(eq=False)
+class Group:
+    """Shared buffers on devices that the same methods have.
+
+    Attributes:
+        initialized: Arena and offset of a byte of host memory, 0 until they have their first values.
+        odd: The same of one that is 0 while their values are in the first of their memories; None where
+            each has one memory.
+    """
+
+    initialized: tuple[int, int]
+    odd: tuple[int, int] | None = None
+
+
+#: What the methods that are being lowered share, by name; None while they share nothing.
+SHARED: ContextVar[Mapping[str, SharedBuffer] | None] = ContextVar(
+    "shared_buffers", default=None
+)
+
+
+def choose(
+    programs: Mapping[str, ExportedProgram], on_devices: bool
+) -> dict[str, SharedBuffer]:
+    """Return the mutable buffers of all methods, by name, and where each lives.
+
+    That is on a device if every method that has the buffer writes it by a delegate there.
+
+    Args:
+        programs: The methods, lowered by their partitioners.
+        on_devices: Whether memory is planned on devices.
+    """
+    uses: dict[str, list[SharedBuffer]] = {}
+    for program in programs.values():
+        for name in program.graph_signature.buffers_to_mutate.values():
+            uses.setdefault(name, [])
+    for program in programs.values():
+        signature = program.graph_signature
+        nodes = {node.name: node for node in program.graph.nodes}
+        values = {
+            name: nodes[value] for value, name in signature.buffers_to_mutate.items()
+        }
+        written = Counter(map(_root, values.values()))
+        for placeholder, name in signature.inputs_to_buffers.items():
+            if name in uses and placeholder in nodes:
+                value, found = values.get(name), SharedBuffer()
+                if on_devices and value is not None and written[_root(value)] == 1:
+                    found = _used(program.graph_module, nodes[placeholder], value)
+                uses[name].append(found)
+    return {
+        name: each[0] if len({*each}) == 1 else _common(each)
+        for name, each in uses.items()
+        if each
+    }
+
+
+def _common(uses: list[SharedBuffer]) -> SharedBuffer:
+    device, *others = {each.device for each in uses}
+    return SharedBuffer() if others else SharedBuffer(device, in_place=False)
+
+
+def _used(module: GraphModule, old: Node, value: Node) -> SharedBuffer:
+    root = _root(value)
+    made_by = producer(root)
+    if not is_getitem(root) or not is_delegate(made_by):
+        return SharedBuffer()
+    device = device_of_delegate(module, made_by)
+    if device == HOST:
+        return SharedBuffer()
+    output = module.graph.output_node()
+    returned = sum(each is root for each in output.args[0])  # type: ignore[union-attr]
+    alone = {*old.users} == {made_by} and {*root.users} == {output} and returned == 1
+    in_place = root is value and alone and streams_in(module, made_by).writes_last
+    return SharedBuffer(device, in_place)
+
+
+def _root(value: Node) -> Node:
+    """The value that others are reshapes of."""
+    while may_be_view(value):
+        value = value.all_input_nodes[0]
+    return value
+
+
+def withheld(graph_module: GraphModule) -> set[TensorSpec]:
+    """The specs of new values of shared buffers on devices, which are placed for all methods at once."""
+    return {new for _, new in _memories(graph_module).values()}
+
+
+def place(
+    programs: Mapping[str, ExportedProgram],
+    shared: Mapping[str, SharedBuffer],
+    alignment: int,
+) -> None:
+    """Give shared buffers their memory in all methods, in arenas behind those that each method has.
+
+    Args:
+        programs: The methods, planned without shared buffers.
+        shared: As :func:`choose` has it.
+        alignment: In bytes, in host memory.
+    """
+    specs: dict[str, dict[str, tuple[Node, TensorSpec]]] = {}
+    for method, program in programs.items():
+        for node in program.graph.find_nodes(op="placeholder"):
+            name = program.graph_signature.inputs_to_buffers.get(node.name, "")
+            spec = tensor_spec(node)
+            if name in shared and spec is not None:
+                specs.setdefault(name, {})[method] = node, spec
+    if not specs:
+        return
+    devices = sorted({HOST, *(shared[name].device for name in specs)}, key=_order)
+    metas = [program.graph_module.meta for program in programs.values()]
+    first = max(len(meta["non_const_buffer_sizes"]) for meta in metas)
+    arenas = {device: _Arena(first + i) for i, device in enumerate(devices)}
+    groups: dict[tuple[frozenset[str], bool], Group] = {}
+    memories = {
+        method: _memories(program.graph_module) for method, program in programs.items()
+    }
+    for name, uses in specs.items():
+        device, in_place = shared[name].device, shared[name].in_place
+        arena = arenas[device]
+        unit = alignment if device == HOST else _DEVICE_ALIGNMENT
+        nbytes = max(spec.nbytes() for _, spec in uses.values())
+        places = [arena.take(nbytes, unit)]
+        places.append(
+            places[0] if in_place or device == HOST else arena.take(nbytes, unit)
+        )
+        for method, (node, old) in uses.items():
+            _put(old, arena.index, places[0], unit)
+            if device != HOST:
+                _put(memories[method][name][1], arena.index, places[1], unit)
+                key = frozenset(uses), in_place
+                if key not in groups:
+                    flags = arenas[HOST]
+                    groups[key] = Group(
+                        (flags.index, flags.take(1, 1)),
+                        None if in_place else (flags.index, flags.take(1, 1)),
+                    )
+                node.meta[GROUP_META] = groups[key]
+    for meta in metas:
+        sizes = meta["non_const_buffer_sizes"]
+        sizes += [0] * (first - len(sizes))
+        sizes += [arena.nbytes for arena in arenas.values()]
+        on = meta.get("non_const_buffer_device") or []
+        on += [
+            NonConstBufferDevice(arena.index, *device)
+            for device, arena in arenas.items()
+            if device != HOST
+        ]
+        if on:
+            meta["non_const_buffer_device"] = on
+        meta[SHARED_ARENAS_META] = [arena.index for arena in arenas.values()]
+
+
+@dataclass
+class _Arena:
+    index: int
+    nbytes: int = field(default=0)
+
+    def take(self, nbytes: int, alignment: int) -> int:
+        """Where so many bytes more are."""
+        start = -(-self.nbytes // alignment) * alignment
+        self.nbytes = start + nbytes
+        return start
+
+
+def _put(spec: Any, arena: int, offset: int, alignment: int) -> None:
+    spec.mem_id, spec.mem_offset = arena, offset
+    spec.realign(alignment)
+
+
+def _memories(graph_module: GraphModule) -> dict[str, tuple[TensorSpec, TensorSpec]]:
+    """By name, the specs of the old and the new value of each shared buffer on a device."""
+    return {
+        name: (old, new)
+        for name, write in shared_writes(graph_module)
+        for old, new in [map(tensor_spec, map(elided_root, write.all_input_nodes))]
+        if old is not None and new is not None
+    }
+
+
+def shared_writes(graph_module: GraphModule) -> Iterator[tuple[str, Node]]:
+    """Where shared buffers on devices get their new values, with their names."""
+    from executorch.exir.passes.device_state_pass import STATE_META
+
+    shared = SHARED.get() or {}
+    for node in filter(is_device_write_back, graph_module.graph.nodes):
+        name = node.all_input_nodes[0].meta.get(STATE_META)
+        if name in shared:
+            yield name, node
+
+
+def _order(device: Device) -> tuple[bool, int, int]:
+    return device != HOST, device[0].value, device[1]
