@@ -65,7 +65,7 @@ needed: environment
 	@$(RUN)/python -W ignore tools/needed.py --check
 
 test-cpp: environment
-	@$(RUN)/python tests/cpp/check.py build make run page
+	@$(RUN)/python tests/cpp/check.py build make run share page
 
 bench: environment
 	@$(RUN)/python -m benchmarks

@@ -45,7 +45,7 @@ class SharedMemory {
         host.resize(size); // with zeros
         bytes = {host.data(), size};
       } else if (size) {
-        device = std::move(*executorch::runtime::DeviceMemoryBuffer::create(size, where.type(), where.index()));
+        device = std::move(executorch::runtime::DeviceMemoryBuffer::create(size, where.type(), where.index()).get());
         bytes = device.as_span();
       }
     }

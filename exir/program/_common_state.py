@@ -51,18 +51,32 @@ _SET_OPTION = (
 )
 
 
-class Problem(NamedTuple):
-    """What goes wrong.
+_GIVE_MEMORY = (
+    "The host has to give all methods the same memory for those arenas, as examples/cpp/shared_memory.h "
+    "does; torchtrt_executorch.runtime does so by itself."
+)
+
+
+#: What buffers are: one if the host gives methods the same memory, one if it sets an option, or several.
+SHARED, IN_LIBRARIES, SEPARATE = (
+    "shared-arenas",
+    "state-in-libraries",
+    "separate-state",
+)
+
+
+class Need(NamedTuple):
+    """What buffers need to be one for all methods.
 
     Attributes:
-        text: With which buffers of which methods.
+        kind: ``SHARED``, ``IN_LIBRARIES`` or ``SEPARATE``.
+        text: Which buffers of which methods, and where they are.
         advice: What to do.
-        certain: Whether it does on every host.
     """
 
+    kind: str
     text: str
     advice: str
-    certain: bool
 
 
 @dataclass(frozen=True)
@@ -77,31 +91,30 @@ class CommonState:
     arenas: frozenset[int] = frozenset()
     buffers: Mapping[str, Mapping[str, Home]] = field(default_factory=dict)
 
-    def problems(self) -> list[Problem]:
-        """Return what goes wrong with them on a host that does nothing about it, and what to do."""
-        found: dict[tuple[str, str], list[str]] = {}
+    def needs(self) -> list[Need]:
+        """Return what they need to be one, alike ones together."""
+        found: dict[tuple[str, str, str], list[str]] = {}
         for name in self.buffers:
-            if problem := self._problem(name):
-                found.setdefault(problem, []).append(name)
+            found.setdefault(self._need(name), []).append(name)
         return [
-            Problem(self._named(names) + text, advice, advice is not _SET_OPTION)
-            for (text, advice), names in found.items()
+            Need(kind, f"{self._named(names)}, {text}", advice)
+            for (kind, text, advice), names in found.items()
         ]
 
-    def _problem(self, name: str) -> tuple[str, str] | None:
+    def _need(self, name: str) -> tuple[str, str, str]:
         homes = self.buffers[name]
         home, *others = {*homes.values()}
         if isinstance(home, Planned) and home.arena in self.arenas and not others:
-            return None
+            return SHARED, f"in arena {home.arena}, which they share", _GIVE_MEMORY
         if isinstance(home, str) and not others:
-            return (
-                f", and {home} keeps them for each by itself unless it is told to share",
-                _SET_OPTION,
+            text = (
+                f"and {home} keeps them for each by itself unless it is told to share"
             )
+            return IN_LIBRARIES, text, _SET_OPTION
         where = ", ".join(f"{m} {_words(each)}" for m, each in homes.items())
         inside = any(isinstance(each, str) for each in homes.values())
         advice = _LEAVE_TO_PLANNER if inside else _SHARE
-        return f", and nothing shares them: {where}", advice
+        return SEPARATE, f"and nothing shares them: {where}", advice
 
     def _named(self, names: list[str]) -> str:
         methods = " and ".join(dict.fromkeys(m for n in names for m in self.buffers[n]))

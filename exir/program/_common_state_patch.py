@@ -51,7 +51,9 @@ def _init(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     from executorch.exir.passes._shared_buffers import SHARED, place
-    from executorch.exir.program._common_state import KEY, common_state
+    from executorch.exir.program._common_state import KEY
+    from executorch.exir.program._common_state import SHARED as SHARED_ARENAS
+    from executorch.exir.program._common_state import common_state
     from executorch.exir.program._external_data import with_table
 
     call = signature(function).bind(*args, **kwargs)
@@ -61,8 +63,9 @@ def _init(
         place(programs, shared, max(each.alignment for each in plans))
     found = common_state(programs)
     if found.buffers:
-        for text, advice, _ in found.problems():
-            warn(f"{text}. {advice}")
+        for kind, text, advice in found.needs():
+            if kind != SHARED_ARENAS:
+                warn(f"{text}. {advice}")
         named = call.arguments.get("named_data")
         call.arguments["named_data"] = with_table(named, KEY, found.as_table())
     return function(*call.args, **call.kwargs)

@@ -3,6 +3,7 @@
     python tests/cpp/check.py build             examples/cpp's host, with stand-ins for a GPU's delegates
     python tests/cpp/check.py make [--real]     where the package is installed; needs no GPU
     python tests/cpp/check.py run  [--real --host HOST]    needs PyTorch alone; with a GPU if real
+    python tests/cpp/check.py share             methods that share their state
     python tests/cpp/check.py page              docs/deploying_in_cpp.md, as it is written
 
 ``make test-cpp`` does all of it with stand-ins. ``--real`` is for a host that was built with
@@ -184,9 +185,22 @@ def _run_one(
     return max(differences), f"{facts['h2d']}/{facts['d2h']}".ljust(8) + text
 
 
+def share(arguments: argparse.Namespace) -> None:
+    """Makes and runs programs of two methods over one state."""
+    sys.path.insert(0, str(HERE))
+    from shared_state import check
+
+    if wrong := check(
+        arguments.host or arguments.out / "host", arguments.out / "shared"
+    ):
+        sys.exit(f"{wrong} programs that share state are wrong")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("steps", nargs="+", choices=["build", "make", "run", "page"])
+    parser.add_argument(
+        "steps", nargs="+", choices=["build", "make", "run", "share", "page"]
+    )
     parser.add_argument("--out", type=Path, default=Path("build/cpp"))
     parser.add_argument("--host", type=Path, help="a host that was built elsewhere")
     parser.add_argument("--real", action="store_true", help="CUDA libraries on a GPU")
@@ -194,7 +208,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="programs' names")
     arguments = parser.parse_args()
     arguments.out = arguments.out.resolve()
-    steps = {"build": build, "make": make, "run": run, "page": page}
+    steps = {"build": build, "make": make, "run": run, "share": share, "page": page}
     for step in arguments.steps:
         steps[step](arguments)
 

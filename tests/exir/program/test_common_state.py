@@ -86,7 +86,7 @@ def saved(
 
 
 def found(program: bytes) -> list[tuple[str, str]]:
-    kinds = ("separate-state", "state-in-libraries")
+    kinds = ("separate-state", "state-in-libraries", "shared-arenas")
     return [(f.name, f.advice) for f in advise(read(program)) if f.name in kinds]
 
 
@@ -118,7 +118,9 @@ def test_nothing_in_common(methods: dict[str, nn.Module]) -> None:
 
 def test_shared_on_the_host() -> None:
     program, said = saved({"prefill": Counter(), "decode": Counter()}, share=True)
-    assert not said and not found(program)
+    assert not said
+    ((name, advice),) = found(program)
+    assert name == "shared-arenas" and "shared_memory.h" in advice
     common = read(program).common
     assert common.arenas == {2}
     (homes,) = common.buffers.values()
@@ -165,4 +167,4 @@ def test_damaged(table: bytes) -> None:
 
 
 def test_nothing_is_no_table() -> None:
-    assert not CommonState().problems()
+    assert not CommonState().needs()

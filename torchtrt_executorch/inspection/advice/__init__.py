@@ -24,6 +24,7 @@ from torchtrt_executorch.inspection.advice.finding import Finding
 from torchtrt_executorch.inspection.advice.target import other_gpu, too_large, unfit
 from torchtrt_executorch.inspection.facts import Facts, Method
 from torchtrt_executorch.inspection.words import short, size
+from torchtrt_executorch.runtime.reading import common_state
 
 __all__ = ["Finding", "advise"]
 
@@ -85,10 +86,8 @@ def _bounded(found: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _common_state(facts: Facts) -> Iterator[Finding]:
-    for text, advice, certain in facts.common.problems():
-        name, level = (
-            ("separate-state", "warning") if certain else ("state-in-libraries", "note")
-        )
+    for name, text, advice in facts.common.needs():
+        level = "warning" if name == common_state.SEPARATE else "note"
         yield Finding(name, level, f"{short(text, 500)}.", advice)
 
 

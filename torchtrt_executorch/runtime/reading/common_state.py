@@ -9,9 +9,10 @@ load_alone("executorch.exir.program._common_state")
 # isort: split
 from executorch.exir.program._common_state import (  # noqa: E402
     KEY,
+    SEPARATE,
     CommonState,
     Planned,
     read_table,
 )
 
-__all__ = ["KEY", "CommonState", "Planned", "read_table"]
+__all__ = ["KEY", "SEPARATE", "CommonState", "Planned", "read_table"]
