@@ -19,7 +19,6 @@ from torchtrt_executorch.runtime import Program, load
 
 from . import programs as runtime_programs
 from .test_state_on_devices import KINDS, SHAPE, Model, OnDevices, models, standins
-from .test_streams import standin
 
 pytestmark = runtime_programs.needs_device_copies
 NAMES = ("prefill", "decode", "verify")
