@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from executorch.exir.emit._device_state import emit_exchange, emit_fill, emit_swap
 from executorch.exir.emit._emitter import _AbstractValue, _Emitter
-from executorch.exir.passes._shared_buffers import GROUP_META, Group, shared_writes
+from executorch.exir.passes._aliases import is_device_write_back
+from executorch.exir.passes._shared_buffers import GROUP_META, Group
 from executorch.exir.schema import (
     Bool,
     EValue,
@@ -72,7 +73,7 @@ def emit_shared_buffer(
 def emit_exchanges(emitter: _Emitter, graph: torch.fx.Graph) -> None:
     """Emits what has memories change roles, behind the last instruction of a call, and says that they did."""
     groups: dict[Group, _Emitted] = vars(emitter).get("shared_buffers", {})
-    writes = [write for _, write in shared_writes(graph.owning_module)]
+    writes = list(filter(is_device_write_back, graph.nodes))
     for group, emitted in groups.items():
         if group.odd is None:
             continue
