@@ -40,14 +40,21 @@ TESTS = {
         "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py",
         "tests/py/torch_tensorrt/dynamo/test_output_allocator_ops.py",
         "tests/py/torch_tensorrt/dynamo/test_executorch_target.py",
+        "tests/py/torch_tensorrt/dynamo/test_partition_support.py",
     ],
+    "node-routing": [
+        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_lookups_by_node",
+        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_logs_the_nodes",
+    ],
+    "shared-state": ["tests/py/torch_tensorrt/dynamo/test_shared_state.py"],
     "mutated-buffers": ["tests/py/torch_tensorrt/dynamo/test_mutations.py"],
     "mutable-module": [
         "tests/py/torch_tensorrt/dynamo/test_mutations.py::test_mutable_module"
     ],
     "quantized-engines": ["tests/py/torch_tensorrt/executorch/test_quantized.py"],
+    "engine-blob": ["tests/py/torch_tensorrt/executorch/test_serialization.py"],
+    "engine-backend": ["tests/py/torch_tensorrt/executorch/test_backend.py"],
     "tensorrt-partitioner": [
-        "tests/py/torch_tensorrt/executorch/test_serialization.py",
         "tests/py/torch_tensorrt/executorch/test_partitioner.py",
         "tests/py/torch_tensorrt/executorch/test_partitioner_boundary.py",
     ],

@@ -10,7 +10,6 @@ load_alone(
     f"{_DYNAMO}._attribute_names",
     f"{_DYNAMO}._graph_copies",
     f"{_DYNAMO}._fake_values",
-    f"{_DYNAMO}._shared_state",
     f"{_DYNAMO}._writes",
     f"{_DYNAMO}._lifting",
 )

@@ -203,6 +203,36 @@ def what_needs_an_allocator_is_no_engine_s() -> None:
     assert torch.equal(compiled(X), found(X))
 
 
+@of("node-routing")
+def integers_are_looked_up_in_an_engine() -> None:
+    def found(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()[torch.tensor([1, 0])].cos()
+
+    compiled = emulated(
+        Function(found),
+        X,
+        target_executorch=True,
+        executorch_allocator_routing="node",
+    )
+    assert len([name for name, _ in compiled.named_children() if "acc" in name]) == 1
+    assert torch.equal(compiled(X), found(X))
+
+
+@of("shared-state")
+def state_under_two_names_is_one() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = self.other = Counting()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.other(self.one(x))
+
+    compiled, eager = emulated(Twice(), X), Twice()
+    for _ in range(3):
+        assert torch.equal(compiled(X), eager(X))
+
+
 @of("target-executorch")
 def what_contradicts_it_is_refused() -> None:
     try:
@@ -246,7 +276,7 @@ def state_outlives_an_engine() -> None:
             assert torch.equal(ours(x), eager(x))
 
 
-@of("tensorrt-partitioner")
+@of("engine-blob")
 def damaged_blobs_are_refused() -> None:
     from torch_tensorrt.executorch import serialization
 
@@ -256,15 +286,16 @@ def damaged_blobs_are_refused() -> None:
     metadata = serialization.TensorRTBlobMetadata(io_bindings=[binding])
     blob = serialization.serialize_engine(b"engine" * 9, metadata)
     assert serialization.deserialize_engine(blob)[0] == b"engine" * 9
-    for end in range(len(blob)):
+    number_for_text = blob.replace(b'"float32"', b"123456789")
+    for damaged in (blob[:-1], blob + b"x", number_for_text):
         try:
-            serialization.deserialize_engine(blob[:end])
+            serialization.deserialize_engine(damaged)
         except ValueError:
             continue
-        raise AssertionError(f"{end} of {len(blob)} bytes were taken")
+        raise AssertionError(f"{damaged!r} was taken")
 
 
-@of("tensorrt-partitioner", "executorch-export")
+@of("engine-backend", "tensorrt-partitioner", "executorch-export")
 def engines_are_exported() -> None:
     import torch_tensorrt
 

@@ -72,7 +72,7 @@ def _route_output_allocator_ops(settings: CompilationSettings) -> None:
     )
     if (
         not settings.target_executorch
-        or settings.executorch_allocator_routing == "node"
+        or settings.executorch_allocator_routing != "target"
     ):
         return
     before = set(settings.torch_executed_ops)
@@ -125,16 +125,19 @@ def compile_routed(
         return compile_module(*args, **kwargs)
     routed = call.arguments["settings"] = replace(settings)
     _route_output_allocator_ops(routed)
-    if routed.executorch_allocator_routing == "node":
-        DYNAMO_CONVERTERS.set_compilation_settings(routed)
-        logger.info(
-            "target_executorch: nodes that run in PyTorch because the converter selected for "
-            "them needs an output allocator: %s",
-            _described(output_allocator_nodes(call.arguments["gm"])),
-        )
     if routed.executorch_build_fallback and not routed.dryrun:
         return compile_graph(compile_module, call)
     return compile_module(*call.args, **call.kwargs)
+
+
+def say_nodes(module: GraphModule, settings: CompilationSettings) -> None:
+    """Log which nodes of ``module`` routing by node leaves to PyTorch."""
+    DYNAMO_CONVERTERS.set_compilation_settings(settings)
+    logger.info(
+        "target_executorch: nodes that run in PyTorch because the converter selected for "
+        "them needs an output allocator: %s",
+        _described(output_allocator_nodes(module)),
+    )
 
 
 def convert_guarded(

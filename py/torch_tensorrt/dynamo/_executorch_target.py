@@ -16,7 +16,9 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Callable
 
-ROUTINGS = ("target", "node")
+ROUTINGS = ["target"]
+"""What ``executorch_allocator_routing`` takes; routing by node adds its own."""
+
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "target_executorch": False,

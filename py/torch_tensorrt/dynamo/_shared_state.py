@@ -15,8 +15,14 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch_tensorrt.dynamo._graph_copies import copied_graph
+from torch_tensorrt.dynamo._writes import writes_in_place
 
 _STATE = (InputKind.BUFFER, InputKind.PARAMETER, InputKind.CONSTANT_TENSOR)
+
+
+def made_traceable(program: ExportedProgram) -> ExportedProgram:
+    """Return ``program`` as PyTorch can trace it: where it writes, its state has one name each."""
+    return with_state_named_once(program) if writes_in_place(program) else program
 
 
 def with_state_named_once(program: ExportedProgram) -> ExportedProgram:

@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 from torch_tensorrt.dynamo._graph_copies import (
     with_graph_of_its_own,
 )
-from torch_tensorrt.dynamo._shared_state import overlapping_state, with_state_named_once
 
 _DECLARED = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 _COPY = torch.ops.aten.copy_.default
@@ -28,26 +27,13 @@ def made_functional(program: ExportedProgram) -> ExportedProgram:
 
     One that writes nothing is returned itself; else it is traced again, which also dissolves the
     regions of ``no_grad`` and ``autocast``.
-
-    Raises:
-        ValueError: Buffers overlap in memory that is written to, and aren't the same.
     """
-    if any(map(_may_write, _nodes(program.graph_module))):
-        return _decomposed(with_state_named_once(program))
-    return program
+    return program.run_decompositions({}) if writes_in_place(program) else program
 
 
-def _decomposed(program: ExportedProgram) -> ExportedProgram:
-    try:
-        return program.run_decompositions({})
-    except AssertionError as error:
-        if (pair := overlapping_state(program)) is None:
-            raise
-        raise ValueError(
-            f"{pair[0]} and {pair[1]} are different views of the same memory, and the program "
-            "writes in place, which PyTorch can't trace: register one of them, and make the "
-            "other from it in forward"
-        ) from error
+def writes_in_place(program: ExportedProgram) -> bool:
+    """Whether ``program`` has operators that write, or may."""
+    return any(map(_may_write, _nodes(program.graph_module)))
 
 
 def declared_writes(program: ExportedProgram) -> list[OutputSpec]:

@@ -30,7 +30,7 @@ from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
 from torch_tensorrt.dynamo._quantized import left_quantized
 from torch_tensorrt.dynamo._settings import CompilationSettings
-from torch_tensorrt.dynamo._shared_state import with_state_named_once
+from torch_tensorrt.dynamo._shared_state import made_traceable, with_state_named_once
 from torch_tensorrt.dynamo._whereabouts import operators
 from torch_tensorrt.dynamo._writes import declared_mutations, made_functional
 from torch_tensorrt.executorch._engine_nodes import engine_nodes
@@ -146,6 +146,7 @@ def _compiled(
     program: ExportedProgram, settings: Mapping[str, Any], owner: int | None
 ) -> ExportedProgram:
     # The shapes are those of the program: nothing is asked of example inputs.
+    program = made_traceable(program)
     given = with_graph_of_its_own(program)
     forget_unclaimed_symbols(given)
     earlier = engine_nodes(given.graph.nodes)

@@ -13,9 +13,7 @@ EXIR = "executorch.exir"
 PROGRAM = f"{EXIR}.program._program"
 
 #: Modules that several patches add; each is upstream's name for one of our files.
-WRITES = tuple(
-    f"{DYNAMO}.{name}" for name in ("_graph_copies", "_shared_state", "_writes")
-)
+WRITES = tuple(f"{DYNAMO}.{name}" for name in ("_graph_copies", "_writes"))
 LIFTING = (
     f"{DYNAMO}._attribute_names",
     *WRITES,

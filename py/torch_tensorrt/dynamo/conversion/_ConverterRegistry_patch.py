@@ -1,9 +1,6 @@
-"""Amends ``_ConverterRegistry``: no converter that needs an output allocator, or that an engine lacks.
+"""Amends ``_ConverterRegistry``: no converter for what its engine can't have, under ``target_executorch``.
 
-That is so under ``target_executorch``. Under any setting a validator that fails refuses its node.
-
-The partitioners, the count of supported operators, the interpreter and a refit all ask the
-registry for a node's converter, so this one place decides for all of them.
+Under any setting a validator that fails refuses its node.
 
 Upstream: ``torch_tensorrt.dynamo.conversion._ConverterRegistry``, pytorch/TensorRT#4355.
 """
@@ -33,11 +30,6 @@ def apply(module: ModuleType) -> None:
         if IN_PYTORCH in node.meta:
             raise KeyError(
                 f"target_executorch=True, and no converter takes {node} in its engine"
-            )
-        if selected[2]["requires_output_allocator"]:
-            raise KeyError(
-                f"target_executorch=True, and the converter selected for {node} needs an output "
-                "allocator"
             )
         return selected
 
