@@ -6,7 +6,7 @@ Positions in a list of nodes, and nothing else of the graph: `delegate_order_pas
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy as shallow_copy
 from dataclasses import dataclass
 from enum import IntEnum
@@ -346,6 +346,12 @@ def schedule(
         tries = [[*within, each] for each in (early, late) if each.first <= each.last]
         fences, sweep, moved, within = _best(copies, tries)
     return fences, moved
+
+
+def unserved(copies: list[Copy], hazards: Iterable[Hazard]) -> list[Hazard]:
+    """The hazards that copies don't serve where they stand."""
+    sweep = Sweep(copies, set(), HOST_ALONE, False)
+    return [each for each in hazards if not sweep.is_served(each)]
 
 
 def _best(

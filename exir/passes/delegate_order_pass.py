@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from bisect import bisect_right
 from collections.abc import Iterator
 from copy import copy as shallow_copy
 
@@ -29,6 +28,7 @@ from executorch.exir.passes._copy_schedule import (
     Hazard,
     cost,
     schedule,
+    unserved,
 )
 from executorch.exir.passes._delegate_streams import (
     NUM_INPUTS_COMPILE_SPEC_KEY,
@@ -145,45 +145,49 @@ def missing_fences(module: GraphModule) -> int:
 def keep_busy(module: GraphModule) -> None:
     """Has what something may work on after its call live until the next copy that waits for it.
 
-    That is the next one on its device that orders all delegates there, or else the last node.
+    That is the next one on its device that orders all delegates there, or else the last node. On a
+    host with one stream nobody meets it before.
     """
     nodes = list(module.graph.nodes)
-    working: dict[Device, list[int]] = {}
     kinds: dict[Device, set[Streams]] = {}
-    waits: dict[tuple[Device, bool], list[int]] = {}
-    for place, node in enumerate(nodes):
-        if is_delegate(node):
-            lowered = lowered_module(module, node)
-            device = device_of_delegate(module, node)
-            if lowered is None or needs_shared_stream(lowered) or device == HOST:
-                continue
-            kinds.setdefault(device, set()).add(streams_in(module, node))
-            working.setdefault(device, []).append(place)
-        elif (copied := _copied_on(node)) is not None:
-            waits.setdefault((copied, False), []).append(place)
-            if operator_name(node) == D2H:
-                waits.setdefault((copied, True), []).append(place)
-            else:
-                working.setdefault(copied, []).append(place)
-    for device, places in working.items():
-        for place in places:
-            mine = streams_in(module, nodes[place])
+    for node in filter(is_delegate, nodes):
+        lowered = lowered_module(module, node)
+        if lowered is not None and needs_shared_stream(lowered):
+            return
+        kinds.setdefault(_works_on(module, node), set()).add(streams_in(module, node))
+    # The next copy on a device, by whether it has to be one to the host.
+    waits: dict[tuple[Device | None, bool], int] = {}
+    for place, node in reversed([*enumerate(nodes)]):
+        copied = _copied_on(node)
+        if is_delegate(node) or (copied and operator_name(node) == H2D):
+            device = copied or _works_on(module, node)
+            mine = streams_in(module, node)
             others = [
                 each for each in kinds.get(device, ()) if not runs_after(each, mine)
             ]
-            if not others:
-                continue
-            any_copy = all(orders(False, each) for each in others)
-            ending = waits.get((device, not any_copy), [])
-            after = bisect_right(ending, place)
-            last = ending[after] if after < len(ending) else len(nodes) - 1
-            for touched in (nodes[place], *nodes[place].all_input_nodes):
-                for spec in tensor_specs(touched):
-                    if (spec.device, spec.device_index) != device:
-                        continue
-                    start, end = spec.lifetime
-                    if end is not None and end < last:
-                        spec.lifetime = [start, last]
+            to_host = not all(orders(False, each) for each in others)
+            if others and device != HOST:
+                last = waits.get((device, to_host), len(nodes) - 1)
+                _extend_lifetimes(node, device, last)
+        if copied:
+            waits[copied, False] = place
+            if operator_name(node) == D2H:
+                waits[copied, True] = place
+
+
+def _works_on(module: GraphModule, delegate: Node) -> Device:
+    lowered = lowered_module(module, delegate)
+    return HOST if lowered is None else device_of_delegate(module, delegate)
+
+
+def _extend_lifetimes(node: Node, device: Device, last: int) -> None:
+    """Has what a node reads and writes on a device live at least until a position."""
+    for touched in (node, *node.all_input_nodes):
+        for spec in tensor_specs(touched):
+            start, end = spec.lifetime
+            here = (spec.device, spec.device_index) == device
+            if here and end is not None and end < last:
+                spec.lifetime = [start, last]
 
 
 def _order(module: GraphModule) -> bool:
@@ -214,50 +218,10 @@ def _order(module: GraphModule) -> bool:
 
 
 def _declare_shared_streams(module: GraphModule) -> None:
-    """Marks the delegates of a graph that is right only where they share one stream.
-
-    These are those that may still be at work when another that doesn't wait for them is called,
-    with no copy in between that orders the two, and that other one; and those that such a copy may
-    be late for.
-    """
-    # By device, stream, as far as is known, and whether a copy to the device has come since: of
-    # those that are marked the last one alone.
-    running: dict[Device, dict[tuple[str, bool], list[Node]]] = {}
-    marked: set[Node] = set()
+    """Marks the delegates that meet what is still at work, where no copy orders the two."""
     nodes = list(module.graph.nodes)
-    waiting = set(_after_first_values(module, Aliases(module.graph), nodes))
-    if any(each.first > each.last for each in _hazards(module, nodes)):
-        nodes *= 2  # what one call leaves running, the next one meets
-    for node in nodes:
-        if is_delegate(node):
-            device, streams = device_of_delegate(module, node), streams_in(module, node)
-            if device == HOST:
-                continue
-            marked.update(waiting & {node})
-            here = running.setdefault(device, {})
-            for (_, copied), others in here.items():
-                ordered = copied and orders(False, streams)
-                if not ordered and not takes_turns(module, others[-1], node):
-                    marked.update(filter(is_delegate, others), [node])
-                    del others[:-1]
-            if streams.leaves_running:
-                lowered = lowered_module(module, node)
-                assert lowered is not None
-                name = lowered.backend_id if streams.one_stream else ""
-                here.setdefault((name, False), []).append(node)
-        elif (device_copied := _copied_on(node)) is not None:
-            before = running.pop(device_copied, {})
-            if operator_name(node) == H2D:
-                here = running[device_copied] = {}
-                for (name, _), others in before.items():
-                    here.setdefault((name, True), []).extend(others)
-                here[H2D, True] = [node]
-            else:
-                waiting = {
-                    each
-                    for each in waiting
-                    if device_of_delegate(module, each) != device_copied
-                }
+    copies = _copies(Aliases(module.graph), nodes, False)
+    marked = {nodes[each.last] for each in unserved(copies, _hazards(module, nodes))}
     for node in marked:
         lowered = lowered_module(module, node)
         assert lowered is not None
@@ -303,21 +267,11 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
     for write_back in filter(is_device_write_back, nodes):
         for earlier, later in _meetings(module, aliases, write_back):
             yield from meeting(earlier, later, next_call=True)
-    for reader in _after_first_values(module, aliases, nodes):
-        yield Hazard(delegates[reader], 0, index[reader], True)
-
-
-def _after_first_values(
-    module: GraphModule, aliases: Aliases, nodes: list[Node]
-) -> Iterator[Node]:
-    """Delegates that read a buffer, and don't come after the copy of its first value.
-
-    The first call begins with that copy.
-    """
     for write_back in filter(is_device_write_back, nodes):
+        # The first call begins with a copy of the buffer's first value.
         for reader, _ in aliases.readers(write_back.all_input_nodes[0], False):
-            if is_delegate(reader) and not orders(False, streams_in(module, reader)):
-                yield reader
+            if reader in delegates and not orders(False, streams_in(module, reader)):
+                yield Hazard(delegates[reader], 0, index[reader], True)
 
 
 def _meetings(
