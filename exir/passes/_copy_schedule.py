@@ -9,9 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from copy import copy as shallow_copy
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import product
-from typing import TypeAlias
 
 from executorch.exir.passes._device_nodes import Device
 from torch.fx import Node
@@ -52,14 +50,6 @@ class Fence:
     device: Device
     place: int
     to_host: bool
-
-
-class Kind(IntEnum):
-    """What a copy may be spared for."""
-
-    WAITED_FOR = 0  # to the device; before its reader comes a copy to the host
-    TO_DEVICE = 1
-    TO_HOST = 2
 
 
 @dataclass(eq=False)
@@ -112,10 +102,8 @@ class Copy:
         return 0 if self.source is None else 2
 
 
-Ranks: TypeAlias = tuple[int | None, int | None, int | None]
-HOST_ALONE: Ranks = None, None, 0
-#: What is tried: copies that are waited for, and those to the host, as good as others, last, or never.
-RANKINGS: list[Ranks] = [(w, 0, h) for w in (0, None, -1) for h in (0, 1, None)]
+#: Whether copies to the host serve what others can as well: like any other, last, or never.
+HOST_RANKS = (0, 1, None)
 
 
 class Sweep:
@@ -132,18 +120,12 @@ class Sweep:
     serves from there on whatever it could.
 
     Args:
-        waited_for: Copies to the device, by index, that are waited for.
-        ranks: By `Kind`, which copies serve a hazard first that any of them can: the lowest, and of
-            equals by their positions; None: never. No ranks are the best in all graphs.
+        host_rank: Of `HOST_RANKS`; none is the best in all graphs.
         host_first: Whether hazards that only a copy to the host serves come before all others.
     """
 
     def __init__(
-        self,
-        copies: list[Copy],
-        waited_for: set[int | None],
-        ranks: Ranks,
-        host_first: bool,
+        self, copies: list[Copy], host_rank: int | None, host_first: bool
     ) -> None:
         self._by_index: dict[int | None, Copy] = {
             each.index: shallow_copy(each) for each in copies
@@ -152,12 +134,11 @@ class Sweep:
         for each in self.copies:
             if each.source is not None:
                 each.source = self._by_index[each.source.index]
-        self.waited_for = waited_for
-        self.ranks = ranks
+        self.host_rank = host_rank
         self.host_first = host_first
-        # Open ones by device and kind, as (last, index); places by device and direction. All sorted.
+        # By device and direction: open ones, as (last, index), and places. All sorted.
         self._coming: list[Copy] = []
-        self._open: dict[tuple[Device, Kind], list[tuple[int, int]]] = {}
+        self._open: dict[tuple[Device, bool], list[tuple[int, int]]] = {}
         self._placed: dict[tuple[Device, bool], list[int]] = {}
         self._fences: dict[tuple[Device, bool], list[int]] = {}
         for copy in self.copies:
@@ -185,9 +166,9 @@ class Sweep:
     def _serve(self, hazard: Hazard) -> None:
         served = self._served(hazard)
         if served is None:
-            copy = self._ends_before(hazard)
+            copy = self._copy_for(hazard, ends_before=True)
             if copy is None and not self._fence_made_to_host(hazard):
-                copy = self._ends_after(hazard)
+                copy = self._copy_for(hazard, ends_before=False)
             if copy is not None:
                 self._place(copy, min(copy.last, copy.up_to(hazard.end)))
             elif self._served(hazard) is None:
@@ -239,30 +220,26 @@ class Sweep:
             copy = self._coming.pop()
             if copy.place is None:
                 self._offer(copy)
-        ranks = HOST_ALONE if hazard.to_host else self.ranks
-        for kind in Kind:
-            if (rank := ranks[kind]) is not None:
-                copies = self._open.get((hazard.device, kind), [])
+        ranks = {True: 0} if hazard.to_host else {False: 0, True: self.host_rank}
+        for to_host, rank in ranks.items():
+            if rank is not None:
+                copies = self._open.get((hazard.device, to_host), [])
                 yield rank, copies, bisect_left(copies, (hazard.end + 1, 0))
 
-    def _ends_before(self, hazard: Hazard) -> Copy | None:
-        """The copy that has to stand before the hazard's end, and can stand latest."""
-        first = self._first(hazard)
-        found = [
-            (-rank, copies[at - 1])
-            for rank, copies, at in self._candidates(hazard)
-            if at and copies[at - 1][0] >= first
-        ]
-        return self._by_index[max(found)[1][1]] if found else None
+    def _copy_for(self, hazard: Hazard, ends_before: bool) -> Copy | None:
+        """The copy that has to stand before the hazard's end, and can stand latest.
 
-    def _ends_after(self, hazard: Hazard) -> Copy | None:
-        """The copy that can stand at the hazard's end, and has to stand somewhere soonest."""
-        found = [
-            (rank, copies[at])
-            for rank, copies, at in self._candidates(hazard)
-            if at < len(copies)
-        ]
-        return self._by_index[min(found)[1][1]] if found else None
+        Or the one that can stand right at its end, and has to stand somewhere soonest.
+        """
+        first = self._first(hazard)
+        found = []
+        for rank, copies, at in self._candidates(hazard):
+            if ends_before and at and copies[at - 1][0] >= first:
+                last, index = copies[at - 1]
+                found.append((rank, -last, -index))
+            elif not ends_before and at < len(copies):
+                found.append((rank, *copies[at]))
+        return self._by_index[abs(min(found)[2])] if found else None
 
     def _fence_made_to_host(self, hazard: Hazard) -> bool:
         fences = self._fences.get((hazard.device, False), [])
@@ -304,21 +281,16 @@ class Sweep:
 
     def _offer(self, copy: Copy) -> None:
         insort(
-            self._open.setdefault((copy.device, self._kind(copy)), []),
+            self._open.setdefault((copy.device, copy.to_host), []),
             (copy.last, copy.index),
         )
 
     def _withdraw(self, copy: Copy) -> None:
         entry = copy.last, copy.index
-        candidates = self._open.get((copy.device, self._kind(copy)), [])
+        candidates = self._open.get((copy.device, copy.to_host), [])
         at = bisect_left(candidates, entry)
         if at < len(candidates) and candidates[at] == entry:
             del candidates[at]
-
-    def _kind(self, copy: Copy) -> Kind:
-        if copy.to_host:
-            return Kind.TO_HOST
-        return Kind.WAITED_FOR if copy.index in self.waited_for else Kind.TO_DEVICE
 
 
 def _order(hazard: Hazard) -> tuple[int, bool, int]:
@@ -350,7 +322,7 @@ def schedule(
 
 def unserved(copies: list[Copy], hazards: Iterable[Hazard]) -> list[Hazard]:
     """The hazards that copies don't serve where they stand."""
-    sweep = Sweep(copies, set(), HOST_ALONE, False)
+    sweep = Sweep(copies, 0, False)
     return [each for each in hazards if not sweep.is_served(each)]
 
 
@@ -359,11 +331,8 @@ def _best(
 ) -> tuple[list[Fence], Sweep, list[Copy], list[Hazard]]:
     found = []
     for hazards in tries:
-        waited_for = {each.copy for each in hazards} - {None}
-        for ranks, host_first in product(RANKINGS, (False, True)):
-            if ranks[0] != 0 and not waited_for:
-                continue  # nothing else comes of it
-            sweep = Sweep(copies, waited_for, ranks, host_first)
+        for host_rank, host_first in product(HOST_RANKS, (False, True)):
+            sweep = Sweep(copies, host_rank, host_first)
             fences = sweep.run(hazards)
             found.append((fences, sweep, sweep.leave_others(), hazards))
             if not fences:

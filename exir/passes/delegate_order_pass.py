@@ -268,10 +268,13 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
         for earlier, later in _meetings(module, aliases, write_back):
             yield from meeting(earlier, later, next_call=True)
     for write_back in filter(is_device_write_back, nodes):
-        # The first call begins with a copy of the buffer's first value.
-        for reader, _ in aliases.readers(write_back.all_input_nodes[0], False):
-            if reader in delegates and not orders(False, streams_in(module, reader)):
-                yield Hazard(delegates[reader], 0, index[reader], True)
+        # The first call begins with a copy of the buffer's first value, over which the next one writes.
+        old, new = write_back.all_input_nodes
+        writer = producer(aliases.root(new, False))
+        meets = [(reader, 0) for reader, _ in aliases.readers(old, False)]
+        for node, first in (*meets, (writer, index[writer] + 1)):
+            if node in delegates and not orders(False, streams_in(module, node)):
+                yield Hazard(delegates[node], first, index[node], True)
 
 
 def _meetings(

@@ -19,7 +19,7 @@ from torchtrt_executorch.runtime import load, register_backend
 from torchtrt_executorch.runtime.plan import Payload
 
 from ..loading import load_file
-from .device_programs import BACKENDS, Case, Lowering, cases
+from .device_programs import BACKENDS, Case, Lowering, Step, cases
 
 PropagateDeviceConfig = pytest.importorskip(
     "executorch.exir.passes.propagate_device_config",
@@ -117,6 +117,19 @@ def check_lowering(case: Case, program: Any) -> None:
         expected = eager(*(each.clone() for each in inputs))
         got = loaded.run(*inputs)
         torch.testing.assert_close(tuple(got), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_buffer_that_an_engine_writes_and_nobody_reads() -> None:
+    """Its first value is copied where the engine writes in the next call, and nothing else is copied."""
+    check(
+        Case(
+            steps=(Step("add", (0, 0), (4, 4)), Step("add", (1, 1), (2, 8))),
+            states=(((4, 4), 3, False),),
+            returned=(4,),
+            devices=("cuda:0", "cuda:1"),
+            lowerings=(Lowering(("TensorRTBackend",), True, False, False),),
+        )
+    )
 
 
 draws = given(case=cases())
