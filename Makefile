@@ -16,10 +16,11 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo needed test test-all test-cpp test-upstream lint format bench fuzz clean patches merged dist
+.PHONY: help environment demo demo-llm needed test test-all test-cpp test-upstream lint format bench fuzz clean patches merged dist
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
+	@echo "make demo-llm  a language model: prefill and decode over one cache in one .pte, and its tokens"
 	@echo "make test      the tests, on LANE=$(LANE)"
 	@echo "make test-all  the slow sweeps as well"
 	@echo "make test-upstream  upstream's own tests with the overlay, compared with it off where they fail"
@@ -39,6 +40,9 @@ environment:
 
 demo: environment
 	@$(RUN)/python examples/detector.py
+
+demo-llm: environment
+	@mkdir -p build && $(RUN)/python examples/language_model.py --decode cuda --out build/model.pte
 
 test: environment
 	@$(PYTEST) $(TESTS)

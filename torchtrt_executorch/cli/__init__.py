@@ -8,6 +8,7 @@ import typer
 
 from torchtrt_executorch import __version__
 from torchtrt_executorch.cli.exits import EXITS, in_sentences
+from torchtrt_executorch.cli.generate import generate
 from torchtrt_executorch.cli.inspect import inspect
 from torchtrt_executorch.cli.run import run
 from torchtrt_executorch.cli.status import status
@@ -18,6 +19,7 @@ app.command(epilog=EXITS["status"])(in_sentences(status, imports_torch=False))
 app.command(epilog=EXITS["targets"])(in_sentences(targets, imports_torch=False))
 app.command(epilog=EXITS["inspect"])(in_sentences(inspect))
 app.command(epilog=EXITS["run"])(in_sentences(run))
+app.command(epilog=EXITS["generate"])(in_sentences(generate))
 
 
 def _print_version(wanted: bool) -> None:

@@ -27,6 +27,7 @@ EXITS = {
     "or written.",
     "run": "Exits with 0; 1 when outputs differ from --compare or could not be compared; 2 when "
     "the program is unsound or can't be run.",
+    "generate": "Exits with 0; 2 when the program is no language model or can't be run.",
 }
 
 
@@ -50,7 +51,7 @@ def in_sentences(
             sys.stdout.flush()
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
-            if package not in ("torch", "executorch", "jinja2"):
+            if package not in ("torch", "executorch", "jinja2", "tokenizers"):
                 raise
             raise unable(
                 f"{command.__name__} needs {package}, which isn't installed: pip install {package}"

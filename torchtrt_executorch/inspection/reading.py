@@ -32,12 +32,12 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
         OSError: It can't be read.
     """
     is_path = not isinstance(source, (bytes, bytearray, memoryview))
-    beside = _beside(Path(source)) if is_path and data_files is None else []  # type: ignore[arg-type]
-    wanted, problem = list(data_files or beside), ""
+    found = beside(Path(source)) if is_path and data_files is None else []  # type: ignore[arg-type]
+    wanted, problem = list(data_files or found), ""
     try:
         file = read_program(source, wanted)
     except ProgramError as error:
-        if not beside:
+        if not found:
             raise
         file, wanted, problem = read_program(source), [], str(error)
     plans = list(read_plans(file, inputs_of).values())
@@ -57,8 +57,8 @@ def _is_path(source: Source) -> bool:
     return not isinstance(source, (bytes, bytearray, memoryview))
 
 
-def _beside(program: Path) -> list[Path]:
-    """The data files that ``save`` writes beside a program: ``model.ptd``, ``model.*.ptd``."""
+def beside(program: Path) -> list[Path]:
+    """Return the data files that ``save`` writes beside a program: ``model.ptd``, ``model.*.ptd``."""
     pattern = glob.escape(str(program.with_suffix("")))
     return [
         Path(each)

@@ -44,7 +44,13 @@ def test_version() -> None:
 
 
 def test_completion() -> None:
-    assert completed("torchtrt-executorch ") == ["status", "targets", "inspect", "run"]
+    assert completed("torchtrt-executorch ") == [
+        "status",
+        "targets",
+        "inspect",
+        "run",
+        "generate",
+    ]
     assert "--html" in completed("torchtrt-executorch inspect --")
     assert completed("torchtrt-executorch status ") == [p.name for p in PATCHES]
     shown = run(

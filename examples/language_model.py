@@ -1,0 +1,157 @@
+"""A language model in one file: prefill and decode over one KV cache, exported and generating.
+
+    python examples/language_model.py [CONFIG] [--prefill tensorrt|cuda] [--decode tensorrt|cuda]
+
+``CONFIG`` is a folder as transformers saves one, with ``config.json``, and weights and ``tokenizer.json`` if
+it has them; a tiny Qwen3 with random weights without one. Writes ``model.pte`` and the ``.ptd`` with its
+weights, which ``torchtrt-executorch generate`` takes, and compares its tokens with transformers' own.
+Without ``--decode`` it has one method, for prompts of any length. No GPU is needed: where there is none,
+stand-ins generate. ``docs/language_models.md`` says which form is for what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.passes import MemoryPlanningPass
+from torch.export import Dim, ExportedProgram, export
+from torch_tensorrt.executorch import TensorRTPartitioner
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    Qwen3Config,
+)
+from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
+
+from torchtrt_executorch import runtime
+from torchtrt_executorch.generation import Generator
+
+
+def model(folder: Path | None, length: int) -> PreTrainedModel:
+    """The model, with a static cache for ``length`` tokens."""
+    torch.manual_seed(0)
+    if folder is None:
+        made = AutoModelForCausalLM.from_config(
+            Qwen3Config(
+                vocab_size=256,
+                hidden_size=64,
+                intermediate_size=192,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                head_dim=16,
+                tie_word_embeddings=True,
+            )
+        )
+        with torch.no_grad():  # else every token is followed by itself
+            for weight in made.parameters():
+                weight.mul_(1 if weight.ndim == 1 else 4)
+    elif list(folder.glob("*.safetensors")):
+        made = AutoModelForCausalLM.from_pretrained(folder)
+    else:
+        made = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    made.generation_config = GenerationConfig(
+        use_cache=True,
+        cache_implementation="static",
+        max_length=length,
+        cache_config={"batch_size": 1, "max_cache_len": length, "device": "cpu"},
+    )
+    return made.eval()
+
+
+def exported(llm: PreTrainedModel, length: int, tokens: int) -> ExportedProgram:
+    """A method that takes ``tokens`` tokens and their positions; up to ``length`` with 0."""
+    module = TorchExportableModuleForDecoderOnlyLM(llm, 1, length).model
+    count = tokens or 7
+    inputs = {
+        "input_ids": torch.ones(1, count, dtype=torch.int64),
+        "cache_position": torch.arange(count),
+    }
+    dynamic = Dim("length", min=1, max=length - 1)
+    shapes = {"input_ids": {1: dynamic}, "cache_position": {0: dynamic}}
+    with torch.no_grad():
+        return export(
+            module,
+            (),
+            inputs,
+            dynamic_shapes=None if tokens else shapes,
+            strict=True,
+        )
+
+
+def partitioner(backend: str, method: str, keeps_cache: bool) -> Any:
+    """What lowers a method, to a delegate that keeps the cache inside, or is given it."""
+    if backend == "tensorrt":
+        settings = {"min_block_size": 1, "executorch_allocator_routing": "node"}
+        return TensorRTPartitioner(compile_settings=settings)
+    keep = CompileSpec("keep_mutable_buffers", b"ON" if keeps_cache else b"OFF")
+    return CudaPartitioner(
+        [CudaBackend.generate_method_name_compile_spec(method), keep]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("config", nargs="?", type=Path)
+    parser.add_argument("--prefill", choices=["tensorrt", "cuda"], default="tensorrt")
+    parser.add_argument("--decode", choices=["tensorrt", "cuda"])
+    parser.add_argument("--piece", type=int, default=16, help="tokens per prefill")
+    parser.add_argument("--length", type=int, default=128, help="of the cache")
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--out", type=Path, default=Path("model.pte"))
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.getLogger("torchtrt_executorch.runtime").setLevel(logging.ERROR)
+
+    llm = model(arguments.config, arguments.length)
+    backends = {"prefill": arguments.prefill, "decode": arguments.decode}
+    if arguments.decode is None:
+        backends = {"forward": arguments.prefill}
+    tokens = {"prefill": arguments.piece, "decode": 1, "forward": 0}
+    # A library can keep the cache if the other method's does, too, and a host has them share it.
+    inside = {*backends.values()} == {"cuda"}
+    edge = to_edge_transform_and_lower(
+        {name: exported(llm, arguments.length, tokens[name]) for name in backends},
+        partitioner={
+            name: [partitioner(backend, name, inside)]
+            for name, backend in backends.items()
+        },
+    )
+    planning = MemoryPlanningPass(share_mutable_buffers=len(backends) > 1)
+    config = ExecutorchBackendConfig(memory_planning_pass=planning)
+    edge.to_executorch(config).save(str(arguments.out))
+    data = sorted(arguments.out.parent.glob(f"{arguments.out.stem}.*.ptd"))
+    for file in (arguments.out, *data):
+        print(f"{file}: {file.stat().st_size:,} bytes")
+    with contextlib.suppress(runtime.ProgramError):  # there are none where all runs
+        kept = arguments.out.with_suffix(".stand_ins")
+        runtime.save_stand_ins(arguments.out, kept, data)
+
+    program = runtime.load(arguments.out, data)
+    prompt = [(7 * i + 3) % 100 for i in range(arguments.piece + 5)]
+    made = list(Generator(program)(prompt, arguments.tokens))
+    print("tokens:", *made)
+    greedy = GenerationConfig(
+        do_sample=False, max_new_tokens=arguments.tokens, pad_token_id=0
+    )
+    theirs = llm.generate(torch.tensor([prompt]), generation_config=greedy)
+    wanted = theirs[0, len(prompt) :].tolist()
+    print(f"transformers' own: {'the same' if made == wanted else wanted}")
+    sys.exit(made != wanted)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Generating with programs: methods' forms, pieces of prompts, the command."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge
+from executorch.exir.passes import MemoryPlanningPass
+from torch import nn
+from torch.export import Dim, export
+from typer.testing import CliRunner
+
+from torchtrt_executorch.cli import app
+from torchtrt_executorch.generation import Generator
+from torchtrt_executorch.runtime import load
+
+LENGTH, WORDS = 16, 11
+
+
+class Model(nn.Module):
+    """What comes next is the sum of all tokens so far, of those at their positions in a cache."""
+
+    def __init__(self, cache: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(LENGTH))
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        self.cache.copy_(self.cache.index_put((positions,), tokens[0].float()))
+        seen = torch.arange(LENGTH)[None] <= positions[:, None]
+        sums = (self.cache * seen).sum(-1)
+        wanted = sums - WORDS * (sums / WORDS).floor()
+        return -(torch.arange(WORDS)[None] - wanted[:, None]).abs()[None]
+
+
+def expected(prompt: list[int], count: int) -> list[int]:
+    tokens = [*prompt]
+    for _ in range(count):
+        tokens.append(sum(tokens) % WORDS)
+    return tokens[len(prompt) :]
+
+
+FORMS = {
+    "one token at a time": {"forward": 1},
+    "any length": {"forward": 0},
+    "a piece, then tokens": {"prefill": 4, "decode": 1},
+    "any length, then tokens": {"prefill": 0, "decode": 1},
+    "too many": {"forward": 4},
+    "no decode": {"prefill": 4},
+}
+
+
+@cache
+def saved(form: str) -> bytes:
+    programs = {}
+    for name, count in FORMS[form].items():
+        length = Dim("length", min=1, max=6)
+        shapes = None if count else ({1: length}, {0: length})
+        given = torch.ones(1, count or 3, dtype=torch.int64), torch.arange(count or 3)
+        programs[name] = export(Model(), given, dynamic_shapes=shapes)
+    planning = MemoryPlanningPass(share_mutable_buffers=len(programs) > 1)
+    config = ExecutorchBackendConfig(memory_planning_pass=planning)
+    return bytes(to_edge(programs).to_executorch(config).buffer)
+
+
+@pytest.mark.parametrize("form", [*FORMS][:4])
+@pytest.mark.parametrize("prompt", [[3], [1, 2, 3, 4], [5, 1, 0, 2, 7, 9, 4]])
+def test_prompts_of_any_length(form: str, prompt: list[int]) -> None:
+    """And each call begins anew, in the cache that was there."""
+    generator = Generator(load(saved(form)))
+    for _ in range(2):
+        assert [*generator(prompt, 6)] == expected(prompt, 6)
+    assert [*generator(prompt, 0)] == []
+    first, second, *_ = expected(prompt, 6)
+    wanted = [first] if first == second else [first, second]
+    assert [*generator(prompt, 6, stop=[second])] == wanted
+
+
+@pytest.mark.parametrize("form", [*FORMS][4:])
+def test_no_language_model(form: str) -> None:
+    with pytest.raises(ValueError, match="decode"):
+        Generator(load(saved(form)))
+
+
+def test_an_empty_prompt() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        [*Generator(load(saved("any length")))([], 3)]
+
+
+def test_sampling_is_repeatable() -> None:
+    generator = Generator(load(saved("any length")))
+    drawn = [[*generator([3], 8, temperature=2.0, seed=seed)] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "model.pte"
+    path.write_bytes(saved("a piece, then tokens"))
+    command = ["generate", str(path), "--tokens", "6"]
+    done = CliRunner().invoke(app, [*command, "--prompt", "1 2 3 4 5"])
+    assert done.exit_code == 0, done.output
+    printed = done.output.splitlines()[0]
+    assert printed == " ".join(map(str, expected([1, 2, 3, 4, 5], 6)))
+    assert CliRunner().invoke(app, [*command, "--prompt", "words"]).exit_code == 2
+
+
+def test_the_command_with_a_tokenizer(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {f"w{number}": number for number in range(WORDS)}
+    known = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    known.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    known.save(str(tmp_path / "tokenizer.json"))
+    path = tmp_path / "model.pte"
+    path.write_bytes(saved("any length"))
+    command = ["generate", str(path), "--tokenizer", str(tmp_path / "tokenizer.json")]
+    done = CliRunner().invoke(app, [*command, "--tokens", "3", "--prompt", "w1 w2 w3"])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[0].split() == [
+        f"w{number}" for number in expected([1, 2, 3], 3)
+    ]

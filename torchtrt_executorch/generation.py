@@ -1,0 +1,121 @@
+"""Generate with a language model's program: a prompt, then a token at a time.
+
+The program has a method ``forward``, or ``prefill`` for a prompt and ``decode`` for what follows it. A method
+takes tokens (1, n) and their positions (n,), integers, and returns logits (1, n, vocabulary), or those of
+the last token, as transformers' ``TorchExportableModuleWithStaticCache`` does; the cache is its state. A
+prompt is given in pieces as long as the method takes, and where no method takes more than one token, one
+after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from torchtrt_executorch.runtime import Method, Program
+
+
+class Generator:
+    """Greedy decoding, or sampling, with a program.
+
+    Raises:
+        ValueError: The program has no such methods.
+    """
+
+    def __init__(self, program: Program) -> None:
+        names = program.method_names
+        prompt = "prefill" if "prefill" in names else "forward"
+        step = "decode" if "decode" in names else "forward"
+        if not {prompt, step} <= {*names}:
+            raise ValueError(
+                f"a language model has a method forward, or prefill and decode; this has {', '.join(names)}"
+            )
+        self._prompt, self._step = (
+            _Tokens(program.method(each)) for each in (prompt, step)
+        )
+        if not self._step.takes(1):
+            raise ValueError(
+                f"{step} takes {self._step.most} tokens at a time, and one is needed: give it a dynamic "
+                "length, or add a method decode"
+            )
+
+    def __call__(
+        self,
+        prompt: Sequence[int],
+        count: int,
+        *,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        stop: Sequence[int] = (),
+    ) -> Iterator[int]:
+        """Yield up to ``count`` tokens after ``prompt``, fewer if one is in ``stop``.
+
+        Each call begins a sequence of its own, in the same cache. ``temperature`` 0 takes the likeliest
+        token.
+
+        Raises:
+            ValueError: The prompt is empty.
+        """
+        if not prompt:
+            raise ValueError("a prompt has at least one token")
+        drawn = torch.Generator()
+        if seed is None:
+            drawn.seed()
+        else:
+            drawn.manual_seed(seed)
+        position, rest = 0, [*prompt]
+        while rest:
+            method, length = self._prompt, min(len(rest), self._prompt.most)
+            if not method.takes(length):
+                method, length = self._step, 1
+            logits = method(rest[:length], position)
+            position, rest = position + length, rest[length:]
+        for index in range(count):
+            token = _drawn(logits, temperature, drawn)
+            yield token
+            if token in stop or index == count - 1:
+                return
+            logits = self._step([token], position)
+            position += 1
+
+
+class _Tokens:
+    """A method that takes tokens.
+
+    Attributes:
+        most: How many it takes at once.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        inputs = method.inputs
+        shapes = [each.shape for each in inputs]
+        if not 1 <= len(inputs) <= 2 or any(not shape for shape in shapes):
+            raise ValueError(
+                f"{method.name} takes {len(inputs)} inputs; tokens (1, n) and positions (n,) are due"
+            )
+        self._types = [each.dtype for each in inputs]
+        self._dynamic = inputs[0].dynamic
+        self.most: int = shapes[0][-1]  # type: ignore[index]
+
+    def takes(self, count: int) -> bool:
+        return count == self.most or (self._dynamic and count < self.most)
+
+    def __call__(self, tokens: list[int], position: int) -> torch.Tensor:
+        """The logits of what comes after ``tokens``, which begin at ``position``."""
+        positions = range(position, position + len(tokens))
+        given = [
+            torch.tensor([tokens], dtype=self._types[0]),
+            *(torch.tensor(positions, dtype=each) for each in self._types[1:]),
+        ]
+        logits, *_ = self._method(*given)
+        last: torch.Tensor = logits.reshape(-1, logits.shape[-1])[-1]
+        return last.float().cpu()
+
+
+def _drawn(logits: torch.Tensor, temperature: float, drawn: torch.Generator) -> int:
+    if temperature <= 0:
+        return int(logits.argmax())
+    chances = torch.softmax(logits / temperature, -1)
+    return int(torch.multinomial(chances, 1, generator=drawn))
