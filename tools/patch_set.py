@@ -202,6 +202,8 @@ def _mirror(source: Path, target: Path, touched: set[Path]) -> None:
 
 
 def _apply(patch: Patch, copy: Path, brought: Container[str]) -> None:
+    if not (patch.replaces or patch.adds):
+        return
     command = ["patch", "-p1", "--quiet", "--forward", "--directory", str(copy)]
     diff = diff_of(patch, without=brought)
     subprocess.run(command, input=diff, text=True, check=True)

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-#: By patch, what it promises. Not here: ``host-staging``, which amends nothing,
-#: ``one-aoti-library-per-method``, for executorch 1.3 alone (tests/backends/aoti/test_one_library.py), and
-#: ``quantized-engines`` (tests/py/torch_tensorrt/executorch/test_quantized.py).
+#: By patch, what it promises. Not here: ``host-staging``, which amends nothing, and
+#: ``one-aoti-library-per-method``, for executorch 1.3 alone (tests/backends/aoti/test_one_library.py).
 PROMISES: dict[str, list[Callable[[], None]]] = {}
 
 
@@ -241,6 +240,28 @@ def what_contradicts_it_is_refused() -> None:
         assert "require_full_compilation" in str(error)
     else:
         raise AssertionError("it was taken")
+
+
+@of("quantized-engines")
+def weights_in_eight_bits_stay_so() -> None:
+    import torch.ao.quantization.fx._decomposed  # the operators
+
+    class Quantized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.ones(256, 256, dtype=torch.int8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            dequantize = torch.ops.quantized_decomposed.dequantize_per_tensor.default
+            return x @ dequantize(self.weight, 0.5, 0, -128, 127, torch.int8)
+
+    compiled = emulated(Quantized(), torch.ones(2, 256), target_executorch=True)
+    (engine,) = (
+        each.serialized_engine
+        for each in compiled.modules()
+        if getattr(each, "serialized_engine", None) is not None
+    )
+    assert len(engine) < 2 * 256 * 256
 
 
 @of("mutated-buffers")

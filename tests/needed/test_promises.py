@@ -7,7 +7,7 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 from ..loading import ROOT, load_file
 
 #: What amends nothing, and what has tests of its own.
-WITHOUT = {"host-staging", "one-aoti-library-per-method", "quantized-engines"}
+WITHOUT = {"host-staging", "one-aoti-library-per-method"}
 
 
 def test_every_patch_is_there() -> None:

@@ -208,8 +208,14 @@ def _payload(lowered: LoweredBackendModule) -> Payload:
     )
 
 
+def _operator(node: Node) -> Any:
+    """An edge operator is one of PyTorch's with a name of its own; ``to_executorch`` leaves PyTorch's."""
+    held = getattr(node.target, "_op", None)
+    return held if isinstance(held, torch._ops.OpOverload) else node.target
+
+
 def _name(node: Node) -> str:
-    return str(getattr(node.target, "_op", node.target))
+    return str(_operator(node))
 
 
 def _reason(node: Node) -> str:
@@ -220,7 +226,7 @@ def _reason(node: Node) -> str:
 
 def _has_kernel(node: Node) -> bool:
     try:
-        out, _ = to_out_variant(getattr(node.target, "_op", node.target))
+        out, _ = to_out_variant(_operator(node))
     except (AssertionError, AttributeError, RuntimeError):  # to_executorch() says so
         return True
     name, overload = out._schema.name, out._schema.overload_name

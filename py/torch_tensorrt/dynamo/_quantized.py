@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from importlib import import_module
 from operator import attrgetter, getitem
 from typing import Any
 
@@ -33,15 +34,20 @@ _PACKAGES = ("quantized_decomposed", "torchao")
 _SMALL = 4096
 
 
-_left: ContextVar[bool] = ContextVar("_left", default=False)
+_left: ContextVar[set[str] | None] = ContextVar("_left", default=None)
 
 
 @contextmanager
-def left_quantized(whether: bool) -> Iterator[None]:
-    """Leave what is computed quantized to others, of whom there are some, in what is compiled within."""
-    token = _left.set(whether)
+def left_quantized(whether: bool) -> Iterator[set[str]]:
+    """Leave what is computed quantized to others, of whom there are some, in what is compiled within.
+
+    Yields:
+        The operators that are left to them.
+    """
+    left = set[str]()
+    token = _left.set(left if whether else None)
     try:
-        yield
+        yield left
     finally:
         _left.reset(token)
 
@@ -57,10 +63,15 @@ def kept_quantized(
     if settings.target_executorch:
         weights = _weights(module)
         quantized = _quantized_nodes(module, weights)
-        left = _with_activations(quantized, weights) if _left.get() else set()
+        to_others = _left.get()
+        activations = _with_activations(quantized, weights)
+        if to_others is None and activations:
+            with suppress(ImportError):  # kernels for scales that are computed
+                import_module("executorch.kernels.quantized")
         for node in quantized:
-            if node in left:
+            if to_others is not None and node in activations:
                 node.meta[IN_PYTORCH] = WHY
+                to_others.add(str(node.target))
             elif _converts(node) or _grows(node):
                 node.meta[KEPT] = True
                 register(node.target)

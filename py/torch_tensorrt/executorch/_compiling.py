@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import fields
 from inspect import Parameter, signature
 from typing import Any
@@ -28,7 +28,7 @@ from torch_tensorrt.dynamo._fallback import ABOUT_THE_MACHINE, first_line
 from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
 from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
-from torch_tensorrt.dynamo._quantized import left_quantized
+from torch_tensorrt.dynamo._quantized import WHY, left_quantized
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo._shared_state import made_traceable, with_state_named_once
 from torch_tensorrt.dynamo._whereabouts import operators
@@ -152,12 +152,12 @@ def _compiled(
     earlier = engine_nodes(given.graph.nodes)
     for node in earlier:
         set_note(node, _EARLIER, True)
-    with left_quantized(bool(partitioners_behind())):
+    with left_quantized(bool(partitioners_behind())) as quantized:
         module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
     found = declared_mutations(lifted_program(with_parts_inlined(module)), module)
     engines = [n for n in engine_nodes(found.graph.nodes) if not note_of(n, _EARLIER)]
     if not engines:
-        return _noted(program, "too few for an engine (min_block_size)")
+        return _noted(program, "too few for an engine (min_block_size)", quantized)
     for node in engines if earlier else ():
         set_note(node, OWNER, owner)
     _check_interface(made_functional(program), found)
@@ -170,7 +170,9 @@ def _compiled(
     return placed
 
 
-def _noted(program: ExportedProgram, reason: str) -> ExportedProgram:
+def _noted(
+    program: ExportedProgram, reason: str, quantized: Container[str] = ()
+) -> ExportedProgram:
     """Return ``program`` with a note at its operators why they are in no engine.
 
     State that it has under several names has one, else ExecuTorch can't decompose it either.
@@ -178,7 +180,8 @@ def _noted(program: ExportedProgram, reason: str) -> ExportedProgram:
     noted = with_graph_of_its_own(with_state_named_once(program))
     for node in operators(noted.graph_module):
         if note_of(node, WHY_IN_PYTORCH) is None:
-            set_note(node, WHY_IN_PYTORCH, reason)
+            left = str(node.target) in quantized
+            set_note(node, WHY_IN_PYTORCH, WHY if left else reason)
     return noted
 
 

@@ -129,6 +129,14 @@ def test_the_program_is_left_as_it_is() -> None:
     assert edge.exported_program().graph_module.code == before
 
 
+def test_after_to_executorch_operators_keep_their_names() -> None:
+    edge = exported()
+    edge.to_executorch()
+    named = [each.name for each in told(edge).on_host()]
+    assert any(name.startswith("aten.sigmoid") for name in named)
+    assert not any("built-in" in name for name in named)
+
+
 def test_anything_else() -> None:
     with pytest.raises(TypeError, match="EdgeProgramManager.*not str"):
         torchtrt_executorch.report("model.pte")  # type: ignore[arg-type]

@@ -148,9 +148,26 @@ def test_with_nobody_behind_tensorrt_takes_what_is_quantized(
     torch.testing.assert_close(found, program.module()(X), atol=1e-4, rtol=1e-4)
 
 
+def test_why_is_said_where_tensorrt_takes_nothing() -> None:
+    class Alone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(128, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x)
+
+    edge = lowered(by_pt2e(Alone(), is_dynamic=False), tensorrt(), XnnpackPartitioner())
+    assert backends(edge) == ["XnnpackBackend"]
+    told = str(report(edge).methods)
+    assert "quantized, for the partitioners behind" in told
+    assert "min_block_size" not in told
+
+
 def test_what_it_has_no_layers_for_is_left_and_said() -> None:
     """Scales that are computed; the weights are TensorRT's all the same."""
-    edge = lowered(by_pt2e(Layers(), is_dynamic=True), tensorrt())
+    program = by_pt2e(Layers(), is_dynamic=True)
+    edge = lowered(program, tensorrt())
     left = {
         each.name: each.reason for each in report(edge).methods["forward"].on_host()
     }
@@ -160,6 +177,10 @@ def test_what_it_has_no_layers_for_is_left_and_said() -> None:
         "dequantize_per_tensor",
     }
     assert {*left.values()} == {"no converter"}
+    buffer = edge.to_executorch().buffer  # with ExecuTorch's own kernels for them
+    assert len(buffer) < 128 * 256 * 2 + 2 * _REST
+    (found,) = load(buffer, emulated_engines=True).run(X)
+    torch.testing.assert_close(found, program.module()(X), atol=1e-4, rtol=1e-4)
 
 
 def test_weights_of_four_bits_beside_activations_of_eight() -> None:
