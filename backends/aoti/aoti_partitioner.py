@@ -36,6 +36,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch._library.fake_class_registry import FakeScriptObject
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
@@ -215,8 +216,11 @@ def _numbers(program: ExportedProgram) -> dict[Node, int | float | complex]:
     found: dict[Node, int | float | complex] = {}
     for node in program.graph.find_nodes(op="placeholder"):
         value = values.get(targets[node.name] or "")
+        if isinstance(value, FakeTensor):  # of a program that is being lowered
+            value = value.constant
         if isinstance(value, torch.Tensor) and value.ndim == 0:
-            found[node] = value.item()
+            with unset_fake_temporarily():
+                found[node] = value.item()
     return found
 
 

@@ -140,6 +140,20 @@ def test_what_cannot_be_compiled_is_left_with_the_reason(case: str) -> None:
     assert taken and name not in taken
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.scale.exp()).relu()
+
+
+def test_a_parameter_of_no_dimension_is_a_number_while_it_can_be_read() -> None:
+    taken, edge = partitioned(Scaled(), X)
+    assert {"aten.exp.default", "aten.mul.Tensor"} <= taken and not on_host(edge)
+
+
 def test_complex_numbers_are_left() -> None:
     def spectrum(x: torch.Tensor) -> torch.Tensor:
         return torch.fft.rfft(x.relu()).abs() * 2
