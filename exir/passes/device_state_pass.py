@@ -122,9 +122,9 @@ def plan_states(graph_module: GraphModule) -> None:
         assert old is not None and new is not None
         old.lifetime, new.lifetime = [0, last], [0, last]
         in_place = writes_in_place(graph_module, write)
-        if write not in shared:
-            new.inplace_base = old if in_place else None
-        elif shared[write].in_place and not in_place:
+        if in_place and write not in shared:
+            new.inplace_base = old
+        elif write in shared and shared[write].in_place > in_place:
             name = write.all_input_nodes[0].meta[STATE_META]
             raise RuntimeError(f"another than its delegate reads the buffer {name}")
 
