@@ -221,8 +221,7 @@ def _run_tests(patch: Patch, copy: Path) -> subprocess.CompletedProcess[str]:
         "-m",
         "pytest",
         "-q",
-        "-p",
-        "in_copy",
+        *(("-p", "in_copy") if patch.replaces or patch.adds else ()),
         *TESTS[patch.name],
         *(f"--deselect={test}" for test in OF_THE_OVERLAY),
     )
