@@ -3,7 +3,7 @@
     python _cross_driver.py ZIG PLATFORM FOLDER ARGUMENT...
 
 It runs by itself, without PyTorch. FOLDER keeps zig's cache, in which it has the target's C and C++
-libraries once it has compiled them, and the libraries that stand in for the driver's at linking.
+libraries once it has compiled them. What it needs beside them lies beside what it links.
 """
 
 from __future__ import annotations
@@ -42,15 +42,9 @@ _EXTERNAL, _UNDEFINED = 2, 0
 
 def main(zig: str, platform: str, folder: str, *arguments: str) -> int:
     """Run zig with what it takes of g++'s ``arguments``; return its exit status."""
-    system, _, machine = platform.partition("-")
-    windows = system == "windows"
-    target = f"{machine}-windows-gnu" if windows else f"{machine}-linux-gnu.{GLIBC}"
-    environment = {
-        "ZIG_GLOBAL_CACHE_DIR": os.path.join(folder, "zig"),
-        "ZIG_LOCAL_CACHE_DIR": os.path.join(folder, "zig"),
-        **os.environ,
-    }
-    compiler = [zig, "c++", "-target", target, *_QUIET]
+    windows = platform.startswith("windows")
+    environment = caches(folder)
+    compiler = [zig, "c++", "-target", triple(platform), *_QUIET]
 
     def run(*more: str) -> int:
         return subprocess.run([*compiler, *more], env=environment).returncode
@@ -79,28 +73,31 @@ def main(zig: str, platform: str, folder: str, *arguments: str) -> int:
         return run(*passed, "-s", *libraries)
 
     # Behind a library without a symbol that is used the linker wouldn't record that it's needed.
-    stub, exports = Path(folder, f"{platform}-libcuda.so"), output.with_suffix(
-        ".exports"
-    )
-    if not stub.is_file():
-        source = stub.with_suffix(".c")
-        source.write_text("long cuModuleLoadData(void) { return 0; }\n")
-        made = run(
-            "-x",
-            "c",
-            str(source),
-            "-shared",
-            "-fPIC",
-            "-nostdlib",
-            "-Wl,-soname,libcuda.so.1",
-            "-o",
-            str(stub),
-        )
-        if made:
-            return made
+    stub, source = output.with_suffix(".libcuda.so"), output.with_suffix(".libcuda.c")
+    source.write_text("long cuModuleLoadData(void) { return 0; }\n")
+    named = ["-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libcuda.so.1"]
+    if failed := run("-x", "c", str(source), *named, "-o", str(stub)):
+        return failed
+    exports = output.with_suffix(".exports")
     # Else all of the C++ library is exported, too, and may be taken for another's.
     exports.write_text("{ global: AOTInductor*; local: *; };\n")
     return run(*passed, "-s", str(stub), f"-Wl,--version-script={exports}")
+
+
+def triple(platform: str) -> str:
+    """What zig calls ``platform``, as ``linux-aarch64``."""
+    system, _, machine = platform.partition("-")
+    return (
+        f"{machine}-windows-gnu"
+        if system == "windows"
+        else f"{machine}-linux-gnu.{GLIBC}"
+    )
+
+
+def caches(folder: str) -> dict[str, str]:
+    """The environment in which zig keeps what it compiles once in ``folder``."""
+    kept = os.path.join(folder, "zig")
+    return {"ZIG_GLOBAL_CACHE_DIR": kept, "ZIG_LOCAL_CACHE_DIR": kept, **os.environ}
 
 
 def _passed(arguments: Iterable[str]) -> Iterator[str]:
@@ -119,14 +116,17 @@ def _passed(arguments: Iterable[str]) -> Iterator[str]:
 def _cuda_version(arguments: Iterable[str]) -> int:
     """Major version of the CUDA whose headers are on the command line; 13 where there are none."""
     for word in arguments:
-        header = Path(word.removeprefix("-I"), "cuda.h")
-        if word.startswith("-I") and header.is_file():
-            found = re.search(
-                r"#define\s+CUDA_VERSION\s+(\d+)", header.read_text("latin-1")
-            )
-            if found:
-                return int(found[1]) // 1000
+        if word.startswith("-I") and (found := cuda_release(word.removeprefix("-I"))):
+            return found
     return 13
+
+
+def cuda_release(include: str | Path) -> int:
+    """Major version of the CUDA that the headers in a folder are of, 0 if there are none."""
+    header = Path(include, "cuda.h")
+    text = header.read_text("latin-1") if header.is_file() else ""
+    found = re.search(r"#define\s+CUDA_VERSION\s+(\d+)", text)
+    return int(found[1]) // 1000 if found else 0
 
 
 def _imported(objects: Iterable[Path], cuda: int) -> dict[str, list[str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 from executorch.backends.cuda._cross_compiler import CrossCompiler
+from executorch.backends.cuda._cross_driver import cuda_release
 
 PIP = 'pip install "torchtrt-executorch[cuda]"'
 
@@ -150,10 +150,11 @@ def home() -> Path:
         )
     # A CPU build of PyTorch has no CUDA to differ from.
     wanted = torch.version.cuda and int(torch.version.cuda.split(".")[0])
-    for folder in complete:
-        if wanted in (None, _release(folder)):
+    releases = {folder: cuda_release(folder / "include") for folder in complete}
+    for folder, release in releases.items():
+        if wanted in (None, release):
             return folder
-    found = ", ".join(f"{folder} (CUDA {_release(folder)})" for folder in complete)
+    found = ", ".join(f"{folder} (CUDA {each})" for folder, each in releases.items())
     raise ToolchainError(
         f"this PyTorch is of CUDA {wanted}, and there are CUDA's headers of other releases alone, "
         f"{found}: set CUDA_HOME to a toolkit of CUDA {wanted}, or {PIP}"
@@ -179,10 +180,3 @@ def _has_headers(home: Path) -> bool:
     return all((include / name).is_file() for name in needed) and any(
         (folder / "nv" / "target").is_file() for folder in (include, include / "cccl")
     )
-
-
-def _release(home: Path) -> int:
-    """Major version of the CUDA that the headers are of."""
-    text = (home / "include" / "cuda.h").read_text("latin-1")
-    version = re.search(r"#define\s+CUDA_VERSION\s+(\d+)", text)
-    return int(version[1]) // 1000 if version else 0

@@ -89,14 +89,11 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         import ziglang
 
         zig = str(Path(ziglang.__file__).with_name("zig"))
-        system, _, machine = platform.partition("-")
+        system = platform.partition("-")[0]
         windows = system == "windows"
-        target = f"{machine}-windows-gnu" if windows else f"{machine}-linux-gnu.2.28"
+        target = _cross_driver.triple(platform)
         compiler = [zig, "cc", "-target", target, "-O1", "-Wno-everything"]
-        environment = {
-            **os.environ,
-            "ZIG_GLOBAL_CACHE_DIR": str(cache.folder() / "cross" / "zig"),
-        }
+        environment = _cross_driver.caches(str(cache.folder() / "cross"))
         parts = PARTS[system]
         for part, name in parts.items():
             command = [
