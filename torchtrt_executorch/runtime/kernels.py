@@ -12,14 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from functools import lru_cache, partial
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import torch
 
 from torchtrt_executorch.runtime.calls import Run, bind_call
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.reading.schemas import PACKAGE
 from torchtrt_executorch.runtime.values import Value
 
 #: Called with the arguments' values in the order of the operator's schema, outputs included.
@@ -169,11 +168,8 @@ def executorch_kernels() -> frozenset[str]:
     A name is ``namespace::operator``, and ``.overload`` if it has one. ExecuTorch's own operators,
     which :mod:`~torchtrt_executorch.runtime.prims` knows, are left out.
     """
-    spec = find_spec("executorch")
-    folders = (spec.submodule_search_locations or ()) if spec is not None else ()
     names = set(_OPTIMIZED)
-    for folder in folders:
-        for path in (Path(folder, name) for name in _LISTS):
-            if path.is_file():
-                names.update(_ENTRY.findall(path.read_text(encoding="utf-8")))
+    for path in (PACKAGE / each for each in _LISTS):
+        if path.is_file():
+            names.update(_ENTRY.findall(path.read_text(encoding="utf-8")))
     return frozenset(name if "::" in name else f"aten::{name}" for name in names)
