@@ -20,7 +20,7 @@ from torch import nn
 from torch.export import export
 
 from torchtrt_executorch.runtime import DeviceError, Program, load
-from torchtrt_executorch.runtime.delegates.aoti import _library, _load, _named
+from torchtrt_executorch.runtime.delegates.aoti import _library, _load, read_payload
 
 pytestmark = [
     pytest.mark.gpu,
@@ -163,7 +163,7 @@ def _runner(program: Program) -> Any:
     """PyTorch's runner of the only library of a program."""
     (plan,) = program._plans.values()
     payload: Any = plan.delegates[0]
-    named = _named(payload)
+    named = read_payload(payload)
     library = _library(payload, named)
     return _load(payload, named, library, torch.device("cuda", 0))
 

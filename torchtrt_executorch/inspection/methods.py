@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Sequence
 
-import torch
-
 from torchtrt_executorch.inspection.facts import (
     HOST,
     Arena,
@@ -14,8 +12,8 @@ from torchtrt_executorch.inspection.facts import (
     Method,
     Value,
 )
-from torchtrt_executorch.inspection.payloads import delegate_facts
-from torchtrt_executorch.runtime.delegates import works_on
+from torchtrt_executorch.inspection.payloads import delegate_facts, shown
+from torchtrt_executorch.runtime.delegates import about
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernels import has_executorch_kernel
 from torchtrt_executorch.runtime.plan import Kind, Operation, Plan, Slot
@@ -45,7 +43,7 @@ def method_facts(plan: Plan, one_stream: bool) -> Method:
         instructions=instructions,
         delegates=delegates,
         arenas=[
-            Arena(arena.index, _shown(arena.device), arena.nbytes)
+            Arena(arena.index, shown(arena.device), arena.nbytes)
             for arena in plan.arenas
             if arena.index  # ExecuTorch leaves the first one empty
         ],
@@ -61,7 +59,7 @@ def method_facts(plan: Plan, one_stream: bool) -> Method:
 def _faults(plan: Plan, one_stream: bool) -> Sequence[tuple[int, str]]:
     """What is wrong with its devices; nothing is known of a method whose payloads are damaged."""
     try:
-        return find_faults(plan, works_on, one_stream)
+        return find_faults(plan, about, one_stream)
     except ProgramError:
         return []
 
@@ -83,7 +81,7 @@ def _value(slot: Slot) -> Value:
         dtype=str(layout.dtype).removeprefix("torch."),
         nbytes=layout.nbytes,
         dynamic=not layout.static,
-        device=_shown(layout.device),
+        device=shown(layout.device),
         storage=storage,
         arena=place.arena if place else 0,
         offset=place.start if place else 0,
@@ -99,7 +97,7 @@ def _instruction(
         kind = "copy"
         for target in plan.tensors(each.writes):
             assert target.layout is not None
-            device = _shown(target.layout.device)
+            device = shown(target.layout.device)
     elif each.delegate is not None:
         delegate = delegates[each.delegate]
         name, device = delegate.backend, delegate.device
@@ -115,7 +113,3 @@ def _instruction(
         each.delegate,
         each.destination,
     )
-
-
-def _shown(device: torch.device) -> str:
-    return HOST if device.type == "cpu" else f"{device.type}:{device.index or 0}"

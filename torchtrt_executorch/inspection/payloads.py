@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchtrt_executorch import cuda_payload, native_library
+import torch
+
+from torchtrt_executorch import native_library
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.inspection.facts import HOST, Delegate
-from torchtrt_executorch.plans import origin, targets
+from torchtrt_executorch.plans import targets
+from torchtrt_executorch.runtime.delegates import about
+from torchtrt_executorch.runtime.delegates.aoti import read_payload
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plan import NEEDS_SHARED_STREAM, Payload
 
-_TENSORRT, _CUDA = "TensorRTBackend", "CudaBackend"
+_OWNERS = {"TensorRTBackend": "tensorrt", "CudaBackend": "cuda"}
 
 
 def delegate_facts(payload: Payload, index: int) -> Delegate:
@@ -20,62 +24,44 @@ def delegate_facts(payload: Payload, index: int) -> Delegate:
     known = Delegate(
         index=index,
         backend=payload.backend_id,
-        device=_device(payload, HOST),
+        device=HOST,
         nbytes=len(payload.payload),
         shared_stream=NEEDS_SHARED_STREAM in payload.compile_specs,
+        owner=_OWNERS.get(payload.backend_id, "other"),
     )
-    if payload.backend_id == _TENSORRT:
-        return _engine(payload, known)
-    if payload.backend_id == _CUDA:
-        return _library(payload, replace(known, device=_device(payload, "cuda:0")))
-    return known
-
-
-def _device(payload: Payload, default: str) -> str:
     try:
-        device = str(payload.target_device("cpu" if default == HOST else default))
-    except ProgramError:
-        return default
-    return HOST if device == "cpu" else device
+        told = about(payload)
+        known = replace(known, device=shown(told.device), payload=told.built_by)
+        if known.owner == "tensorrt":
+            return _engine(payload, known)
+        return _library(payload, known) if known.owner == "cuda" else known
+    except ProgramError as error:
+        return replace(known, damaged=str(error.__cause__ or error))
+
+
+def shown(device: torch.device) -> str:
+    """A device as the program numbers it."""
+    return HOST if device.type == "cpu" else f"{device.type}:{device.index or 0}"
 
 
 def _engine(payload: Payload, known: Delegate) -> Delegate:
-    known = replace(known, owner="tensorrt")
-    try:
-        engine, metadata = deserialize_engine(payload.payload)
-        smallest = payload.smallest_inputs()
-    except ValueError as error:
-        device = _device(payload, "cuda:0")
-        return replace(known, device=device, damaged=str(error))
-    built_by = origin(engine)
-    names = {True: [], False: []}  # type: dict[bool, list[str]]
-    for binding in metadata.io_bindings:
-        names[binding.is_input].append(binding.name)
+    engine, metadata = deserialize_engine(payload.payload)
     return replace(
         known,
-        device=_device(payload, f"cuda:{metadata.device_id}"),
-        payload=built_by.text,
-        inputs=tuple(names[True]),
-        outputs=tuple(names[False]),
-        smallest=smallest,
+        inputs=tuple(b.name for b in metadata.io_bindings if b.is_input),
+        outputs=tuple(b.name for b in metadata.io_bindings if not b.is_input),
+        smallest=payload.smallest_inputs(),
         gpus=targets(engine),
-        emulated=built_by.text == "EMULATED",
+        emulated=known.payload == "EMULATED",
     )
 
 
 def _library(payload: Payload, known: Delegate) -> Delegate:
-    method = payload.compile_specs.get("method_name", b"forward").decode(
-        errors="replace"
-    )
-    try:
-        named = cuda_payload.read(payload.payload, method)
-    except cuda_payload.CudaPayloadError as error:
-        return replace(known, owner="cuda", damaged=str(error))
+    named = read_payload(payload)
     keys = named.keys
     held = [payload.named_data[key] for key in keys if key in payload.named_data]
     known = replace(
         known,
-        owner="cuda",
         nbytes=known.nbytes + sum(len(each.held) for each in held),
         named_data=keys,
         missing=tuple(key for key in keys if key not in payload.named_data),

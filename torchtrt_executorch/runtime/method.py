@@ -13,7 +13,7 @@ from torchtrt_executorch.runtime import graphs
 from torchtrt_executorch.runtime.analysis import Uses, fences, transposed_constants
 from torchtrt_executorch.runtime.binding import Binder, Key, Surroundings, nothing
 from torchtrt_executorch.runtime.calling import Calls, in_modes, without_modes
-from torchtrt_executorch.runtime.delegates import Delegate, uses_gpu, works_on
+from torchtrt_executorch.runtime.delegates import Delegate, about, uses_gpu
 from torchtrt_executorch.runtime.errors import (
     DeviceError,
     InstructionError,
@@ -280,7 +280,7 @@ class Method:
             return
         plan = with_inputs_on(self._plan, homes)
         ordered = self._surroundings.placement.ordered_streams
-        for fault in find_faults(plan, works_on, ordered):
+        for fault in find_faults(plan, about, ordered):
             self._position = fault.operation
             raise DeviceError(fault.text)
         self._sound.append(homes)

@@ -11,13 +11,14 @@ import json
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU, TensorLayout
 from torchtrt_executorch.runtime.reading.files import NamedData
+from torchtrt_executorch.stand_ins import Buffer
 
 #: Key of the compile spec by which the device pass has a delegate say that its program needs a host
 #: which runs all delegates on one stream.
@@ -148,6 +149,25 @@ class Operation:
     def is_copy(self) -> bool:
         """Whether it moves a tensor between devices."""
         return self.name in (TO_DEVICE, FROM_DEVICE)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a delegate's payload says of itself.
+
+    Attributes:
+        device: Where it works.
+        takes_host: Whether it also takes tensors in host memory.
+        num_inputs: How many inputs it takes; None if it doesn't say.
+        built_by: What has built it, in words; empty if it doesn't say.
+        parts: Returns the buffers by whose digest a stand-in is found; None where there are none.
+    """
+
+    device: torch.device
+    takes_host: bool
+    num_inputs: int | None = None
+    built_by: str = ""
+    parts: Callable[[], tuple[Buffer, ...]] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torchtrt_executorch.runtime.plan import (
     NEEDS_SHARED_STREAM,
     TO_DEVICE,
     VIEW,
+    About,
     Kind,
     Operation,
     Payload,
@@ -36,13 +37,6 @@ _MOST_WAYS = 2_000
 Held = dict[int, "int | None"]
 
 
-class Works(NamedTuple):
-    """Where a delegate works, and whether it also takes tensors in host memory."""
-
-    device: torch.device
-    takes_host: bool
-
-
 class Fault(NamedTuple):
     """What is wrong, and the operation that meets it."""
 
@@ -51,15 +45,15 @@ class Fault(NamedTuple):
 
 
 def find_faults(
-    plan: Plan, works_on: Callable[[Payload], Works], ordered: bool
+    plan: Plan, about: Callable[[Payload], About], ordered: bool
 ) -> list[Fault]:
     """Return what is wrong with a method, in the order of its operations.
 
     Args:
-        works_on: What a delegate's payload says of itself. ``ProgramError`` for a damaged one.
+        about: What a delegate's payload says of itself. ``ProgramError`` for a damaged one.
         ordered: Whether all delegates run on one stream.
     """
-    search = _Search(plan, works_on, ordered)
+    search = _Search(plan, about, ordered)
     search.run()
     return sorted(search.found)
 
@@ -186,11 +180,11 @@ def _meeting(work: Work, other: Work) -> str | None:
 
 class _Search:
     def __init__(
-        self, plan: Plan, works_on: Callable[[Payload], Works], ordered: bool
+        self, plan: Plan, about: Callable[[Payload], About], ordered: bool
     ) -> None:
         self._plan = plan
         self._ordered = ordered
-        self._works = [works_on(payload) for payload in plan.delegates]
+        self._works = [about(payload) for payload in plan.delegates]
         self.found: set[Fault] = set()
 
     def run(self) -> None:

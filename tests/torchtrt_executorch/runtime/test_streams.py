@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.runtime import Delegate, DeviceError, load, register_backend
 from torchtrt_executorch.runtime.analysis import fences
-from torchtrt_executorch.runtime.soundness import Works, find_faults
+from torchtrt_executorch.runtime.plan import About
+from torchtrt_executorch.runtime.soundness import find_faults
 
 from ...loading import load_benchmark, load_file
 from . import programs as runtime_programs
@@ -42,10 +43,10 @@ def faults(buffer, ordered):
     """What is wrong with a program by its plan alone."""
     (plan,) = load(buffer)._plans.values()
 
-    def works_on(payload):
-        return Works(payload.target_device("cpu"), payload.backend_id != "CudaBackend")
+    def about(payload):
+        return About(payload.target_device("cpu"), payload.backend_id != "CudaBackend")
 
-    return [each.text for each in find_faults(plan, works_on, ordered)]
+    return [each.text for each in find_faults(plan, about, ordered)]
 
 
 def check(model, module, buffer, ordered):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import logging
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Callable, Iterable, Sequence
+from typing import Callable, Iterable, Sequence
 
 import torch
 
@@ -15,14 +14,11 @@ from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.memory import Kept
-from torchtrt_executorch.runtime.plan import Payload
-from torchtrt_executorch.runtime.soundness import Works
+from torchtrt_executorch.runtime.plan import About, Payload
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value
-from torchtrt_executorch.stand_ins import Buffer, StandIn
+from torchtrt_executorch.stand_ins import StandIn
 from torchtrt_executorch.stand_ins.file import StandInFile
-
-logger = logging.getLogger("torchtrt_executorch.runtime")
 
 #: What makes one call.
 Run = Callable[[], None]
@@ -68,26 +64,6 @@ class DelegateContext(Payload):
     stand_ins: StandIns
     kept: Kept = Kept()
 
-    def stand_in(self) -> StandIn | None:
-        """What may run in the payload's place; None if there is nothing, or the payload runs here.
-
-        It is reported: in the program's :class:`~torchtrt_executorch.runtime.stats.Stats`, and by
-        a warning. ``ProgramError`` if it is damaged.
-        """
-        payload = digest(self) if self.placement.stands_in else None
-        found = None if payload is None else self.stand_ins.find(payload)
-        if found is not None:
-            self.recorder.stand_ins.add(self.name)
-            logger.warning(
-                "%s can't run here: a stand-in, its partition in PyTorch, computes for it",
-                self.name,
-            )
-            try:
-                found = found.sharing(self.kept.join(found.tensors))
-            except ValueError as error:
-                raise ProgramError(f"{self.name}: {error}") from None
-        return found
-
 
 class Delegate:
     """A loaded payload. A subclass has ``execute``, or ``bind``; all else has a default.
@@ -127,20 +103,13 @@ class Delegate:
         return "it is none of a GPU's that says it can be captured"
 
     @staticmethod
-    def inputs_of(payload: Payload) -> int | None:
-        """How many inputs a payload takes, if its bytes tell."""
-        return None
+    def about(payload: Payload) -> About:
+        """What a payload says of itself. ``ProgramError`` for a damaged one.
 
-    @staticmethod
-    def works_on(payload: Payload) -> Works:
-        """Where a payload works; on a GPU, one that nothing else is known of stages what is elsewhere."""
+        On a GPU, one that nothing else is known of stages what is elsewhere.
+        """
         device = payload.target_device("cpu")
-        return Works(device, device.type != "cpu")
-
-    @staticmethod
-    def parts(payload: Payload) -> tuple[Buffer, ...] | None:
-        """The buffers that stand-ins are found by; None for a backend that has none."""
-        return None
+        return About(device, device.type != "cpu")
 
 
 @dataclass(frozen=True)
@@ -156,38 +125,6 @@ class DelegateCall:
     args: Sequence[Value]
     num_inputs: int
     run: Run
-
-
-class Absent:
-    """Writes zeros for the outputs of a payload that needs what this machine doesn't have.
-
-    Raises ``ProgramError`` outside of a simulation: results would be silently wrong. Inside of one
-    the program's :class:`~torchtrt_executorch.runtime.stats.Stats` name the delegate under
-    ``not_run``, and a warning says so.
-    """
-
-    def __init__(self, context: DelegateContext, needs: str) -> None:
-        if not context.placement.simulate:
-            raise ProgramError(
-                f"{context.name} needs {needs}; name the stand-ins that were saved beside the "
-                "program (stand_ins=FILE) to run those, or load it with simulate_devices=True to "
-                "check its devices without running this delegate"
-            )
-        context.recorder.not_run.add(context.name)
-        logger.warning(
-            "%s needs %s: the simulation returns zeros for its outputs",
-            context.name,
-            needs,
-        )
-
-    def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
-        """What writes the zeros."""
-
-        def run() -> None:
-            for output in outputs:
-                output.tensor.zero_()
-
-        return run
 
 
 Backend = Callable[[DelegateContext], Delegate]
@@ -225,42 +162,34 @@ def load_delegate(context: DelegateContext) -> Delegate:
     return made
 
 
+def about(payload: Payload) -> About:
+    """What a payload says of itself. ``ProgramError`` for a damaged one."""
+    # What is registered may be a function.
+    told = getattr(_backend(payload.backend_id), "about", Delegate.about)
+    found: About = told(payload)
+    return found
+
+
 def inputs_of(payload: Payload) -> int | None:
-    """How many inputs a payload takes, if a compile spec says, or its backend can tell by its bytes."""
+    """How many inputs a payload takes, if a compile spec says, or its bytes tell."""
     told = payload.compile_specs.get("num_inputs", b"")
     if told.isdigit() and len(told) < 10:
         return int(told)
-    return _asked(payload, Delegate.inputs_of.__name__)
-
-
-def works_on(payload: Payload) -> Works:
-    """Where a payload works, by its bytes."""
-    return _asked(payload, Delegate.works_on.__name__) or Delegate.works_on(payload)
+    try:
+        return about(payload).num_inputs
+    except ProgramError:  # said where the delegate is loaded
+        return None
 
 
 def digest(payload: Payload) -> str | None:
     """What a stand-in is found by; None if those of this backend have none."""
-    parts = _asked(payload, Delegate.parts.__name__)
-    return None if parts is None else stand_ins.digest(*parts)
+    parts = about(payload).parts
+    return None if parts is None else stand_ins.digest(*parts())
 
 
 def uses_gpu(payloads: Iterable[Payload]) -> bool:
     """Whether there are delegates of the backends that work on a GPU."""
     return any(payload.backend_id in _OWN for payload in payloads)
-
-
-def on_host(args: Sequence[Value]) -> str | None:
-    """Why a CUDA graph can't hold a call with ``args``: a planned tensor in host memory, if any."""
-    for value in args:
-        if value.planned and value.device.type == "cpu":
-            return f"{value.name} lives in host memory"
-    return None
-
-
-def _asked(payload: Payload, what: str) -> Any:
-    # What is registered may be a function.
-    answer = getattr(_backend(payload.backend_id), what, None)
-    return None if answer is None else answer(payload)
 
 
 def _backend(backend_id: str) -> Backend:

@@ -14,18 +14,19 @@ import torch
 from torchtrt_executorch import cuda_payload
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.cuda_payload import CudaPayload, Weight
-from torchtrt_executorch.runtime.delegates import (
-    Absent,
-    Delegate,
-    DelegateContext,
-    on_host,
+from torchtrt_executorch.runtime.delegates import DelegateContext, Run
+from torchtrt_executorch.runtime.delegates.on_gpu import (
+    GpuDelegate,
+    InPyTorch,
+    instead,
 )
 from torchtrt_executorch.runtime.devices import current_on, is_current
-from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
-from torchtrt_executorch.runtime.plan import Payload
-from torchtrt_executorch.runtime.soundness import Works
-from torchtrt_executorch.runtime.stats import Traffic
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.layout import CPU
+from torchtrt_executorch.runtime.plan import About, Payload
 from torchtrt_executorch.runtime.values import Value
+
+Compute = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 #: What Inductor takes for granted of an input's address.
 ALIGNMENT = 16
@@ -45,76 +46,48 @@ _DTYPES = {
 }
 
 
-class AotiDelegate(Delegate):
+class AotiDelegate(GpuDelegate):
     """One AOTInductor library and its weights, on ``target_device``: ``cuda:0`` unless it is given.
 
-    Takes tensors on that device alone: copies are the program's to make. Loading it executes native
-    code from the file. Raises ``ProgramError`` if the library or its weights are missing, or can't
-    be loaded.
+    Takes tensors on that device alone: copies are the program's to make, but where nothing is planned on
+    a device, as before executorch 1.4. Loading it executes native code from the file. Raises
+    ``ProgramError`` if the library or its weights are missing, or can't be loaded.
     """
 
     def __init__(self, context: DelegateContext) -> None:
-        self._name = context.name
-        self.device = context.target_device("cuda:0")
-        self._num_inputs = context.num_inputs
-        self._staged = context.recorder.staged
-        payload = _named(context)
+        super().__init__(context)
+        payload = read_payload(context)
         library = _library(context, payload)
         if gpus := capabilities(library):
             built_by = f"AOTInductor for {', '.join(gpus)}"
-            context.recorder.payloads[self._name] = built_by
-        self._absent: Absent | None = None
-        self._compute: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
-        stands_in = self.device.type == "cuda" and context.placement.stands_in
-        stand_in = context.stand_in() if stands_in else None
-        #: whether what runs here is the library
-        self._real = not stands_in
-        if stand_in is not None:
-            self._compute = stand_in
-        elif stands_in:
-            self._absent = Absent(context, "a CUDA device")
+            context.recorder.payloads[self.name] = built_by
+        if self.device.type == "cuda" and context.placement.stands_in:
+            self.runner = InPyTorch(instead(context, "a CUDA device"), CPU)
         else:
-            runner = _load(context, payload, library, self.device)
-            on_gpu = self.device.type == "cuda"
-            self._compute = _on_gpu(runner.run, self.device) if on_gpu else runner.run
-        self.makes_results = self._real
+            loaded = _load(context, payload, library, self.device)
+            self.runner = _Library(self.name, loaded.run, self.device)
+            self.makes_results = True
 
     @staticmethod
-    def works_on(payload: Payload) -> Works:
-        """On its GPU alone."""
-        return Works(payload.target_device("cuda:0"), False)
+    def about(payload: Payload) -> About:
+        """It works on its GPU alone; stand-ins are found by the libraries and weights that it names."""
+        named = read_payload(payload)
+        return About(
+            payload.target_device("cuda:0"),
+            takes_host=False,
+            parts=lambda: tuple(map(payload.data, named.keys)),
+        )
 
-    @staticmethod
-    def parts(payload: Payload) -> tuple[memoryview, ...]:
-        """The libraries and weights that the payload names."""
-        return tuple(map(payload.data, _named(payload).keys))
 
-    def bind(self, args: Sequence[Value]) -> Callable[[], None]:
-        """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't on the delegate's device."""
-        inputs, outputs = args[: self._num_inputs], args[self._num_inputs :]
-        tensors = [value for value in args if value.layout is not None]
-        device = self.device
-        absent = self._absent
-        execute = (self._bind if absent is None else absent.bind)(inputs, outputs)
+class _Library:
+    """A library that was loaded."""
 
-        def run() -> None:
-            for value in tensors:
-                if value.device != device:
-                    self._serve(tensors, outputs)
-                    break
-            execute()
+    def __init__(self, name: str, run: Compute, device: torch.device) -> None:
+        self._name = name
+        self._compute = run if device.type == "cpu" else _on_gpu(run, device)
 
-        return run
-
-    def not_capturable(self, args: Sequence[Value]) -> str | None:
-        """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
-        if not self._real:
-            return "what runs here is no library"
-        return on_host(args)
-
-    def _bind(
-        self, inputs: Sequence[Value], outputs: Sequence[Value]
-    ) -> Callable[[], None]:
+    def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
+        """What runs on these values."""
         compute = self._compute
         #: what gives each output its result; unknown at first
         settle: list[Callable[[torch.Tensor], None]] = []
@@ -122,7 +95,7 @@ class AotiDelegate(Delegate):
         def run() -> None:
             given = [value.tensor for value in inputs]
             results = compute(given)
-            if not settle or not self._real:
+            if not settle:
                 # A result may be an input's memory; a library always hands the same ones through.
                 memory = {tensor.untyped_storage().data_ptr() for tensor in given}
                 settle[:] = [
@@ -141,32 +114,14 @@ class AotiDelegate(Delegate):
 
         return run
 
-    def _serve(self, tensors: Sequence[Value], outputs: Sequence[Value]) -> None:
-        """Count what is in host memory because nothing is planned on a device: it is moved here.
 
-        So does the backend of executorch 1.3, whose programs are planned so.
-        """
-        sizes: tuple[list[int], list[int]] = [], []
-        for value in tensors:
-            if value.device == self.device:
-                continue
-            if value.device.type != "cpu" or value.label is not None:
-                raise DeviceError(
-                    f"{value.name} lives on {value.device}, and {self._name} takes tensors on "
-                    f"{self.device} alone: a copy (et_copy::_h2d_copy) is missing, or the tensor "
-                    "is mislabelled"
-                )
-            sizes[value in outputs].append(value.tensor.nbytes)
-        self._staged(self._name, *map(Traffic.of, sizes))
-
-
-def _named(context: Payload) -> CudaPayload:
+def read_payload(context: Payload) -> CudaPayload:
     """What the payload names. Raises ``ProgramError`` if it is damaged."""
     method = context.compile_specs.get("method_name", b"forward")
     try:
         return cuda_payload.read(context.payload, method.decode())
     except ValueError as error:
-        raise ProgramError(f"{context.name}: {error}") from None
+        raise ProgramError(f"{context.name}: {error}") from error
 
 
 def _library(context: DelegateContext, payload: CudaPayload) -> memoryview:
@@ -184,9 +139,7 @@ def _library(context: DelegateContext, payload: CudaPayload) -> memoryview:
     return context.data(library.key)
 
 
-def _on_gpu(
-    run: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]], device: torch.device
-) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
+def _on_gpu(run: Compute, device: torch.device) -> Compute:
     """``run`` on ``device``, on tensors that are there, and where its kernels were built for."""
     gpu: int = device.index
 
@@ -267,7 +220,7 @@ def _give(
     """Hand the library its weights by name: copies of its own, unless methods have them in common."""
     kept, weights = context.kept, {}
     for each in payload.weights:
-        place = device if each.on_gpu else torch.device("cpu")
+        place = device if each.on_gpu else CPU
         # Buffers of the same bytes have one key, and are written to.
         held = kept.weights.setdefault((each, place), {}) if kept.names else {}
         if each.name not in held:

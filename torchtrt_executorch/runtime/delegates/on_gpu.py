@@ -1,0 +1,214 @@
+"""Delegates on a GPU: where their tensors are, what they stage, and what runs where there is no GPU."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol, Sequence
+
+import torch
+
+from torchtrt_executorch.runtime.delegates import (
+    Delegate,
+    DelegateContext,
+    Run,
+    about,
+    digest,
+)
+from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.layout import CPU
+from torchtrt_executorch.runtime.stats import Traffic
+from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.stand_ins import StandIn
+
+logger = logging.getLogger("torchtrt_executorch.runtime")
+
+
+#: What messages call a value, and the value.
+Called = tuple[str, Value]
+
+
+class Runner(Protocol):
+    """What computes for a delegate."""
+
+    def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
+        """What runs on these values, which may be in host memory."""
+
+
+class GpuDelegate(Delegate):
+    """A payload on a GPU, or what stands in for it.
+
+    A tensor on the device is bound as it is. One in host memory is the runner's to move; it is
+    counted, and logged once.
+
+    Attributes:
+        runner: What computes; a subclass sets it.
+        names: What messages call the arguments.
+        at_home: Those of them that the payload itself has in host memory.
+    """
+
+    runner: Runner
+    names: Sequence[str]
+    at_home: frozenset[str] = frozenset()
+
+    def __init__(self, context: DelegateContext) -> None:
+        told = about(context)
+        self.name = context.name
+        self.device = told.device
+        self.num_inputs = context.num_inputs
+        self.names = [value.name for value in context.args]
+        self._takes_host = told.takes_host
+        self._staged = context.recorder.staged
+        if told.built_by:
+            context.recorder.payloads[self.name] = told.built_by
+
+    def bind(self, args: Sequence[Value]) -> Run:
+        """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't taken where it is."""
+        for value in args:
+            if value.layout is None:
+                raise ProgramError(f"{self.name} is handed {value.name}, not a tensor")
+        count, device, staged = self.num_inputs, self.device, self._staged
+        execute = self.runner.bind(args[:count], args[count:])
+        called = [*zip(self.names, args, strict=True)]
+        into, out = (
+            [(name, value) for name, value in each if name not in self.at_home]
+            for each in (called[:count], called[count:])
+        )
+        known = [value for value in args if value.fixed and self._takes(value)]
+        others = [value for value in args if value not in known]
+        steady = all(value.steady for value in args)
+        always = any(value.device == CPU for value in known)
+        sizes: list[Traffic] = []
+
+        def run() -> None:
+            on_host = always
+            for value in others:
+                if value.device != device:
+                    if not self._takes(value):
+                        raise DeviceError(
+                            f"{value.name} lives on {value.device}, and {self.name} takes tensors "
+                            f"on {device}: a copy (et_copy) is missing, or it is mislabelled"
+                        )
+                    on_host = True
+            execute()
+            if on_host:
+                if not sizes or not steady:
+                    sizes[:] = _on_host(into), _on_host(out)
+                if (sizes[0].copies or sizes[1].copies) and staged(self.name, *sizes):
+                    self._say(into, out)
+
+        return run
+
+    def not_capturable(self, args: Sequence[Value]) -> str | None:
+        """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
+        if isinstance(self.runner, InPyTorch):
+            return "what runs here is PyTorch"
+        if self.at_home:
+            return f"the engine has {', '.join(sorted(self.at_home))} in host memory"
+        for value in args:
+            if value.planned and value.device.type == "cpu":
+                return f"{value.name} lives in host memory"
+        return None
+
+    def _takes(self, value: Value) -> bool:
+        # Where nothing is planned on a device, as before executorch 1.4, all of it is moved.
+        staged = self._takes_host or value.label is None
+        return value.device == self.device or (value.device == CPU and staged)
+
+    def _say(self, into: Sequence[Called], out: Sequence[Called]) -> None:
+        """Log what is staged."""
+        staged = []
+        for role, values in (("inputs", into), ("outputs", out)):
+            found = [(name, value) for name, value in values if value.device == CPU]
+            if found:
+                sizes = [f"{name} ({value.data.nbytes} bytes)" for name, value in found]
+                staged.append(f"{role} {', '.join(sizes)}")
+        logger.info(
+            "%s on %s stages host I/O on every call: %s. To bind without a copy, export with "
+            "enable_non_cpu_memory_planning=True and, for the method's own inputs and outputs, "
+            "skip_h2d_for_method_inputs=True and skip_d2h_for_method_outputs=True, and pass tensors "
+            "on %s. Said once per engine; stats() keeps counting.",
+            self.name,
+            self.device,
+            "; ".join(staged),
+            self.device,
+        )
+
+
+def _on_host(values: Sequence[Called]) -> Traffic:
+    """Copies of those that are in host memory."""
+    return Traffic.of([v.data.nbytes for _, v in values if v.device == CPU])
+
+
+class InPyTorch:
+    """A payload's own partition, run by PyTorch: a stand-in for it, or an emulated engine.
+
+    Args:
+        program: None for one that isn't there: its outputs are zeros.
+        inputs, outputs: For each input of the program, then for each output, which of the delegate's
+            it is; None for all in order.
+        memory: Where the program is to run.
+    """
+
+    def __init__(
+        self,
+        program: StandIn | None,
+        memory: torch.device,
+        inputs: Sequence[int] | None = None,
+        outputs: Sequence[int] | None = None,
+    ) -> None:
+        self._program, self._memory = program, memory
+        self._order = inputs, outputs
+
+    def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
+        """What runs on values in the delegate's order."""
+        program, memory = self._program, self._memory
+        given, wanted = (
+            values if order is None else [values[index] for index in order]
+            for values, order in zip((inputs, outputs), self._order, strict=True)
+        )
+
+        def run() -> None:
+            if program is None:
+                for output in outputs:
+                    output.tensor.zero_()
+                return
+            results = program([value.tensor.to(memory) for value in given])
+            for output, result in zip(wanted, results, strict=True):
+                output.write(result)
+
+        return run
+
+
+def instead(context: DelegateContext, needs: str) -> StandIn | None:
+    """What runs where there is no GPU: a stand-in, or, in a simulation, nothing, for zeros.
+
+    Either is reported: by a warning, and in the program's
+    :class:`~torchtrt_executorch.runtime.stats.Stats`. Raises ``ProgramError`` if there is neither:
+    results would be silently wrong.
+    """
+    payload = digest(context)
+    found = None if payload is None else context.stand_ins.find(payload)
+    if found is not None:
+        context.recorder.stand_ins.add(context.name)
+        logger.warning(
+            "%s can't run here: a stand-in, its partition in PyTorch, computes for it",
+            context.name,
+        )
+        try:
+            found = found.sharing(context.kept.join(found.tensors))
+        except ValueError as error:
+            raise ProgramError(f"{context.name}: {error}") from None
+    elif context.placement.simulate:
+        context.recorder.not_run.add(context.name)
+        logger.warning(
+            "%s needs %s: the simulation returns zeros for its outputs",
+            context.name,
+            needs,
+        )
+    else:
+        raise ProgramError(
+            f"{context.name} needs {needs}; name the stand-ins that were saved beside the "
+            "program (stand_ins=FILE) to run those, or load it with simulate_devices=True to "
+            "check its devices without running this delegate"
+        )
+    return found
