@@ -45,9 +45,9 @@ class Placement:
 
     def home(self, tensor: torch.Tensor, declared: torch.device) -> torch.device:
         """Where an input of the caller's lives, if the program declares it on ``declared``."""
-        if tensor.device.type == "cpu" and self.stands_in:
-            return declared
-        return tensor.device
+        if tensor.device.type != "cpu":
+            return tensor.device
+        return declared if self.stands_in else CPU
 
 
 class _Thread(threading.local):

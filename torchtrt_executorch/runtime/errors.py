@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Sequence, TypeVar
+
+T = TypeVar("T")
+
 
 class ProgramError(ValueError):
     """A ``.pte`` or ``.ptd`` is malformed, incomplete, or asks for what can't be run here."""
@@ -17,3 +21,10 @@ class DeviceError(ProgramError):
 
 class InputError(ValueError):
     """The caller's inputs don't fit what the method takes."""
+
+
+def item(items: Sequence[T], index: int, what: str) -> T:
+    """``items[index]``. Raises ``ProgramError`` that names ``what`` was looked for if there is none."""
+    if not 0 <= index < len(items):
+        raise ProgramError(f"{what} {index} of {len(items)}, which does not exist")
+    return items[index]

@@ -31,8 +31,8 @@ InputsOf = Callable[[Payload], "int | None"]
 #: Lists are taken apart where they are used; more than this is no exporter's doing.
 _MOST_USES = 20_000_000
 
-#: Values that are what they hold: their kind, and the field that has it.
-_LITERALS: dict[type, tuple[str, str | None]] = {
+#: What is no tensor, by class: its kind, and the field that has it.
+_OTHERS: dict[type, tuple[str, str | None]] = {
     schema.Null: ("none", None),
     schema.Int: ("int", "int_val"),
     schema.Bool: ("bool", "bool_val"),
@@ -40,13 +40,12 @@ _LITERALS: dict[type, tuple[str, str | None]] = {
     schema.String: ("string", "string_val"),
     schema.BoolList: ("bool list", "items"),
     schema.DoubleList: ("float list", "items"),
+    schema.IntList: ("int list", "items"),
+    schema.TensorList: ("tensor list", "items"),
+    schema.OptionalTensorList: ("tensor list", "items"),
 }
-#: Values that are lists of others, by their indices.
-_LISTS: dict[type, str] = {
-    schema.IntList: "int list",
-    schema.TensorList: "tensor list",
-    schema.OptionalTensorList: "tensor list",
-}
+#: Those of them that are lists of other values, by their indices.
+_LISTS = (schema.IntList, schema.TensorList, schema.OptionalTensorList)
 #: Writes its first argument, and is followed by no result.
 _COPY_INDEX = "executorch_prim::et_copy_index.tensor"
 
@@ -69,6 +68,8 @@ class _Reader:
     def __init__(
         self, file: ProgramFile, plan: schema.ExecutionPlan, inputs_of: InputsOf
     ) -> None:
+        if len(plan.chains) > 1:
+            raise ProgramError("plans of more than one chain are not supported")
         self._plan = plan
         self._inputs_of = inputs_of
         self._uses_left = _MOST_USES
@@ -81,29 +82,27 @@ class _Reader:
         ]
         self._slots = [self._slot(i, each.val) for i, each in enumerate(plan.values)]
         self._operators = [_operator(each) for each in plan.operators]
-        calls = [i.instr_args for chain in plan.chains for i in chain.instructions]
-        self._written = _Written(self._slots, _last_named(calls))
+        self._calls = [i.instr_args for each in plan.chains for i in each.instructions]
+        self._written = _Written(self._slots, _last_named(self._calls))
         self._counts: dict[tuple[int, int], int] = {}
 
     def read(self) -> Plan:
         plan = self._plan
-        if len(plan.chains) > 1:
-            raise ProgramError("plans of more than one chain are not supported")
-        calls = [i.instr_args for chain in plan.chains for i in chain.instructions]
         inputs = tuple(self._index(each, "an input") for each in plan.inputs)
         outputs = tuple(self._index(each, "an output") for each in plan.outputs)
         self._written.mark(inputs)
-        self._written.mark(self._written_back(calls))
+        self._written.mark(self._written_back())
         operations = []
-        for index, call in enumerate(calls):
+        for index, call in enumerate(self._calls):
             try:
-                operation = self._operation(call, len(calls))
+                operation = self._operation(call)
             except ProgramError as error:
                 where = f"{plan.name}: instruction {index}"
                 raise type(error)(f"{where}: {error}") from error
             self._written.by(operation.reads, operation.writes)
             operations.append(operation)
         meta = plan.container_meta_type
+        sizes = enumerate(plan.non_const_buffer_sizes)
         return Plan(
             name=plan.name,
             slots=self._slots,
@@ -111,10 +110,7 @@ class _Reader:
             inputs=inputs,
             outputs=outputs,
             delegates=self._delegates,
-            arenas=[
-                Arena(index, self._devices.get(index, CPU), size)
-                for index, size in enumerate(plan.non_const_buffer_sizes)
-            ],
+            arenas=[Arena(i, self._devices.get(i, CPU), size) for i, size in sizes],
             places_devices=bool(self._devices),
             input_tree=(meta.encoded_inp_str if meta else None) or "",
         )
@@ -123,51 +119,47 @@ class _Reader:
         name = f"value {index}"
         if isinstance(val, schema.Tensor):
             return self._tensor(index, name, val)
-        if type(val) in _LISTS:
-            optional = isinstance(val, schema.OptionalTensorList)
-            items = tuple(
-                None if optional and i == -1 else self._index(i, name)
-                for i in val.items
-            )
-            return Slot(index, _LISTS[type(val)], name, items=items)
-        if type(val) not in _LITERALS:
+        if type(val) not in _OTHERS:
             raise ProgramError(f"{name} is of the unknown kind {type(val).__name__}")
-        kind, held = _LITERALS[type(val)]
-        literal: Any = None if held is None else getattr(val, held)
+        kind, field = _OTHERS[type(val)]
+        held: Any = None if field is None else getattr(val, field)
+        if isinstance(val, _LISTS):
+            left_out = -1 if isinstance(val, schema.OptionalTensorList) else None
+            items = tuple(None if i == left_out else self._index(i, name) for i in held)
+            return Slot(index, kind, name, items=items)
         if kind == "float":  # the schema's class has infinity as text
-            literal = float(literal)
+            held = float(held)
         elif kind == "string":
-            literal = literal or ""
-        return Slot(index, kind, name, literal=literal)
+            held = held or ""
+        return Slot(index, kind, name, literal=held)
 
     def _tensor(self, index: int, name: str, tensor: schema.Tensor) -> Slot:
         extra, where = tensor.extra_tensor_info, tensor.allocation_info
         qualified = (extra.fully_qualified_name or "") if extra else ""
         if qualified:
             name = f"{name} ({qualified})"
-        label = device_of(extra.device_type, extra.device_index) if extra else CPU
-        device, says = label, True
+        device = device_of(extra.device_type, extra.device_index) if extra else CPU
+        label: torch.device | None = device
         if where is not None:
             # Before executorch 1.4, and without device planning, all that is planned is the host's.
             device = self._devices.get(where.memory_id, CPU)
-            says = bool(self._devices)
+            label = label if self._devices else None
         layout = read_layout(tensor, name, device)
+        place = None if where is None else self._place(name, where, layout)
         stored: Stored | None = None
         if extra is not None and extra.location is schema.TensorDataLocation.EXTERNAL:
             stored = Stored(key=extra.fully_qualified_name or "")
-        elif tensor.data_buffer_idx and where is None:
-            stored = Stored(index=tensor.data_buffer_idx)
         elif tensor.data_buffer_idx:
             segment = extra.mutable_data_segments_idx if extra else 0
-            stored = Stored(index=tensor.data_buffer_idx, segment=segment)
-        place = None if where is None else self._place(name, where, layout)
+            index_there = tensor.data_buffer_idx
+            stored = Stored(index=index_there, segment=segment if place else None)
         return Slot(
             index,
             "tensor",
             name,
             qualified,
             layout=layout,
-            label=label if says else None,
+            label=label,
             place=place,
             stored=stored,
         )
@@ -189,35 +181,34 @@ class _Reader:
             )
         return Place(arena, layout.device, start, end)
 
-    def _written_back(self, calls: Sequence[object]) -> Iterator[int]:
+    def _written_back(self) -> Iterator[int]:
         """What ``aten::copy_`` writes back: it is read before it is written."""
         copies = {i for i, name in enumerate(self._operators) if name == "aten::copy_"}
-        for call in calls:
+        for call in self._calls:
             if isinstance(call, schema.KernelCall) and call.op_index in copies:
                 yield from (i for i in call.args[:1] if 0 <= i < len(self._slots))
 
-    def _operation(self, call: object, count: int) -> Operation:
+    def _operation(self, call: object) -> Operation:
         if isinstance(call, schema.KernelCall):
             return self._kernel(call)
         if isinstance(call, schema.DelegateCall):
             return self._delegate(call)
         if isinstance(call, schema.MoveCall):
-            source = self._index(call.move_from, "a move")
-            target = self._index(call.move_to, "a move")
-            both = source, target
-            return Operation(
-                Kind.MOVE, Kind.MOVE.value, both, both[:1], both[1:], both[1:], both
+            both = tuple(
+                self._index(i, "a move") for i in (call.move_from, call.move_to)
             )
+            source, target = both[:1], both[1:]
+            return Operation(Kind.MOVE, "move", both, source, target, target, both)
         if isinstance(call, schema.JumpFalseCall):
-            to = call.destination_instruction
+            to, count = call.destination_instruction, len(self._calls)
             if not 0 <= to <= count:
                 raise ProgramError(f"jumps to instruction {to} of {count}")
             asked = (self._index(call.cond_value_index, "a jump"),)
-            return Operation(Kind.JUMP, Kind.JUMP.value, asked, asked, destination=to)
+            return Operation(Kind.JUMP, "jump if false", asked, asked, destination=to)
         if isinstance(call, schema.FreeCall):
             freed = (self._index(call.value_index, "a free"),)
             gone = freed if self._slots[freed[0]].free else ()
-            return Operation(Kind.FREE, Kind.FREE.value, freed, (), freed, gone)
+            return Operation(Kind.FREE, "free", freed, (), freed, gone)
         raise ProgramError(f"is of the unknown kind {type(call).__name__}")
 
     def _kernel(self, call: schema.KernelCall) -> Operation:
@@ -230,15 +221,15 @@ class _Reader:
             return Operation(Kind.KERNEL, name, args, reads, writes)
         # The last argument is what the kernel returns: its outputs once more, or something else.
         *given, returned = args
+        out_variant = "out" in name.rpartition(".")[2]
         outs, results = _outputs(name), self._leaves([returned])
-        if outs is None and "out" in name.rpartition(".")[2]:
+        if outs is None and out_variant:
             outs = [i for i, v in enumerate(given) if {*self._leaves([v])} & {*results}]
         written = [given[i] for i in outs or () if i < len(given)]
-        writes = self._leaves([*written, returned])
-        reads = self._leaves(given)
-        if "out" in name.rpartition(".")[2]:  # else in place: what it writes it reads
+        reads, writes = self._leaves(given), self._leaves([*written, returned])
+        new = not outs or not {*results} <= {*reads}
+        if out_variant:  # else in place: what it writes it reads
             reads = tuple(v for v in reads if v not in {*writes})
-        new = not outs or not {*results} <= {*self._leaves(given)}
         lends = (args[0], returned) if name == VIEW else ()
         return Operation(
             Kind.KERNEL, name, args, reads, writes, (returned,) if new else (), lends
@@ -253,8 +244,9 @@ class _Reader:
         key = index, len(args)
         if key not in self._counts:
             told = self._inputs_of(payload)
-            known = told is not None and told <= len(args)
-            self._counts[key] = told if known else self._written.count_inputs(args)  # type: ignore[assignment]
+            if told is None or told > len(args):
+                told = self._written.count_inputs(args)
+            self._counts[key] = told
         count = self._counts[key]
         reads, writes = self._leaves(args[:count]), self._leaves(args[count:])
         return Operation(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from enum import Enum
 from functools import partial
 from typing import Any, Callable, Sequence
 
@@ -18,115 +17,98 @@ from torchtrt_executorch.runtime.plan import FROM_DEVICE, TO_DEVICE, VIEW
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value, same_kind
 
-Body = Callable[[Sequence[Value]], None]
-
-
-class _Result(Enum):
-    """What an operator does to the argument that is its result."""
-
-    NUMBER = "a number"
-    VIEW = "another tensor's memory"
-    WRITTEN = "a tensor, written in its memory"
-
-
-def _bind(
-    name: str, arity: int, body: Body, result: _Result, args: Sequence[Value]
-) -> Run:
-    if len(args) != arity:
-        raise ProgramError(f"{name} takes {arity} values, but is given {len(args)}")
-    out = args[-1]
-    is_number = result is _Result.NUMBER
-    if result is not _Result.WRITTEN and (out.layout is None) != is_number:
-        raise ProgramError(f"{name} returns {result.value}, and {out.name} is none")
-    if result is _Result.VIEW:
-        same_kind(args[0], out)
-    return lambda: body(args)
-
+#: What an operator does with its arguments, as many as it has.
+Body = Callable[..., None]
 
 #: Programs could make numbers of gigabytes in a few steps.
 _TOO_LARGE = 2**63
 
 
-def _number(function: Callable[..., Any]) -> Body:
-    def body(args: Sequence[Value]) -> None:
-        *operands, result = args
-        made = function(*(value.number() for value in operands))
+def _bind(name: str, arity: int, body: Body, args: Sequence[Value]) -> Run:
+    """Operators whose last argument is their result. ``ProgramError`` for other arguments."""
+    if len(args) != arity:
+        raise ProgramError(f"{name} takes {arity} values, but is given {len(args)}")
+    if name == VIEW:
+        same_kind(args[0], args[-1])
+    return lambda: body(*args)
+
+
+def _bind_number(
+    name: str, arity: int, function: Callable[..., Any], args: Sequence[Value]
+) -> Run:
+    """What makes a number of ``arity`` numbers, the first of ATen's a tensor."""
+    of_tensor = name.startswith("aten::")
+
+    def body(first: Value, *args: Value) -> None:
+        *others, result = args
+        operand = first.tensor if of_tensor else first.number()
+        made = function(operand, *[value.number() for value in others])
         if type(made) is int and not -_TOO_LARGE <= made < _TOO_LARGE:
             raise ProgramError(
                 "the result takes more than 64 bits, which ExecuTorch has for integers"
             )
         result.data = made
 
-    return body
+    if len(args) == arity + 1 and args[-1].layout is not None:
+        raise ProgramError(f"{name} returns a number, and {args[-1].name} is none")
+    return _bind(name, arity + 1, body, args)
 
 
+#: Operators that return a number: of how many arguments, and which.
 _NUMBERS: dict[str, tuple[int, Callable[..., Any]]] = {
-    "add": (2, operator.add),
-    "sub": (2, operator.sub),
-    "mul": (2, operator.mul),
-    "floordiv": (2, operator.floordiv),
-    "truediv": (2, operator.truediv),
-    "mod": (2, operator.mod),
-    "neg": (1, operator.neg),
-    "eq": (2, operator.eq),
-    "gt": (2, operator.gt),
-    "lt": (2, operator.lt),
-    "ge": (2, operator.ge),
-    "le": (2, operator.le),
-    "ceil": (1, math.ceil),
-    "round": (1, round),
-    "trunc": (1, math.trunc),
-    "sym_float": (1, float),
-    "sym_int": (1, int),
-    "sym_max": (2, max),
-    "sym_min": (2, min),
-    "sym_not": (1, operator.not_),
-    "sym_ite": (3, lambda condition, yes, no: yes if condition else no),
+    "executorch_prim::add.Scalar": (2, operator.add),
+    "executorch_prim::sub.Scalar": (2, operator.sub),
+    "executorch_prim::mul.Scalar": (2, operator.mul),
+    "executorch_prim::floordiv.Scalar": (2, operator.floordiv),
+    "executorch_prim::floordiv.int": (2, operator.floordiv),
+    "executorch_prim::truediv.Scalar": (2, operator.truediv),
+    "executorch_prim::mod.Scalar": (2, operator.mod),
+    "executorch_prim::mod.int": (2, operator.mod),
+    "executorch_prim::neg.Scalar": (1, operator.neg),
+    "executorch_prim::eq.Scalar": (2, operator.eq),
+    "executorch_prim::gt.Scalar": (2, operator.gt),
+    "executorch_prim::lt.Scalar": (2, operator.lt),
+    "executorch_prim::ge.Scalar": (2, operator.ge),
+    "executorch_prim::le.Scalar": (2, operator.le),
+    "executorch_prim::ceil.Scalar": (1, math.ceil),
+    "executorch_prim::round.Scalar": (1, round),
+    "executorch_prim::trunc.Scalar": (1, math.trunc),
+    "executorch_prim::sym_float.Scalar": (1, float),
+    "executorch_prim::sym_int.Scalar": (1, int),
+    "executorch_prim::sym_max.Scalar": (2, max),
+    "executorch_prim::sym_min.Scalar": (2, min),
+    "executorch_prim::sym_not.Scalar": (1, operator.not_),
+    "executorch_prim::sym_ite.Scalar": (3, lambda asked, yes, no: yes if asked else no),
+    "aten::sym_size.int": (2, torch.Tensor.size),
+    "aten::sym_stride.int": (2, torch.Tensor.stride),
+    "aten::sym_numel": (1, torch.Tensor.numel),
+    "aten::_local_scalar_dense": (1, torch.Tensor.item),
 }
 
 
-def _size(args: Sequence[Value]) -> None:
-    args[-1].data = args[0].tensor.size(args[1].number())
-
-
-def _stride(args: Sequence[Value]) -> None:
-    args[-1].data = args[0].tensor.stride(args[1].number())
-
-
-def _numel(args: Sequence[Value]) -> None:
-    args[-1].data = args[0].tensor.numel()
-
-
-def _scalar(args: Sequence[Value]) -> None:
-    args[-1].data = args[0].tensor.item()
-
-
-def _view(args: Sequence[Value]) -> None:
+def _view(source: Value, size: Value, out: Value) -> None:
     """``et_view(self, size, out)``: ``out`` becomes ``self``'s memory with another shape."""
-    source, size, out = args
-    assert out.layout is not None
     view = source.tensor.view(size.get())
+    assert out.layout is not None
     out.layout.check_shape(tuple(view.shape))
     out.data, out.device, out.label = view, source.device, source.label
 
 
-def _copy_index(args: Sequence[Value]) -> None:
+def _copy_index(to: Value, source: Value, index: Value) -> None:
     """``et_copy_index(to, from, index)``: append ``from`` to a result that grows row by row."""
-    to, source, index = args
     row = index.number()
     if not isinstance(row, int) or row < 0:
         raise ProgramError(f"{row} is no row to copy to")
     to.resize((row + 1, *source.tensor.shape))[row].copy_(source.tensor)
 
 
-def _copy(args: Sequence[Value]) -> None:
+def _copy(source: Value, *args: Value) -> None:
     """``op(self, ..., out)``, a copy of ``self`` in the memory order and dtype of ``out``."""
-    source, out = args[0].tensor, args[-2]
-    out.resize(source.shape).copy_(source)
+    args[-2].resize(source.tensor.shape).copy_(source.tensor)
 
 
-def _empty(args: Sequence[Value]) -> None:
-    args[-2].resize(args[0].get())
+def _empty(size: Value, *args: Value) -> None:
+    args[-2].resize(size.get())
 
 
 def _device_copy(
@@ -138,77 +120,45 @@ def _device_copy(
     source, out, _ = args
     to_device = name == TO_DEVICE
     device = (out if to_device else source).device
-    copy = _plain_copy(source, out)
+    staged = None
     if not placement.stands_in and device.type == "cuda":
-        copy = (_sent if to_device else _fetched)(source, out, device)
-
-    def run() -> None:
-        copy()
-        recorder.copied(source.device, out.device, source.tensor.nbytes)
-
-    return run
-
-
-def _plain_copy(source: Value, out: Value) -> Run:
-    return lambda: out.write(source.tensor)
-
-
-def _sent(source: Value, out: Value, device: torch.device) -> Run:
-    staged = Staged(device)
+        staged = Staged(device)
 
     def run() -> None:
         tensor = source.tensor
-        if tensor.is_cuda:
+        if staged is None or tensor.is_cuda == to_device:
             out.write(tensor)
-        else:
+        elif to_device:
             staged.send(tensor, out.resize(tensor.shape))
+        else:
+            _fetch(staged, tensor, out, device)
+        recorder.copied(source.device, out.device, tensor.nbytes)
 
     return run
 
 
-def _fetched(source: Value, out: Value, device: torch.device) -> Run:
-    staged = Staged(device)
-
-    def run() -> None:
-        tensor = source.tensor
-        if not tensor.is_cuda:
-            out.write(tensor)
-            return
-        target = out.resize(tensor.shape)
-        try:
-            if out.pinned and target.stride() == tensor.stride():
-                arriving = target.copy_(tensor, non_blocking=True)
-            else:
-                arriving = staged.fetch(tensor)
-        finally:  # an interrupt may come in between
-            current_stream(device.index or 0).synchronize()
-        if arriving is not target:
-            target.copy_(arriving)
-
-    return run
+def _fetch(
+    staged: Staged, tensor: torch.Tensor, out: Value, device: torch.device
+) -> None:
+    target = out.resize(tensor.shape)
+    try:
+        if out.pinned and target.stride() == tensor.stride():
+            arriving = target.copy_(tensor, non_blocking=True)
+        else:
+            arriving = staged.fetch(tensor)
+    finally:  # an interrupt may come in between
+        current_stream(device.index or 0).synchronize()
+    if arriving is not target:
+        target.copy_(arriving)
 
 
-_INTEGERS = ("floordiv", "mod")
-
-_PRIMS: dict[str, tuple[int, Body, _Result]] = {
-    **{
-        f"executorch_prim::{name}.{overload}": (
-            arity + 1,
-            _number(function),
-            _Result.NUMBER,
-        )
-        for name, (arity, function) in _NUMBERS.items()
-        for overload in (("Scalar", "int") if name in _INTEGERS else ("Scalar",))
-    },
-    "aten::sym_size.int": (3, _size, _Result.NUMBER),
-    "aten::sym_stride.int": (3, _stride, _Result.NUMBER),
-    "aten::sym_numel": (2, _numel, _Result.NUMBER),
-    "aten::_local_scalar_dense": (2, _scalar, _Result.NUMBER),
-    VIEW: (3, _view, _Result.VIEW),
-    "executorch_prim::et_copy_index.tensor": (3, _copy_index, _Result.WRITTEN),
-    "dim_order_ops::_to_dim_order_copy.out": (5, _copy, _Result.WRITTEN),
-    "dim_order_ops::_clone_dim_order.out": (5, _copy, _Result.WRITTEN),
-    "dim_order_ops::_empty_dim_order.out": (4, _empty, _Result.WRITTEN),
+#: Operators that write a tensor: how many values they are given, and what they do.
+_TENSORS: dict[str, tuple[int, Body]] = {
+    VIEW: (3, _view),
+    "executorch_prim::et_copy_index.tensor": (3, _copy_index),
+    "dim_order_ops::_to_dim_order_copy.out": (5, _copy),
+    "dim_order_ops::_clone_dim_order.out": (5, _copy),
+    "dim_order_ops::_empty_dim_order.out": (4, _empty),
 }
 
 
@@ -218,8 +168,10 @@ def prims(placement: Placement, recorder: Recorder) -> Callable[[str], Bind | No
     def find(name: str) -> Bind | None:
         if name in (TO_DEVICE, FROM_DEVICE):
             return partial(_device_copy, name, placement, recorder)
-        if name in _PRIMS:
-            return partial(_bind, name, *_PRIMS[name])
+        if name in _NUMBERS:
+            return partial(_bind_number, name, *_NUMBERS[name])
+        if name in _TENSORS:
+            return partial(_bind, name, *_TENSORS[name])
         return None
 
     return find

@@ -7,7 +7,7 @@ tensor of the caller's lives is taken to be as declared; a simulation asks again
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 
@@ -22,8 +22,8 @@ from torchtrt_executorch.runtime.plan import (
     Kind,
     Operation,
     Payload,
+    Place,
     Plan,
-    Slot,
 )
 
 #: Operators that read no tensor's elements, which may live on any device.
@@ -69,21 +69,13 @@ def with_inputs_on(plan: Plan, homes: Mapping[int, torch.device]) -> Plan:
     return replace(plan, slots=slots)
 
 
-class Span(NamedTuple):
-    """The bytes of a tensor, in a block of memory."""
+class Tensor(NamedTuple):
+    """What a slot holds: where it lives, where it is labelled to, and its bytes."""
 
     name: str
-    block: object
-    start: int
-    end: int
-
-    def overlaps(self, other: Span) -> bool:
-        """Whether both have some of the same bytes."""
-        return (
-            self.block == other.block
-            and self.start < other.end
-            and other.start < self.end
-        )
+    device: torch.device
+    label: torch.device | None
+    place: Place
 
 
 class Work(NamedTuple):
@@ -95,10 +87,22 @@ class Work(NamedTuple):
     """
 
     name: str
-    reads: tuple[Span, ...]
-    writes: tuple[Span, ...]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
     stream: str
     copied: bool = False
+
+    def meets(self, other: Work) -> str | None:
+        """Where it touches what ``other`` may still be working on, if anywhere."""
+        for mine, theirs, what in (
+            (self.reads, other.writes, "reads {}, which {} may still be writing"),
+            (self.writes, other.writes, "writes {}, which {} may be writing, too"),
+            (self.writes, other.reads, "writes {} over what {} may still read"),
+        ):
+            for tensor in mine:
+                if any(tensor.place.overlaps(each.place) for each in theirs):
+                    return what.format(tensor.name, other.name)
+        return None
 
 
 class Running:
@@ -117,20 +121,17 @@ class Running:
         """What is running, to be compared."""
         return frozenset((device, *work) for device, work in self.work.items())
 
-    def copied(self, device: torch.device, written: Span | None) -> None:
-        """Something is copied on a device: from there to the host, or over ``written``."""
+    def copied(self, device: torch.device, written: Sequence[Tensor]) -> None:
+        """Something is copied on a device: to ``written`` there, or to the host if that is empty."""
         earlier = self.work.pop(device, {})
-        if written is not None:
-            copy = Work(f"the copy to {written.name}", (), (written,), "", copied=True)
+        if written:
+            name = f"the copy to {written[0].name}"
+            copy = Work(name, (), tuple(written), "", copied=True)
             after = [*(work._replace(copied=True) for work in earlier), copy]
             self.work[device] = dict.fromkeys(after)
 
     def called(
-        self,
-        payload: Payload,
-        device: torch.device,
-        reads: tuple[Span, ...],
-        writes: tuple[Span, ...],
+        self, payload: Payload, device: torch.device, reads: Any, writes: Any
     ) -> Iterator[str]:
         """Note a delegate's call, and say if it meets the memory of what may still be running.
 
@@ -145,37 +146,22 @@ class Running:
             ) from None
         streams = streams_of(payload.backend_id)
         stream = payload.backend_id if streams.one_stream else payload.name
-        work = Work(payload.name, reads, writes, stream)
+        work = Work(payload.name, tuple(reads), tuple(writes), stream)
         if streams.waits:
             self.work.pop(device, None)
         follows_copies = orders(False, streams)
-        unordered = (
-            other
-            for other in self.work.get(device, ())
-            if other.stream != stream and not (other.copied and follows_copies)
-        )
-        meetings = (_meeting(work, other) for other in unordered)
-        if (meeting := next(filter(None, meetings), None)) is not None:
-            yield (
-                f"{meeting}: nothing orders the two on {device}; a copy "
-                f"{'on' if follows_copies else 'from'} that device has to stand between them, or "
-                "the host has to run both on one stream (ordered_streams=True)"
-            )
+        for other in self.work.get(device, ()):
+            ordered = other.stream == stream or (other.copied and follows_copies)
+            meeting = None if ordered else work.meets(other)
+            if meeting is not None:
+                yield (
+                    f"{meeting}: nothing orders the two on {device}; a copy "
+                    f"{'on' if follows_copies else 'from'} that device has to stand between them, "
+                    "or the host has to run both on one stream (ordered_streams=True)"
+                )
+                break
         if streams.leaves_running:
             self.work.setdefault(device, {})[work] = None
-
-
-def _meeting(work: Work, other: Work) -> str | None:
-    """Where one touches what the other may still be working on, if anywhere."""
-    for mine, theirs, what in (
-        (work.reads, other.writes, "reads {}, which {} may still be writing"),
-        (work.writes, other.writes, "writes {}, which {} may be writing, too"),
-        (work.writes, other.reads, "writes {} over what {} may still read"),
-    ):
-        for span in mine:
-            if any(map(span.overlaps, theirs)):
-                return what.format(span.name, other.name)
-    return None
 
 
 class _Search:
@@ -184,7 +170,7 @@ class _Search:
     ) -> None:
         self._plan = plan
         self._ordered = ordered
-        self._works = [about(payload) for payload in plan.delegates]
+        self._about = [about(payload) for payload in plan.delegates]
         self.found: set[Fault] = set()
 
     def run(self) -> None:
@@ -212,107 +198,85 @@ class _Search:
                     ways.append((each.destination, dict(held), Running(running.work)))
                 position += 1
             else:  # the next call begins with what this one leaves
-                if any(self._device(i, held).type != "cpu" for i in plan.outputs):
+                if any(t.device != CPU for t in self._tensors(plan.outputs, held)):
                     running.work.clear()  # as the caller has to wait, who reads them
                 kept = {i: h for i, h in held.items() if not plan.slots[i].free}
                 ways.append((0, kept, running))
 
     def _moved(self, each: Operation, held: Held) -> None:
         """Note whose tensor is where after an operation."""
-        source = each.args[0] if each.args else None
         if each.kind is Kind.MOVE or each.name == VIEW:
-            assert source is not None
+            source = each.args[0]
             nothing = self._plan.slots[source].layout is None
             held[each.args[-1]] = held.get(source, None if nothing else source)
         else:
             for index in each.replaces:
                 held.pop(index, None)
 
-    def _slots(self, indices: Sequence[int], held: Held) -> Iterator[tuple[Slot, Slot]]:
-        """The tensors that slots name, with those that they hold."""
+    def _tensors(self, indices: Iterable[int], held: Held) -> list[Tensor]:
+        """The tensors that slots hold."""
+        found = []
         for index in indices:
             holds = held.get(index, index)
-            if holds is not None and self._plan.slots[holds].layout is not None:
-                yield self._plan.slots[index], self._plan.slots[holds]
-
-    def _device(self, index: int, held: Held) -> torch.device:
-        for _, holds in self._slots([index], held):
-            return _device(holds)
-        return CPU
+            slot = self._plan.slots[index if holds is None else holds]
+            if holds is not None and slot.layout is not None:
+                device = slot.layout.device
+                alone = Place(-1 - holds, device, 0, slot.layout.nbytes)
+                name = self._plan.slots[index].name
+                found.append(Tensor(name, device, slot.label, slot.place or alone))
+        return found
 
     def _faults(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
-        tensors = list(self._slots([*dict.fromkeys(each.touches)], held))
+        tensors = self._tensors(dict.fromkeys(each.touches), held)
         if each.kind in (Kind.KERNEL, Kind.DELEGATE):
-            for slot, holds in tensors:
-                if holds.label is not None and _device(holds) != holds.label:
+            for tensor in tensors:
+                if tensor.label not in (None, tensor.device):
                     yield (
-                        f"{slot.name} is labelled {holds.label}, but its planned memory is on "
-                        f"{_device(holds)}"
+                        f"{tensor.name} is labelled {tensor.label}, but its planned memory is on "
+                        f"{tensor.device}"
                     )
-        if each.kind is Kind.JUMP:
-            for slot, holds in tensors:
-                if _device(holds).type != "cpu":
-                    yield (
-                        f"the condition {slot.name} lives on {_device(holds)}, and the host reads "
-                        "it: a copy (et_copy::_d2h_copy) is missing"
-                    )
-        elif each.kind is Kind.DELEGATE:
+        if each.kind is Kind.DELEGATE:
             yield from self._delegate(each, held, running)
         elif each.is_copy:
             yield from self._copy(each, held, running)
-        elif each.kind is Kind.KERNEL and each.name not in METADATA:
-            for slot, holds in tensors:
-                if _device(holds).type != "cpu":
+        elif each.kind in (Kind.KERNEL, Kind.JUMP) and each.name not in METADATA:
+            reader = "the host reads it"
+            if each.kind is Kind.KERNEL:
+                reader = f"{each.name} is a host kernel"
+            for tensor in tensors:
+                if tensor.device != CPU:
                     yield (
-                        f"{slot.name} lives on {_device(holds)}, and {each.name} is a host kernel: "
-                        "a copy (et_copy::_d2h_copy) is missing, or the tensor is mislabelled"
+                        f"{tensor.name} lives on {tensor.device}, and {reader}: a copy "
+                        "(et_copy::_d2h_copy) is missing, or the tensor is mislabelled"
                     )
 
     def _copy(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
-        source, out = (self._device(index, held) for index in each.args[:2])
-        host, device = (source, out) if each.name == TO_DEVICE else (out, source)
-        if host.type != "cpu" or device.type == "cpu":
-            way = "to" if each.name == TO_DEVICE else "from"
-            yield f"{each.name} copies {way} a device, but is given {source} and {out}"
-        elif any(
-            h.layout and h.layout.nbytes for _, h in self._slots(each.args[:1], held)
-        ):
-            to = [_span(*slots) for slots in self._slots(each.args[1:2], held)]
-            running.copied(device, to[0] if each.name == TO_DEVICE else None)
+        source, out = (self._tensors([index], held) for index in each.args[:2])
+        ends = [tensors[0].device if tensors else CPU for tensors in (source, out)]
+        to_device = each.name == TO_DEVICE
+        host, device = ends if to_device else reversed(ends)
+        if host != CPU or device == CPU:
+            way = "to" if to_device else "from"
+            yield f"{each.name} copies {way} a device, but is given {ends[0]} and {ends[1]}"
+        elif any(tensor.place.end > tensor.place.start for tensor in source):
+            running.copied(device, out if to_device else [])
 
     def _delegate(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
         assert each.delegate is not None
-        payload, works = self._plan.delegates[each.delegate], self._works[each.delegate]
-        for slot, holds in self._slots((*each.reads, *each.writes), held):
-            device = _device(holds)
+        payload, told = self._plan.delegates[each.delegate], self._about[each.delegate]
+        reads, writes = (self._tensors(i, held) for i in (each.reads, each.writes))
+        for tensor in (*reads, *writes):
             # Where nothing is planned on a device, every delegate moves what it takes.
-            staged = device == CPU and (works.takes_host or holds.label is None)
-            if device != works.device and not staged:
-                copy = FROM_DEVICE if works.device == CPU else TO_DEVICE
+            staged = tensor.device == CPU and (told.takes_host or tensor.label is None)
+            if tensor.device != told.device and not staged:
+                copy = FROM_DEVICE if told.device == CPU else TO_DEVICE
                 yield (
-                    f"{slot.name} lives on {device}, and {payload.name} takes tensors on "
-                    f"{works.device}: a copy ({copy.partition('.')[0]}) is missing, or the tensor is "
+                    f"{tensor.name} lives on {tensor.device}, and {payload.name} takes tensors on "
+                    f"{told.device}: a copy ({copy.partition('.')[0]}) is missing, or the tensor is "
                     "mislabelled"
                 )
-        if not self._ordered and works.device != CPU:
-            reads, writes = (
-                tuple(_span(*slots) for slots in self._slots(indices, held))
-                for indices in (each.reads, each.writes)
-            )
-            yield from running.called(payload, works.device, reads, writes)
-
-
-def _span(slot: Slot, holds: Slot) -> Span:
-    place, layout = holds.place, holds.layout
-    assert layout is not None
-    if place is None:
-        return Span(slot.name, holds.index, 0, layout.nbytes)
-    return Span(slot.name, (place.arena, place.device), place.start, place.end)
-
-
-def _device(slot: Slot) -> torch.device:
-    assert slot.layout is not None
-    return slot.layout.device
+        if not self._ordered and told.device != CPU:
+            yield from running.called(payload, told.device, reads, writes)
 
 
 def needs_shared_stream(plans: Iterable[Plan]) -> bool:

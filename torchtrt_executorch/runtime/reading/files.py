@@ -22,7 +22,7 @@ from executorch.exir import schema
 from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
 
 from torchtrt_executorch.overlay.served import load_alone
-from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.errors import ProgramError, item
 from torchtrt_executorch.runtime.reading import common_state, schemas
 from torchtrt_executorch.runtime.reading.common_state import CommonState
 from torchtrt_executorch.runtime.reading.flatbuffer import decode
@@ -119,56 +119,38 @@ class ProgramFile:
                     "another one beside it, or in its place as a whole, rather than into it"
                 )
 
-    def segment(self, index: int, what: str) -> memoryview:
-        if not 0 <= index < len(self.segments):
-            raise ProgramError(
-                f"{what} is in segment {index}, but the file has {len(self.segments)} segments"
-            )
-        return self.segments[index]
-
     def constant(self, index: int) -> memoryview:
         """The bytes of constant buffer ``index``, up to where the next one starts or later."""
         if self.program.constant_buffer:
             buffers = self.program.constant_buffer
-            if not index < len(buffers):
-                raise ProgramError(
-                    f"constant buffer {index} of {len(buffers)} does not exist"
-                )
-            return memoryview(buffers[index].storage)
+            return memoryview(item(buffers, index, "constant buffer").storage)
         return self._subsegment(self.program.constant_segment, index, "constant")
 
     def initial_state(self, segment: int, index: int) -> memoryview:
         """The initial bytes of mutable buffer ``index`` of mutable data segment ``segment``."""
         segments = self.program.mutable_data_segments or []
-        if not segment < len(segments):
-            raise ProgramError(
-                f"a mutable buffer starts from data segment {segment} of {len(segments)}"
-            )
-        return self._subsegment(segments[segment], index, "mutable buffer")
+        where = item(segments, segment, "a mutable buffer starts from data segment")
+        return self._subsegment(where, index, "mutable buffer")
 
     def delegate_blob(self, delegate: schema.BackendDelegate) -> memoryview:
-        reference = delegate.processed
+        """A delegate's payload."""
+        reference, what = delegate.processed, f"the payload of delegate {delegate.id!r}"
         if reference is None:
-            raise ProgramError(f"delegate {delegate.id!r} has no payload")
+            raise ProgramError(f"{what} is missing")
         if reference.location is schema.DataLocation.SEGMENT:
-            return self.segment(
-                reference.index, f"the payload of delegate {delegate.id!r}"
-            )
+            return item(self.segments, reference.index, f"{what} is in segment")
         inline = self.program.backend_delegate_data
-        if not reference.index < len(inline):
-            raise ProgramError(
-                f"the payload of delegate {delegate.id!r} is inline blob {reference.index} "
-                f"of {len(inline)}, which does not exist"
-            )
-        return memoryview(inline[reference.index].data)
+        what = f"{what} is inline blob"
+        return memoryview(item(inline, reference.index, what).data)
 
     def _subsegment(
-        self, subsegment: schema.SubsegmentOffsets | None, index: int, what: str
+        self, place: schema.SubsegmentOffsets | None, index: int, what: str
     ) -> memoryview:
-        if subsegment is None or not index < len(subsegment.offsets):
+        if place is None:
             raise ProgramError(f"{what} {index} has no data in the file")
-        data = self.segment(subsegment.segment_index, f"{what} {index}")
-        start = subsegment.offsets[index]
+        start = item(place.offsets, index, what)
+        where = f"{what} {index} is in segment"
+        data = item(self.segments, place.segment_index, where)
         if start > len(data):
             raise ProgramError(
                 f"{what} {index} starts at byte {start} of a segment of {len(data)} bytes"
@@ -217,9 +199,7 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
         schemas.PROGRAM, schema.Program, schemas.PROGRAM_IDENTIFIER, flatbuffer
     )
     segments = _segments(data, base, size, program.segments)
-    named: dict[str, NamedData] = {}
-    for entry in program.named_data or []:
-        _add(named, entry, segments, None)
+    named = _named(program.named_data or [], segments)
     expected = _table(named, KEY, expected_data, "external data")
     common = _table(named, common_state.KEY, common_state.read_table, "common state")
     file = ProgramFile(program, segments, named, mapped, common or CommonState())
@@ -243,21 +223,21 @@ def _own(
     given: dict[str, NamedData], expected: Mapping[str, Expected]
 ) -> dict[str, NamedData]:
     """Return what of a data file the program expects, with its digests."""
-    own = {key: value for key, value in given.items() if key in expected}
-    if given and not own:
+    other = "a data file isn't this program's: it"
+    if given and not given.keys() & expected.keys():
         raise ProgramError(
-            f"a data file isn't this program's: it holds {_some(given)}, and the program was saved "
-            f"with {_some(expected)}; pass the .ptd that was saved beside the .pte"
+            f"{other} holds {_some(given)}, and the program was saved with {_some(expected)}; pass "
+            "the .ptd that was saved beside the .pte"
         )
-    for key, value in own.items():
-        if len(value.held) != expected[key].nbytes:
+    own = {}
+    for key in filter(expected.__contains__, given):
+        nbytes, due = len(given[key].held), expected[key].nbytes
+        if nbytes != due:
             raise ProgramError(
-                f"a data file isn't this program's: it has {len(value.held)} bytes for {key!r}, "
-                f"and the program was saved with {expected[key].nbytes}"
+                f"{other} has {nbytes} bytes for {key!r}, and the program was saved with {due}"
             )
-    return {
-        key: replace(value, sha256=expected[key].sha256) for key, value in own.items()
-    }
+        own[key] = replace(given[key], sha256=expected[key].sha256)
+    return own
 
 
 def _some(names: Iterable[str]) -> str:
@@ -288,11 +268,7 @@ def _read_data(source: Source, mapped: list[Mapped]) -> dict[str, NamedData]:
         raise ProgramError(
             f"a .ptd file of version {file.version}; this reads version 0"
         )
-    segments = _segments(data, base, total, file.segments)
-    named: dict[str, NamedData] = {}
-    for entry in file.named_data:
-        _add(named, entry, segments, entry.tensor_layout)
-    return named
+    return _named(file.named_data, _segments(data, base, total, file.segments))
 
 
 def _map(source: Source, mapped: list[Mapped]) -> memoryview:
@@ -344,14 +320,16 @@ def _segments(
     return found
 
 
-def _add(
-    named: dict[str, NamedData], entry: Any, segments: Sequence[memoryview], layout: Any
-) -> None:
-    if entry.key is None or not entry.segment_index < len(segments):
-        raise ProgramError(
-            f"named data {entry.key!r} is in segment {entry.segment_index}, but the file has "
-            f"{len(segments)} segments"
-        )
-    if entry.key in named:
-        raise ProgramError(f"named data {entry.key!r} is in the file twice")
-    named[entry.key] = NamedData(segments[entry.segment_index], layout, entry.key)
+def _named(
+    entries: Sequence[Any], segments: Sequence[memoryview]
+) -> dict[str, NamedData]:
+    """Named data, by their keys: of a program, or, with layouts, of a data file."""
+    named: dict[str, NamedData] = {}
+    for each in entries:
+        if each.key is None or each.key in named:
+            raise ProgramError(f"named data {each.key!r} is nameless or there twice")
+        where = f"named data {each.key!r} is in segment"
+        held = item(segments, each.segment_index, where)
+        layout = getattr(each, "tensor_layout", None)
+        named[each.key] = NamedData(held, layout, each.key)
+    return named

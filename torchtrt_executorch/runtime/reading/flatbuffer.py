@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain, repeat
 from typing import Any, Mapping, TypeVar
 
 from torchtrt_executorch.runtime.errors import ProgramError
@@ -24,6 +25,15 @@ class Enum:
 
     format: str
     members: type[IntEnum]
+
+    def member(self, value: int, where: str) -> IntEnum:
+        """The member of that value. ``ProgramError`` if there is none."""
+        try:
+            return self.members(value)
+        except ValueError:
+            raise ProgramError(
+                f"{where} is {value}, which is no {self.members.__name__}"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -62,114 +72,81 @@ class _Reader:
             )
         return self._table(table, self._scalar("I", 0, "root"), table.__name__)
 
+    def _unpack(self, fmt: str, position: int, where: str) -> tuple[Any, ...]:
+        try:
+            if position >= 0:  # else it would count from the end
+                return struct.unpack_from("<" + fmt, self._data, position)
+        except struct.error:
+            pass
+        raise ProgramError(
+            f"{where} lies at byte {position}, outside of a FlatBuffer of "
+            f"{len(self._data)} bytes: the file is truncated or damaged"
+        )
+
     def _scalar(self, fmt: str, position: int, where: str) -> Any:
-        fmt = "<" + fmt
-        if not 0 <= position <= len(self._data) - struct.calcsize(fmt):
-            raise ProgramError(
-                f"{where} lies at byte {position}, outside of a FlatBuffer of "
-                f"{len(self._data)} bytes: the file is truncated or damaged"
-            )
-        return struct.unpack_from(fmt, self._data, position)[0]
+        return self._unpack(fmt, position, where)[0]
 
     def _follow(self, position: int, where: str) -> int:
         return position + int(self._scalar("I", position, where))
 
     def _table(self, table: type[T], position: int, where: str) -> T:
         self._spend(1, where)
+        kinds = self._schema[table]
         vtable = position - self._scalar("i", position, where)
-        size = self._scalar("H", vtable, where)
+        there = (self._scalar("H", vtable, where) - 4) // 2
+        # A union has two slots. Those behind the last one are a later release's.
+        count = min(max(there, 0), 2 * len(kinds))
+        offsets = self._unpack(f"{count}H", vtable + 4, where)
+        places = chain((each and position + each for each in offsets), repeat(0))
         fields: dict[str, Any] = {}
-        slot = 4
-        for name, kind in self._schema[table].items():
-            code = 0
+        for name, kind in kinds.items():
+            at, inside = next(places), f"{where}.{name}"
             if isinstance(kind, Union):
-                at = self._slot(vtable, size, slot, position, where)
-                code = self._scalar("B", at, where) if at else 0
-                slot += 2
-            at = self._slot(vtable, size, slot, position, where)
-            slot += 2
-            fields[name] = self._field(kind, at, code, f"{where}.{name}")
+                fields[name] = self._union(kind, at, next(places), inside)
+            else:
+                fields[name] = self._field(kind, at, inside) if at else _default(kind)
         return table(**fields)
 
-    def _slot(self, vtable: int, size: int, slot: int, table: int, where: str) -> int:
-        offset = self._scalar("H", vtable + slot, where) if slot < size else 0
-        return table + int(offset) if offset else 0
+    def _union(self, kind: Union, code_at: int, position: int, where: str) -> Any:
+        code = self._scalar("B", code_at, where) if code_at else 0
+        if code == 0 or not position:
+            raise ProgramError(f"{where} holds no value")
+        if code not in kind.members:
+            raise ProgramError(f"{where} is of the unknown kind {code}")
+        return self._table(kind.members[code], self._follow(position, where), where)
 
-    def _field(self, kind: Kind, position: int, code: int, where: str) -> Any:
-        if isinstance(kind, list):
-            return self._vector(kind[0], position, where)
-        if isinstance(kind, Union):
-            if code == 0 or not position:
-                raise ProgramError(f"{where} holds no value")
-            if code not in kind.members:
-                raise ProgramError(f"{where} is of the unknown kind {code}")
-            return self._table(kind.members[code], self._follow(position, where), where)
-        if kind == BYTES:
-            return self._bytes(position, where) if position else memoryview(b"")
-        if kind == STRING:
-            return self._string(position, where) if position else None
-        if isinstance(kind, type):
-            return (
-                self._table(kind, self._follow(position, where), where)
-                if position
-                else None
-            )
-        return self._item(kind, position, where)
-
-    def _item(self, kind: Kind, position: int, where: str) -> Any:
-        """A scalar or enum at ``position``; an absent one (0) has FlatBuffers' default, zero."""
+    def _field(self, kind: Kind, position: int, where: str) -> Any:
         if isinstance(kind, Enum):
-            value = self._scalar(kind.format, position, where) if position else 0
-            try:
-                return kind.members(value)
-            except ValueError:
-                raise ProgramError(
-                    f"{where} is {value}, which is no {kind.members.__name__}"
-                ) from None
-        if position:
+            return kind.member(self._scalar(kind.format, position, where), where)
+        if isinstance(kind, str) and kind not in (STRING, BYTES):
             return self._scalar(kind, position, where)
-        return struct.unpack("<" + kind, bytes(struct.calcsize(kind)))[0]
-
-    def _vector(self, kind: Kind, position: int, where: str) -> list[Any]:
-        if not position:
-            return []
         start = self._follow(position, where)
+        if isinstance(kind, type):
+            return self._table(kind, start, where)
         length = self._scalar("I", start, where)
         start += 4
-        if isinstance(kind, str) and kind != STRING:
-            return self._scalars(kind, start, length, where)
-        self._extent(start, length, 4, where)
-        return [
-            self._field(kind, start + 4 * index, 0, f"{where}[{index}]")
-            for index in range(length)
-        ]
-
-    def _scalars(self, fmt: str, start: int, length: int, where: str) -> list[Any]:
-        width = struct.calcsize("<" + fmt)
-        self._extent(start, length, width, where)
-        self._spend(length, where)
-        return list(struct.unpack_from(f"<{length}{fmt}", self._data, start))
-
-    def _bytes(self, position: int, where: str) -> memoryview:
-        start = self._follow(position, where)
-        length = self._scalar("I", start, where)
-        self._extent(start + 4, length, 1, where)
-        return self._data[start + 4 : start + 4 + length]
-
-    def _string(self, position: int, where: str) -> str:
-        data = self._bytes(position, where)
-        self._spend(len(data), where)
-        try:
-            return str(data, "utf-8")
-        except UnicodeDecodeError as error:
-            raise ProgramError(f"{where} is not UTF-8 text: {error}") from None
-
-    def _extent(self, start: int, length: int, width: int, where: str) -> None:
+        inside = kind[0] if isinstance(kind, list) else "B"
+        packed = isinstance(inside, str) and inside != STRING
+        width = struct.calcsize("<" + inside) if packed else 4
         if start + length * width > len(self._data):
             raise ProgramError(
                 f"{where} claims {length} elements, past the end of a FlatBuffer of "
                 f"{len(self._data)} bytes: the file is truncated or damaged"
             )
+        if kind == BYTES:
+            return self._data[start : start + length]
+        if not packed:
+            return [
+                self._field(inside, start + 4 * index, f"{where}[{index}]")
+                for index in range(length)
+            ]
+        self._spend(length, where)
+        if kind != STRING:
+            return list(struct.unpack_from(f"<{length}{inside}", self._data, start))
+        try:
+            return str(self._data[start : start + length], "utf-8")
+        except UnicodeDecodeError as error:
+            raise ProgramError(f"{where} is not UTF-8 text: {error}") from None
 
     def _spend(self, count: int, where: str) -> None:
         self._elements_left -= count
@@ -178,6 +155,19 @@ class _Reader:
                 f"{where}: the FlatBuffer refers to the same bytes over and over; "
                 "no ExecuTorch exporter writes that"
             )
+
+
+def _default(kind: Kind) -> Any:
+    """What a field is that a file doesn't have."""
+    if isinstance(kind, list):
+        return []
+    if kind == BYTES:
+        return memoryview(b"")
+    if kind == STRING or isinstance(kind, type):
+        return None
+    if isinstance(kind, Enum):
+        return kind.members(0)
+    return struct.unpack("<" + kind, bytes(struct.calcsize("<" + kind)))[0]
 
 
 def decode(schema: Schema, table: type[T], identifier: bytes, data: memoryview) -> T:
