@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torchtrt_executorch.runtime.analysis import Uses
 from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import InputError, ProgramError
+from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.memory import Values
 from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.stats import Recorder
@@ -38,33 +39,22 @@ def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
     return OnDevice(tensor, device)
 
 
-class _Again:
-    """What an input was given last: another tensor like it needs no looking at."""
+class _Input:
+    """One input, and what it was given last: another tensor like it needs no looking at."""
 
-    def __init__(self, value: Value, given: torch.Tensor, own: bool) -> None:
+    def __init__(self, value: Value, own: bool, where: str) -> None:
         self._value = value
+        #: Whether an instruction may change the tensor's shape, which isn't to be seen outside: it is
+        #: given a tensor of its own, on the caller's memory.
         self._own = own
+        self._where = where
         self._home = value.device
-        self._dtype = given.dtype
-        self._shape = given.shape
-        self._strides = given.stride()
-        self._device = given.device
+        self._dtype: torch.dtype | None = None
+        self._shape = torch.Size()
+        self._strides: tuple[int, ...] = ()
+        self._device = value.device
 
-    @classmethod
-    def of(cls, value: Value, given: Any, own: bool) -> _Again | None:
-        """None for what is looked at each time: ``given`` was converted, or counted."""
-        if type(given) is not torch.Tensor or given.layout is not torch.strided:
-            return None
-        held = value.data
-        if value.planned:
-            plain = given.is_cpu and held.is_cpu and value.device.type == "cpu"
-        else:
-            plain = (
-                held.data_ptr() == given.data_ptr() and held.stride() == given.stride()
-            )
-        return cls(value, given, own) if plain else None
-
-    def take(self, given: Any) -> bool:
+    def again(self, given: Any) -> bool:
         """Give the value ``given``, and return true; or false, with nothing done."""
         if (
             type(given) is not torch.Tensor
@@ -87,6 +77,54 @@ class _Again:
             return False
         return True
 
+    def set(self, given: Any, placement: Placement, recorder: Recorder) -> None:
+        """Give the value ``given``. Raises ``InputError`` for what it can't be."""
+        value, where, layout = self._value, self._where, self._value.layout
+        if layout is None:
+            if type(given) is not type(value.data) or given != value.data:
+                raise InputError(
+                    f"{where} is {given!r}; the model was exported for {value.data!r}"
+                )
+            return
+        explicit = given.device if isinstance(given, OnDevice) else None
+        tensor = given.tensor if isinstance(given, OnDevice) else given
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"{where} is a {type(given).__name__}, not a tensor")
+        if is_traceable_wrapper_subclass(tensor):
+            kind = type(tensor).__name__
+            raise InputError(f"{where} is a {kind}, which has no memory of its own")
+        if tensor.layout is not torch.strided:
+            raise InputError(f"{where} is {tensor.layout}; it has to be dense")
+        if tensor.dtype != layout.dtype:
+            raise InputError(f"{where} is {tensor.dtype}; it has to be {layout.dtype}")
+        shape = tuple(tensor.shape)
+        try:
+            layout.check_shape(shape)
+        except ProgramError as error:
+            raise InputError(f"{where}: {error}") from None
+        home = explicit or placement.home(tensor, layout.device)
+        if value.planned:
+            value.write(tensor)
+            recorder.copied(home, value.device, tensor.nbytes)
+            # One that crosses to a device is counted each time.
+            as_it_is = tensor.is_cpu and value.data.is_cpu and value.device == CPU
+        else:
+            value.data = tensor.detach().as_subclass(torch.Tensor)
+            if placement.simulate:
+                value.data = value.data.cpu()
+            strides = layout.strides(shape)
+            if value.data.stride() != strides:
+                laid_out = value.data.new_empty_strided(shape, strides)
+                value.data = laid_out.copy_(value.data)
+            value.device = value.label = home
+            as_it_is = value.data.data_ptr() == tensor.data_ptr()
+            as_it_is &= value.data.stride() == tensor.stride()
+        # What was converted, or counted, is looked at each time.
+        plain = as_it_is and type(given) is torch.Tensor
+        self._dtype = tensor.dtype if plain else None
+        self._shape, self._strides = tensor.shape, tensor.stride()
+        self._device, self._home = tensor.device, value.device
+
 
 class Inputs:
     """The inputs of one method, set before each call."""
@@ -100,80 +138,31 @@ class Inputs:
         recorder: Recorder,
     ) -> None:
         self._method = plan.name
-        self._values = values.at(plan.inputs)
-        #: Where an instruction may change the tensor's shape, which isn't to be seen outside: these are
-        #: given a tensor of their own, on the caller's memory.
-        self._own = [index in uses.looked_at for index in plan.inputs]
+        self._inputs = [
+            _Input(values[slot], slot in uses.looked_at, f"input {i} of {plan.name}")
+            for i, slot in enumerate(plan.inputs)
+        ]
         self._tree = read_tree(plan.input_tree)
         self._placement = placement
         self._recorder = recorder
-        #: what inputs were given last, where others like it needn't be looked at
-        self._last: list[_Again | None] = [None] * len(plan.inputs)
-        self._known: list[_Again] | None = None  #: the same, if that is so for all
 
     def set(self, given: tuple[Any, ...]) -> None:
         """Check ``given``, flattened as it was for the export, and hand it to the values.
 
         Raises ``InputError`` for what the method doesn't take.
         """
-        known = self._known
-        # Where not all of them are, those that were taken are set once more.
-        if known and len(given) == len(known) and all(map(_Again.take, known, given)):
+        inputs = self._inputs
+        # Where not all of them are like the last, those that were taken are set once more.
+        if len(given) == len(inputs) and all(map(_Input.again, inputs, given)):
             return
         leaves = flatten(given, self._tree, self._method)
-        if len(leaves) != len(self._values):
+        if len(leaves) != len(inputs):
             raise InputError(
-                f"{self._method} takes {len(self._values)} inputs and is given {len(leaves)}"
+                f"{self._method} takes {len(inputs)} inputs and is given {len(leaves)}"
             )
-        for index, (value, leaf) in enumerate(zip(self._values, leaves, strict=True)):
-            last = self._last[index]
-            if last is None or not last.take(leaf):
-                self._set(value, leaf, f"input {index} of {self._method}")
-                self._last[index] = _Again.of(value, leaf, self._own[index])
-        found = [last for last in self._last if last is not None]
-        self._known = found if len(found) == len(leaves) else None
-
-    def _set(self, value: Value, given: Any, where: str) -> None:
-        if value.layout is None:
-            if type(given) is not type(value.data) or given != value.data:
-                raise InputError(
-                    f"{where} is {given!r}; the model was exported for {value.data!r}"
-                )
-            return
-        explicit = given.device if isinstance(given, OnDevice) else None
-        tensor = given.tensor if isinstance(given, OnDevice) else given
-        if not isinstance(tensor, torch.Tensor):
-            raise InputError(f"{where} is a {type(given).__name__}, not a tensor")
-        layout = value.layout
-        if is_traceable_wrapper_subclass(tensor):
-            kind = type(tensor).__name__
-            raise InputError(f"{where} is a {kind}, which has no memory of its own")
-        if tensor.layout is not torch.strided:
-            raise InputError(f"{where} is {tensor.layout}; it has to be dense")
-        if tensor.dtype != layout.dtype:
-            raise InputError(f"{where} is {tensor.dtype}; it has to be {layout.dtype}")
-        shape = tuple(tensor.shape)
-        try:
-            layout.check_shape(shape)
-        except ProgramError as error:
-            raise InputError(f"{where}: {error}") from None
-        home = explicit or self._placement.home(tensor, layout.device)
-        if value.planned:
-            value.write(tensor)
-            self._recorder.copied(home, value.device, tensor.nbytes)
-            return
-        tensor = tensor.detach().as_subclass(torch.Tensor)
-        if self._placement.simulate:
-            tensor = tensor.cpu()
-        strides = layout.strides(shape)
-        if tensor.stride() != strides:
-            laid_out = torch.empty_strided(
-                shape, strides, dtype=tensor.dtype, device=tensor.device
-            )
-            value.data = laid_out.copy_(tensor)
-        else:
-            value.data = tensor
-        value.device = value.label = home
+        for each, leaf in zip(inputs, leaves, strict=True):
+            if not each.again(leaf):
+                each.set(leaf, self._placement, self._recorder)
 
 
 @dataclass(frozen=True)
@@ -226,20 +215,17 @@ def flatten(given: Sequence[Any], tree: Tree | None, method: str) -> list[Any]:
 
 
 def _add(found: list[Any], given: Any, tree: Tree, where: str) -> None:
+    keys: Sequence[Any] = range(len(tree.children))
     if isinstance(given, dict) and tree.keys is not None:
-        if given.keys() != {*tree.keys}:
+        keys = tree.keys
+        if given.keys() != {*keys}:
+            there, due = (", ".join(sorted(map(repr, each))) for each in (given, keys))
             raise InputError(
-                f"{where} has the keys {_words(given)}; the model was exported with "
-                f"{_words(tree.keys)}"
+                f"{where} has the keys {there or 'none'}; the model was exported with "
+                f"{due or 'none'}"
             )
-        for key, below in zip(tree.keys, tree.children, strict=True):
-            _add(found, given[key], below, f"{where}[{key!r}]")
-    elif type(given) in (list, tuple) and len(given) == len(tree.children):
-        for index, (each, below) in enumerate(zip(given, tree.children, strict=True)):
-            _add(found, each, below, f"{where}[{index}]")
-    else:
+    elif type(given) not in (list, tuple) or len(given) != len(keys):
         found += tree_leaves(given)
-
-
-def _words(keys: Any) -> str:
-    return ", ".join(sorted(map(repr, keys))) or "none"
+        return
+    for key, below in zip(keys, tree.children, strict=True):
+        _add(found, given[key], below, f"{where}[{key!r}]")

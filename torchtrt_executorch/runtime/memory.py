@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Callable, Iterable, Iterator, Mapping
 
 import numpy
-import numpy.typing
 import torch
 
 from torchtrt_executorch.runtime.analysis import Transposed, Uses
@@ -203,14 +202,10 @@ class Values:
 
     def _view(self, where: Place, layout: TensorLayout) -> torch.Tensor:
         """The planned bytes of a tensor, at its largest shape."""
-        itemsize = layout.dtype.itemsize
-        return (
-            self._buffer(where)[where.start : where.end]
-            .view(layout.dtype)
-            .as_strided(
-                layout.sizes, layout.strides(layout.sizes), where.start // itemsize
-            )
-        )
+        strides = layout.strides(layout.sizes)
+        held = self._buffer(where)[where.start : where.end].view(layout.dtype)
+        first = where.start // layout.dtype.itemsize
+        return held.as_strided(layout.sizes, strides, first)
 
     def _buffer(self, where: Place) -> torch.Tensor:
         device = self._placement.memory(where.device)
@@ -220,7 +215,12 @@ class Values:
         if key not in buffers:
             size = self._plan.arenas[where.arena].nbytes
             pinned = self._pinned and size <= MAX_PINNED
-            buffers[key] = _zeros(size, device, where.arena, pinned)
+            try:
+                buffers[key] = _zeros(size, device, pinned)
+            except (MemoryError, ValueError, RuntimeError) as error:
+                raise ProgramError(
+                    f"arena {where.arena} wants {size} bytes on {device}: {error}"
+                ) from None
         return buffers[key]
 
 
@@ -229,62 +229,49 @@ def _stored(
 ) -> torch.Tensor:
     """The bytes that the file has for a tensor, as a tensor on the host, which is to be ``kept``."""
     if stored.key is not None:
-        data = _external(file, stored.key, layout)
+        if stored.key not in file.named_data:
+            raise ProgramError(
+                f"{layout.name} is stored outside of the program and not in the given data files; "
+                "pass the .ptd that was saved beside the .pte as data_files=[...]"
+            )
+        found = file.named_data[stored.key]
+        if found.layout is not None:
+            layout.check_stored(found.layout)
+        data = found.data
     elif stored.segment is None:
         data = file.constant(stored.index)
     else:
         data = file.initial_state(stored.segment, stored.index)
-    if len(data) < layout.nbytes:
+    count = layout.nbytes
+    if len(data) < count:
         raise ProgramError(
-            f"{layout.name} needs {layout.nbytes} bytes of data and the file has {len(data)}"
+            f"{layout.name} needs {count} bytes of data and the file has {len(data)}"
         )
-    if layout.nbytes == 0:
+    if count == 0:
         return torch.empty(layout.sizes, dtype=layout.dtype)
     if kept and file.mapped:
         # What others do to the file isn't to be seen; methods have one copy in common.
-        copies, key = file.constants, (stored, layout.nbytes)
-        if key not in copies:
-            copies[key] = bytearray(data[: layout.nbytes])
-        data = memoryview(copies[key])
-    flat = torch.frombuffer(data, dtype=torch.uint8, count=layout.nbytes)
+        key = stored, count
+        if key not in file.constants:
+            file.constants[key] = bytearray(data[:count])
+        data = memoryview(file.constants[key])
+    flat = torch.frombuffer(data, dtype=torch.uint8, count=count)
     if flat.data_ptr() % layout.dtype.itemsize:
         flat = flat.clone()
     strides = layout.strides(layout.sizes)
     return flat.view(layout.dtype).as_strided(layout.sizes, strides)
 
 
-def _external(file: ProgramFile, key: str, layout: TensorLayout) -> memoryview:
-    if not key or key not in file.named_data:
-        raise ProgramError(
-            f"{layout.name} is stored outside of the program and not in the given data files; "
-            "pass the .ptd that was saved beside the .pte as data_files=[...]"
-        )
-    found = file.named_data[key]
-    declared = found.layout
-    if declared is not None:
-        layout.check_stored(declared)
-    return found.data
-
-
-def _zeros(
-    size: int, device: torch.device, memory_id: int, pinned: bool
-) -> torch.Tensor:
-    try:
-        if device.type == "cpu":
-            # numpy's memory can't be resized: a kernel that outgrows the arena is an error.
-            # An array of no bytes has no stride either, and couldn't be viewed as another dtype.
-            return torch.from_numpy(_host_zeros(max(size, 1), pinned))
+def _zeros(size: int, device: torch.device, pinned: bool) -> torch.Tensor:
+    if device.type != "cpu":
         return torch.zeros(size, dtype=torch.uint8, device=device)
-    except (MemoryError, ValueError, RuntimeError) as error:
-        raise ProgramError(
-            f"arena {memory_id} wants {size} bytes on {device}: {error}"
-        ) from None
-
-
-def _host_zeros(size: int, pinned: bool) -> numpy.typing.NDArray[numpy.uint8]:
+    # An array of no bytes has no stride either, and couldn't be viewed as another dtype.
+    size = max(size, 1)
+    # numpy's memory can't be resized: a kernel that outgrows the arena is an error.
     if pinned:
         try:
-            return torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
+            held = torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
+            return torch.from_numpy(held)
         except RuntimeError as error:
             logger.warning(
                 "%d bytes of host memory can't be pinned, so copies to and from the GPU take "
@@ -292,4 +279,4 @@ def _host_zeros(size: int, pinned: bool) -> numpy.typing.NDArray[numpy.uint8]:
                 size,
                 error,
             )
-    return numpy.zeros(size, dtype=numpy.uint8)
+    return torch.from_numpy(numpy.zeros(size, dtype=numpy.uint8))

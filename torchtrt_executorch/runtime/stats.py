@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from operator import add
 from typing import Mapping, Sequence
 
 import torch
@@ -24,6 +23,9 @@ class Traffic:
     def of(cls, sizes: Sequence[int]) -> Traffic:
         """Copies of ``sizes`` bytes each."""
         return cls(len(sizes), sum(sizes))
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.copies + other.copies, self.nbytes + other.nbytes)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ class Recorder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tallies: list[tuple[str, Tally]] = []
-        self._copies: dict[str, list[int]] = {}
-        self._staged: dict[str, list[int]] = {}
+        self._copies: dict[str, Traffic] = {}
+        self._staged: dict[str, Staging] = {}
         self.not_run: set[str] = set()
         self.stand_ins: set[str] = set()
         self.payloads: dict[str, str] = {}
@@ -120,22 +122,23 @@ class Recorder:
     def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
         """Count a copy; one that stays on a host is nobody's traffic."""
         sides = ("host" if d.type == "cpu" else "device" for d in (source, target))
-        direction = "_to_".join(sides)
-        if direction != "host_to_host":
-            self._add(self._copies, direction, 1, nbytes)
+        way = "_to_".join(sides)
+        if way != "host_to_host":
+            with self._lock:
+                before = self._copies.get(way, Traffic())
+                self._copies[way] = before + Traffic(1, nbytes)
 
     def staged(self, delegate: str, inputs: Traffic, outputs: Traffic) -> bool:
         """Count what one call of a delegate has staged; true the first time."""
-        sizes = inputs.copies, inputs.nbytes, outputs.copies, outputs.nbytes
-        return self._add(self._staged, delegate, 1, *sizes)
-
-    def _add(self, counts: dict[str, list[int]], key: str, *amounts: int) -> bool:
         with self._lock:
-            before = counts.get(key)
-            counts[key] = [*map(add, before, amounts)] if before else [*amounts]
-            return before is None
+            old = self._staged.get(delegate, Staging())
+            self._staged[delegate] = Staging(
+                old.calls + 1, old.inputs + inputs, old.outputs + outputs
+            )
+            return old.calls == 0
 
     def snapshot(self) -> Stats:
+        """What was counted until now."""
         calls: Counter[str] = Counter()
         kernels: Counter[str] = Counter()
         delegates: Counter[str] = Counter()
@@ -149,11 +152,8 @@ class Recorder:
                 dict(calls),
                 dict(kernels),
                 dict(delegates),
-                {key: Traffic(*sums) for key, sums in self._copies.items()},
-                {
-                    key: Staging(sums[0], Traffic(*sums[1:3]), Traffic(*sums[3:]))
-                    for key, sums in self._staged.items()
-                },
+                dict(self._copies),
+                dict(self._staged),
                 frozenset(self.not_run),
                 frozenset(self.stand_ins),
                 dict(self.payloads),
