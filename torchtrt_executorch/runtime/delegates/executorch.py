@@ -18,6 +18,7 @@ from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.tensor import make_allocation_info, scalar_type_enum
+from torch._prims_common import make_contiguous_strides_for
 
 from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
@@ -41,12 +42,10 @@ class ExecuTorchDelegate(Delegate):
         _check_backend(context)
         self._inputs = context.num_inputs
         self._native = _Native(_Program(context).serialized(), context.name)
-        # XNNPACK infers shapes from shapes; what others do isn't known.
-        self._settled = context.backend_id == "XnnpackBackend"
 
     def bind(self, args: Sequence[Value]) -> Callable[[], None]:
         """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
-        return _Bound(self._native, args, self._inputs, self._settled).run
+        return _Bound(self._native, args, self._inputs).run
 
 
 class _Program:
@@ -64,6 +63,11 @@ class _Program:
         args = [self._given(value) for value in context.args]
         tensors = [at for at, v in zip(args, context.args, strict=True) if v.layout]
         arena, sizes = self._call(args), self._sizes(args)
+        delegate = schema.BackendDelegate(
+            context.backend_id,
+            schema.BackendDelegateDataReference(schema.DataLocation.INLINE, 0),
+            [CompileSpec(key, value) for key, value in context.compile_specs.items()],
+        )
         plan = schema.ExecutionPlan(
             name="forward",
             container_meta_type=schema.ContainerMetadata("", ""),
@@ -74,7 +78,7 @@ class _Program:
             operators=[
                 schema.Operator(*name.partition(".")[::2]) for name in self._operators
             ],
-            delegates=[self._delegate()],
+            delegates=[delegate],
             non_const_buffer_sizes=[0, arena],
         )
         program = schema.Program(
@@ -112,14 +116,14 @@ class _Program:
         return used
 
     def _sizes(self, args: Sequence[int]) -> list[int]:
+        """Ask for the sizes of the results that can have several."""
         sizes = []
-        outputs = self._context.args[self._context.num_inputs :]
-        for at, value in zip(args[-len(outputs) :], outputs, strict=True):
-            if value.layout is not None and not value.layout.static:
-                for dim in range(len(value.layout.sizes)):
-                    sizes.append(self._add(schema.Int(0)))
-                    which = self._add(schema.Int(dim))
-                    self._kernel("aten::sym_size.int", [at, which, sizes[-1]])
+        results = [*zip(args, self._context.args, strict=True)]
+        for at, value in results[self._context.num_inputs :]:
+            for dim in _dynamic_dims(value):
+                sizes.append(self._add(schema.Int(0)))
+                which = self._add(schema.Int(dim))
+                self._kernel("aten::sym_size.int", [at, which, sizes[-1]])
         return sizes
 
     def _given(self, value: Value) -> int:
@@ -139,16 +143,6 @@ class _Program:
     def _kernel(self, name: str, args: list[int]) -> None:
         index = self._operators.setdefault(name, len(self._operators))
         self._instructions.append(schema.Instruction(schema.KernelCall(index, args)))
-
-    def _delegate(self) -> schema.BackendDelegate:
-        context = self._context
-        return schema.BackendDelegate(
-            id=context.backend_id,
-            processed=schema.BackendDelegateDataReference(
-                schema.DataLocation.INLINE, 0
-            ),
-            compile_specs=[CompileSpec(k, v) for k, v in context.compile_specs.items()],
-        )
 
     def _named_data(self) -> Any:
         """The blobs that the payload names; all of them if it names none.
@@ -223,11 +217,8 @@ class _Native:
 class _Bound:
     """A program, run on one call's arguments. ExecuTorch is told where they are when that changes."""
 
-    def __init__(
-        self, native: _Native, args: Sequence[Value], inputs: int, settled: bool
-    ) -> None:
+    def __init__(self, native: _Native, args: Sequence[Value], inputs: int) -> None:
         self._native = native
-        self._settled = settled
         self._values = [value for value in args if value.layout is not None]
         #: Those read at the shape that they have; the others are told at the largest.
         self._shaped = [not _static(v) and v in args[:inputs] for v in self._values]
@@ -235,27 +226,28 @@ class _Bound:
         #: Tensors without planned memory have another one for each call.
         self._anew = not all(value.planned or value.constant for value in self._values)
         self._seen: list[tuple[Any, torch.Size]] = []
-        self._sizes: list[tuple[Value, tuple[int, ...]]] = []
 
     def run(self) -> None:
         """Run it. ``ProgramError`` or ``RuntimeError`` if the delegate fails."""
-        native = self._native
-        try:
-            if self._anew or native.user is not self or self._moved():
-                self._keep(native.call(self._look(), False))
-                native.user = self
-            else:
-                native.execute()
-                if self._resized and not self._settled:
-                    self._keep(native.get_outputs(False))
-        except BaseException:
-            native.user = None
-            raise
+        native, sizes = self._native, ()
+        # A call that fails leaves nobody's tensors set.
+        set_before, native.user = native.user is self, None
+        if self._anew or not set_before or self._moved():
+            sizes = native.call(self._look(), False)
+        else:
+            native.execute()
+            if self._resized:
+                sizes = native.get_outputs(False)
+        native.user = self
         if self._anew:
             self._seen = []  # nothing is kept that is another one in the next call
-        for value, shape in self._sizes:
+        place = 0
+        for value in self._resized:
+            end = place + value.tensor.dim()
+            shape = tuple(sizes[place:end])
             if value.tensor.shape != shape:
                 value.resize(shape)
+            place = end
 
     def _moved(self) -> bool:
         """Whether a tensor has another place or shape than the last time."""
@@ -281,13 +273,9 @@ class _Bound:
         self._seen = [(value.data, value.tensor.shape) for value in self._values]
         return given
 
-    def _keep(self, sizes: Sequence[int]) -> None:
-        """Note what the program has returned."""
-        self._sizes, place = [], 0
-        for value in self._resized:
-            end = place + value.tensor.dim()
-            self._sizes.append((value, tuple(sizes[place:end])))
-            place = end
+
+def _dynamic_dims(value: Value) -> range:
+    return range(0 if _static(value) else len(value.layout.sizes))  # type: ignore[union-attr]
 
 
 def _static(value: Value) -> bool:
@@ -312,10 +300,7 @@ def _as_read(value: Value) -> torch.Tensor:
 
 def _dense(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     # The program knows the memory order; what is told here is where, and how many of each.
-    strides, step = [0] * len(sizes), 1
-    for dim in reversed(range(len(sizes))):
-        strides[dim] = step
-        step *= max(sizes[dim], 1)
+    strides = make_contiguous_strides_for(tuple(sizes))
     return tensor.detach().as_strided(sizes, strides)
 
 
