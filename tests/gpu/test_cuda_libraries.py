@@ -233,7 +233,7 @@ def test_graphs_between_jumps_and_state_that_changes_places(
     for (new, z), right, wanted in kept:
         close(new, right)
         close(z, wanted)
-    segments = {start: getattr(run, "__self__", None) for start, run in method._runs}
+    segments = {start: getattr(run, "__self__", None) for start, run in method._steps}
     captured = {
         start: len(segment._graphs)
         for start, segment in segments.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Callable, Collection, Mapping, Sequence
+from typing import Callable, Collection, Mapping
 
 import torch
 
@@ -101,27 +101,22 @@ class Binder:
         # What a delegate checked when it was loaded holds for calls with values of the same kinds.
         key = operation.delegate, inputs, *(value.signature for value in args)
         if key not in self.delegates:
-            self.delegates[key] = self._load(key, payload, args, inputs)
+            around, twin = self._surroundings, self._shared.get(key)
+            context = DelegateContext(
+                **{each.name: getattr(payload, each.name) for each in fields(Payload)},
+                args=args,
+                num_inputs=inputs,
+                placement=around.placement,
+                recorder=around.recorder,
+                stand_ins=around.stand_ins,
+                kept=self._kept,
+            )
+            loaded = load_delegate(context) if twin is None else twin.clone(context)
+            self.delegates[key] = loaded
         delegate = self.delegates[key]
         run = delegate.bind(args)
         self.calls[index] = DelegateCall(payload.name, delegate, args, inputs, run)
         return run
-
-    def _load(
-        self, key: Key, payload: Payload, args: Sequence[Value], inputs: int
-    ) -> Delegate:
-        around = self._surroundings
-        context = DelegateContext(
-            **{each.name: getattr(payload, each.name) for each in fields(Payload)},
-            args=args,
-            num_inputs=inputs,
-            placement=around.placement,
-            recorder=around.recorder,
-            stand_ins=around.stand_ins,
-            kept=self._kept,
-        )
-        twin = self._shared.get(key)
-        return load_delegate(context) if twin is None else twin.clone(context)
 
 
 def nothing() -> None:

@@ -66,27 +66,21 @@ class Segment:
         tensors = {value.index: value for call in calls for value in call.args}
         self._moved = [v for v in tensors.values() if v.planned and not v.fixed]
         self._device = calls[0].delegate.device
-        written: set[int] = set()
-        self._inputs: list[Value] = []
-        self._outputs: list[Value] = []
+        inputs: dict[int, Value] = {}
+        outputs: dict[int, Value] = {}
         for call in calls:
             for value in call.args[: call.num_inputs]:
-                if value.index not in written and value not in self._inputs:
-                    self._inputs.append(value)
-            for value in call.args[call.num_inputs :]:
-                if value.index not in written:
-                    self._outputs.append(value)
-                written.add(value.index)
-        self._renewals = [renewals[index] for index in written if index in renewals]
+                if value.index not in outputs:
+                    inputs[value.index] = value
+            outputs.update((v.index, v) for v in call.args[call.num_inputs :])
+        self._inputs = [*inputs.values()]
+        #: What the calls write.
+        self.outputs: Sequence[Value] = [*outputs.values()]
+        self._renewals = [renewals[index] for index in outputs if index in renewals]
         self._graphs: OrderedDict[object, Graph] = OrderedDict()
         self._seen: set[object] = set()
         self._last_shapes: object = None
         self._refused = False
-
-    @property
-    def outputs(self) -> Sequence[Value]:
-        """What the calls write."""
-        return self._outputs
 
     def run(self) -> None:
         """Run the calls, as a graph if they ran with inputs of these shapes just before."""
@@ -132,7 +126,7 @@ class Segment:
             return None
 
     def _run_each(self) -> None:
-        for value in self._outputs:
+        for value in self.outputs:
             if not value.planned and value not in self._inputs:
                 value.data = None  # it may be a graph's memory
         for renew in self._renewals:
@@ -145,7 +139,6 @@ class Segment:
             value for value in self._inputs if not value.planned and not value.constant
         ]
         given = [value.data for value in moving]
-        inputs = []
         for value in moving:
             value.data = torch.empty_strided(
                 value.data.shape,
@@ -153,7 +146,7 @@ class Segment:
                 dtype=value.data.dtype,
                 device=value.data.device,
             )
-            inputs.append((value, value.data))
+        inputs = [(value, value.data) for value in moving]
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads go on allocating memory and asking for events meanwhile.
@@ -162,7 +155,7 @@ class Segment:
                 torch.cuda.graph(graph, capture_error_mode="thread_local"),
             ):
                 self._run_each()
-            results = [(v, v.data, v.data.shape) for v in self._outputs]
+            results = [(v, v.data, v.data.shape) for v in self.outputs]
         finally:
             for value, tensor in zip(moving, given, strict=True):
                 value.data = tensor
@@ -190,23 +183,16 @@ def captured(
     jumps go to. ``renewals`` are :class:`Segment`'s. Says in the log what can't be captured, and why.
     """
     found: dict[range, Segment] = {}
-    start: int | None = None
     reached: list[DelegateCall] = []
     for index, call in enumerate([*calls, None]):
         reason = None if call is None else why_not(call)
         if call is not None and reason is not None:
             logger.warning("%s is left out of CUDA graphs: %s", call.name, reason)
             call = None
-        elsewhere = (
-            call is not None
-            and bool(reached)
-            and call.delegate.device != reached[0].delegate.device
-        )
-        ends = call is None or elsewhere or index in destinations
-        if start is not None and ends:
-            found[range(start, index)] = Segment(reached, renewals)
-            start, reached = None, []
+        ends = call is None or index in destinations
+        if reached and (ends or call.delegate.device != reached[0].delegate.device):  # type: ignore[union-attr]
+            found[range(index - len(reached), index)] = Segment(reached, renewals)
+            reached = []
         if call is not None:
-            start = index if start is None else start
             reached.append(call)
     return found

@@ -83,16 +83,15 @@ def _bind_operator(name: str, op: torch._ops.OpOverload, args: Sequence[Value]) 
             f"{len(args)} values"
         )
     *given, last = args
-    changed = [
-        v for arg, out in zip(given, outputs, strict=True) if out for v in arg.tensors()
+    written = [
+        (arg, v) for arg, v, out in zip(declared, given, outputs, strict=True) if out
     ]
+    changed = [value for _, arg in written for value in arg.tensors()]
     for value in changed:
         if value.constant:
             raise ProgramError(f"{name} writes to {value.name}, a constant")
     # What an in-place operator returns is the argument that it changed.
-    in_place = not any(
-        arg.kwarg_only for arg, out in zip(declared, outputs, strict=True) if out
-    )
+    in_place = not any(arg.kwarg_only for arg, _ in written)
     returned = last if in_place and last not in changed else None
     if returned is not None and returned.layout is None:
         raise ProgramError(f"{name} returns a tensor for {returned.name}")

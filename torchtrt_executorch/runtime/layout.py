@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,30 +64,26 @@ class TensorLayout:
             step *= max(sizes[dim], 1)
         return tuple(strides)
 
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` is one of these, without gaps and in this order."""
+        shape = tensor.shape
+        if tensor.dtype is not self.dtype or not self.allows(shape):
+            return False
+        strides = self._static_strides if self.static else self.strides(shape)
+        return tensor.stride() == strides
+
     @cached_property
     def _static_strides(self) -> tuple[int, ...]:
         return self.strides(self.sizes)
 
-    def is_of(self, tensor: torch.Tensor) -> bool:
-        """Whether ``tensor`` is one of these, without gaps and in this order."""
-        if tensor.dtype is not self.dtype:
-            return False
-        if self.static:
-            return (
-                tensor.shape == self.sizes and tensor.stride() == self._static_strides
-            )
-        shape = tuple(tensor.shape)
-        return self.allows(shape) and tensor.stride() == self.strides(shape)
-
     def allows(self, shape: tuple[int, ...]) -> bool:
         """Whether the tensor may take ``shape``."""
-        if self.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND:
-            return len(shape) == len(self.sizes)
         if self.static:
             return shape == self.sizes
-        return len(shape) == len(self.sizes) and all(
-            size <= bound for size, bound in zip(shape, self.sizes, strict=True)
-        )
+        if len(shape) != len(self.sizes):
+            return False
+        unbounded = self.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND
+        return unbounded or all(map(operator.le, shape, self.sizes))
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise ``ProgramError`` unless the tensor may take ``shape``."""
@@ -102,21 +99,16 @@ class TensorLayout:
 
         ``declared`` is ``executorch.exir.tensor_layout.TensorLayout``.
         """
-        theirs: dict[str, Any] = {
-            "dtype": getattr(declared.scalar_type, "name", declared.scalar_type),
-            "shape": list(declared.sizes),
-            "order of dimensions": list(declared.dim_order),
-        }
-        ours: dict[str, Any] = {
-            "dtype": scalar_type_enum(self.dtype).name,
-            "shape": list(self.sizes),
-            "order of dimensions": list(self.dim_order),
-        }
-        for what, mine in ours.items():
-            if theirs[what] != mine:
+        theirs = getattr(declared.scalar_type, "name", declared.scalar_type)
+        for what, ours, other in (
+            ("dtype", scalar_type_enum(self.dtype).name, theirs),
+            ("shape", [*self.sizes], [*declared.sizes]),
+            ("order of dimensions", [*self.dim_order], [*declared.dim_order]),
+        ):
+            if ours != other:
                 raise ProgramError(
-                    f"{self.name} has {what} {mine} in the program and {theirs[what]} in the data "
-                    "file: they don't belong together"
+                    f"{self.name} has {what} {ours} in the program and {other} in the data file: "
+                    "they don't belong together"
                 )
 
     def resize(self, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:

@@ -22,7 +22,7 @@ from torchtrt_executorch.runtime.errors import (
 from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.kernels import registered_kernels
 from torchtrt_executorch.runtime.memory import SharedState, Values
-from torchtrt_executorch.runtime.plan import Plan, Slot
+from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.soundness import find_faults, with_inputs_on
 from torchtrt_executorch.runtime.values import Value
@@ -45,15 +45,6 @@ class ValueInfo:
     dtype: torch.dtype | None = None
     device: torch.device | None = None
     dynamic: bool = False
-
-    @classmethod
-    def of(cls, slot: Slot, name: str) -> ValueInfo:
-        """Describe a slot."""
-        layout = slot.layout
-        if layout is None:
-            return cls(name, type(slot.literal).__name__)
-        dynamic = not layout.static
-        return cls(name, "tensor", layout.sizes, layout.dtype, layout.device, dynamic)
 
 
 class Method:
@@ -107,6 +98,7 @@ class Method:
         self._tally = surroundings.recorder.tally(self.name, plan.operations)
         self._devices = self._gpus()
         calls.order.keep(self._devices, self._values.memory() if self._devices else [])
+        runs, span_of = [*binder.runs], {}
         # What is made anew for each call, and by whom; and what of it is the caller's afterwards.
         renewals, fresh = self._values.renewals(), set(uses.fresh)
         for call in binder.calls.values():
@@ -114,31 +106,24 @@ class Method:
                 for value in call.args[call.num_inputs :]:
                     if value.lone:
                         renewals.pop(value.index, None)
-        segments: dict[range, graphs.Segment] = {}
         if cuda_graphs:
-            each = [binder.calls.get(index) for index in range(len(plan.operations))]
+            each = [binder.calls.get(index) for index in range(len(runs))]
             segments = graphs.captured(each, plan.destinations, renewals)
-        for segment in segments.values():
-            # What a graph keeps needs no memory of a call's own where it is launched.
-            written = {value.index for value in segment.outputs}
-            fresh -= written
-            if plan.straight:  # else another branch may write them
-                for index in written:
-                    renewals.pop(index, None)
+            for span, segment in segments.items():
+                runs[span.start : span.stop] = [nothing] * len(span)
+                runs[span.start], span_of[span.start] = segment.run, span
+                # What a graph keeps needs no memory of a call's own where it is launched.
+                written = {value.index for value in segment.outputs}
+                fresh -= written
+                if plan.straight:  # else another branch may write them
+                    for index in written:
+                        renewals.pop(index, None)
         self._renewals = list(renewals.values())
         #: what runs as one, by its first operation
-        self._spans = {span[0]: span for span in segments}
-        runs = dict(enumerate(binder.runs))
-        for span, segment in segments.items():
-            for index in span[1:]:
-                del runs[index]
-            runs[span[0]] = segment.run
-        #: what to run, and the index of its first operation
-        self._runs = [
-            (index, run)
-            for index, run in runs.items()
-            if run is not nothing or not plan.straight
-        ]
+        self._spans: dict[int, range] = span_of
+        #: what each operation runs, and those that run something
+        self._runs = runs
+        self._steps = [each for each in enumerate(runs) if each[1] is not nothing]
         #: those that change, and what they are at first
         self._numbers = [
             (self._values[slot.index], slot.literal)
@@ -186,10 +171,15 @@ class Method:
         return self._described(self._plan.outputs, "output")
 
     def _described(self, slots: Sequence[int], role: str) -> tuple[ValueInfo, ...]:
-        return tuple(
-            ValueInfo.of(self._plan.slots[slot], f"{role} {index}")
-            for index, slot in enumerate(slots)
-        )
+        found = []
+        for index, slot in enumerate(self._plan.slots[each] for each in slots):
+            name, layout = f"{role} {index}", slot.layout
+            if layout is None:
+                found.append(ValueInfo(name, type(slot.literal).__name__))
+            else:
+                there = layout.sizes, layout.dtype, layout.device, not layout.static
+                found.append(ValueInfo(name, "tensor", *there))
+        return tuple(found)
 
     def _gpus(self) -> list[int]:
         """The GPUs on which calls leave work running, by index."""
@@ -255,7 +245,7 @@ class Method:
             if self._simulate:
                 self._check_devices()
             if self._plan.straight:
-                for position, run in self._runs:
+                for position, run in self._steps:
                     self._position = position
                     run()
                 self._tally.calls += 1
@@ -300,23 +290,16 @@ class Method:
 
     def _interpret(self) -> list[int]:
         """Follow the jumps. Return how often each operation was run."""
-        runs = dict(self._runs)
-        counts = [0] * len(self._plan.operations)
-        lengths = [1] * len(counts)
-        for start, span in self._spans.items():
-            lengths[start] = len(span)
+        counts = [0] * len(self._runs)
         position = executed = 0
         while position < len(counts):
             self._position = position
-            executed += lengths[position]
+            executed += 1
             if executed > MAX_INSTRUCTIONS:
                 raise InstructionError(f"stopped after {MAX_INSTRUCTIONS} instructions")
             counts[position] += 1
-            target = runs[position]()
-            position = position + lengths[position] if target is None else target
-        for span in self._spans.values():
-            for index in span:
-                counts[index] = counts[span[0]]
+            target = self._runs[position]()
+            position = position + 1 if target is None else target
         return counts
 
 

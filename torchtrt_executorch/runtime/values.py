@@ -53,13 +53,8 @@ class Value:
 
     def tensors(self) -> Sequence[Value]:
         """The tensor values in here: itself, the elements of a list, or none."""
-        if self.layout is not None:
-            return (self,)
-        if type(self.data) is Boxed:
-            return [
-                v for v in self.data.items if v is not None and v.layout is not None
-            ]
-        return ()
+        found = self.data.items if type(self.data) is Boxed else (self,)
+        return [v for v in found if v is not None and v.layout is not None]
 
     @property
     def steady(self) -> bool:
@@ -77,17 +72,17 @@ class Value:
     @property
     def tensor(self) -> torch.Tensor:
         if not isinstance(self.data, torch.Tensor):
-            raise ProgramError(
-                f"{self.name} is {kind_of(self.data)} where a tensor is needed"
-            )
+            raise self._is_no("tensor")
         return self.data
 
     def number(self) -> Any:
         if not isinstance(self.data, (bool, int, float)):
-            raise ProgramError(
-                f"{self.name} is {kind_of(self.data)} where a number is needed"
-            )
+            raise self._is_no("number")
         return self.data
+
+    def _is_no(self, wanted: str) -> ProgramError:
+        found = "empty" if self.data is None else f"a {type(self.data).__name__}"
+        return ProgramError(f"{self.name} is {found} where a {wanted} is needed")
 
     def resize(self, shape: Sequence[int]) -> torch.Tensor:
         """The tensor, with a shape that the program allows it."""
@@ -152,17 +147,9 @@ class Boxed:
 
 def same_kind(source: Value, target: Value) -> None:
     """Raise ``ProgramError`` unless ``target`` may be given the ``data`` of ``source``."""
-    one, other = source.layout, target.layout
-    if (one and one.dtype) != (other and other.dtype):
+    one, other = (each.layout and each.layout.dtype for each in (source, target))
+    if one != other:
         raise ProgramError(
-            f"{source.name} can't become {target.name}: "
-            + " and ".join(
-                f"{v.layout.dtype if v.layout else 'no tensor'}"
-                for v in (source, target)
-            )
+            f"{source.name} can't become {target.name}: {one or 'no tensor'} and "
+            f"{other or 'no tensor'}"
         )
-
-
-def kind_of(data: Any) -> str:
-    """What a value is, for messages."""
-    return "empty" if data is None else f"a {type(data).__name__}"

@@ -23,13 +23,18 @@ from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTe
 
 from torchtrt_executorch.overlay.served import load_alone
 from torchtrt_executorch.runtime.errors import ProgramError, item
-from torchtrt_executorch.runtime.reading import common_state, schemas
-from torchtrt_executorch.runtime.reading.common_state import CommonState
+from torchtrt_executorch.runtime.reading import schemas
 from torchtrt_executorch.runtime.reading.flatbuffer import decode
 
-load_alone("executorch.exir.program._external_data")
+load_alone(
+    "executorch.exir.program._external_data", "executorch.exir.program._common_state"
+)
 
 # isort: split
+from executorch.exir.program import _common_state as common_state  # noqa: E402
+from executorch.exir.program._common_state import (
+    CommonState as CommonState,
+)  # noqa: E402
 from executorch.exir.program._external_data import (  # noqa: E402
     KEY,
     Expected,
