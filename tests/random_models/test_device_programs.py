@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import Phase, given, settings
 from torch.export import export
 
 from torchtrt_executorch.runtime import load, register_backend
-from torchtrt_executorch.runtime.plan import Payload
+from torchtrt_executorch.runtime.plan import About, Payload
 
 from ..loading import load_file
 from .device_programs import BACKENDS, Case, Lowering, Step, cases
@@ -33,8 +34,9 @@ class Told(standin.StandInDelegate):  # type: ignore[misc, name-defined]
     """A delegate whose payload says what its inputs are, as a real engine's does."""
 
     @staticmethod
-    def inputs_of(payload: Payload) -> int:
-        return int(bytes(payload.payload).split()[0])
+    def about(payload: Payload) -> About:
+        told: About = standin.StandInDelegate.about(payload)
+        return replace(told, num_inputs=int(bytes(payload.payload).split()[0]))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -40,12 +40,14 @@ class ExecuTorchDelegate(Delegate):
         if context.num_inputs == len(context.args):
             raise ProgramError(f"{context.name} is called without a value to return")
         _check_backend(context)
-        self._inputs = context.num_inputs
+        self._inputs, self._backend_id = context.num_inputs, context.backend_id
         self._native = _Native(_Program(context).serialized(), context.name)
 
     def bind(self, args: Sequence[Value]) -> Callable[[], None]:
         """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
-        return _Bound(self._native, args, self._inputs).run
+        # XNNPACK infers shapes from shapes; what others do isn't known.
+        settled = self._backend_id == "XnnpackBackend"
+        return _Bound(self._native, args, self._inputs, settled).run
 
 
 class _Program:
@@ -217,32 +219,36 @@ class _Native:
 class _Bound:
     """A program, run on one call's arguments. ExecuTorch is told where they are when that changes."""
 
-    def __init__(self, native: _Native, args: Sequence[Value], inputs: int) -> None:
+    def __init__(
+        self, native: _Native, args: Sequence[Value], inputs: int, settled: bool
+    ) -> None:
         self._native = native
         self._values = [value for value in args if value.layout is not None]
         #: Those read at the shape that they have; the others are told at the largest.
         self._shaped = [not _static(v) and v in args[:inputs] for v in self._values]
         self._resized = [value for value in args[inputs:] if not _static(value)]
+        self._asks = bool(self._resized) and not settled
         #: Tensors without planned memory have another one for each call.
         self._anew = not all(value.planned or value.constant for value in self._values)
         self._seen: list[tuple[Any, torch.Size]] = []
 
     def run(self) -> None:
         """Run it. ``ProgramError`` or ``RuntimeError`` if the delegate fails."""
-        native, sizes = self._native, ()
+        native = self._native
+        sizes: Sequence[int] = ()
         # A call that fails leaves nobody's tensors set.
         set_before, native.user = native.user is self, None
         if self._anew or not set_before or self._moved():
             sizes = native.call(self._look(), False)
         else:
             native.execute()
-            if self._resized:
+            if self._asks:
                 sizes = native.get_outputs(False)
         native.user = self
         if self._anew:
             self._seen = []  # nothing is kept that is another one in the next call
         place = 0
-        for value in self._resized:
+        for value in self._resized if sizes else ():
             end = place + value.tensor.dim()
             shape = tuple(sizes[place:end])
             if value.tensor.shape != shape:

@@ -31,15 +31,16 @@ load_alone(
 )
 
 # isort: split
-from executorch.exir.program import _common_state as common_state  # noqa: E402
-from executorch.exir.program._common_state import (
-    CommonState as CommonState,
-)  # noqa: E402
+from executorch.exir.program import _common_state  # noqa: E402
+from executorch.exir.program._common_state import CommonState  # noqa: E402
 from executorch.exir.program._external_data import (  # noqa: E402
     KEY,
     Expected,
     expected_data,
 )
+
+__all__ = ["CommonState", "NamedData", "ProgramFile", "Source", "read_data"]
+__all__ += ["read_expected", "read_program"]
 
 T = TypeVar("T")
 Source = Union[str, "PathLike[str]", bytes, bytearray, memoryview]
@@ -206,7 +207,7 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
     segments = _segments(data, base, size, program.segments)
     named = _named(program.named_data or [], segments)
     expected = _table(named, KEY, expected_data, "external data")
-    common = _table(named, common_state.KEY, common_state.read_table, "common state")
+    common = _table(named, _common_state.KEY, _common_state.read_table, "common state")
     file = ProgramFile(program, segments, named, mapped, common or CommonState())
     return file, expected
 
@@ -297,16 +298,15 @@ def _split_pte(data: memoryview) -> tuple[memoryview, int, int]:
     magic, length, size, base = _unpack(_PTE_HEADER, data)
     if magic != b"eh00":
         return data, 0, 0
-    if not _HEADER_OFFSET + _PTE_HEADER.size <= size <= len(data) or base > len(data):
+    end = _HEADER_OFFSET + _PTE_HEADER.size
+    if not end <= size <= len(data) or base > len(data):
         raise ProgramError(
             f"the header claims a program of {size} bytes and segments from byte {base}, but the "
             f"file has {len(data)} bytes: it is truncated or damaged"
         )
-    total = len(data) - base
-    end = _HEADER_OFFSET + _PTE_HEADER.size
     if length >= _PTE_HEADER.size + 8 and len(data) >= end + 8:
-        total = int.from_bytes(data[end : end + 8], "little")
-    return data[:size], base, total
+        return data[:size], base, int.from_bytes(data[end : end + 8], "little")
+    return data[:size], base, len(data) - base
 
 
 def _segments(
