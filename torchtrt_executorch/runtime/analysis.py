@@ -1,17 +1,82 @@
-"""What follows from a plan alone: whose memory is whose, and which of it stays where it is."""
+"""What follows from a plan alone: who writes what, whose memory is whose, and what of it stays."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Collection
+from typing import Collection, Iterable, Mapping, Sequence
 
 import torch
 
-from torchtrt_executorch.runtime.plan import Kind, Operation, Plan, Slot
+from torchtrt_executorch.runtime.plan import Kind, Operation, Place, Plan, Slot
 
 _TRANSPOSE = "aten::permute_copy.out"
 _PRODUCTS = frozenset({"aten::addmm.out", "aten::bmm.out", "aten::mm.out"})
+
+
+class Written:
+    """What has been written so far, to tell a delegate's outputs from its inputs.
+
+    Outputs come last. ExecuTorch's emitter makes their values when it comes to the delegate: they are
+    numbered one after the other, and nobody has written them. A view that was planned away looks like
+    one; but somebody has written its bytes under another name, and nobody has read them since, or
+    somebody will, later on.
+
+    Args:
+        named: The last instruction that names a slot.
+    """
+
+    def __init__(self, slots: Sequence[Slot], named: Mapping[int, int]) -> None:
+        self._slots = slots
+        self._named = named
+        self._now = -1
+        self._known = {s.index for s in slots if s.layout is None or s.stored}
+        #: By planned bytes that were written, whether they were read since.
+        self._places: dict[Place, bool] = {}
+
+    def mark(self, indices: Iterable[int]) -> None:
+        """Note values that are written, or hold state."""
+        for index in indices:
+            self._known.add(index)
+            place = self._slots[index].place
+            if place is not None:
+                self._places.pop(place, None)  # the last one written comes last
+                self._places[place] = False
+
+    def by(self, reads: Sequence[int], writes: Sequence[int]) -> None:
+        """Note what the next operation does."""
+        self._now += 1
+        for index in reads:
+            place = self._slots[index].place
+            if place in self._places:
+                self._places[place] = True
+        self.mark(writes)
+
+    def count_inputs(self, args: Sequence[int]) -> int:
+        """How many of a delegate's arguments are inputs."""
+        count = len(args)
+        while count and args[count - 1] not in self._known:
+            follows = count == len(args) or args[count - 1] == args[count] - 1
+            if not follows or (count < len(args) and self._is_view(args, count - 1)):
+                break
+            count -= 1
+        return count
+
+    def _is_view(self, args: Sequence[int], at: int) -> bool:
+        """Whether exactly these bytes are another slot's, which are still needed."""
+        place = self._slots[args[at]].place
+        # State that a delegate makes anew in its own memory is an argument under both names.
+        both = any(self._slots[each].place == place for each in args[:at])
+        if place not in self._places or both:
+            return False
+        if not self._places[place]:
+            last = (
+                p for p in reversed(self._places) if p == place or p.overlaps(place)
+            )
+            return next(last) == place
+        others = (s.index for s in self._slots if s.place == place)
+        later = (i for i in others if self._named.get(i, -1) > self._now + 1)
+        return not self._known.isdisjoint(later)
 
 
 @dataclass(frozen=True)
@@ -133,13 +198,11 @@ def _transposition(plan: Plan, each: Operation) -> Transposed | None:
     rank = len(one.sizes)
     if not all(type(dim) is int and -rank <= dim < rank for dim in dims):
         return None
-    if sorted(dim % rank for dim in dims) != list(range(rank)):
-        return None
     sizes = tuple(one.sizes[dim] for dim in dims)
     same = (one.dtype, one.device, sizes) == (other.dtype, other.device, other.sizes)
-    if not same or not other.static:
-        return None
-    return Transposed(out.index, source.index, dims)
+    every = sorted(dim % rank for dim in dims) == list(range(rank))
+    view = Transposed(out.index, source.index, dims)
+    return view if same and every and other.static else None
 
 
 def _only_multiplied(
@@ -153,11 +216,8 @@ def _only_multiplied(
     assert place is not None
 
     def overlaps(slots: tuple[int, ...]) -> bool:
-        for slot in slots:
-            other = plan.slots[slot].place
-            if slot != copy.index and other is not None and other.overlaps(place):
-                return True
-        return False
+        others = (plan.slots[slot].place for slot in slots if slot != copy.index)
+        return any(other is not None and other.overlaps(place) for other in others)
 
     if any(copy.index in each.touches for each in plan.operations[:index]):
         return False

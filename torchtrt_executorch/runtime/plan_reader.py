@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from executorch.exir import schema
 
-from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.analysis import Written
+from torchtrt_executorch.runtime.errors import ProgramError, item
 from torchtrt_executorch.runtime.layout import CPU, device_of, read_layout
 from torchtrt_executorch.runtime.plan import (
     FROM_DEVICE,
@@ -81,9 +82,13 @@ class _Reader:
             _payload(file, plan, index) for index in range(len(plan.delegates))
         ]
         self._slots = [self._slot(i, each.val) for i, each in enumerate(plan.values)]
-        self._operators = [_operator(each) for each in plan.operators]
+        # The prims' default overload is written out, torch's is left empty.
+        self._operators = [
+            ".".join(filter(None, (each.name, each.overload)))
+            for each in plan.operators
+        ]
         self._calls = [i.instr_args for each in plan.chains for i in each.instructions]
-        self._written = _Written(self._slots, _last_named(self._calls))
+        self._written = Written(self._slots, _last_named(self._calls))
         self._counts: dict[tuple[int, int], int] = {}
 
     def read(self) -> Plan:
@@ -212,7 +217,7 @@ class _Reader:
         raise ProgramError(f"is of the unknown kind {type(call).__name__}")
 
     def _kernel(self, call: schema.KernelCall) -> Operation:
-        name = self._operator(call.op_index)
+        name = item(self._operators, call.op_index, "calls operator")
         args = tuple(self._index(each, "an argument") for each in call.args)
         if not args:
             raise ProgramError(f"{name} is given no values")
@@ -237,9 +242,7 @@ class _Reader:
 
     def _delegate(self, call: schema.DelegateCall) -> Operation:
         index = call.delegate_index
-        if not 0 <= index < len(self._delegates):
-            raise ProgramError(f"calls delegate {index} of {len(self._delegates)}")
-        payload = self._delegates[index]
+        payload = item(self._delegates, index, "calls delegate")
         args = tuple(self._index(each, "an argument") for each in call.args)
         key = index, len(args)
         if key not in self._counts:
@@ -259,11 +262,6 @@ class _Reader:
             inputs=count,
         )
 
-    def _operator(self, index: int) -> str:
-        if not 0 <= index < len(self._operators):
-            raise ProgramError(f"calls operator {index} of {len(self._operators)}")
-        return self._operators[index]
-
     def _leaves(self, indices: Sequence[int]) -> tuple[int, ...]:
         """Values, lists of values taken apart, each once."""
         found: dict[int, None] = {}
@@ -280,84 +278,8 @@ class _Reader:
         return tuple(found)
 
     def _index(self, index: int, what: str) -> int:
-        count = len(self._plan.values)
-        if not 0 <= index < count:
-            raise ProgramError(
-                f"{what} refers to value {index} of {count}, which does not exist"
-            )
+        item(self._plan.values, index, f"{what} refers to value")
         return index
-
-
-class _Written:
-    """What has been written so far, to tell a delegate's outputs from its inputs.
-
-    Outputs come last. ExecuTorch's emitter makes their values when it comes to the delegate: they are
-    numbered one after the other, and nobody has written them. A view that was planned away looks like
-    one; but somebody has written its bytes under another name, and nobody has read them since, or
-    somebody will, later on.
-
-    Args:
-        named: The last instruction that names a slot.
-    """
-
-    def __init__(self, slots: Sequence[Slot], named: Mapping[int, int]) -> None:
-        self._slots = slots
-        self._named = named
-        self._now = -1
-        self._known = {s.index for s in slots if s.layout is None or s.stored}
-        #: By planned bytes that were written, whether they were read since.
-        self._places: dict[Place, bool] = {}
-
-    def mark(self, indices: Iterable[int]) -> None:
-        """Note values that are written, or hold state."""
-        for index in indices:
-            self._known.add(index)
-            place = self._slots[index].place
-            if place is not None:
-                self._places.pop(place, None)  # the last one written comes last
-                self._places[place] = False
-
-    def by(self, reads: Sequence[int], writes: Sequence[int]) -> None:
-        """Note what the next operation does."""
-        self._now += 1
-        for index in reads:
-            place = self._slots[index].place
-            if place in self._places:
-                self._places[place] = True
-        self.mark(writes)
-
-    def count_inputs(self, args: Sequence[int]) -> int:
-        """How many of a delegate's arguments are inputs."""
-        count = len(args)
-        while count and args[count - 1] not in self._known:
-            follows = count == len(args) or args[count - 1] == args[count] - 1
-            if not follows or (count < len(args) and self._is_view(args, count - 1)):
-                break
-            count -= 1
-        return count
-
-    def _is_view(self, args: Sequence[int], at: int) -> bool:
-        """Whether exactly these bytes are another slot's, which are still needed."""
-        place = self._slots[args[at]].place
-        if place not in self._places:
-            return False
-        # State that a delegate makes anew in its own memory is an argument under both names.
-        if any(self._slots[each].place == place for each in args[:at]):
-            return False
-        if self._places[place]:
-            now = self._now + 1
-            return any(
-                each.place == place
-                and each.index in self._known
-                and self._named.get(each.index, -1) > now
-                for each in self._slots
-            )
-        for written in reversed(self._places):
-            if written == place:
-                return True
-            if written.overlaps(place):
-                return False
-        return False
 
 
 def _last_named(calls: Sequence[Any]) -> dict[int, int]:
@@ -384,12 +306,6 @@ def _payload(file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Paylo
     )
 
 
-def _operator(operator: schema.Operator) -> str:
-    # The prims' default overload is written out, torch's is left empty.
-    name = operator.name or ""
-    return f"{name}.{operator.overload}" if operator.overload else name
-
-
 @lru_cache(maxsize=4096)
 def _outputs(name: str) -> Sequence[int] | None:
     """Which arguments an operator writes to, by torch's schema of it; None if it has none here."""
@@ -402,9 +318,6 @@ def _outputs(name: str) -> Sequence[int] | None:
         return None
     for known in schemas:
         if known.overload_name == overload:
-            return tuple(
-                index
-                for index, argument in enumerate(known.arguments)
-                if argument.alias_info is not None and argument.alias_info.is_write
-            )
+            aliases = [argument.alias_info for argument in known.arguments]
+            return [i for i, alias in enumerate(aliases) if alias and alias.is_write]
     return None

@@ -24,9 +24,7 @@ class Context:
         self._log = log
         context = self._asked(engine.create_execution_context)
         if context is None:
-            raise ProgramError(
-                f"{name}: no execution context on {device}: {log.reason()}"
-            )
+            raise self._refused(f": no execution context on {device}")
         self._execute: Callable[[int], bool] = context.execute_async_v3
         self._set_tensor_address: Callable[..., bool] = context.set_tensor_address
         self._set_input_shape: Callable[..., bool] = context.set_input_shape
@@ -41,35 +39,26 @@ class Context:
         except Exception as error:
             raise self._failed(error) from error
         if not done:
-            raise ProgramError(
-                f"{self._name}: the engine failed to run: {self._log.reason()}"
-            )
+            raise self._refused(": the engine failed to run")
 
     def set_address(self, tensor: str, address: int) -> None:
         """Say where a tensor is."""
         address = address or self._one_byte.data_ptr()
         if not self._asked(self._set_tensor_address, tensor, address):
-            raise ProgramError(
-                f"{self._name}: the memory of {tensor} was refused: {self._log.reason()}"
-            )
+            raise self._refused(f": the memory of {tensor} was refused")
 
     def set_shape(self, tensor: str, shape: torch.Size) -> None:
         """Say what shape an input has."""
         if not self._asked(self._set_input_shape, tensor, tuple(shape)):
-            raise ProgramError(
-                f"{self._name} was not built for {tensor} of shape {list(shape)}: "
-                f"{self._log.reason()}"
-            )
+            raise self._refused(f" was not built for {tensor} of shape {list(shape)}")
 
     def shape(self, tensor: str) -> torch.Size:
         """The shape of an output, for inputs as they were set."""
         try:
             shape = tuple(self._get_tensor_shape(tensor))
         except ValueError:  # TensorRT's way to say that there is none
-            raise ProgramError(
-                f"{self._name} can't make {tensor} of inputs of these shapes and values: "
-                f"{self._log.reason()}"
-            ) from None
+            what = f" can't make {tensor} of inputs of these shapes and values"
+            raise self._refused(what) from None
         if any(size < 0 for size in shape):
             raise ProgramError(
                 f"{self._name}: the shape of {tensor} depends on the data, which needs an output "
@@ -85,9 +74,11 @@ class Context:
 
     def _failed(self, error: Exception) -> ProgramError:
         """TensorRT's own exceptions say less than its log."""
-        return ProgramError(
-            f"{self._name}: {self._log.reason()} ({type(error).__name__}: {error})"
-        )
+        reason = f"{self._log.reason()} ({type(error).__name__}: {error})"
+        return ProgramError(f"{self._name}: {reason}")
+
+    def _refused(self, what: str) -> ProgramError:
+        return ProgramError(f"{self._name}{what}: {self._log.reason()}")
 
 
 class Binding:

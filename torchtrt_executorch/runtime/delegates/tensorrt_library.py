@@ -144,16 +144,16 @@ def check_bindings(
     naming the binding and both sides.
     """
     names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-    if names != {*inputs, *outputs}:
+    wanted = [*inputs, *outputs]
+    if names != {*wanted}:
         raise ProgramError(
-            f"{name}: the engine's bindings are {sorted(names)}, and the program's "
-            f"{sorted({*inputs, *outputs})}"
+            f"{name}: the engine's bindings are {sorted(names)}, and the program's {sorted(wanted)}"
         )
-    modes = [trt.TensorIOMode.INPUT] * len(inputs) + [trt.TensorIOMode.OUTPUT] * len(
-        outputs
-    )
-    for binding, mode, value in zip([*inputs, *outputs], modes, args, strict=True):
+    for index, (binding, value) in enumerate(zip(wanted, args, strict=True)):
         where = f"{name}: the engine's {binding}"
+        mode = (
+            trt.TensorIOMode.INPUT if index < len(inputs) else trt.TensorIOMode.OUTPUT
+        )
         found = engine.get_tensor_mode(binding)
         if found != mode:
             raise ProgramError(
@@ -165,25 +165,19 @@ def check_bindings(
                 f"{where} is laid out as {engine.get_tensor_format(binding).name}; only LINEAR is "
                 "what a program's tensors are"
             )
-        _check_tensor(engine, binding, value, where)
-
-
-def _check_tensor(engine: Any, binding: str, value: Value, where: str) -> None:
-    layout = value.layout
-    if layout is None:
-        raise ProgramError(f"{where} is handed {value.name}, which is no tensor")
-    kind = engine.get_tensor_dtype(binding).name
-    dtype = _DTYPES.get(kind)
-    if dtype != layout.dtype:
-        raise ProgramError(
-            f"{where} is {dtype or kind}, and {value.name} is {layout.dtype}"
-        )
-    shape = tuple(engine.get_tensor_shape(binding))
-    fits = len(shape) == len(layout.sizes) and (
-        not layout.static
-        or all(size in (-1, own) for size, own in zip(shape, layout.sizes, strict=True))
-    )
-    if not fits:
-        raise ProgramError(
-            f"{where} has shape {list(shape)}, and {value.name} has {list(layout.sizes)}"
-        )
+        layout = value.layout
+        if layout is None:
+            raise ProgramError(f"{where} is handed {value.name}, which is no tensor")
+        kind = engine.get_tensor_dtype(binding).name
+        dtype = _DTYPES.get(kind)
+        if dtype != layout.dtype:
+            raise ProgramError(
+                f"{where} is {dtype or kind}, and {value.name} is {layout.dtype}"
+            )
+        shape = tuple(engine.get_tensor_shape(binding))
+        pairs = [*zip(shape, layout.sizes, strict=False)]
+        fits = not layout.static or all(size in (-1, own) for size, own in pairs)
+        if len(shape) != len(layout.sizes) or not fits:
+            raise ProgramError(
+                f"{where} has shape {list(shape)}, and {value.name} has {list(layout.sizes)}"
+            )
