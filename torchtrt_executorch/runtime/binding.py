@@ -20,6 +20,7 @@ from torchtrt_executorch.runtime.kernels import Bind, find_kernel
 from torchtrt_executorch.runtime.memory import Kept, Values
 from torchtrt_executorch.runtime.plan import Kind, Operation, Payload, Plan
 from torchtrt_executorch.runtime.prims import prims
+from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value, same_kind
 
@@ -33,9 +34,11 @@ Key = tuple[object, ...]
 class Surroundings:
     """What the methods of a program have in common, beside what they share of its state."""
 
+    file: ProgramFile
     placement: Placement
     recorder: Recorder
     stand_ins: StandIns
+    cuda_graphs: bool = False
 
 
 class Binder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Sequence
@@ -23,7 +22,6 @@ from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.kernels import registered_kernels
 from torchtrt_executorch.runtime.memory import SharedState, Values
 from torchtrt_executorch.runtime.plan import Plan
-from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.soundness import find_faults, with_inputs_on
 from torchtrt_executorch.runtime.values import Value
 
@@ -56,20 +54,16 @@ class Method:
     def __init__(
         self,
         plan: Plan,
-        file: ProgramFile,
         surroundings: Surroundings,
         shared: SharedState,
         calls: Calls,
-        cuda_graphs: bool,
         original: Method | None = None,
     ) -> None:
         self.name: str = plan.name
         self._plan = plan
-        self._file = file
         self._surroundings = surroundings
         self._calls = calls
-        self._cuda_graphs = cuda_graphs
-        placement = surroundings.placement
+        file, placement = surroundings.file, surroundings.placement
         file.check_unchanged()
         # What the plan says, then memory, then what runs on it.
         uses = Uses.of(plan)
@@ -106,7 +100,7 @@ class Method:
                 for value in call.args[call.num_inputs :]:
                     if value.lone:
                         renewals.pop(value.index, None)
-        if cuda_graphs:
+        if surroundings.cuda_graphs:
             each = [binder.calls.get(index) for index in range(len(runs))]
             segments = graphs.captured(each, plan.destinations, renewals)
             for span, segment in segments.items():
@@ -148,17 +142,10 @@ class Method:
         It has memory of its own, and state that starts anew, apart from what other methods share.
         Constants and TensorRT's engines are shared; other delegates are loaded once more.
         """
-        make = functools.partial(
-            Method,
-            self._plan,
-            self._file,
-            self._surroundings,
-            SharedState([self._plan]),
-            Calls(),
-            self._cuda_graphs,
-            self,
+        alone = SharedState([self._plan]), Calls()
+        return without_modes(
+            lambda: Method(self._plan, self._surroundings, *alone, original=self)
         )
-        return without_modes(make)
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from typing import Any, Mapping, Sequence
@@ -19,7 +18,6 @@ from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.plan_reader import read_plans
 from torchtrt_executorch.runtime.reading.files import (
-    ProgramFile,
     Source,
     read_program,
 )
@@ -32,20 +30,12 @@ from torchtrt_executorch.stand_ins.file import StandInFile, write
 class Program:
     """A loaded ``.pte``. Methods are prepared when they are first asked for."""
 
-    def __init__(
-        self,
-        file: ProgramFile,
-        plans: Mapping[str, Plan],
-        surroundings: Surroundings,
-        cuda_graphs: bool,
-    ) -> None:
-        self._file = file
+    def __init__(self, plans: Mapping[str, Plan], surroundings: Surroundings) -> None:
         self._plans = plans
         self._surroundings = surroundings
-        self._cuda_graphs = cuda_graphs
         self._lock = threading.Lock()
         self._methods: dict[str, Method] = {}
-        self._shared = SharedState(plans.values(), file.common)
+        self._shared = SharedState(plans.values(), surroundings.file.common)
         self._calls = Calls()
 
     @property
@@ -64,16 +54,9 @@ class Program:
             )
         with self._lock:
             if name not in self._methods:
-                make = functools.partial(
-                    Method,
-                    self._plans[name],
-                    self._file,
-                    self._surroundings,
-                    self._shared,
-                    self._calls if self._shared else Calls(),
-                    self._cuda_graphs,
-                )
-                self._methods[name] = without_modes(make)
+                calls = self._calls if self._shared else Calls()
+                prepared = self._plans[name], self._surroundings, self._shared, calls
+                self._methods[name] = without_modes(lambda: Method(*prepared))
             return self._methods[name]
 
     def run(self, *inputs: Any) -> tuple[Any, ...]:
@@ -121,7 +104,13 @@ def load(
     file = read_program(path_or_bytes, data_files)
     plans = read_plans(file, inputs_of)
     emulated = emulation_enabled() if emulated_engines is None else emulated_engines
-    given = None if stand_ins is None else _stand_ins_for(plans, stand_ins)
+    given: StandInFile | None = None
+    if stand_ins is not None:
+        try:
+            given = StandInFile(stand_ins)
+            given.check(_payloads(plans))
+        except ValueError as error:
+            raise ProgramError(str(error)) from error
     if ordered_streams is not None and not simulate_devices:
         raise ValueError(
             "ordered_streams is for a simulation: give simulate_devices=True as well; delegates "
@@ -129,12 +118,10 @@ def load(
         )
     if ordered_streams is None:
         ordered_streams = not simulate_devices or needs_shared_stream(plans.values())
-    surroundings = Surroundings(
-        Placement(simulate_devices, ordered_streams),
-        Recorder(),
-        StandIns(emulated, given),
-    )
-    return Program(file, plans, surroundings, cuda_graphs)
+    placement = Placement(simulate_devices, ordered_streams)
+    kept = StandIns(emulated, given)
+    around = Surroundings(file, placement, Recorder(), kept, cuda_graphs)
+    return Program(plans, around)
 
 
 def save_stand_ins(
@@ -164,17 +151,6 @@ def save_stand_ins(
         )
     with staged(target) as folder:
         write(folder / target.name, kept)
-
-
-def _stand_ins_for(
-    plans: Mapping[str, Plan], path: str | os.PathLike[str]
-) -> StandInFile:
-    try:
-        given = StandInFile(path)
-        given.check(_payloads(plans))
-    except ValueError as error:
-        raise ProgramError(str(error)) from error
-    return given
 
 
 def _payloads(plans: Mapping[str, Plan]) -> set[str]:
