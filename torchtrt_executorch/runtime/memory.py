@@ -176,28 +176,27 @@ class Values:
         }
 
     def _fill(self, value: Value, slot: Slot, twin: Values | None) -> None:
+        layout, place, stored = slot.layout, slot.place, slot.stored
         value.fixed = slot.index not in self._uses.moving
         value.data = slot.literal
         if slot.items is not None:
             value.data = Boxed([i if i is None else self._all[i] for i in slot.items])
-        layout = slot.layout
         if layout is None:
             return
         value.layout, value.label, value.device = layout, slot.label, layout.device
         value.lone = slot.index in self._uses.lone
         value.memory = self._placement.memory(layout.device)
         value.planned, value.constant = slot.planned, slot.constant
-        if slot.place is not None:
-            value.data = self._view(slot.place, layout)
+        if place is not None:
+            value.data = self._view(place, layout)
             value.pinned = self._pinned and value.data.is_cpu and value.data.is_pinned()
-            if slot.stored is not None and self._shared.is_new(slot.place):
-                value.data.copy_(_stored(self._file, slot.stored, layout))
-        elif slot.stored is not None and twin is not None:
+            if stored is not None and self._shared.is_new(place):
+                value.data.copy_(_stored(self._file, stored, layout))
+        elif stored is not None and twin is not None:
             value.data = twin[slot.index].data
-        elif slot.stored is not None:
+        elif stored is not None:
             kept = value.memory.type == "cpu"
-            held = _stored(self._file, slot.stored, layout, kept)
-            value.data = held.to(value.memory)
+            value.data = _stored(self._file, stored, layout, kept).to(value.memory)
 
     def _view(self, where: Place, layout: TensorLayout) -> torch.Tensor:
         """The planned bytes of a tensor, at its largest shape."""

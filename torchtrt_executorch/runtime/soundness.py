@@ -6,7 +6,7 @@ tensor of the caller's lives is taken to be as declared; a simulation asks again
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
@@ -53,7 +53,7 @@ def find_faults(
         about: What a delegate's payload says of itself. ``ProgramError`` for a damaged one.
         ordered: Whether all delegates run on one stream.
     """
-    search = _Search(plan, about, ordered)
+    search = _Search(plan, [about(payload) for payload in plan.delegates], ordered)
     search.run()
     return sorted(search.found)
 
@@ -164,18 +164,16 @@ class Running:
             self.work.setdefault(device, {})[work] = None
 
 
+@dataclass
 class _Search:
-    def __init__(
-        self, plan: Plan, about: Callable[[Payload], About], ordered: bool
-    ) -> None:
-        self._plan = plan
-        self._ordered = ordered
-        self._about = [about(payload) for payload in plan.delegates]
-        self.found: set[Fault] = set()
+    plan: Plan
+    about: Sequence[About]
+    ordered: bool
+    found: set[Fault] = field(default_factory=set)
 
     def run(self) -> None:
         """Follow every way once for each state of what is held where, and of what is running."""
-        plan = self._plan
+        plan = self.plan
         seen: set[object] = set()
         ways: list[tuple[int, Held, Running]] = [(0, {}, Running({}))]
         while ways and len(seen) < _MOST_WAYS:
@@ -207,7 +205,7 @@ class _Search:
         """Note whose tensor is where after an operation."""
         if each.kind is Kind.MOVE or each.name == VIEW:
             source = each.args[0]
-            nothing = self._plan.slots[source].layout is None
+            nothing = self.plan.slots[source].layout is None
             held[each.args[-1]] = held.get(source, None if nothing else source)
         else:
             for index in each.replaces:
@@ -218,11 +216,11 @@ class _Search:
         found = []
         for index in indices:
             holds = held.get(index, index)
-            slot = self._plan.slots[index if holds is None else holds]
+            slot = self.plan.slots[index if holds is None else holds]
             if holds is not None and slot.layout is not None:
                 device = slot.layout.device
                 alone = Place(-1 - holds, device, 0, slot.layout.nbytes)
-                name = self._plan.slots[index].name
+                name = self.plan.slots[index].name
                 found.append(Tensor(name, device, slot.label, slot.place or alone))
         return found
 
@@ -263,7 +261,7 @@ class _Search:
 
     def _delegate(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
         assert each.delegate is not None
-        payload, told = self._plan.delegates[each.delegate], self._about[each.delegate]
+        payload, told = self.plan.delegates[each.delegate], self.about[each.delegate]
         reads, writes = (self._tensors(i, held) for i in (each.reads, each.writes))
         for tensor in (*reads, *writes):
             # Where nothing is planned on a device, every delegate moves what it takes.
@@ -275,7 +273,7 @@ class _Search:
                     f"{told.device}: a copy ({copy.partition('.')[0]}) is missing, or the tensor is "
                     "mislabelled"
                 )
-        if not self._ordered and told.device != CPU:
+        if not self.ordered and told.device != CPU:
             yield from running.called(payload, told.device, reads, writes)
 
 

@@ -70,7 +70,8 @@ class Tally:
         calls: Calls that ran each operation once.
     """
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    def __init__(self, method: str, operations: Sequence[Operation]) -> None:
+        self.method = method
         self.calls = 0
         self._operations = operations
         self._branching = 0
@@ -81,18 +82,12 @@ class Tally:
         self._branching += 1
         self._runs = [old + new for old, new in zip(self._runs, runs, strict=True)]
 
-    @property
-    def total(self) -> int:
-        """The number of calls."""
-        return self.calls + self._branching
-
-    def of(self, kind: Kind) -> Counter[str]:
-        """How often the operations of one kind ran, by name."""
-        counts: Counter[str] = Counter()
-        for each, runs in zip(self._operations, self._runs, strict=True):
-            if each.kind is kind and runs + self.calls:
-                counts[each.name] += runs + self.calls
-        return counts
+    def count(self, calls: Counter[str], runs: Mapping[Kind, Counter[str]]) -> None:
+        """Add its calls, by method, and those of its operations, by kind and name."""
+        calls[self.method] += self.calls + self._branching
+        for each, times in zip(self._operations, self._runs, strict=True):
+            if each.kind in runs:
+                runs[each.kind][each.name] += times + self.calls
 
 
 class Recorder:
@@ -106,7 +101,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tallies: list[tuple[str, Tally]] = []
+        self._tallies: list[Tally] = []
         self._copies: dict[str, Traffic] = {}
         self._staged: dict[str, Staging] = {}
         self.not_run: set[str] = set()
@@ -115,9 +110,8 @@ class Recorder:
 
     def tally(self, method: str, operations: Sequence[Operation]) -> Tally:
         """Return a method's own counts, which are added to those of the program."""
-        tally = Tally(operations)
-        self._tallies.append((method, tally))
-        return tally
+        self._tallies.append(Tally(method, operations))
+        return self._tallies[-1]
 
     def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
         """Count a copy; one that stays on a host is nobody's traffic."""
@@ -140,18 +134,17 @@ class Recorder:
     def snapshot(self) -> Stats:
         """What was counted until now."""
         calls: Counter[str] = Counter()
-        kernels: Counter[str] = Counter()
-        delegates: Counter[str] = Counter()
-        for method, tally in list(self._tallies):
-            if tally.total:
-                calls[method] += tally.total
-            kernels += tally.of(Kind.KERNEL)
-            delegates += tally.of(Kind.DELEGATE)
+        runs: dict[Kind, Counter[str]] = {
+            Kind.KERNEL: Counter(),
+            Kind.DELEGATE: Counter(),
+        }
+        for tally in list(self._tallies):
+            tally.count(calls, runs)
         with self._lock:
             return Stats(
-                dict(calls),
-                dict(kernels),
-                dict(delegates),
+                dict(+calls),
+                dict(+runs[Kind.KERNEL]),
+                dict(+runs[Kind.DELEGATE]),
                 dict(self._copies),
                 dict(self._staged),
                 frozenset(self.not_run),

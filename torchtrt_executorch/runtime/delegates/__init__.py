@@ -46,7 +46,7 @@ class StandIns:
         except ValueError as error:
             raise ProgramError(str(error)) from error
         found = given or stand_ins.find(payload)
-        return None if found is None else found.instance()
+        return found and found.instance()
 
 
 @dataclass(frozen=True)

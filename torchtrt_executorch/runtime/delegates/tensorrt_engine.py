@@ -57,7 +57,8 @@ class TensorRTEngine:
                 trt, self._log, name, builder, engine
             )
             check_bindings(trt, self._engine, name, inputs, outputs, args)
-        self._host = frozenset(
+        #: the inputs and outputs that the engine itself has in host memory
+        self.on_host = frozenset(
             tensor
             for tensor in (*inputs, *outputs)
             if self._engine.get_tensor_location(tensor) == trt.TensorLocation.HOST
@@ -81,7 +82,7 @@ class TensorRTEngine:
             self._context = Context(self._name, self._engine, self._log, self._device)
         self._inputs, self._outputs = (
             [
-                Binding(name, name in self._host, self._context, self._device)
+                Binding(name, name in self.on_host, self._context, self._device)
                 for name in names
             ]
             for names in self._names
@@ -93,11 +94,6 @@ class TensorRTEngine:
         self._arrival: torch.cuda.Event = make()
         self._sent: torch.cuda.Event | None = None
         self._sending = False
-
-    @property
-    def on_host(self) -> frozenset[str]:
-        """The inputs and outputs that the engine itself has in host memory."""
-        return self._host
 
     def bind(
         self, inputs: Sequence[Value], outputs: Sequence[Value]
@@ -161,7 +157,7 @@ class TensorRTEngine:
             for output, source in self._aliases:
                 _share(self._inputs[source], self._outputs[output])
             enqueue(torch._C._cuda_getCurrentRawStream(index))
-            if waits or scratch or self._host or self._sending:
+            if waits or scratch or self.on_host or self._sending:
                 self._hand_over(written, scratch)
             for binding in passing:
                 binding.held = None
