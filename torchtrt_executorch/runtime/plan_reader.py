@@ -159,14 +159,7 @@ class _Reader:
             index_there = tensor.data_buffer_idx
             stored = Stored(index=index_there, segment=segment if place else None)
         return Slot(
-            index,
-            "tensor",
-            name,
-            qualified,
-            layout=layout,
-            label=label,
-            place=place,
-            stored=stored,
+            index, "tensor", name, qualified, None, None, layout, label, place, stored
         )
 
     def _place(self, name: str, where: schema.AllocationDetails, layout: Any) -> Place:

@@ -24,9 +24,8 @@ from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
 from torchtrt_executorch.runtime.values import Value
 
-_ALIGNMENT = 16
-#: Bytes of an element of the widest dtype.
-_WIDEST = 16
+#: Of data in the file, and bytes of an element of the widest dtype.
+_ALIGNMENT, _WIDEST = 16, 16
 
 
 class ExecuTorchDelegate(Delegate):
@@ -100,14 +99,14 @@ class _Program:
         """Call the delegate, and copy its results to ``args``. Return the bytes that they take."""
         context, own, copies, used = self._context, list(args), [], 0
         for place in range(context.num_inputs, len(args)):
-            layout = context.args[place].layout
-            if layout is None:
+            value = context.args[place]
+            if value.layout is None:
                 raise ProgramError(
-                    f"{context.args[place].name} is a delegate's output, but no tensor"
+                    f"{value.name} is a delegate's output, but no tensor"
                 )
-            tensor = _tensor_like(context.args[place])
+            tensor = _tensor_like(value)
             tensor.allocation_info = make_allocation_info(1, used)
-            used += math.prod(layout.sizes) * _WIDEST + _ALIGNMENT
+            used += math.prod(value.layout.sizes) * _WIDEST + _ALIGNMENT
             own[place] = self._add(tensor)
             copies.append((own[place], args[place]))
         self._instructions.append(schema.Instruction(schema.DelegateCall(0, own)))
@@ -122,7 +121,9 @@ class _Program:
         sizes = []
         results = [*zip(args, self._context.args, strict=True)]
         for at, value in results[self._context.num_inputs :]:
-            for dim in _dynamic_dims(value):
+            if value.layout is None or value.layout.static:
+                continue
+            for dim in range(len(value.layout.sizes)):
                 sizes.append(self._add(schema.Int(0)))
                 which = self._add(schema.Int(dim))
                 self._kernel("aten::sym_size.int", [at, which, sizes[-1]])
@@ -257,9 +258,8 @@ class _Bound:
 
     def _moved(self) -> bool:
         """Whether a tensor has another place or shape than the last time."""
-        for value, shaped, (seen, shape) in zip(
-            self._values, self._shaped, self._seen, strict=True
-        ):
+        now = zip(self._values, self._shaped, self._seen, strict=True)
+        for value, shaped, (seen, shape) in now:
             if value.data is not seen or (shaped and value.data.shape != shape):
                 return True
         return False
@@ -278,10 +278,6 @@ class _Bound:
         ]
         self._seen = [(value.data, value.tensor.shape) for value in self._values]
         return given
-
-
-def _dynamic_dims(value: Value) -> range:
-    return range(0 if _static(value) else len(value.layout.sizes))  # type: ignore[union-attr]
 
 
 def _static(value: Value) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import struct
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
@@ -44,13 +43,6 @@ __all__ += ["read_expected", "read_program"]
 
 T = TypeVar("T")
 Source = Union[str, "PathLike[str]", bytes, bytearray, memoryview]
-
-#: Where a header sits: behind the root offset and the file identifier.
-_HEADER_OFFSET = 8
-#: magic, length, program size, segment base offset; then, if long enough, the segments' size
-_PTE_HEADER = struct.Struct("<4sIQQ")
-#: magic, length, flatbuffer offset and size, segment base offset, segments' size
-_PTD_HEADER = struct.Struct("<4sIQQQQ")
 
 
 @dataclass(frozen=True)
@@ -200,11 +192,11 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
         data = decode(
             schemas.BUNDLED, schemas.Bundled, schemas.BUNDLED_IDENTIFIER, data
         ).program
-    flatbuffer, base, size = _split_pte(data)
+    flatbuffer, base, size = schemas.split_pte(data)
     program = decode(
         schemas.PROGRAM, schema.Program, schemas.PROGRAM_IDENTIFIER, flatbuffer
     )
-    segments = _segments(data, base, size, program.segments)
+    segments = schemas.segments(data, base, size, program.segments)
     named = _named(program.named_data or [], segments)
     expected = _table(named, KEY, expected_data, "external data")
     common = _table(named, _common_state.KEY, _common_state.read_table, "common state")
@@ -258,23 +250,15 @@ def read_data(source: Source) -> dict[str, NamedData]:
 
 def _read_data(source: Source, mapped: list[Mapped]) -> dict[str, NamedData]:
     data = _map(source, mapped)
-    magic, length, offset, size, base, total = _unpack(_PTD_HEADER, data)
-    if magic != b"FH01" or length < _PTD_HEADER.size:
-        raise ProgramError("not a .ptd file: its header is missing or damaged")
-    if offset + size > len(data):
-        raise ProgramError("the .ptd file is truncated")
-    # Offsets inside of the FlatBuffer count from the start of the file, over the header.
+    flatbuffer, base, total = schemas.split_ptd(data)
     file = decode(
-        schemas.FLAT_TENSOR,
-        FlatTensor,
-        schemas.FLAT_TENSOR_IDENTIFIER,
-        data[: offset + size],
+        schemas.FLAT_TENSOR, FlatTensor, schemas.FLAT_TENSOR_IDENTIFIER, flatbuffer
     )
     if file.version != 0:
         raise ProgramError(
             f"a .ptd file of version {file.version}; this reads version 0"
         )
-    return _named(file.named_data, _segments(data, base, total, file.segments))
+    return _named(file.named_data, schemas.segments(data, base, total, file.segments))
 
 
 def _map(source: Source, mapped: list[Mapped]) -> memoryview:
@@ -283,46 +267,6 @@ def _map(source: Source, mapped: list[Mapped]) -> memoryview:
         return memoryview(bytearray(source))
     mapped.append(Mapped(Path(source)))
     return mapped[-1].data
-
-
-def _unpack(header: struct.Struct, data: memoryview) -> tuple[Any, ...]:
-    if len(data) < _HEADER_OFFSET + header.size:
-        raise ProgramError(
-            f"the file has {len(data)} bytes, too few for its header: it is truncated"
-        )
-    return header.unpack_from(data, _HEADER_OFFSET)
-
-
-def _split_pte(data: memoryview) -> tuple[memoryview, int, int]:
-    """The FlatBuffer, the segments' first byte (0: no segments) and the segments' total size."""
-    magic, length, size, base = _unpack(_PTE_HEADER, data)
-    if magic != b"eh00":
-        return data, 0, 0
-    end = _HEADER_OFFSET + _PTE_HEADER.size
-    if not end <= size <= len(data) or base > len(data):
-        raise ProgramError(
-            f"the header claims a program of {size} bytes and segments from byte {base}, but the "
-            f"file has {len(data)} bytes: it is truncated or damaged"
-        )
-    if length >= _PTE_HEADER.size + 8 and len(data) >= end + 8:
-        return data[:size], base, int.from_bytes(data[end : end + 8], "little")
-    return data[:size], base, len(data) - base
-
-
-def _segments(
-    data: memoryview, base: int, size: int, segments: Sequence[Any]
-) -> list[memoryview]:
-    found = []
-    for index, segment in enumerate(segments):
-        end = segment.offset + segment.size
-        # Without a header there is no place for segments, and only empty ones are declared.
-        if segment.size and (end > size or base + end > len(data)):
-            raise ProgramError(
-                f"segment {index} ends at byte {base + end}, but the segments end at byte "
-                f"{min(base + size, len(data))}: the file is truncated or damaged"
-            )
-        found.append(data[base + segment.offset : base + end])
-    return found
 
 
 def _named(

@@ -1,4 +1,6 @@
-"""ExecuTorch's tables, as its package has them in ``program.fbs`` and ``flat_tensor.fbs``, over its dataclasses.
+"""What a file consists of: a header, segments, and ExecuTorch's tables, over its dataclasses.
+
+The tables are described in ``program.fbs`` and ``flat_tensor.fbs``, which ExecuTorch's package has.
 
 ExecuTorch appends fields and never renumbers them, so a file of any release is read: a field that it
 doesn't have decodes to its default. The tests hold this against ExecuTorch's own reader.
@@ -7,6 +9,7 @@ doesn't have decodes to its default. The tests hold this against ExecuTorch's ow
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +19,7 @@ from executorch.exir import schema, tensor_layout
 from executorch.exir.backend import compile_spec_schema
 from executorch.extension.flat_tensor.serialize import flat_tensor_schema
 
+from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.reading.flatbuffer import (
     BYTES,
     STRING,
@@ -96,3 +100,62 @@ class Bundled:
 BUNDLED: Schema = {
     Bundled: {"version": "I", "method_test_suites": ["I"], "program": BYTES}
 }
+
+#: Where a header sits: behind the root offset and the file identifier.
+_HEADER_OFFSET = 8
+#: magic, length, program size, segment base offset; then, if long enough, the segments' size
+_PTE_HEADER = struct.Struct("<4sIQQ")
+#: magic, length, flatbuffer offset and size, segment base offset, segments' size
+_PTD_HEADER = struct.Struct("<4sIQQQQ")
+
+
+def _unpack(header: struct.Struct, data: memoryview) -> tuple[Any, ...]:
+    if len(data) < _HEADER_OFFSET + header.size:
+        raise ProgramError(
+            f"the file has {len(data)} bytes, too few for its header: it is truncated"
+        )
+    return header.unpack_from(data, _HEADER_OFFSET)
+
+
+def split_pte(data: memoryview) -> tuple[memoryview, int, int]:
+    """The FlatBuffer, the segments' first byte (0: no segments) and the segments' total size."""
+    magic, length, size, base = _unpack(_PTE_HEADER, data)
+    if magic != b"eh00":
+        return data, 0, 0
+    end = _HEADER_OFFSET + _PTE_HEADER.size
+    if not end <= size <= len(data) or base > len(data):
+        raise ProgramError(
+            f"the header claims a program of {size} bytes and segments from byte {base}, but the "
+            f"file has {len(data)} bytes: it is truncated or damaged"
+        )
+    if length >= _PTE_HEADER.size + 8 and len(data) >= end + 8:
+        return data[:size], base, int.from_bytes(data[end : end + 8], "little")
+    return data[:size], base, len(data) - base
+
+
+def split_ptd(data: memoryview) -> tuple[memoryview, int, int]:
+    """As :func:`split_pte`, of a ``.ptd``."""
+    magic, length, offset, size, base, total = _unpack(_PTD_HEADER, data)
+    if magic != b"FH01" or length < _PTD_HEADER.size:
+        raise ProgramError("not a .ptd file: its header is missing or damaged")
+    if offset + size > len(data):
+        raise ProgramError("the .ptd file is truncated")
+    # Offsets inside of the FlatBuffer count from the start of the file, over the header.
+    return data[: offset + size], base, total
+
+
+def segments(
+    data: memoryview, base: int, size: int, declared: Sequence[Any]
+) -> list[memoryview]:
+    """What follows the FlatBuffer, as views."""
+    found = []
+    for index, segment in enumerate(declared):
+        end = segment.offset + segment.size
+        # Without a header there is no place for segments, and only empty ones are declared.
+        if segment.size and (end > size or base + end > len(data)):
+            raise ProgramError(
+                f"segment {index} ends at byte {base + end}, but the segments end at byte "
+                f"{min(base + size, len(data))}: the file is truncated or damaged"
+            )
+        found.append(data[base + segment.offset : base + end])
+    return found
