@@ -21,6 +21,8 @@ from torch.export import export
 
 from torchtrt_executorch.runtime import DeviceError, Program, load
 from torchtrt_executorch.runtime.delegates.aoti import _library, _load, read_payload
+from torchtrt_executorch.runtime.memory import Kept
+from torchtrt_executorch.runtime.plan import Payload
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,6 +36,12 @@ def _mlp(width: int) -> nn.Module:
     return nn.Sequential(
         nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
     )
+
+
+class Alone(Payload):
+    """A payload that has nothing in common with others."""
+
+    kept = Kept()
 
 
 @dataclass(frozen=True)
@@ -162,7 +170,7 @@ def _latency(call: Callable[[], object]) -> float:
 def _runner(program: Program) -> Any:
     """PyTorch's runner of the only library of a program."""
     (plan,) = program._plans.values()
-    payload: Any = plan.delegates[0]
+    payload: Any = Alone(**vars(plan.delegates[0]))
     named = read_payload(payload)
     library = _library(payload, named)
     return _load(payload, named, library, torch.device("cuda", 0))

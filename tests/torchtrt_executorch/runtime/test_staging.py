@@ -15,7 +15,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch_tensorrt.executorch import serialization
 
-from torchtrt_executorch import emulated_engines
+from torchtrt_executorch import emulated_engines, inspection
 from torchtrt_executorch.runtime import (
     DeviceError,
     Program,
@@ -25,6 +25,7 @@ from torchtrt_executorch.runtime import (
     load,
     on_device,
 )
+from torchtrt_executorch.runtime.delegates import about
 
 from . import programs
 from .test_methods import edited
@@ -279,6 +280,23 @@ def test_the_engine_s_gpu_has_to_be_one() -> None:
 
     with pytest.raises(ProgramError, match="GPU 300"):
         _load(edited(build(Model, HOST)[1], move)).method()
+
+
+def test_inspect_and_runtime_have_an_engine_s_device_from_its_bytes() -> None:
+    """The compile spec ``target_device`` is for tools before there is an engine, and may say another."""
+
+    def move(program: schema.Program) -> None:
+        (inline,) = program.backend_delegate_data
+        engine, metadata = serialization.deserialize_engine(inline.data)
+        metadata.device_id = 3
+        layout = serialization.Layout.TR02
+        inline.data = serialization.serialize_engine(engine, metadata, layout=layout)
+
+    pte = edited(build(Model, HOST)[1], move)
+    (delegate,) = inspection.read(pte).methods[0].delegates
+    (payload,) = _load(pte)._plans["forward"].delegates
+    assert payload.target_device("cpu") != about(payload).device
+    assert delegate.device == "cuda:3" == str(about(payload).device)
 
 
 def test_bindings_have_to_be_the_program_s() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
+from executorch.exir.scalar_type import ScalarType
+from executorch.exir.tensor import get_scalar_type
 
 from torchtrt_executorch import cuda_payload
 from torchtrt_executorch.cuda_library import capabilities
@@ -30,20 +32,6 @@ Compute = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 #: What Inductor takes for granted of an input's address.
 ALIGNMENT = 16
-
-
-#: By the numbers of :data:`~torchtrt_executorch.cuda_payload.ITEM_SIZES`.
-_DTYPES = {
-    0: torch.uint8,
-    1: torch.int8,
-    2: torch.int16,
-    3: torch.int32,
-    4: torch.int64,
-    5: torch.float16,
-    6: torch.float32,
-    11: torch.bool,
-    15: torch.bfloat16,
-}
 
 
 class AotiDelegate(GpuDelegate):
@@ -98,12 +86,9 @@ class _Library:
             if not settle:
                 # A result may be an input's memory; a library always hands the same ones through.
                 memory = {tensor.untyped_storage().data_ptr() for tensor in given}
-                settle[:] = [
-                    each.write if storage.data_ptr() in memory else each.take
-                    for each, storage in zip(
-                        outputs, [r.untyped_storage() for r in results], strict=False
-                    )
-                ]
+                shared = [r.untyped_storage().data_ptr() in memory for r in results]
+                pairs = zip(outputs, shared, strict=False)
+                settle[:] = [each.write if its else each.take for each, its in pairs]
             if len(results) != len(outputs):
                 raise ProgramError(
                     f"{self._name} returned {len(results)} tensors, and the program wants "
@@ -126,9 +111,9 @@ def read_payload(context: Payload) -> CudaPayload:
 
 def _library(context: DelegateContext, payload: CudaPayload) -> memoryview:
     """The library for the GPU that is here; the first one where none is."""
-    gpu = None
-    if torch.cuda.is_available() and context.target_device("cuda:0").type == "cuda":
-        major, minor = torch.cuda.get_device_capability(context.target_device("cuda:0"))
+    gpu, device = None, context.target_device("cuda:0")
+    if torch.cuda.is_available() and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
         gpu = 10 * major + minor
     library = payload.library_for(gpu)
     if library is None:
@@ -245,7 +230,8 @@ def _tensor(
         raise ProgramError(
             f"{context.name}: the weight {weight.name!r} has {len(data)} bytes, and {weight.nbytes} are due"
         )
-    flat = torch.frombuffer(bytearray(data or b"\0" * 8), dtype=_DTYPES[weight.dtype])
+    dtype = get_scalar_type(ScalarType(weight.dtype))
+    flat = torch.frombuffer(bytearray(data or b"\0" * 8), dtype=dtype)
     return flat.to(device).as_strided(weight.sizes, weight.strides, weight.offset)
 
 
