@@ -65,7 +65,7 @@ class Method:
         self._calls = calls
         file, placement = surroundings.file, surroundings.placement
         file.check_unchanged()
-        # What the plan says, then memory, then what runs on it.
+        # What follows from the plan, then memory, then what runs on it, then what a call begins with.
         uses = Uses.of(plan)
         views, needless = {}, frozenset[int]()
         if not placement.simulate:
@@ -92,32 +92,14 @@ class Method:
         self._tally = surroundings.recorder.tally(self.name, plan.operations)
         self._devices = self._gpus()
         calls.order.keep(self._devices, self._values.memory() if self._devices else [])
-        runs, span_of = [*binder.runs], {}
-        # What is made anew for each call, and by whom; and what of it is the caller's afterwards.
-        renewals, fresh = self._values.renewals(), set(uses.fresh)
-        for call in binder.calls.values():
-            if call.delegate.makes_results:
-                for value in call.args[call.num_inputs :]:
-                    if value.lone:
-                        renewals.pop(value.index, None)
-        if surroundings.cuda_graphs:
-            each = [binder.calls.get(index) for index in range(len(runs))]
-            segments = graphs.captured(each, plan.destinations, renewals)
-            for span, segment in segments.items():
-                runs[span.start : span.stop] = [nothing] * len(span)
-                runs[span.start], span_of[span.start] = segment.run, span
-                # What a graph keeps needs no memory of a call's own where it is launched.
-                written = {value.index for value in segment.outputs}
-                fresh -= written
-                if plan.straight:  # else another branch may write them
-                    for index in written:
-                        renewals.pop(index, None)
-        self._renewals = list(renewals.values())
-        #: what runs as one, by its first operation
-        self._spans: dict[int, range] = span_of
-        #: what each operation runs, and those that run something
-        self._runs = runs
-        self._steps = [each for each in enumerate(runs) if each[1] is not nothing]
+        fresh = self._arrange(binder, uses)
+        once = Counter(plan.outputs)
+        #: outputs, and whether what they are after a call is the caller's
+        self._returns = [
+            (self._values[index], index in fresh and once[index] == 1)
+            for index in plan.outputs
+        ]
+        self._owned = [value for value, own in self._returns if own]
         #: those that change, and what they are at first
         self._numbers = [
             (self._values[slot.index], slot.literal)
@@ -128,13 +110,35 @@ class Method:
         self._simulate = placement.simulate
         #: where inputs lived in calls that were looked at
         self._sound: list[dict[int, torch.device]] = []
-        once = Counter(plan.outputs)
-        #: outputs, and whether what they are after a call is the caller's
-        self._returns = [
-            (self._values[index], index in fresh and once[index] == 1)
-            for index in plan.outputs
-        ]
-        self._owned = [value for value, own in self._returns if own]
+
+    def _arrange(self, binder: Binder, uses: Uses) -> set[int]:
+        """Set what a call makes anew at first, and what it runs. Return what it may leave to the caller."""
+        plan, runs = self._plan, [*binder.runs]
+        #: what runs as one, by its first operation
+        self._spans: dict[int, range] = {}
+        renewals, fresh = self._values.renewals(), set(uses.fresh)
+        for call in binder.calls.values():
+            if call.delegate.makes_results:
+                for value in call.args[call.num_inputs :]:
+                    if value.lone:
+                        renewals.pop(value.index, None)
+        if self._surroundings.cuda_graphs:
+            each = [binder.calls.get(index) for index in range(len(runs))]
+            segments = graphs.captured(each, plan.destinations, renewals)
+            for span, segment in segments.items():
+                runs[span.start : span.stop] = [nothing] * len(span)
+                runs[span.start], self._spans[span.start] = segment.run, span
+                # What a graph keeps needs no memory of a call's own where it is launched.
+                written = {value.index for value in segment.outputs}
+                fresh -= written
+                if plan.straight:  # else another branch may write them
+                    for index in written:
+                        renewals.pop(index, None)
+        self._renewals = list(renewals.values())
+        #: what each operation runs, and those that run something
+        self._runs = runs
+        self._steps = [each for each in enumerate(runs) if each[1] is not nothing]
+        return fresh
 
     def clone(self) -> Method:
         """The same method once more, for calls that run beside this one's.
