@@ -16,16 +16,8 @@ from torchtrt_executorch.inspection.payloads import delegate_facts, shown
 from torchtrt_executorch.runtime.delegates import about
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernels import has_executorch_kernel
-from torchtrt_executorch.runtime.plan import Kind, Operation, Plan, Slot
+from torchtrt_executorch.runtime.plan import Operation, Plan, Slot
 from torchtrt_executorch.runtime.soundness import find_faults
-
-_KINDS = {
-    Kind.KERNEL: "kernel",
-    Kind.DELEGATE: "delegate",
-    Kind.MOVE: "move",
-    Kind.JUMP: "jump",
-    Kind.FREE: "free",
-}
 
 
 def method_facts(plan: Plan, one_stream: bool) -> Method:
@@ -92,7 +84,7 @@ def _value(slot: Slot) -> Value:
 def _instruction(
     index: int, each: Operation, plan: Plan, delegates: list[Delegate]
 ) -> Instruction:
-    kind, name, device = _KINDS[each.kind], each.name, HOST
+    kind, name, device = each.kind.value, each.name, HOST
     if each.is_copy:
         kind = "copy"
         for target in plan.tensors(each.writes):
@@ -101,8 +93,6 @@ def _instruction(
     elif each.delegate is not None:
         delegate = delegates[each.delegate]
         name, device = delegate.backend, delegate.device
-    elif each.kind is not Kind.KERNEL and each.kind is not Kind.JUMP:
-        name = kind
     return Instruction(
         index,
         kind,

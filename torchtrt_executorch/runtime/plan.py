@@ -35,7 +35,7 @@ class Kind(Enum):
     KERNEL = "kernel"
     DELEGATE = "delegate"
     MOVE = "move"
-    JUMP = "jump if false"
+    JUMP = "jump"
     FREE = "free"
 
 
