@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Iterable, Mapping, Sequence
 
 from torchtrt_executorch.native_library import NativeLibrary
-from torchtrt_executorch.runtime.reading.files import CommonState
+from torchtrt_executorch.runtime.reading.common_state import CommonState
 
 HOST = "host"
 

@@ -14,7 +14,8 @@ from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import TensorLayout
 from torchtrt_executorch.runtime.plan import Place, Plan, Slot, Stored
-from torchtrt_executorch.runtime.reading.files import CommonState, ProgramFile
+from torchtrt_executorch.runtime.reading.common_state import CommonState
+from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.values import Boxed, Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")

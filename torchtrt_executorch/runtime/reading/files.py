@@ -22,24 +22,18 @@ from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTe
 
 from torchtrt_executorch.overlay.served import load_alone
 from torchtrt_executorch.runtime.errors import ProgramError, item
-from torchtrt_executorch.runtime.reading import schemas
+from torchtrt_executorch.runtime.reading import common_state, schemas
+from torchtrt_executorch.runtime.reading.common_state import CommonState
 from torchtrt_executorch.runtime.reading.flatbuffer import decode
 
-load_alone(
-    "executorch.exir.program._external_data", "executorch.exir.program._common_state"
-)
+load_alone("executorch.exir.program._external_data")
 
 # isort: split
-from executorch.exir.program import _common_state  # noqa: E402
-from executorch.exir.program._common_state import CommonState  # noqa: E402
 from executorch.exir.program._external_data import (  # noqa: E402
     KEY,
     Expected,
     expected_data,
 )
-
-__all__ = ["CommonState", "NamedData", "ProgramFile", "Source", "read_data"]
-__all__ += ["read_expected", "read_program"]
 
 T = TypeVar("T")
 Source = Union[str, "PathLike[str]", bytes, bytearray, memoryview]
@@ -199,7 +193,7 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
     segments = schemas.segments(data, base, size, program.segments)
     named = _named(program.named_data or [], segments)
     expected = _table(named, KEY, expected_data, "external data")
-    common = _table(named, _common_state.KEY, _common_state.read_table, "common state")
+    common = _table(named, common_state.KEY, common_state.read_table, "common state")
     file = ProgramFile(program, segments, named, mapped, common or CommonState())
     return file, expected
 
