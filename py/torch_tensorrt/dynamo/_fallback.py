@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from inspect import BoundArguments, signature
 from textwrap import shorten
 from typing import Any
@@ -21,7 +22,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
-from torch_tensorrt.dynamo._graph_copies import copied_module, with_graph_of_its_own
+from torch_tensorrt.dynamo._graph_copies import (
+    copied_graph,
+    copied_module,
+    with_graph_of_its_own,
+)
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import ConverterRegistry
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
@@ -239,11 +244,15 @@ def run_passes(
     def restored(lower: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(lower)
         def lowered(module: GraphModule, *rest: Any) -> Any:
-            before = copied_module(module)
+            graph, _ = copied_graph(module.graph)
+            graph.set_codegen(module.graph._codegen)
+            held = {
+                k: copy(v) if type(v) is dict else v for k, v in vars(module).items()
+            }
             with _spared("lowering pass", getattr(lower, "__name__", str(lower))):
                 return lower(module, *rest)
-            vars(module).update(vars(before))
-            module.graph = before.graph
+            vars(module).update(held)
+            module.graph = graph
             return module
 
         return lowered
