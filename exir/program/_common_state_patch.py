@@ -6,6 +6,7 @@ An amendment of this distribution's, not a file to merge: upstream would place s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from inspect import signature
 from types import ModuleType
 from typing import Any, Callable
@@ -29,11 +30,10 @@ def _to_executorch(
     from executorch.exir.passes._shared_buffers import SHARED, choose
 
     manager, config = args[0], kwargs.get("config", args[1] if args[1:] else None)
-    if not any(
-        getattr(each, "share_mutable_buffers", False) for each in _plans(config)
-    ):
+    plans = _sharing(config, manager.methods)
+    if not plans:
         return function(*args, **kwargs)
-    programs = {name: manager.exported_program(name) for name in manager.methods}
+    programs = {name: manager.exported_program(name) for name in plans}
     on_devices = getattr(config, "enable_non_cpu_memory_planning", False)
     token = SHARED.set(choose(programs, on_devices))
     try:
@@ -42,9 +42,15 @@ def _to_executorch(
         SHARED.reset(token)
 
 
-def _plans(config: Any) -> list[Any]:
-    planning = getattr(config, "memory_planning_pass", None)
-    return [*planning.values()] if isinstance(planning, dict) else [planning]
+def _sharing(config: Any, methods: Iterable[str]) -> dict[str, Any]:
+    """The planning passes of the methods that share buffers."""
+    given = getattr(config, "memory_planning_pass", None)
+    plans = {n: given.get(n) if isinstance(given, dict) else given for n in methods}
+    return {
+        name: each
+        for name, each in plans.items()
+        if getattr(each, "share_mutable_buffers", False)
+    }
 
 
 def _init(
@@ -59,8 +65,9 @@ def _init(
     call = signature(function).bind(*args, **kwargs)
     programs = call.arguments["execution_programs"]
     if shared := SHARED.get():
-        plans = _plans(call.arguments.get("backend_config"))
-        place(programs, shared, max(each.alignment for each in plans))
+        plans = _sharing(call.arguments.get("backend_config"), programs)
+        alignment = max(each.alignment for each in plans.values())
+        place({name: programs[name] for name in plans}, shared, alignment)
     found = common_state(programs)
     if found.buffers:
         for kind, text, advice in found.needs():
