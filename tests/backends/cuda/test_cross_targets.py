@@ -178,14 +178,14 @@ def test_another_machine_s_library_asks_for_the_same(
 ) -> None:
     rows = torch.export.Dim("rows", max=512)
     inputs = torch.randn(8, 64, dtype=dtype), torch.randn(8, 48, dtype=dtype)
-    number = NUMBERS[dtype]
+    model, number = Model(dtype), NUMBERS[dtype]
     said = {}
     for platform in [
         own_platform(),
         *(each for each in PLATFORMS if each != own_platform()),
     ]:
         manager = lower(
-            Model(dtype),
+            model,
             inputs,
             dynamic_shapes=({0: rows}, {0: rows}),
             gpu=f"{platform}:sm_89:8GiB",
