@@ -138,12 +138,14 @@ def cases(draw: st.DrawFn) -> Case:
     steps = steps if draw(st.booleans()) else []
     kept = [*range(values, values + len(steps))]
     values += len(steps)
-    for _ in range(draw(st.integers(2, 9))):
-        number = st.integers(0, values - 1)
+    for step in range(draw(st.sampled_from(range(3, 10)))):
+        # The last ones more often, or most of a program is dead.
+        number = st.sampled_from([*range(values), *range(values - 3, values)])
         operands = draw(number), draw(number)
-        steps.append(Step(draw(names), operands, draw(st.sampled_from(SHAPES))))
+        name = draw(names if step % 3 else st.sampled_from(DEVICE))
+        steps.append(Step(name, operands, draw(st.sampled_from(SHAPES))))
         values += 1
-    made = st.integers(2, values - 1)
+    made = st.sampled_from([*range(2, values), *3 * [*range(values - 3, values)]])
     new = st.one_of(made, made, made, st.integers(0, 1), st.none())
     news = [draw(new) for _ in shapes]
     if kept and draw(st.booleans()):  # buffers that trade places
