@@ -19,7 +19,7 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernels import Bind, find_kernel
 from torchtrt_executorch.runtime.memory import Kept, Values
 from torchtrt_executorch.runtime.plan import Kind, Operation, Payload, Plan
-from torchtrt_executorch.runtime.prims import prims
+from torchtrt_executorch.runtime.prims import find_prim
 from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Value, same_kind
@@ -69,7 +69,6 @@ class Binder:
         self._surroundings = surroundings
         self._shared = shared
         self._kept = kept
-        self._prims = prims(surroundings.placement, surroundings.recorder)
         self._kernels: dict[str, Bind] = {}
         self.runs: list[Run] = []
         self.calls: dict[int, DelegateCall] = {}
@@ -83,12 +82,13 @@ class Binder:
             self.runs.append(run)
 
     def _bind(self, index: int, operation: Operation) -> Run:
-        args = self._values.at(operation.args)
+        args, around = self._values.at(operation.args), self._surroundings
+        name = operation.name
         if operation.kind is Kind.KERNEL:
-            if operation.name not in self._kernels:
-                kernel = find_kernel(operation.name, self._prims)
-                self._kernels[operation.name] = kernel
-            return self._kernels[operation.name](args)
+            if name not in self._kernels:
+                prim = find_prim(name, around.placement, around.recorder)
+                self._kernels[name] = find_kernel(name, prim)
+            return self._kernels[name](args)
         if operation.kind is Kind.DELEGATE:
             return self._delegate(index, operation, args)
         if operation.kind is Kind.MOVE:

@@ -101,8 +101,8 @@ def _bind_operator(name: str, op: torch._ops.OpOverload, args: Sequence[Value]) 
         raise ProgramError(f"{name}: {error}") from error
 
 
-def find_kernel(name: str, prims: Callable[[str], Bind | None]) -> Bind:
-    """The kernel of the operator ``namespace::operator.overload``.
+def find_kernel(name: str, prim: Bind | None) -> Bind:
+    """The kernel of the operator ``namespace::operator.overload``, ExecuTorch's own ``prim`` if it is one.
 
     Raises ``ProgramError`` with the operator's name and what to do, if there is none.
     """
@@ -111,9 +111,8 @@ def find_kernel(name: str, prims: Callable[[str], Bind | None]) -> Bind:
         return partial(_bind_operator, name, registered)
     if registered is not None:
         return partial(_bind_function, registered)
-    found = prims(name)
-    if found is not None:
-        return found
+    if prim is not None:
+        return prim
     if name not in executorch_kernels():
         raise ProgramError(
             f"no kernel for the operator {name!r}: ExecuTorch has none. Give one: "

@@ -84,7 +84,7 @@ class _Reader:
         self._slots = [self._slot(i, each.val) for i, each in enumerate(plan.values)]
         # The prims' default overload is written out, torch's is left empty.
         self._operators = [
-            ".".join(filter(None, (each.name, each.overload)))
+            f"{each.name or ''}.{each.overload or ''}".removesuffix(".")
             for each in plan.operators
         ]
         self._calls = [i.instr_args for each in plan.chains for i in each.instructions]

@@ -162,16 +162,12 @@ _TENSORS: dict[str, tuple[int, Body]] = {
 }
 
 
-def prims(placement: Placement, recorder: Recorder) -> Callable[[str], Bind | None]:
-    """Look up ExecuTorch's own operators by name."""
-
-    def find(name: str) -> Bind | None:
-        if name in (TO_DEVICE, FROM_DEVICE):
-            return partial(_device_copy, name, placement, recorder)
-        if name in _NUMBERS:
-            return partial(_bind_number, name, *_NUMBERS[name])
-        if name in _TENSORS:
-            return partial(_bind, name, *_TENSORS[name])
-        return None
-
-    return find
+def find_prim(name: str, placement: Placement, recorder: Recorder) -> Bind | None:
+    """One of ExecuTorch's own operators, by its name; None for any other."""
+    if name in (TO_DEVICE, FROM_DEVICE):
+        return partial(_device_copy, name, placement, recorder)
+    if name in _NUMBERS:
+        return partial(_bind_number, name, *_NUMBERS[name])
+    if name in _TENSORS:
+        return partial(_bind, name, *_TENSORS[name])
+    return None
