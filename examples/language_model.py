@@ -63,13 +63,18 @@ def model(folder: Path | None, length: int) -> PreTrainedModel:
         made = AutoModelForCausalLM.from_pretrained(folder)
     else:
         made = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    made.generation_config = GenerationConfig(
+    return with_cache(made, length)
+
+
+def with_cache(llm: PreTrainedModel, length: int) -> PreTrainedModel:
+    """A model whose exports have a static cache for ``length`` tokens."""
+    llm.generation_config = GenerationConfig(
         use_cache=True,
         cache_implementation="static",
         max_length=length,
         cache_config={"batch_size": 1, "max_cache_len": length, "device": "cpu"},
     )
-    return made.eval()
+    return llm.eval()
 
 
 def exported(llm: PreTrainedModel, length: int, tokens: int) -> ExportedProgram:
