@@ -13,7 +13,6 @@ from torchtrt_executorch.inspection.facts import HOST, Delegate
 from torchtrt_executorch.plans import targets
 from torchtrt_executorch.runtime.delegates import about
 from torchtrt_executorch.runtime.delegates.aoti import read_payload
-from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plan import NEEDS_SHARED_STREAM, Payload
 
 _OWNERS = {"TensorRTBackend": "tensorrt", "CudaBackend": "cuda"}
@@ -35,7 +34,7 @@ def delegate_facts(payload: Payload, index: int) -> Delegate:
         if known.owner == "tensorrt":
             return _engine(payload, known)
         return _library(payload, known) if known.owner == "cuda" else known
-    except ProgramError as error:
+    except ValueError as error:  # another backend of that id may be registered
         return replace(known, damaged=str(error.__cause__ or error))
 
 
