@@ -61,13 +61,16 @@ class RefusedError(RuntimeError):
         nodes: Iterable[Node],
         *,
         exact: bool = True,
-        way: str = "Leave it to PyTorch, with torch_executed_ops",
+        way: str = "",
     ) -> None:
         self.exact, self.why = exact, f"{by}: {first_line(reason)}"
         calls = (node for node in nodes if node.op.startswith("call_"))
         self.nodes = {node.name: operator_name(node) for node in calls}
         what = ", ".join(f"{name} ({kind})" for name, kind in self.nodes.items())
         named = what if exact else shorten(f"one of {what}", 300)
+        operators = ", ".join(map(repr, sorted({*self.nodes.values()})))
+        entry = f"={{{operators}}}" if exact else ""
+        way = way or f"Leave it to PyTorch, with torch_executed_ops{entry}"
         super().__init__(f"{by} refuses {named}: {first_line(reason)}. {way}")
 
 
