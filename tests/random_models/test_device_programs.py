@@ -134,6 +134,18 @@ def test_a_buffer_that_an_engine_writes_and_nobody_reads() -> None:
     )
 
 
+def test_a_program_of_which_nothing_is_left_to_do() -> None:
+    check(
+        Case(
+            steps=(),
+            states=(((4, 4), None, False),),
+            returned=(2,),
+            devices=("cuda:0",),
+            lowerings=(Lowering(BACKENDS, False, False, False),),
+        )
+    )
+
+
 draws = given(case=cases())
 
 

@@ -175,7 +175,9 @@ class _Search:
         """Follow every way once for each state of what is held where, and of what is running."""
         plan = self.plan
         seen: set[object] = set()
-        ways: list[tuple[int, Held, Running]] = [(0, {}, Running({}))]
+        ways: list[tuple[int, Held, Running]] = []
+        if plan.operations:  # else each call ends where it began
+            ways.append((0, {}, Running({})))
         while ways and len(seen) < _MOST_WAYS:
             position, held, running = ways.pop()
             while position < len(plan.operations):
