@@ -159,8 +159,10 @@ def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
         return "its first value is in a data file, which is loaded into host memory"
     if writers[placeholder] != [write] or new_root in writers:
         return "the host also writes to it in place"
-    if new_root.op == "placeholder" and (
-        STATE_META in new_root.meta or placement.home_of_input(new_root, new) != HOST
+    # What shows another buffer's old value on a device, be it a copy of that on the host.
+    shown = placement.aliases.root(write.all_input_nodes[-1], on_host=False)
+    if STATE_META in shown.meta or (
+        new_root.op == "placeholder" and placement.home_of_input(new_root, new) != HOST
     ):
         return "its new value is another buffer or input"
     if (

@@ -134,6 +134,24 @@ def test_a_buffer_that_an_engine_writes_and_nobody_reads() -> None:
     )
 
 
+def test_a_buffer_that_is_given_another_s_old_value() -> None:
+    """Each would be on the device by itself; the first one's new value is the second one's memory there."""
+    steps = (
+        Step("clone", (3, 0), (2, 8)),
+        Step("sub", (2, 2), (4, 4)),
+        Step("sub", (5, 4), (4, 4)),
+    )
+    check(
+        Case(
+            steps=steps,
+            states=(((4, 4), 4, False), ((2, 8), 5, False)),
+            returned=(6,),
+            devices=("cuda:0",),
+            lowerings=(Lowering(("CudaBackend",), False, False, False),),
+        )
+    )
+
+
 def test_a_program_of_which_nothing_is_left_to_do() -> None:
     check(
         Case(

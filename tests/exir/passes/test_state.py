@@ -75,17 +75,20 @@ def copies_of(home, sides):
 def cost(plan, homes, skip_outputs):
     """Copies per call with the buffers in these places; None if that is not sound."""
     home_of = dict(zip(plan.states, homes, strict=True))
-    sides, home, roots = {}, {}, {}
+    sides, home, roots, shown = {}, {}, {}, {}
 
     def add(value, where):
         root = value
         home[root], roots[value], sides[root] = where, root, set()
+        shown.setdefault(value, value)
 
     for value in plan.inputs:
         add(value, HOST)
     for value in plan.states:
         add(value, home_of[value])
     for kind, operands, results in plan.steps:
+        if kind == "clone":
+            shown[results[0]] = shown[operands[0]]
         if kind == "clone" and home[roots[operands[0]]] != HOST:
             roots[results[0]] = roots[operands[0]]
             continue
@@ -94,9 +97,10 @@ def cost(plan, homes, skip_outputs):
         for result in results:
             add(result, kind if kind in DEVICES else HOST)
     taken = [roots[new] for new in plan.new]
-    for state, new in zip(plan.states, taken, strict=True):
+    for state, new in zip(plan.states, plan.new, strict=True):
         # It takes over the memory of its new value, which can't be anybody else's.
-        if home_of[state] != HOST and (taken.count(new) > 1 or new.is_state):
+        others = taken.count(roots[new]) > 1 or shown[new].is_state
+        if home_of[state] != HOST and others:
             return None
     taken = {
         new
