@@ -134,6 +134,7 @@ def main() -> None:
             name: [partitioner(backend, name, inside)]
             for name, backend in backends.items()
         },
+        constant_methods={"get_max_seq_len": arguments.length},
     )
     planning = MemoryPlanningPass(share_mutable_buffers=len(backends) > 1)
     config = ExecutorchBackendConfig(memory_planning_pass=planning)

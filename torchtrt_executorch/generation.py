@@ -15,6 +15,9 @@ import torch
 
 from torchtrt_executorch.runtime import Method, Program
 
+#: The method by which ExecuTorch's runners, too, know how many tokens there is room for.
+_ROOM = "get_max_seq_len"
+
 
 class Generator:
     """Greedy decoding, or sampling, with a program.
@@ -34,6 +37,9 @@ class Generator:
         self._prompt, self._step = (
             _Tokens(program.method(each)) for each in (prompt, step)
         )
+        self._room: int | None = None
+        if _ROOM in names:
+            (self._room,) = program.method(_ROOM)()
         if not self._step.takes(1):
             raise ValueError(
                 f"{step} takes {self._step.most} tokens at a time, and one is needed: give it a dynamic "
@@ -55,10 +61,17 @@ class Generator:
         token.
 
         Raises:
-            ValueError: The prompt is empty.
+            ValueError: The prompt is empty, or longer than what the program has room for, which its
+                method ``get_max_seq_len`` says, if it has one.
         """
         if not prompt:
             raise ValueError("a prompt has at least one token")
+        if self._room is not None:
+            if len(prompt) > self._room:
+                raise ValueError(
+                    f"the prompt has {len(prompt)} tokens, and the program has room for {self._room}"
+                )
+            count = min(count, self._room - len(prompt) + 1)
         drawn = torch.Generator()
         if seed is None:
             drawn.seed()
@@ -67,7 +80,7 @@ class Generator:
         position, rest = 0, [*prompt]
         while rest:
             method, length = self._prompt, min(len(rest), self._prompt.most)
-            if not method.takes(length):
+            if length == 1 or not method.takes(length):
                 method, length = self._step, 1
             logits = method(rest[:length], position)
             position, rest = position + length, rest[length:]

@@ -77,6 +77,12 @@ Bound load(Module& module, SharedMemory& memory, const std::string& name, std::v
   return bound;
 }
 
+// Of "METHOD:FOLDER" or "FOLDER".
+std::string method_of(const std::string& call) {
+  const size_t colon = call.find(':');
+  return colon == call.npos ? "forward" : call.substr(0, colon);
+}
+
 void run(const std::string& program, const std::vector<std::string>& weights, const std::vector<std::string>& calls) {
   SharedMemory memory; // outlives the module
   std::vector<TensorPtr> kept; // a delegate may still be reading after a call
@@ -99,14 +105,17 @@ void run(const std::string& program, const std::vector<std::string>& weights, co
   options.set_option("weight_sharing_across_methods", module.num_methods().get() > 1);
   check(set_option("CudaBackend", options.view()), "CudaBackend's options");
 #endif
-  std::map<std::string, Bound> methods;
+  std::map<std::string, Bound> methods; // all are loaded before one is run: state gets its first value then
   for (const std::string& call : calls) {
-    const size_t colon = call.find(':');
-    const std::string name = colon == call.npos ? "forward" : call.substr(0, colon);
-    const std::string folder = call.substr(colon == call.npos ? 0 : colon + 1);
+    const std::string name = method_of(call);
     if (!methods.count(name)) {
       methods.emplace(name, load(module, memory, name, kept));
     }
+  }
+  for (const std::string& call : calls) {
+    const size_t colon = call.find(':');
+    const std::string name = method_of(call);
+    const std::string folder = call.substr(colon == call.npos ? 0 : colon + 1);
     const std::vector<EValue>& inputs = methods.at(name).inputs;
     std::vector<EValue> given;
     for (size_t i = 0; i < inputs.size(); i++) {

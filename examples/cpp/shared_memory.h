@@ -14,7 +14,8 @@ class SharedMemory {
   using Bytes = executorch::runtime::Span<uint8_t>;
   using Device = executorch::runtime::etensor::Device;
 
-  // Loads a method of a module that this outlives.
+  // Loads a method of a module that this outlives. All methods are loaded before the first is run: with each,
+  // ExecuTorch gives buffers in host memory their first values.
   executorch::runtime::Error load(Module& module, const std::string& name) {
     const auto meta = module.method_meta(name);
     if (!meta.ok()) {
@@ -26,9 +27,15 @@ class SharedMemory {
     for (size_t i = 0; i < meta->num_memory_planned_buffers(); i++) {
       const bool shared = table.ok() && is_shared(static_cast<const char*>(table->data()), table->size(), i + 1);
       auto& memory = (shared ? shared_ : own.memory)[i];
+      const auto size = static_cast<size_t>(*meta->memory_planned_buffer_size(i));
       own.devices.push_back(*meta->memory_planned_buffer_device(i));
       if (memory.bytes.empty()) {
-        memory.allocate(*meta->memory_planned_buffer_size(i), own.devices.back());
+        const auto error = memory.allocate(size, own.devices.back());
+        if (error != executorch::runtime::Error::Ok) {
+          return error;
+        }
+      } else if (memory.bytes.size() != size || memory.device.as_span().empty() != own.devices.back().is_cpu()) {
+        return executorch::runtime::Error::InvalidProgram; // no arena that methods have in common
       }
       own.spans.push_back(memory.bytes);
     }
@@ -40,14 +47,19 @@ class SharedMemory {
 
  private:
   struct Memory {
-    void allocate(size_t size, Device where) {
+    executorch::runtime::Error allocate(size_t size, Device where) {
       if (where.is_cpu()) {
         host.resize(size); // with zeros
         bytes = {host.data(), size};
       } else if (size) {
-        device = std::move(executorch::runtime::DeviceMemoryBuffer::create(size, where.type(), where.index()).get());
+        auto made = executorch::runtime::DeviceMemoryBuffer::create(size, where.type(), where.index());
+        if (!made.ok()) {
+          return made.error();
+        }
+        device = std::move(made.get());
         bytes = device.as_span();
       }
+      return executorch::runtime::Error::Ok;
     }
     Bytes bytes;
     std::vector<uint8_t> host;

@@ -86,12 +86,16 @@ def choose(
     Args:
         programs: The methods, lowered by their partitioners.
         on_devices: Whether memory is planned on devices.
+
+    Raises:
+        ValueError: One has another shape or type in one method than in another.
     """
+    kinds: dict[str, tuple[str, str]] = {}
     uses: dict[str, list[SharedBuffer]] = {}
     for program in programs.values():
         for name in program.graph_signature.buffers_to_mutate.values():
             uses.setdefault(name, [])
-    for program in programs.values():
+    for method, program in programs.items():
         signature = program.graph_signature
         nodes = {node.name: node for node in program.graph.nodes}
         values = {
@@ -100,6 +104,15 @@ def choose(
         written = Counter(map(_root, values.values()))
         for placeholder, name in signature.inputs_to_buffers.items():
             if name in uses and placeholder in nodes:
+                held = nodes[placeholder].meta["val"]
+                kind = f"{held.dtype} of shape {[*held.shape]}"
+                other, theirs = kinds.setdefault(name, (method, kind))
+                if kind != theirs:
+                    raise ValueError(
+                        f"methods share the buffer {name}, which is {theirs} in {other} and {kind} in "
+                        f"{method}: rename one of the two, or give MemoryPlanningPass "
+                        "share_mutable_buffers=False"
+                    )
                 value, found = values.get(name), SharedBuffer()
                 if on_devices and value is not None and written[_root(value)] == 1:
                     found = _used(program.graph_module, nodes[placeholder], value)

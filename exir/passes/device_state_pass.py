@@ -94,8 +94,8 @@ class DeviceStatePass(PassBase):
             elif name in shared and shared[name].device != HOST:
                 raise ValueError(
                     f"methods share the buffer {name}, and write it on a device, but it can't live "
-                    f"there: {reason}; give ExecutorchBackendConfig "
-                    "enable_non_cpu_memory_planning=False"
+                    f"there: {reason}; without share_mutable_buffers=True each method has one on the "
+                    "host"
                 )
             _log(write, homes.get(write, HOST), reason)
         for write, (kind, index) in homes.items():

@@ -47,6 +47,7 @@ FORMS = {
     "any length": {"forward": 0},
     "a piece, then tokens": {"prefill": 4, "decode": 1},
     "any length, then tokens": {"prefill": 0, "decode": 1},
+    "two or more, then tokens": {"prefill": -2, "decode": 1},
     "too many": {"forward": 4},
     "no decode": {"prefill": 4},
 }
@@ -56,16 +57,18 @@ FORMS = {
 def saved(form: str) -> bytes:
     programs = {}
     for name, count in FORMS[form].items():
-        length = Dim("length", min=1, max=6)
-        shapes = None if count else ({1: length}, {0: length})
-        given = torch.ones(1, count or 3, dtype=torch.int64), torch.arange(count or 3)
+        length = Dim("length", min=max(1, -count), max=6)
+        shapes = None if count > 0 else ({1: length}, {0: length})
+        exported = count if count > 0 else 3
+        given = torch.ones(1, exported, dtype=torch.int64), torch.arange(exported)
         programs[name] = export(Model(), given, dynamic_shapes=shapes)
     planning = MemoryPlanningPass(share_mutable_buffers=len(programs) > 1)
     config = ExecutorchBackendConfig(memory_planning_pass=planning)
-    return bytes(to_edge(programs).to_executorch(config).buffer)
+    edge = to_edge(programs, constant_methods={"get_max_seq_len": LENGTH})
+    return bytes(edge.to_executorch(config).buffer)
 
 
-@pytest.mark.parametrize("form", [*FORMS][:4])
+@pytest.mark.parametrize("form", [*FORMS][:5])
 @pytest.mark.parametrize("prompt", [[3], [1, 2, 3, 4], [5, 1, 0, 2, 7, 9, 4]])
 def test_prompts_of_any_length(form: str, prompt: list[int]) -> None:
     """And each call begins anew, in the cache that was there."""
@@ -78,10 +81,18 @@ def test_prompts_of_any_length(form: str, prompt: list[int]) -> None:
     assert [*generator(prompt, 6, stop=[second])] == wanted
 
 
-@pytest.mark.parametrize("form", [*FORMS][4:])
+@pytest.mark.parametrize("form", [*FORMS][5:])
 def test_no_language_model(form: str) -> None:
     with pytest.raises(ValueError, match="decode"):
         Generator(load(saved(form)))
+
+
+def test_no_more_than_there_is_room_for() -> None:
+    generator = Generator(load(saved("any length")))
+    prompt = [1] * (LENGTH - 2)
+    assert [*generator(prompt, 6)] == expected(prompt, 3)
+    with pytest.raises(ValueError, match="17 tokens, and the program has room for 16"):
+        [*generator([1] * 17, 1)]
 
 
 def test_an_empty_prompt() -> None:
@@ -103,7 +114,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     printed = done.output.splitlines()[0]
     assert printed == " ".join(map(str, expected([1, 2, 3, 4, 5], 6)))
-    assert CliRunner().invoke(app, [*command, "--prompt", "words"]).exit_code == 2
+    refused = CliRunner().invoke(app, [*command, "--prompt", "words"])
+    assert refused.exit_code == 2 and "--tokenizer" in refused.output
 
 
 def test_the_command_with_a_tokenizer(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def generate(
 
     try:
         known = None if tokenizer is None else _tokenizer(tokenizer)
-        numbers = known.encode(prompt).ids if known else [*map(int, prompt.split())]
+        numbers = known.encode(prompt).ids if known else _numbers(prompt)
         loaded = load(
             program,
             data or beside(program),
@@ -71,7 +71,7 @@ def generate(
             cuda_graphs=cuda_graphs,
         )
         made: list[int] = []
-        text, first = "", 0.0
+        text, whole, first = "", "", 0.0
         for token in Generator(loaded)(
             numbers, tokens, temperature=temperature, seed=seed, stop=stop or ()
         ):
@@ -81,7 +81,7 @@ def generate(
             if not whole.endswith("\ufffd"):  # a character in several tokens
                 typer.echo(whole[len(text) :], nl=False)
                 text = whole
-        typer.echo("")
+        typer.echo(whole[len(text) :] if made else "")
     except (ValueError, KeyError) as error:
         raise unable(
             str(error.args[0] if isinstance(error, KeyError) else error)
@@ -89,6 +89,15 @@ def generate(
     took = time.perf_counter() - first
     if len(made) > 1:
         typer.echo(f"{(len(made) - 1) / took:.1f} tokens a second", err=True)
+
+
+def _numbers(prompt: str) -> list[int]:
+    try:
+        return [*map(int, prompt.split())]
+    except ValueError:
+        raise ValueError(
+            f"without --tokenizer a prompt is token numbers, as 1 15 8, and not {prompt!r}"
+        ) from None
 
 
 def _tokenizer(path: Path) -> Any:

@@ -12,6 +12,7 @@ from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.plan_reader import read_plans
+from torchtrt_executorch.runtime.reading.common_state import CommonState
 from torchtrt_executorch.runtime.reading.files import (
     ProgramFile,
     Source,
@@ -49,7 +50,7 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
         data_files=tuple(Path(each).name for each in wanted if _is_path(each)),  # type: ignore[arg-type]
         missing_data=_missing(file, plans),
         data_problem=problem,
-        common=file.common,
+        common=file.common or CommonState(),
     )
 
 

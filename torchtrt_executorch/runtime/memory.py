@@ -48,19 +48,23 @@ class Kept:
     def join(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return which of a delegate's ``own`` tensors are others', and those.
 
-        Raises ``ValueError`` if one has another shape or type.
+        Raises ``ProgramError`` if one has another shape, type, order of dimensions or device.
         """
         found = {}
         for name in self.names & own.keys():
             common = self.tensors.setdefault(name, own[name])
-            if (common.shape, common.dtype) != (own[name].shape, own[name].dtype):
-                raise ValueError(
-                    f"methods have the buffer {name} in common, which is {common.dtype} of shape "
-                    f"{[*common.shape]} in one and {own[name].dtype} of shape "
-                    f"{[*own[name].shape]} in another"
+            if _kind(common) != _kind(own[name]):
+                raise ProgramError(
+                    f"methods have the buffer {name} in common, which is {_kind(common)} in one and "
+                    f"{_kind(own[name])} in another"
                 )
             found[name] = common
         return found
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    sizes, strides = [*tensor.shape], [*tensor.stride()]
+    return f"{tensor.dtype} of shape {sizes} and strides {strides} on {tensor.device}"
 
 
 class SharedState:
@@ -69,6 +73,9 @@ class SharedState:
     The program says which. One that doesn't has an arena of host memory behind the one for activations,
     and the last, of one size in all methods that have it: upstream's
     ``MemoryPlanningPass(share_mutable_buffers=True)`` makes no others.
+
+    Raises:
+        ProgramError: It says so of arenas that differ.
 
     Attributes:
         arenas: Their numbers; empty if nothing is shared.
@@ -90,7 +97,14 @@ class SharedState:
         several = len(plans) > 1 and not any(plan.places_devices for plan in plans)
         one = len(sizes) == 1 and len(next(iter(sizes))) == 1
         found = frozenset({_STATE_ARENA} if several and one else ())
-        self.arenas = self._common.arenas or found
+        self.arenas = found if common is None else common.arenas
+        for index in self.arenas:
+            kinds = {plan.arenas[index] for plan in plans if index < len(plan.arenas)}
+            if len(kinds) > 1:
+                raise ProgramError(
+                    f"arena {index} is said to be one for all methods, and they plan it differently: "
+                    f"{', '.join(map(str, kinds))}"
+                )
         self.buffers: Buffers = {}
         self.initialized: set[tuple[int, int]] = set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from executorch.exir.program._common_state import KEY, CommonState, Planned, rea
 from torch import nn
 from torch.export import export
 
+from torchtrt_executorch import runtime
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
 
@@ -35,6 +37,13 @@ class Counter(nn.Module):
         count = getattr(self, self.name)
         count.add_(1)
         return count + x
+
+
+class Wide(Counter):
+    """Has more to compute with beside it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + (x.repeat(50) * 0).sum()
 
 
 class Reader(Counter):
@@ -125,6 +134,41 @@ def test_shared_on_the_host() -> None:
     assert common.arenas == {2}
     (homes,) = common.buffers.values()
     assert homes == dict.fromkeys(("prefill", "decode"), Planned(2, 0))
+
+
+class Whole(Counter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(2, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("other", [partial(Counter, size=1), Whole])
+def test_of_another_shape_or_type_it_cannot_be_shared(other: Any) -> None:
+    with pytest.raises(ValueError, match="share the buffer count, which is .* rename"):
+        saved({"prefill": Counter(), "decode": other()}, share=True)
+
+
+@pytest.mark.parametrize(
+    "said, problem",
+    [(b'"arenas": [1]', "plan it differently"), (b'"arenas": [ ]', None)],
+)
+def test_arenas_are_those_that_the_program_says(
+    said: bytes, problem: str | None
+) -> None:
+    """One that methods plan differently is refused; where it says none, each has its own."""
+    methods = {"prefill": Counter(), "decode": Wide()}
+    program, _ = saved(methods, share=True)
+    assert program.count(b'"arenas": [2]') == 1
+    changed = program.replace(b'"arenas": [2]', said)
+    if problem is not None:
+        with pytest.raises(runtime.ProgramError, match=problem):
+            runtime.load(changed)
+        return
+    for content, counted in ((program, 2), (changed, 1)):
+        loaded = runtime.load(content)
+        loaded.method("prefill")(X)
+        (found,) = loaded.method("decode")(X)
+        torch.testing.assert_close(found.max(), torch.tensor(counted + 1.0))
 
 
 def test_inside_of_delegates() -> None:

@@ -154,6 +154,29 @@ def test_stand_ins_work_on_one_buffer(alike: bool, first: str) -> None:
     check(other, alike, first)
 
 
+class Reader(Step):
+    """Writes nothing, so that its stand-in is whose copy it likes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.total * 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="no stand-ins on a GPU")
+def test_a_method_that_only_reads_is_loaded_first() -> None:
+    """It sees what the other one writes; another program, and a clone, begin anew."""
+    with torch.no_grad():
+        methods = {"look": Reader(), "step": Step()}
+        program = lowered(methods, "cuda:0").to_executorch()
+    content = bytes(program.buffer), [bytes(d) for d in program._tensor_data.values()]
+    zeros, written = torch.zeros(2, 3), Step()(X).detach()
+    for _ in range(2):
+        loaded = runtime.load(*content)
+        torch.testing.assert_close(loaded.method("look")(X)[0], zeros)
+        torch.testing.assert_close(loaded.method("step")(X)[0], written)
+        torch.testing.assert_close(loaded.method("look")(X)[0], written)
+        torch.testing.assert_close(loaded.method("look").clone()(X)[0], zeros)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="AOTInductor needs a compiler")
 @pytest.mark.parametrize("alike", [True, False])

@@ -163,7 +163,7 @@ def _load(
                         blob.write_bytes(weights)
                         model.update_constant_buffer_from_blob(str(blob))
                     _share_state(model, context, (payload.blob, device))
-        except RuntimeError as error:
+        except (RuntimeError, ProgramError) as error:
             raise ProgramError(
                 f"{context.name}: the library can't be loaded: {error}"
             ) from error

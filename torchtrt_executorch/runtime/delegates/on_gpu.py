@@ -11,7 +11,6 @@ from torchtrt_executorch.runtime.delegates import (
     Delegate,
     DelegateContext,
     Run,
-    about,
     digest,
 )
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
@@ -51,7 +50,7 @@ class GpuDelegate(Delegate):
     at_home: frozenset[str] = frozenset()
 
     def __init__(self, context: DelegateContext) -> None:
-        told = about(context)
+        told = type(self).about(context)
         self.name = context.name
         self.device = told.device
         self.num_inputs = context.num_inputs
@@ -173,6 +172,11 @@ class InPyTorch:
                     output.tensor.zero_()
                 return
             results = program([value.tensor.to(memory) for value in given])
+            if len(results) != len(wanted):
+                raise ProgramError(
+                    f"what runs for the payload returned {len(results)} tensors, and the program "
+                    f"wants {len(wanted)}"
+                )
             for output, result in zip(wanted, results, strict=True):
                 output.write(result)
 
@@ -194,9 +198,12 @@ def instead(context: DelegateContext, needs: str) -> StandIn | None:
             "%s can't run here: a stand-in, its partition in PyTorch, computes for it",
             context.name,
         )
+        # Its own are the partition's, which others run as well.
+        names, tensors = context.kept.names, found.tensors
+        own = {n: tensors[n].clone() for n in names & tensors.keys()}
         try:
-            found = found.sharing(context.kept.join(found.tensors))
-        except ValueError as error:
+            found = found.sharing(context.kept.join(own))
+        except ProgramError as error:
             raise ProgramError(f"{context.name}: {error}") from None
     elif context.placement.simulate:
         context.recorder.not_run.add(context.name)

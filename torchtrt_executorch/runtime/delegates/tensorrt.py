@@ -121,6 +121,7 @@ def _load(
     metadata: TensorRTBlobMetadata,
     device: torch.device,
 ) -> Runner:
+    memory = context.placement.memory(device)
     if emulated.is_emulated(engine):
         if not context.stand_ins.emulated:
             raise ProgramError(
@@ -139,7 +140,6 @@ def _load(
         program = instead(context, needs)
     else:
         return TensorRTEngine(context.name, engine, metadata, device, context.args)
-    memory = context.placement.memory(device)
     if program is None:
         return InPyTorch(None, memory)
     # By name, as an engine is bound: the delegate's arguments are in the blob's order.

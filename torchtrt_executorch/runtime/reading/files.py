@@ -98,7 +98,7 @@ class ProgramFile:
     named_data: Mapping[str, NamedData]
     mapped: Sequence[Mapped] = ()
     #: What its methods have in common, if it says so.
-    common: CommonState = CommonState()
+    common: CommonState | None = None
     #: Copies of constants, by where they are, which methods have in common.
     constants: dict[object, bytearray] = field(default_factory=dict)
 
@@ -194,7 +194,7 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
     named = _named(program.named_data or [], segments)
     expected = _table(named, KEY, expected_data, "external data")
     common = _table(named, common_state.KEY, common_state.read_table, "common state")
-    file = ProgramFile(program, segments, named, mapped, common or CommonState())
+    file = ProgramFile(program, segments, named, mapped, common)
     return file, expected
 
 
