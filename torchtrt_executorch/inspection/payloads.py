@@ -29,6 +29,8 @@ def delegate_facts(payload: Payload, index: int) -> Delegate:
         owner=_OWNERS.get(payload.backend_id, "other"),
     )
     try:
+        if known.owner != "other":  # whatever else its bytes say, if they can be read
+            known = replace(known, device=shown(payload.target_device("cuda:0")))
         told = about(payload)
         known = replace(known, device=shown(told.device), payload=told.built_by)
         if known.owner == "tensorrt":

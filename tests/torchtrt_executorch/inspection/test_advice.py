@@ -182,8 +182,11 @@ def test_a_damaged_engine() -> None:
     blob = engine_blob()
     assert MAGIC in blob
     assert not named("damaged", pte(straight, engine=blob))
-    found, *_ = named("damaged", pte(straight, engine=blob[: len(blob) // 2]))
+    damaged = pte(straight, engine=blob[: len(blob) // 2])
+    found, *_ = named("damaged", damaged)
     assert "can't be read" in found.text
+    (method,) = read(damaged).methods
+    assert {each.device for each in method.delegates} == {"cuda:0"}
 
 
 @pytest.mark.parametrize(
