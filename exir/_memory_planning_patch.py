@@ -13,10 +13,6 @@ from typing import Any, Callable
 
 from torchtrt_executorch.overlay.wrapping import wrapped
 
-#: Bytes. TensorRT asks for it (``IExecutionContext::setTensorAddress`` in NvInferRuntime.h), and
-#: ``cudaMalloc`` gives it to the buffer as a whole.
-DEVICE_ALIGNMENT = 256
-
 
 def apply(module: ModuleType) -> None:
     """Wrap the planning of a graph's tensors, device by device."""
@@ -26,6 +22,7 @@ def apply(module: ModuleType) -> None:
 def _apply_algo(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    from executorch.exir.passes._device_nodes import DEVICE_ALIGNMENT
     from executorch.exir.schema import DeviceType
 
     call = signature(function).bind(*args, **kwargs)

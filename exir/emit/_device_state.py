@@ -41,14 +41,26 @@ def emit_first_value(
     ``JumpFalseCall`` reads a flag among the method's values, which starts as true, and which a
     ``MoveCall`` leaves false.
     """
-    instructions = emitter.chain.instructions
     first = emitter._emit_evalue(EValue(Bool(True))).id
     done = emitter._emit_evalue(EValue(Bool(False))).id
-    jump = JumpFalseCall(first, destination_instruction=0)
-    instructions.append(Instruction(jump))
+    jump = emit_jump(emitter, first)
     emit_fill(emitter, placeholder, buffer)
-    instructions.append(Instruction(MoveCall(done, first)))
-    jump.destination_instruction = emitter.instruction_start_offset + len(instructions)
+    emitter.chain.instructions.append(Instruction(MoveCall(done, first)))
+    jump.destination_instruction = here(emitter)
+
+
+def here(emitter: _Emitter) -> int:
+    """The next instruction."""
+    return emitter.instruction_start_offset + len(emitter.chain.instructions)
+
+
+def emit_jump(emitter: _Emitter, unless: int | None = None) -> JumpFalseCall:
+    """A jump unless a slot holds what is true; in any case without one."""
+    if unless is None:
+        unless = emitter._emit_evalue(EValue(Bool(False))).id
+    jump = JumpFalseCall(unless, destination_instruction=0)
+    emitter.chain.instructions.append(Instruction(jump))
+    return jump
 
 
 def emit_fill(emitter: _Emitter, placeholder: Node, buffer: _AbstractValue) -> None:

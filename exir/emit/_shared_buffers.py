@@ -12,12 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from executorch.exir.emit._device_state import emit_exchange, emit_fill, emit_swap
+from executorch.exir.emit._device_state import (
+    emit_exchange,
+    emit_fill,
+    emit_jump,
+    emit_swap,
+    here,
+)
 from executorch.exir.emit._emitter import _AbstractValue, _Emitter
 from executorch.exir.passes._aliases import is_device_write_back
 from executorch.exir.passes._shared_buffers import GROUP_META, Group
 from executorch.exir.schema import (
-    Bool,
     EValue,
     Instruction,
     Int,
@@ -78,25 +83,25 @@ def emit_exchanges(emitter: _Emitter, graph: torch.fx.Graph) -> None:
         if group.odd is None:
             continue
         _emit_copy(emitter, emitted.other, emitted.odd)
-        to_end = _emit_jump(emitter)
+        to_end = emit_jump(emitter)
         for jump in emitted.to_exchange:
-            jump.destination_instruction = _here(emitter)
+            jump.destination_instruction = here(emitter)
         for write in writes:
             if write.all_input_nodes[0].meta.get(GROUP_META) is group:
                 emit_exchange(emitter, write)
         emit_swap(emitter, emitted.mine, emitted.other)
-        _emit_jump(emitter).destination_instruction = emitted.body
-        to_end.destination_instruction = _here(emitter)
+        emit_jump(emitter).destination_instruction = emitted.body
+        to_end.destination_instruction = here(emitter)
 
 
 def _emit_first_values(emitter: _Emitter, group: Group, emitted: _Emitted) -> None:
     initialized = _emit_flag(emitter, group.initialized)
-    to_fill, to_end = _emit_jump(emitter, initialized), _emit_jump(emitter)
-    to_fill.destination_instruction = _here(emitter)
+    to_fill, to_end = emit_jump(emitter, initialized), emit_jump(emitter)
+    to_fill.destination_instruction = here(emitter)
     for placeholder, buffer in emitted.buffers:
         emit_fill(emitter, placeholder, buffer)
     _emit_copy(emitter, _emit_constant(emitter, True), initialized)
-    to_end.destination_instruction = _here(emitter)
+    to_end.destination_instruction = here(emitter)
 
 
 def _emit_comparison(
@@ -105,30 +110,16 @@ def _emit_comparison(
     emitted.odd = _emit_flag(emitter, odd)
     emitted.mine = _emit_constant(emitter, False)
     emitted.other = _emit_constant(emitter, True)
-    to_even = _emit_jump(emitter, emitted.odd)
+    to_even = emit_jump(emitter, emitted.odd)
     # It is odd.
-    emitted.to_exchange.append(_emit_jump(emitter, emitted.mine))
-    to_body = [_emit_jump(emitter)]
-    to_even.destination_instruction = _here(emitter)
-    to_body.append(_emit_jump(emitter, emitted.mine))
-    emitted.to_exchange.append(_emit_jump(emitter))
-    emitted.body = _here(emitter)
+    emitted.to_exchange.append(emit_jump(emitter, emitted.mine))
+    to_body = [emit_jump(emitter)]
+    to_even.destination_instruction = here(emitter)
+    to_body.append(emit_jump(emitter, emitted.mine))
+    emitted.to_exchange.append(emit_jump(emitter))
+    emitted.body = here(emitter)
     for jump in to_body:
         jump.destination_instruction = emitted.body
-
-
-def _here(emitter: _Emitter) -> int:
-    """The next instruction."""
-    return emitter.instruction_start_offset + len(emitter.chain.instructions)
-
-
-def _emit_jump(emitter: _Emitter, unless: int | None = None) -> JumpFalseCall:
-    """A jump unless a slot holds what is true; in any case without one."""
-    if unless is None:
-        unless = emitter._emit_evalue(EValue(Bool(False))).id
-    jump = JumpFalseCall(unless, destination_instruction=0)
-    emitter.chain.instructions.append(Instruction(jump))
-    return jump
 
 
 def _emit_flag(emitter: _Emitter, place: tuple[int, int]) -> int:

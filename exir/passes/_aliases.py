@@ -98,6 +98,13 @@ def may_be_view(node: Node) -> bool:
     return operator_name(node) in RESHAPES
 
 
+def reshaped_root(value: Node) -> Node:
+    """The value whose bytes a node may have in the end."""
+    while may_be_view(value):
+        value = value.all_input_nodes[0]
+    return value
+
+
 def is_write_back(node: Node) -> bool:
     """Whether a node writes a method's new value of a buffer, or of an input, over the old one."""
     return operator_name(node) == "aten::copy_" and node.args[0].op == "placeholder"  # type: ignore[union-attr]

@@ -27,6 +27,10 @@ HOST: Device = (schema.DeviceType.CPU, 0)
 
 MAX_DEVICE_INDEX = 127  # device_index is a signed byte in ExecuTorch's program.fbs
 
+#: Bytes. TensorRT asks for it (``IExecutionContext::setTensorAddress`` in NvInferRuntime.h), and
+#: ``cudaMalloc`` gives it to an arena as a whole.
+DEVICE_ALIGNMENT = 256
+
 #: The operators are registered when this is imported. ExecuTorch 1.3 has none, and no device memory.
 COPY_OPS = "executorch.exir.passes._device_copy_ops_registry"
 HAS_DEVICE_COPIES = find_spec(COPY_OPS) is not None

@@ -17,11 +17,12 @@ from typing import Any
 from executorch.exir.passes._aliases import (
     elided_root,
     is_device_write_back,
-    may_be_view,
     producer,
+    reshaped_root,
 )
 from executorch.exir.passes._delegate_streams import streams_in
 from executorch.exir.passes._device_nodes import (
+    DEVICE_ALIGNMENT,
     HOST,
     Device,
     device_of_delegate,
@@ -34,10 +35,6 @@ from executorch.exir.tensor import TensorSpec
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-#: Bytes. TensorRT asks for it of what it is given on a device.
-_DEVICE_ALIGNMENT = 256
-#: Key of a graph module's metadata: the arenas that it shares with those of other methods.
-SHARED_ARENAS_META = "shared_arenas"
 #: Key of a placeholder's metadata: the :class:`Group` of the shared buffer on a device that it is.
 GROUP_META = "shared_buffers"
 
@@ -101,7 +98,7 @@ def choose(
         values = {
             name: nodes[value] for value, name in signature.buffers_to_mutate.items()
         }
-        written = Counter(map(_root, values.values()))
+        written = Counter(map(reshaped_root, values.values()))
         for placeholder, name in signature.inputs_to_buffers.items():
             if name in uses and placeholder in nodes:
                 held = nodes[placeholder].meta["val"]
@@ -114,23 +111,24 @@ def choose(
                         "share_mutable_buffers=False"
                     )
                 value, found = values.get(name), SharedBuffer()
-                if on_devices and value is not None and written[_root(value)] == 1:
+                if (
+                    on_devices
+                    and value is not None
+                    and written[reshaped_root(value)] == 1
+                ):
                     found = _used(program.graph_module, nodes[placeholder], value)
                 uses[name].append(found)
-    return {
-        name: each[0] if len({*each}) == 1 else _common(each)
-        for name, each in uses.items()
-        if each
-    }
+    return {name: _common(each) for name, each in uses.items() if each}
 
 
 def _common(uses: list[SharedBuffer]) -> SharedBuffer:
     device, *others = {each.device for each in uses}
-    return SharedBuffer() if others else SharedBuffer(device, in_place=False)
+    in_place = all(each.in_place for each in uses)
+    return SharedBuffer() if others else SharedBuffer(device, in_place)
 
 
 def _used(module: GraphModule, old: Node, value: Node) -> SharedBuffer:
-    root = _root(value)
+    root = reshaped_root(value)
     made_by = producer(root)
     if not is_getitem(root) or not is_delegate(made_by):
         return SharedBuffer()
@@ -144,13 +142,6 @@ def _used(module: GraphModule, old: Node, value: Node) -> SharedBuffer:
     return SharedBuffer(device, in_place)
 
 
-def _root(value: Node) -> Node:
-    """The value that others are reshapes of."""
-    while may_be_view(value):
-        value = value.all_input_nodes[0]
-    return value
-
-
 def withheld(graph_module: GraphModule) -> set[TensorSpec]:
     """The specs of new values of shared buffers on devices, which are placed for all methods at once."""
     return {new for _, new in _memories(graph_module).values()}
@@ -160,8 +151,10 @@ def place(
     programs: Mapping[str, ExportedProgram],
     shared: Mapping[str, SharedBuffer],
     alignment: int,
-) -> None:
+) -> frozenset[int]:
     """Give shared buffers their memory in all methods, in arenas behind those that each method has.
+
+    Returns those arenas.
 
     Args:
         programs: The methods, planned without shared buffers.
@@ -176,7 +169,7 @@ def place(
             if name in shared and spec is not None:
                 specs.setdefault(name, {})[method] = node, spec
     if not specs:
-        return
+        return frozenset()
     devices = sorted({HOST, *(shared[name].device for name in specs)}, key=_order)
     metas = [program.graph_module.meta for program in programs.values()]
     first = max(len(meta["non_const_buffer_sizes"]) for meta in metas)
@@ -188,8 +181,8 @@ def place(
     for name, uses in specs.items():
         device, in_place = shared[name].device, shared[name].in_place
         arena = arenas[device]
-        unit = alignment if device == HOST else _DEVICE_ALIGNMENT
-        nbytes = max(spec.nbytes() for _, spec in uses.values())
+        unit = alignment if device == HOST else DEVICE_ALIGNMENT
+        nbytes = next(iter(uses.values()))[1].nbytes()
         places = [arena.take(nbytes, unit)]
         places.append(
             places[0] if in_place or device == HOST else arena.take(nbytes, unit)
@@ -218,7 +211,7 @@ def place(
         ]
         if on:
             meta["non_const_buffer_device"] = on
-        meta[SHARED_ARENAS_META] = [arena.index for arena in arenas.values()]
+    return frozenset(arena.index for arena in arenas.values())
 
 
 @dataclass

@@ -79,25 +79,28 @@ class DeviceStatePass(PassBase):
         shared = SHARED.get() or {}
         for write, new in new_values.items():
             name = write.all_input_nodes[0].meta[STATE_META]
+            shared_on = shared[name].device if name in shared else None
+            home = HOST
             reason = self.on_host or _reason_for_host(placement, write, new.root)
             if not reason and given[new.root] > 1:
                 reason = "its new value is another buffer's, too"
-            if name in shared and shared[name].device == HOST:
-                reason = reason or "methods share it, and one has it there"
+            if not reason and shared_on == HOST:
+                reason = "methods share it, and one has it there"
             if not reason:
-                homes[write] = _home(placement, write, new)
-                if name in shared:
-                    homes[write] = shared[name].device
-                if homes[write] == HOST:
-                    del homes[write]
+                home = shared_on or _home(placement, write, new)
+                if home == HOST:
                     reason = "a device would save no copies"
-            elif name in shared and shared[name].device != HOST:
+            elif shared_on not in (None, HOST):
                 raise ValueError(
                     f"methods share the buffer {name}, and write it on a device, but it can't live "
                     f"there: {reason}; without share_mutable_buffers=True each method has one on the "
                     "host"
                 )
-            _log(write, homes.get(write, HOST), reason)
+            where = f"{home[0].name.lower()}:{home[1]}"
+            where = f"the host: {reason}" if reason else where
+            logger.info("the buffer %s lives on %s", name, where)
+            if home != HOST:
+                homes[write] = home
         for write, (kind, index) in homes.items():
             old = write.all_input_nodes[0]
             spec = tensor_spec(old)
@@ -174,14 +177,6 @@ def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
     ):
         return "its new value has another size, data type or layout"
     return ""
-
-
-def _log(write: Node, home: Device, reason: str) -> None:
-    name = write.all_input_nodes[0].meta[STATE_META]
-    where = f"{home[0].name.lower()}:{home[1]}"
-    if reason:
-        where = f"the host: {reason}"
-    logger.info("the buffer %s lives on %s", name, where)
 
 
 def _home(placement: Placement, write: Node, new: _NewValue) -> Device:

@@ -18,9 +18,6 @@ import torch
 
 #: The key of the table in the program's named data.
 KEY = "torchtrt_executorch.common_state"
-#: Key of a graph module's metadata: the arenas that it shares with those of other methods, as
-#: `executorch.exir.passes._shared_buffers` plans them.
-SHARED_ARENAS_META = "shared_arenas"
 
 
 class Planned(NamedTuple):
@@ -177,17 +174,18 @@ def _number(value: Any) -> int:
     return value
 
 
-def common_state(programs: Mapping[str, Any]) -> CommonState:
+def common_state(
+    programs: Mapping[str, Any], arenas: frozenset[int] = frozenset()
+) -> CommonState:
     """Return what methods have in common, of which one writes it.
 
     Args:
         programs: The methods' ``ExportedProgram``s, planned.
+        arenas: Those that are one memory for all of them.
     """
     written: set[_Buffer] = set()
     homes: dict[_Buffer, dict[str, Home]] = {}
-    arenas: set[int] = set()
     for method, program in programs.items():
-        arenas.update(program.graph_module.meta.get(SHARED_ARENAS_META, ()))
         signature = program.graph_signature
         written.update(_buffers(program, signature.buffers_to_mutate.values()))
         for node in program.graph.find_nodes(op="placeholder"):
@@ -207,7 +205,7 @@ def common_state(programs: Mapping[str, Any]) -> CommonState:
         for buffer, each in homes.items()
         if buffer in written and len(each) > 1
     }
-    return CommonState(frozenset(arenas), common)
+    return CommonState(arenas, common)
 
 
 def _planned(node: Any, is_written: bool) -> Planned | None:

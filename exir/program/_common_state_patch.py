@@ -64,11 +64,13 @@ def _init(
 
     call = signature(function).bind(*args, **kwargs)
     programs = call.arguments["execution_programs"]
+    arenas: frozenset[int] = frozenset()
     if shared := SHARED.get():
         plans = _sharing(call.arguments.get("backend_config"), programs)
         alignment = max(each.alignment for each in plans.values())
-        place({name: programs[name] for name in plans}, shared, alignment)
-    found = common_state(programs)
+        planned = {name: programs[name] for name in plans}
+        arenas = place(planned, shared, alignment)
+    found = common_state(programs, arenas)
     if found.buffers:
         for kind, text, advice in found.needs():
             if kind != SHARED_ARENAS:
