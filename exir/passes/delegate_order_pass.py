@@ -145,18 +145,23 @@ def missing_fences(module: GraphModule) -> int:
 def keep_busy(module: GraphModule) -> None:
     """Has what something may work on after its call live until the next copy that waits for it.
 
-    That is the next one on its device that orders all delegates there, or else the last node. On a
-    host with one stream nobody meets it before.
+    That is the next one on its device that orders all delegates there. If it is one of the next call, no
+    delegate before that has their memory either. On a host with one stream nobody meets it before.
     """
     nodes = list(module.graph.nodes)
     kinds: dict[Device, set[Streams]] = {}
-    for node in filter(is_delegate, nodes):
-        lowered = lowered_module(module, node)
-        if lowered is not None and needs_shared_stream(lowered):
-            return
-        kinds.setdefault(_works_on(module, node), set()).add(streams_in(module, node))
+    firsts: dict[Device, int] = {}
+    for place, node in enumerate(nodes):
+        if is_delegate(node):
+            lowered = lowered_module(module, node)
+            if lowered is not None and needs_shared_stream(lowered):
+                return
+            device = _works_on(module, node)
+            kinds.setdefault(device, set()).add(streams_in(module, node))
+            firsts.setdefault(device, place)
     # The next copy on a device, by whether it has to be one to the host.
     waits: dict[tuple[Device | None, bool], int] = {}
+    left_running: list[tuple[Node, Device, bool]] = []
     for place, node in reversed([*enumerate(nodes)]):
         copied = _copied_on(node)
         if is_delegate(node) or (copied and operator_name(node) == H2D):
@@ -167,12 +172,30 @@ def keep_busy(module: GraphModule) -> None:
             ]
             to_host = not all(orders(False, each) for each in others)
             if others and device != HOST:
-                last = waits.get((device, to_host), len(nodes) - 1)
+                last = waits.get((device, to_host))
+                if last is None:
+                    left_running.append((node, device, to_host))
+                    last = len(nodes) - 1
                 _extend_lifetimes(node, device, last)
         if copied:
             waits[copied, False] = place
             if operator_name(node) == D2H:
                 waits[copied, True] = place
+    waited_for = _waited_for(nodes)
+    for node, device, to_host in left_running:
+        wait = waits.get((device, to_host), len(nodes))
+        if device not in waited_for and firsts[device] < wait:
+            _extend_lifetimes(node, device, len(nodes) - 1, first=0)
+
+
+def _waited_for(nodes: list[Node]) -> set[Device]:
+    """The devices that a caller waits for before the next call, who is given tensors there."""
+    return {
+        (spec.device, spec.device_index)
+        for each in nodes[-1].all_input_nodes
+        if not is_device_write_back(each)
+        for spec in tensor_specs(each)
+    }
 
 
 def _works_on(module: GraphModule, delegate: Node) -> Device:
@@ -180,14 +203,17 @@ def _works_on(module: GraphModule, delegate: Node) -> Device:
     return HOST if lowered is None else device_of_delegate(module, delegate)
 
 
-def _extend_lifetimes(node: Node, device: Device, last: int) -> None:
-    """Has what a node reads and writes on a device live at least until a position."""
+def _extend_lifetimes(
+    node: Node, device: Device, last: int, first: int | None = None
+) -> None:
+    """Has what a node reads and writes on a device live at least until a position, or from one on."""
     for touched in (node, *node.all_input_nodes):
         for spec in tensor_specs(touched):
             start, end = spec.lifetime
             here = (spec.device, spec.device_index) == device
-            if here and end is not None and end < last:
-                spec.lifetime = [start, last]
+            if here and start is not None and end is not None:
+                start = start if first is None else min(start, first)
+                spec.lifetime = [start, max(end, last)]
 
 
 def _order(module: GraphModule) -> bool:
@@ -233,7 +259,7 @@ def _declare_shared_streams(module: GraphModule) -> None:
 
 
 def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
-    """What has to be ordered: reads of what others make, and buffers between calls."""
+    """What has to be ordered: reads of what others make, what the next call makes anew, and buffers."""
     aliases = Aliases(module.graph)
     index = {node: position for position, node in enumerate(nodes)}
     end = _end(nodes)
@@ -257,13 +283,16 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
             copy = index[one] if copied and not next_call else None
             yield Hazard(device, first, last, to_host, copy)
 
-    for reader in delegates:
+    waited_for = _waited_for(nodes)
+    for reader, device in delegates.items():
         made_by = {
             producer(aliases.root(each, on_host=False))
             for each in reader.all_input_nodes
         }
         for each in sorted(made_by & index.keys(), key=index.__getitem__):
             yield from meeting(each, reader)
+            if each in delegates and device not in waited_for:
+                yield from meeting(reader, each, next_call=True)
     for write_back in filter(is_device_write_back, nodes):
         for earlier, later in _meetings(module, aliases, write_back):
             yield from meeting(earlier, later, next_call=True)

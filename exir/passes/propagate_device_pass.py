@@ -73,7 +73,7 @@ class PropagateDevicePass(PassBase):
         skip_h2d_for_method_inputs: The caller passes device tensors for method inputs that a device
             delegate reads directly. Needs ``MemoryPlanningPass(alloc_graph_input=False)``: else
             ExecuTorch's C++ runtime copies the caller's tensor into planned memory as the host
-            would, and crashes.
+            would, and crashes. The caller waits for the device before it writes over them.
         skip_d2h_for_method_outputs: A delegate's output that is a method output stays on its
             device, whether or not the host reads it too. Pair it with ``alloc_graph_output=False``.
             The caller waits for the device before it reads the output or calls again.

@@ -152,6 +152,42 @@ def test_a_buffer_that_is_given_another_s_old_value() -> None:
     )
 
 
+def test_what_is_left_running_when_a_call_ends() -> None:
+    """Nothing is copied behind the delegate that makes the new value, nor before what it reads is made anew."""
+    check(
+        Case(
+            steps=(Step("sub", (0, 0), (4, 4)), Step("sub", (3, 1), (4, 4))),
+            states=(((2, 8), 4, False),),
+            returned=(3,),
+            devices=("cuda:0",),
+            lowerings=(
+                Lowering(("CudaBackend",), True, False, False),
+                Lowering(("CudaBackend", "TensorRTBackend"), True, False, False),
+                Lowering(("TensorRTBackend", "CudaBackend"), True, False, False),
+            ),
+        )
+    )
+
+
+def test_memory_of_what_is_left_running_when_a_call_ends() -> None:
+    """What is made before the first copy of the next call lies elsewhere."""
+    steps = (
+        Step("sub", (0, 0), (4, 4)),
+        Step("sigmoid", (3, 0), (4, 4)),
+        Step("sub", (1, 4), (2, 8)),
+        Step("sub", (5, 1), (2, 8)),
+    )
+    check(
+        Case(
+            steps=steps,
+            states=(((2, 8), 6, False),),
+            returned=(4,),
+            devices=("cuda:0",),
+            lowerings=(Lowering(("CudaBackend",), True, False, False),),
+        )
+    )
+
+
 def test_a_program_of_which_nothing_is_left_to_do() -> None:
     check(
         Case(
