@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: The exit code for results beyond the tolerance, and for a program that can't be run.
 DIFFERENT, UNSOUND = 1, 2
+#: Lines of times that are printed.
+_MOST_TIMES = 22
 
 _File = typer.Argument(exists=True, dir_okay=False, help="The .pte to run.")
 _Option = {"exists": True, "dir_okay": False}
@@ -73,6 +75,17 @@ def run(
             **_Option,
         ),
     ] = None,
+    calls: Annotated[
+        int,
+        typer.Option(min=1, help="Call it so often; the first call's outputs count."),
+    ] = 1,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Time every instruction, print the slowest, and write an ETDump to this file.",
+            dir_okay=False,
+        ),
+    ] = None,
     rtol: Annotated[float, typer.Option(help="Relative tolerance.")] = 1e-3,
     atol: Annotated[float, typer.Option(help="Absolute tolerance.")] = 1e-4,
 ) -> None:
@@ -92,8 +105,12 @@ def run(
             ordered_streams=ordered_streams,
             emulated_engines=emulated_engines,
             stand_ins=stand_ins,
+            profile=profile is not None,
         )
-        outputs = loaded.method(method)(*_sequence(read(inputs, "input")))
+        given, called = _sequence(read(inputs, "input")), loaded.method(method)
+        outputs = called(*given)
+        for _ in range(calls - 1):
+            called(*given)
     except (ValueError, KeyError, OSError) as error:
         message = error.args[0] if isinstance(error, KeyError) else error
         said = as_options(str(message))
@@ -101,6 +118,13 @@ def run(
         raise typer.Exit(UNSOUND) from None
     stats = loaded.stats()
     console.print(_outputs_table(outputs), _stats_table(stats))
+    if profile is not None:
+        times = loaded.profile()
+        times.save(profile)
+        lines = str(times).splitlines()
+        console.print(Text("\n".join(lines[:_MOST_TIMES])), soft_wrap=True)
+        if len(lines) > _MOST_TIMES:
+            print(f"and more: torchtrt-executorch inspect {program} --times {profile}")
     if compare is None:
         return
     if stats.not_run:

@@ -39,6 +39,7 @@ class Surroundings:
     recorder: Recorder
     stand_ins: StandIns
     cuda_graphs: bool = False
+    profile: bool = False
 
 
 class Binder:

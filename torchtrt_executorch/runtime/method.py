@@ -20,8 +20,10 @@ from torchtrt_executorch.runtime.errors import (
 )
 from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.kernels import registered_kernels
+from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.memory import SharedState, Values
 from torchtrt_executorch.runtime.plan import Plan
+from torchtrt_executorch.runtime.profiling import Clock
 from torchtrt_executorch.runtime.soundness import find_faults, with_inputs_on
 from torchtrt_executorch.runtime.values import Value
 
@@ -134,11 +136,32 @@ class Method:
                 if plan.straight:  # else another branch may write them
                     for index in written:
                         renewals.pop(index, None)
+        self._clock: Clock | None = None
+        if self._surroundings.profile:
+            self._clock = clock = self._new_clock(binder)
+            runs = [
+                run if run is nothing else clock.run(index, run)
+                for index, run in enumerate(runs)
+            ]
         self._renewals = list(renewals.values())
         #: what each operation runs, and those that run something
         self._runs = runs
         self._steps = [each for each in enumerate(runs) if each[1] is not nothing]
         return fresh
+
+    def _new_clock(self, binder: Binder) -> Clock:
+        """What times the calls, by the clocks of the devices where operations run."""
+        devices = [CPU] * len(self._plan.operations)
+        if not self._surroundings.placement.stands_in:
+            for index, each in enumerate(self._plan.operations):
+                if index in binder.calls:
+                    devices[index] = binder.calls[index].delegate.device
+                elif each.is_copy:
+                    ends = (self._values[slot].device for slot in each.args[:2])
+                    devices[index] = next((d for d in ends if d.type != "cpu"), CPU)
+        until = {span.start: span.stop - 1 for span in self._spans.values()}
+        recorder = self._surroundings.recorder
+        return recorder.clock(self.name, self._plan.operations, devices, until)
 
     def clone(self) -> Method:
         """The same method once more, for calls that run beside this one's.
@@ -199,6 +222,9 @@ class Method:
             )
         with calls.lock:
             calls.caller = self.name
+            if self._clock is not None:
+                clock = self._clock
+                return without_modes(lambda: clock.call(self._call, inputs))
             if in_modes():
                 return without_modes(lambda: self._call(inputs))
             return self._call(inputs)

@@ -17,10 +17,8 @@ from torchtrt_executorch.runtime.memory import SharedState
 from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.plan_reader import read_plans
-from torchtrt_executorch.runtime.reading.files import (
-    Source,
-    read_program,
-)
+from torchtrt_executorch.runtime.profiling import Profile
+from torchtrt_executorch.runtime.reading.files import Source, read_program
 from torchtrt_executorch.runtime.soundness import needs_shared_stream
 from torchtrt_executorch.runtime.stats import Recorder, Stats
 from torchtrt_executorch.stand_ins import find
@@ -64,6 +62,18 @@ class Program:
         only = len(self._plans) == 1
         return self.method(self.method_names[0] if only else "forward")(*inputs)
 
+    def profile(self) -> Profile:
+        """Where the time went since the program was loaded, with ``load(..., profile=True)``.
+
+        ``print`` it for a table by instruction, the slowest first; :meth:`~.profiling.Profile.save`
+        writes it for ExecuTorch's ``Inspector`` and for ``torchtrt-executorch inspect --times``.
+
+        Raises ``ValueError`` if the program was loaded without.
+        """
+        if not self._surroundings.profile:
+            raise ValueError("nothing was timed: load the program with profile=True")
+        return Profile(self._surroundings.recorder.clocks)
+
     def stats(self) -> Stats:
         """What the program did since it was loaded."""
         return self._surroundings.recorder.snapshot()
@@ -78,28 +88,39 @@ def load(
     emulated_engines: bool | None = None,
     stand_ins: str | os.PathLike[str] | None = None,
     cuda_graphs: bool = False,
+    profile: bool = False,
 ) -> Program:
     """Load a ``.pte`` to be run in this process, on torch tensors.
-
-    ``data_files`` are the ``.ptd`` files saved beside it. ``simulate_devices`` keeps everything in
-    host memory and checks that every instruction is handed tensors of the device that it works on.
-    With ``ordered_streams=False`` it also checks what ExecuTorch's C++ runtime does by default: a
-    delegate may run on a stream of its own, and nothing but a copy waits for it. ``True`` is a host
-    that runs all delegates on one stream; ``None`` goes by what the program says that it needs.
-    ``emulated_engines`` says whether the payloads of emulated TensorRT engines may be loaded;
-    ``None`` asks the ``emulated_engines()`` context and ``TORCHTRT_EMULATE``. ``stand_ins`` is the
-    file that was saved beside the program, of what runs where payloads can't: PyTorch programs, so
-    name one only if you trust its author. Those that this process keeps are found without it.
-    ``cuda_graphs`` has delegates that follow each other on a GPU captured, and launched as one CUDA
-    graph from the third call with the same shapes on; the log says what can't be captured, and why.
 
     A ``.pte`` is untrusted input: all offsets and indices are checked, nothing is unpickled, and no
     code is run but torch's for operators that ExecuTorch has kernels for, registered kernels, and the
     payloads of delegates, which are native code or native models by design.
 
-    Raises ``ValueError`` for ``ordered_streams`` without a simulation, ``ProgramError`` for a file
-    that is damaged or incomplete, ``OSError`` for one that can't
-    be read.
+    Args:
+        path_or_bytes: The file, or what is in it.
+        data_files: The ``.ptd`` files saved beside it.
+        simulate_devices: Keep everything in host memory, and check that every instruction is handed
+            tensors of the device that it works on.
+        ordered_streams: In a simulation, whether the host runs all delegates on one stream. ``False``
+            checks what ExecuTorch's C++ runtime does by default: a delegate may run on a stream of its
+            own, and nothing but a copy waits for it. ``None`` goes by what the program says it needs.
+        emulated_engines: Whether the payloads of emulated TensorRT engines may be loaded; ``None`` asks
+            the ``emulated_engines()`` context and ``TORCHTRT_EMULATE``.
+        stand_ins: The file that was saved beside the program, of what runs where payloads can't:
+            PyTorch programs, so name one only if you trust its author. Those that this process keeps
+            are found without it.
+        cuda_graphs: Have delegates that follow each other on a GPU captured, and launched as one CUDA
+            graph from the third call with the same shapes on; the log says what can't be, and why.
+        profile: Time every instruction, for :meth:`Program.profile` and ``stats().timings``. Each call
+            then waits for what it has left running on GPUs.
+
+    Returns:
+        The program. Its methods are prepared when they are first asked for.
+
+    Raises:
+        ValueError: ``ordered_streams`` is given without a simulation.
+        ProgramError: The file is damaged or incomplete.
+        OSError: It can't be read.
     """
     file = read_program(path_or_bytes, data_files)
     plans = read_plans(file, inputs_of)
@@ -120,7 +141,7 @@ def load(
         ordered_streams = not simulate_devices or needs_shared_stream(plans.values())
     placement = Placement(simulate_devices, ordered_streams)
     kept = StandIns(emulated, given)
-    around = Surroundings(file, placement, Recorder(), kept, cuda_graphs)
+    around = Surroundings(file, placement, Recorder(), kept, cuda_graphs, profile)
     return Program(plans, around)
 
 

@@ -10,6 +10,7 @@ from typing import Mapping, Sequence
 import torch
 
 from torchtrt_executorch.runtime.plan import Kind, Operation
+from torchtrt_executorch.runtime.profiling import Clock, Profile, Timing
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Stats:
     that depend on them mean nothing. ``stand_ins`` names those that a stand-in computed for, the
     payload's partition in PyTorch. ``payloads`` says what has built a delegate's payload, where its
     bytes tell: ``"TensorRT-RTX 1.5.0.114"``, ``"TensorRT 11.0.0.114"``, ``"EMULATED"``,
-    ``"AOTInductor for sm_80"``.
+    ``"AOTInductor for sm_80"``. ``timings`` are those of ``load(..., profile=True)``.
     """
 
     calls: Mapping[str, int]
@@ -59,6 +60,7 @@ class Stats:
     not_run: frozenset[str] = frozenset()
     stand_ins: frozenset[str] = frozenset()
     payloads: Mapping[str, str] = field(default_factory=dict)
+    timings: Sequence[Timing] = ()
 
 
 class Tally:
@@ -97,6 +99,7 @@ class Recorder:
         not_run: Names of the delegates whose payload nothing runs here.
         stand_ins: Names of those in whose place a stand-in runs.
         payloads: By delegate's name, what has built its payload.
+        clocks: Those of timed methods.
     """
 
     def __init__(self) -> None:
@@ -107,11 +110,23 @@ class Recorder:
         self.not_run: set[str] = set()
         self.stand_ins: set[str] = set()
         self.payloads: dict[str, str] = {}
+        self.clocks: list[Clock] = []
 
     def tally(self, method: str, operations: Sequence[Operation]) -> Tally:
         """Return a method's own counts, which are added to those of the program."""
         self._tallies.append(Tally(method, operations))
         return self._tallies[-1]
+
+    def clock(
+        self,
+        method: str,
+        operations: Sequence[Operation],
+        devices: Sequence[torch.device],
+        until: Mapping[int, int],
+    ) -> Clock:
+        """Return a method's clock, as :class:`~.profiling.Clock` is made."""
+        self.clocks.append(Clock(method, operations, devices, until))
+        return self.clocks[-1]
 
     def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
         """Count a copy; one that stays on a host is nobody's traffic."""
@@ -150,4 +165,5 @@ class Recorder:
                 frozenset(self.not_run),
                 frozenset(self.stand_ins),
                 dict(self.payloads),
+                Profile(list(self.clocks)).timings,
             )

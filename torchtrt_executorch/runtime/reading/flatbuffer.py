@@ -46,8 +46,9 @@ class Union:
 STRING = "string"
 BYTES = "bytes"
 
-#: A field's kind: a struct format (``"i"``), ``STRING``, ``BYTES``, an :class:`Enum`, a
-#: :class:`Union`, a dataclass (a nested table), or a one-element list of one of these (a vector).
+#: A field's kind: a struct format (``"i"``), one with what it is where a file doesn't have it
+#: (``("i", -1)``), ``STRING``, ``BYTES``, an :class:`Enum`, a :class:`Union`, a dataclass (a nested
+#: table), or a one-element list of one of these (a vector).
 Kind = Any
 #: For each table, its fields in slot order, which FlatBuffers only ever appends to.
 Schema = Mapping[type, Mapping[str, Kind]]
@@ -118,6 +119,8 @@ class _Reader:
     def _field(self, kind: Kind, position: int, where: str) -> Any:
         if isinstance(kind, Enum):
             return kind.member(self._scalar(kind.format, position, where), where)
+        if isinstance(kind, tuple):
+            kind = kind[0]
         if isinstance(kind, str) and kind not in (STRING, BYTES):
             return self._scalar(kind, position, where)
         start = self._follow(position, where)
@@ -159,6 +162,8 @@ class _Reader:
 
 def _default(kind: Kind) -> Any:
     """What a field is that a file doesn't have."""
+    if isinstance(kind, tuple):
+        return kind[1]
     if isinstance(kind, list):
         return []
     if kind == BYTES:

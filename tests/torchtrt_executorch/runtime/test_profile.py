@@ -1,0 +1,201 @@
+"""Times of instructions: ours, written for ExecuTorch's tools and read back, and ExecuTorch's own."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.devtools import Inspector
+from executorch.devtools.etdump.schema_flatcc import (
+    ETDumpFlatCC,
+    Event,
+    ProfileEvent,
+    RunData,
+)
+from executorch.devtools.etdump.serialize import (
+    deserialize_from_etdump_flatcc,
+    serialize_to_etdump_flatcc,
+)
+from executorch.exir import to_edge_transform_and_lower
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.export import export
+
+from torchtrt_executorch.runtime import ProgramError, etdump, load
+
+X = torch.randn(4, 8)
+
+
+class Model(torch.nn.Module):
+    """x (4, 8) float32 -> (4, 8), by XNNPACK, a kernel of the host, XNNPACK."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x + 1, 0) * 2
+
+
+@cache
+def exported(folder: Path) -> tuple[bytes, Path]:
+    edge = to_edge_transform_and_lower(
+        export(Model(), (X,)),
+        partitioner=[XnnpackPartitioner()],
+        generate_etrecord=True,
+    )
+    program = edge.to_executorch()
+    record = folder / "etrecord.bin"
+    program.get_etrecord().save(record)
+    return bytes(program.buffer), record
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Path]:
+    return exported(tmp_path_factory.mktemp("profile"))
+
+
+def test_every_instruction_is_timed_and_calls_are_as_without(built: Any) -> None:
+    program, plain = load(built[0], profile=True), load(built[0])
+    for _ in range(3):
+        torch.testing.assert_close(program.run(X), plain.run(X))
+    whole, *timings = program.profile().timings
+    assert (whole.instruction, whole.kind, whole.runs) == (-1, "call", 3)
+    kinds = [each.kind for each in timings]
+    assert kinds.count("delegate") == 2 and "kernel" in kinds
+    assert [each.instruction for each in timings] == [*range(len(timings))]
+    assert {each.runs for each in timings} == {3}
+    assert all(0 < each.least <= each.median <= each.most for each in timings)
+    assert sum(each.total for each in timings) < whole.total
+    assert tuple(program.stats().timings) == (whole, *timings)
+    assert not plain.stats().timings
+    table = str(program.profile())
+    assert "3 calls" in table and "aten::cumsum.out" in table and "#1" in table
+
+
+def test_without_it_nothing_is_timed(built: Any) -> None:
+    with pytest.raises(ValueError, match="profile=True"):
+        load(built[0]).profile()
+
+
+def test_a_failed_call_isn_t_counted_and_a_clone_s_are(built: Any) -> None:
+    program = load(built[0], profile=True)
+    with pytest.raises(ValueError):
+        program.run(torch.randn(5, 8))
+    method = program.method()
+    method(X)
+    method.clone()(X)
+    assert {each.runs for each in program.profile().timings} == {2}
+
+
+def test_executorch_s_inspector_reads_them_with_the_etrecord(
+    built: Any, tmp_path: Path
+) -> None:
+    program = load(built[0], profile=True)
+    for _ in range(5):
+        program.run(X)
+    dump = tmp_path / "run.etdp"
+    program.profile().save(dump)
+    inspector = Inspector(etdump_path=str(dump), etrecord=str(built[1]))
+    (block,) = inspector.event_blocks
+    found = {(each.name, each.delegate_backend_name) for each in block.events}
+    assert ("DELEGATE_CALL", "XnnpackBackend") in found
+    (kernel,) = [each for each in block.events if "cumsum" in each.name]
+    assert len(kernel.perf_data.raw) == 5
+    (timing,) = [each for each in program.profile().timings if "cumsum" in each.name]
+    assert kernel.perf_data.min == pytest.approx(timing.least / 1e6)
+    assert "cumsum" in str(kernel.op_types)
+
+
+def _upstream(*events: tuple[str, int, int, int, int]) -> bytes:
+    """A dump by ExecuTorch's own writer: name, chain, instruction, part of a delegate, time."""
+    made = [
+        Event(
+            ProfileEvent(name, chain, index, part, None, None, 5, 5 + taken), None, None
+        )
+        for name, chain, index, part, taken in events
+    ]
+    written = serialize_to_etdump_flatcc(
+        ETDumpFlatCC(0, [RunData("Execute", -1, None, made)])
+    )
+    return len(written).to_bytes(4, "little") + written
+
+
+def test_dumps_of_executorch_s_own_runtime_are_read() -> None:
+    runs = etdump.read(
+        _upstream(
+            ("native_call_add.out", 0, 0, -1, 7),
+            ("OPERATOR_CALL", 0, 0, -1, 9),
+            ("inside", 0, 1, 3, 40),
+            ("DELEGATE_CALL", 0, 1, -1, 50),
+            ("Method::execute", -1, 0, -1, 70),
+        )
+    )
+    (run,) = runs
+    found = {(e.name, e.instruction, e.end - e.start) for e in run.events}
+    assert found == {
+        ("OPERATOR_CALL", 0, 9),
+        ("DELEGATE_CALL", 1, 50),
+        ("Method::execute", None, 70),
+    }
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.tuples(
+            st.text(max_size=8),
+            st.lists(
+                st.tuples(
+                    st.text(max_size=8),
+                    st.none() | st.integers(0, 2**31 - 1),
+                    st.integers(0, 2**62),
+                    st.integers(0, 2**62),
+                ),
+                max_size=4,
+            ),
+        ),
+        max_size=3,
+    )
+)
+def test_what_is_written_is_read_by_both_readers(given: Any) -> None:
+    runs = [
+        etdump.Run(name, [etdump.Event(n, i, s, s + d) for n, i, s, d in events])
+        for name, events in given
+    ]
+    data = etdump.dumped(runs)
+    assert [(r.name, sorted(map(repr, r.events))) for r in etdump.read(data)] == [
+        (r.name, sorted(map(repr, r.events))) for r in runs
+    ]
+
+
+def test_upstream_s_reader_sees_what_ours_does() -> None:
+    runs = [etdump.Run("Execute", [etdump.Event("native_call_é", 0, 3, 2**60)])]
+    theirs = deserialize_from_etdump_flatcc(etdump.dumped(runs))
+    (event,) = theirs.run_data[0].events or []
+    profiled = event.profile_event
+    assert profiled is not None and theirs.run_data[0].name == "Execute"
+    assert (profiled.name, profiled.instruction_id, profiled.chain_index) == (
+        "native_call_é",
+        0,
+        0,
+    )
+    assert (profiled.start_time, profiled.end_time) == (3, 2**60)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_a_damaged_dump_is_a_sentence(data: st.DataObject) -> None:
+    good = bytearray(_GOOD)
+    for _ in range(data.draw(st.integers(1, 4))):
+        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(good)))
+    try:
+        etdump.read(bytes(good[:cut]))
+    except ProgramError as error:
+        assert str(error)
+
+
+_GOOD = etdump.dumped(
+    [etdump.Run("Execute", [etdump.Event("native_call_add.out", 0, 1, 9)])]
+)

@@ -1,0 +1,166 @@
+"""ETDumps: ExecuTorch's files of what ran when, of its C++ runtime's and of this one.
+
+One is a FlatBuffer of ``executorch/devtools/etdump/etdump_schema_flatcc.fbs``, with its size before it.
+It doesn't say what method a run is of; in ExecuTorch's runtime all are called ``Execute``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Sequence
+
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.reading.flatbuffer import BYTES, STRING, Schema, decode
+
+_IDENTIFIER = b"ED00"
+#: What ExecuTorch's runtime calls each run of a method.
+EXECUTE = "Execute"
+#: What it calls an instruction; inside of it, kernels and delegates have names of their own.
+KERNEL, DELEGATE = "OPERATOR_CALL", "DELEGATE_CALL"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that ran from ``start`` to ``end``, in nanoseconds of some clock.
+
+    Attributes:
+        instruction: Its number in the method; None for what is no instruction's.
+    """
+
+    name: str
+    instruction: int | None
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was written down at once, a call of a method as a rule."""
+
+    name: str
+    events: Sequence[Event]
+
+
+@dataclass(frozen=True)
+class _Profiled:
+    name: str | None
+    chain: int
+    instruction: int
+    part: int
+    part_name: str | None
+    metadata: memoryview
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Event:
+    profiled: _Profiled | None
+
+
+@dataclass(frozen=True)
+class _Run:
+    name: str | None
+    bundled: int
+    allocators: memoryview
+    events: Sequence[_Event]
+
+
+@dataclass(frozen=True)
+class _Dump:
+    version: int
+    runs: Sequence[_Run]
+
+
+#: Of a field that isn't there: the schema's default isn't 0.
+_NONE = -1
+_SCHEMA: Schema = {
+    _Dump: {"version": "I", "runs": [_Run]},
+    _Run: {"name": STRING, "bundled": "i", "allocators": BYTES, "events": [_Event]},
+    _Event: {"profiled": _Profiled},
+    _Profiled: {
+        **{"name": STRING, "chain": "i", "instruction": ("i", _NONE)},
+        **{"part": ("i", _NONE), "part_name": STRING, "metadata": BYTES},
+        **{"start": "Q", "end": "Q"},
+    },
+}
+
+
+def read(data: bytes) -> list[Run]:
+    """Return what an ETDump holds of instructions as a whole, in the file's order.
+
+    What delegates say of their insides is left out, and so are the tensors that a debug build writes.
+
+    Raises:
+        ProgramError: It is no ETDump, or a damaged one.
+    """
+    view = memoryview(data)
+    if len(view) < 12 or struct.unpack_from("<I", view)[0] > len(view) - 4:
+        raise ProgramError("no ETDump, or a truncated one")
+    dump = decode(_SCHEMA, _Dump, _IDENTIFIER, view[4:])
+    return [Run(run.name or "", _events(run)) for run in dump.runs]
+
+
+def _events(run: _Run) -> list[Event]:
+    """An instruction is written down once by the runtime, and perhaps by its kernel as well."""
+    found: dict[int | None, list[Event]] = {}
+    for each in (event.profiled for event in run.events):
+        if each is None or each.part != _NONE or each.part_name:
+            continue
+        if each.end < each.start:
+            raise ProgramError(f"{each.name!r} of an ETDump ends before it begins")
+        # What is no instruction's is in chain -1, and number 0.
+        own = each.instruction if each.chain == 0 and each.instruction >= 0 else None
+        event = Event(each.name or "", own, each.start, each.end)
+        found.setdefault(own, []).append(event)
+    kept = found.pop(None, [])
+    for events in found.values():
+        by_runtime = [each for each in events if each.name in (KERNEL, DELEGATE)]
+        kept += by_runtime or events
+    return kept
+
+
+def dumped(runs: Sequence[Run]) -> bytes:
+    """Return runs as an ETDump."""
+    import flatbuffers  # type: ignore[import-untyped]
+
+    builder = flatbuffers.Builder(1 << 16)
+    names: dict[str, int] = {}
+
+    def text(name: str) -> int:
+        if name not in names:
+            names[name] = builder.CreateString(name)
+        return names[name]
+
+    def vector(tables: Sequence[int]) -> int:
+        builder.StartVector(4, len(tables), 4)
+        for table in reversed(tables):
+            builder.PrependUOffsetTRelative(table)
+        return int(builder.EndVector())
+
+    def event(each: Event) -> int:
+        name, framework = text(each.name), each.instruction is None
+        builder.StartObject(len(_SCHEMA[_Profiled]))
+        builder.PrependUint64Slot(7, each.end, 0)
+        builder.PrependUint64Slot(6, each.start, 0)
+        builder.PrependInt32Slot(2, 0 if framework else each.instruction, _NONE)
+        builder.PrependInt32Slot(1, -1 if framework else 0, 0)
+        builder.PrependUOffsetTRelativeSlot(0, name, 0)
+        profiled = builder.EndObject()
+        builder.StartObject(3)
+        builder.PrependUOffsetTRelativeSlot(0, profiled, 0)
+        return int(builder.EndObject())
+
+    def run(each: Run) -> int:
+        name, events = text(each.name), vector([event(one) for one in each.events])
+        builder.StartObject(4)
+        builder.PrependUOffsetTRelativeSlot(3, events, 0)
+        builder.PrependUOffsetTRelativeSlot(0, name, 0)
+        return int(builder.EndObject())
+
+    found = vector([run(each) for each in runs])
+    builder.StartObject(2)
+    builder.PrependUOffsetTRelativeSlot(1, found, 0)
+    builder.FinishSizePrefixed(builder.EndObject(), _IDENTIFIER)
+    return bytes(builder.Output())
