@@ -38,8 +38,15 @@ def inspect(
         list[Path] | None,
         typer.Option(help="A .ptd file; repeatable. By default those beside the .pte."),
     ] = None,
+    times: Annotated[
+        Path | None,
+        typer.Option(help="An ETDump: show how long each instruction took."),
+    ] = None,
     method: Annotated[
-        str | None, typer.Option(help="The method that --svg draws.")
+        str | None,
+        typer.Option(
+            help="The method that --svg draws, and that --times are of where they don't say."
+        ),
     ] = None,
     gpu: Annotated[
         str | None,
@@ -65,7 +72,12 @@ def inspect(
     """
     targets = [_target(out, kind) for out, kind in ((html, ".html"), (svg, ".svg"))]
     # Here, so that commands that need no torch don't wait for it.
-    from torchtrt_executorch.cli.tables import changes_table, show_findings, tables
+    from torchtrt_executorch.cli.tables import (
+        changes_table,
+        show_findings,
+        tables,
+        times_tables,
+    )
     from torchtrt_executorch.inspection.advice import advise
     from torchtrt_executorch.inspection.data import as_data
     from torchtrt_executorch.inspection.difference import difference
@@ -73,6 +85,8 @@ def inspect(
     from torchtrt_executorch.inspection.picture import svg as picture
 
     facts = _read(path, data)
+    if times is not None:
+        facts = _timed(facts, times, method)
     changes = None if diff is None else difference(_read(diff, None), facts)
     try:
         findings = [
@@ -95,6 +109,9 @@ def inspect(
     elif html is None and svg is None:
         for table in tables(facts):
             console.print(table)
+    if not as_json and changes is None:
+        for measured in times_tables(facts):
+            console.print(measured)
     if not as_json:
         show_findings(console, findings)
     if strict and any(each.level == "warning" for each in findings):
@@ -134,6 +151,18 @@ def _read(path: Path, data: list[Path] | None) -> Facts:
         raise unable(f"{path}: {error.strerror or error}") from None
     except ProgramError as error:
         raise unable(f"{path}: {error}") from None
+
+
+def _timed(facts: Facts, path: Path, method: str | None) -> Facts:
+    from torchtrt_executorch.inspection.times import with_times
+    from torchtrt_executorch.runtime.errors import ProgramError
+
+    try:
+        return with_times(facts, path, method)
+    except OSError as error:
+        raise unable(f"{path}: {error.strerror or error}") from None
+    except ProgramError as error:
+        raise unable(str(error)) from None
 
 
 def _drawn(facts: Facts, name: str | None) -> Method:

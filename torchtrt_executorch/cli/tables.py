@@ -13,11 +13,13 @@ from torchtrt_executorch.inspection.advice import Finding
 from torchtrt_executorch.inspection.difference import Change
 from torchtrt_executorch.inspection.facts import HOST, Facts, Method
 from torchtrt_executorch.inspection.state import buffers
-from torchtrt_executorch.inspection.words import counted, payload, short
+from torchtrt_executorch.inspection.words import counted, duration, payload, short
 
 _COLOURS = {"warning": "yellow", "note": "cyan"}
 #: Rows of each kind; a file may hold any number.
 _MOST = 500
+#: Of the slowest instructions.
+_MOST_TIMES = 20
 
 
 def tables(facts: Facts) -> Iterator[Table]:
@@ -63,6 +65,25 @@ def _method(method: Method) -> Table:
     if left_out:
         table.add_row(f"and {left_out} more: --json has all")
     return table
+
+
+def times_tables(facts: Facts) -> Iterator[Table]:
+    """Yield a table for each method whose times were measured: the slowest instructions."""
+    for method in facts.methods[:_MOST]:
+        if (times := method.times) is None:
+            continue
+        said = f"{counted(times.calls, 'call')} of {duration(times.call)}"
+        table = Table(title=Text(f"{short(method.name)}: {said}"))
+        for heading in ("time", "share", "#"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("instruction", overflow="fold")
+        table.add_column("device", no_wrap=True)
+        slowest = sorted(times.instructions.items(), key=lambda each: -each[1])
+        for index, taken in slowest[:_MOST_TIMES]:
+            step = method.instructions[index]
+            cells = duration(taken), f"{times.share(taken):.1%}", str(index)
+            table.add_row(*map(Text, (*cells, short(step.name), step.device)))
+        yield table
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:

@@ -42,6 +42,7 @@ def _method(method: Method) -> dict[str, Any]:
         "devices": list(method.devices),
         "inputs": list(method.inputs),
         "outputs": list(method.outputs),
+        "input_names": list(method.input_names),
         "memory": [
             {
                 "device": each.device,
@@ -61,4 +62,5 @@ def _method(method: Method) -> dict[str, Any]:
         ],
         "without_kernel": list(method.without_kernel),
         "crossings": [asdict(crossing) for crossing in method.crossings],
+        "times": None if method.times is None else asdict(method.times),
     }

@@ -147,12 +147,38 @@ class Crossing:
 
 
 @dataclass(frozen=True)
+class Times:
+    """How long calls of a method took, in nanoseconds.
+
+    Attributes:
+        calls: How many were measured.
+        call: One of them, the median.
+        instructions: What each instruction took of one, the median; those that weren't measured,
+            or are launched together with another, are left out.
+    """
+
+    calls: int
+    call: float
+    instructions: Mapping[int, float]
+
+    def of(self, instructions: Sequence[int]) -> float:
+        """Nanoseconds of a call that these took."""
+        return sum(self.instructions.get(each, 0.0) for each in instructions)
+
+    def share(self, nanoseconds: float) -> float:
+        """What part of a call that is."""
+        return nanoseconds / self.call if self.call else 0.0
+
+
+@dataclass(frozen=True)
 class Method:
     """One method. ``inputs`` and ``outputs`` are values, in the caller's order.
 
     Attributes:
         faults: What is wrong with its devices, and the instruction that meets it.
         without_kernel: The instructions whose operators ExecuTorch by itself has no kernels for.
+        times: How long they took, where that was measured.
+        input_names: What the caller's inputs are called, where they were exported under names.
     """
 
     name: str
@@ -164,6 +190,8 @@ class Method:
     arenas: Sequence[Arena]
     faults: Sequence[tuple[int, str]] = ()
     without_kernel: Sequence[int] = ()
+    times: Times | None = None
+    input_names: Sequence[str] = ()
 
     @cached_property
     def devices(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from torchtrt_executorch.inspection.facts import (
 from torchtrt_executorch.inspection.payloads import delegate_facts, shown
 from torchtrt_executorch.runtime.delegates import about
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.inputs import input_names
 from torchtrt_executorch.runtime.kernels import has_executorch_kernel
 from torchtrt_executorch.runtime.plan import Operation, Plan, Slot
 from torchtrt_executorch.runtime.soundness import find_faults
@@ -40,6 +41,7 @@ def method_facts(plan: Plan, one_stream: bool) -> Method:
             if arena.index  # ExecuTorch leaves the first one empty
         ],
         faults=_faults(plan, one_stream),
+        input_names=input_names(plan.input_tree),
         without_kernel=[
             step.index
             for step in instructions

@@ -17,12 +17,14 @@ from torchtrt_executorch import __version__
 from torchtrt_executorch.inspection.advice import Finding
 from torchtrt_executorch.inspection.facts import Facts, Method
 from torchtrt_executorch.inspection.memory import Usage, usage
+from torchtrt_executorch.inspection.names import names
 from torchtrt_executorch.inspection.picture import Picture, draw, templates
 from torchtrt_executorch.inspection.rows import Row
-from torchtrt_executorch.inspection.words import called, short, tensor
+from torchtrt_executorch.inspection.words import short, tensor
 
 #: What a page shows of each at most: a file may hold any number.
 MOST_METHODS, MOST_DELEGATES, MOST_FINDINGS, MOST_NAMED = 12, 500, 200, 500
+MOST_TIMES = 12
 _MOST_VALUES, _MOST_OF_A_ROW = 60_000, 60
 _CHART_POINTS = 600
 
@@ -55,7 +57,11 @@ def _source(name: str) -> str:
 
 def _section(method: Method) -> dict[str, Any]:
     picture = draw(method)
-    crossings = method.crossings
+    crossings, times = method.crossings, method.times
+    slowest: list[Row] = []
+    if times is not None:
+        timed = [box.row for box in picture.boxes if box.row.taken]
+        slowest = sorted(timed, key=lambda row: -(row.taken or 0))[:MOST_TIMES]
     return {
         "method": method,
         "picture": picture,
@@ -64,6 +70,7 @@ def _section(method: Method) -> dict[str, Any]:
         "staged": sum(each.nbytes for each in crossings if each.staged),
         "charts": [_chart(each) for each in usage(method)],
         "delegates": method.delegates[:MOST_DELEGATES],
+        "slowest": slowest,
         "data": _data(method, picture),
     }
 
@@ -99,11 +106,12 @@ def _data(method: Method, picture: Picture) -> Markup:
     shown = list(
         dict.fromkeys(v for row in rows for v in _some(row.reads) + _some(row.writes))
     )
+    known = names(method)
     tree = {
         "rows": [_row(method, row) for row in rows],
         "values": {
             index: {
-                "name": called(method, value),
+                "name": known.get(index, f"value {index}"),
                 "text": tensor(value),
                 "device": value.device,
                 "made": made.get(index, [])[:100],

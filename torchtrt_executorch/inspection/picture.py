@@ -7,6 +7,7 @@ drawn at their ends only, with the number of the instruction at the other.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Sequence
@@ -15,15 +16,25 @@ import jinja2
 
 from torchtrt_executorch.inspection.facts import Method
 from torchtrt_executorch.inspection.rows import Arrow, Row, arrows, described, rows
-from torchtrt_executorch.inspection.words import counted, payload, short, size
+from torchtrt_executorch.inspection.words import (
+    counted,
+    duration,
+    payload,
+    short,
+    size,
+)
 
 BOX, COPY, GAP = 46, 26, 24
+LINE = 15
 TOP = 10
 FAR = 30
 #: Rows in one piece of a page; pieces out of sight aren't laid out by the browser.
 PIECE = 40
 LANE_WIDTH = 250
 _BOX_WIDTH = 0.80
+#: Characters that fit a line of a box in a lane of that width, in bold and in small type.
+_TITLE, _TEXT = 24, 30
+_PIECES = re.compile(r"[^\s_:.,]+[\s_:.,]*|[\s_:.,]+")
 _TRACKS = 4
 
 
@@ -33,12 +44,15 @@ class Drawn:
 
     row: Row
     says: str
+    title: Sequence[str]
+    text: Sequence[str]
     x: float
     width: float
     y: int
     height: int
     start: float = 0.0
     end: float = 0.0
+    share: float = 0.0
 
     @property
     def bottom(self) -> int:
@@ -97,9 +111,8 @@ def draw(method: Method) -> Picture:
     boxes: list[Drawn] = []
     y = TOP
     for row in rows(method):
-        height = COPY if row.kind == "copy" else BOX
-        boxes.append(_placed(method, row, lanes, y, height))
-        y += height + GAP
+        boxes.append(_placed(method, row, lanes, y))
+        y += boxes[-1].height + GAP
     shown = [box.row for box in boxes]
     drawn = {step for row in shown for step in (row.first, row.last)}
     left_out = len(method.instructions) - 1 - max(drawn, default=-1)
@@ -140,6 +153,7 @@ def templates() -> jinja2.Environment:
         percent=percent,
         size=size,
         short=short,
+        duration=duration,
         payload=payload,
         counted=counted,
         zip_next=lambda each: zip(each, each[1:], strict=False),
@@ -147,17 +161,38 @@ def templates() -> jinja2.Environment:
     return environment
 
 
-def _placed(
-    method: Method, row: Row, lanes: Sequence[str], y: int, height: int
-) -> Drawn:
-    says = described(method, row)
+def _placed(method: Method, row: Row, lanes: Sequence[str], y: int) -> Drawn:
+    says, share, took = described(method, row), 0.0, ""
+    if row.taken is not None and method.times is not None:
+        share = min(method.times.share(row.taken), 1.0)
+        took = f"{duration(row.taken)}, {share:.1%}"
     lane = 100 / len(lanes)
     if row.kind == "copy":
         start, end = _centre(lanes, row.source), _centre(lanes, row.device)
         left, right = sorted((start, end))
-        return Drawn(row, says, left, right - left, y, height, start, end)
+        at = left, right - left, y, COPY, start, end
+        title = [f"{row.title} · {took}" if took else row.title]
+        return Drawn(row, says, title, [], *at, share)
+    number = f"#{row.first}–{row.last} " if row.first >= 0 else ""
+    title = wrapped(number + row.title, _TITLE)
+    title[0] = title[0].removeprefix(number)
+    text = [*([took] if took else []), *wrapped(row.text, _TEXT)]
+    height = BOX + LINE * (len(title) + len(text) - 2)
     x = lane * (lanes.index(row.device) + (1 - _BOX_WIDTH) / 2)
-    return Drawn(row, says, x, lane * _BOX_WIDTH, y, height)
+    at = x, lane * _BOX_WIDTH, y, height, 0.0, 0.0
+    return Drawn(row, says, title, text, *at, share)
+
+
+def wrapped(text: str, most: int) -> list[str]:
+    """Return ``text`` in lines of at most ``most`` characters, cut where names have joints."""
+    lines = [""]
+    for piece in _PIECES.findall(text):
+        for start in range(0, len(piece), most):
+            part = piece[start : start + most]
+            if len(lines[-1]) + len(part.rstrip()) > most:
+                lines.append("")
+            lines[-1] += part
+    return [line.strip() for line in lines]
 
 
 def _centre(lanes: Sequence[str], device: str) -> float:

@@ -7,11 +7,12 @@ own. Where everything is drawn is `picture`'s business.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Iterator, Mapping, Sequence
 
 from torchtrt_executorch.inspection.facts import HOST, Delegate, Instruction, Method
-from torchtrt_executorch.inspection.words import counted, payload, short, size
+from torchtrt_executorch.inspection.names import listed
+from torchtrt_executorch.inspection.words import duration, payload, short, size
 
 #: Rows that are drawn; the rest of a longer method is counted.
 MOST_ROWS = 20_000
@@ -28,6 +29,7 @@ class Row:
         device: Its lane; of a copy, where it goes.
         source: Of a copy, where it comes from.
         look: What it is drawn as: ``"host"``, ``"tensorrt"``, ``"cuda"``, ``"other"``, ``"copy"``.
+        taken: Nanoseconds of a call, where that was measured.
     """
 
     number: int
@@ -42,6 +44,7 @@ class Row:
     source: str = ""
     look: str = "host"
     doubtful: bool = False
+    taken: float | None = None
 
 
 @dataclass
@@ -65,6 +68,11 @@ def rows(method: Method) -> list[Row]:
     for row in _rows(method):
         if len(found) == MOST_ROWS:
             break
+        steps = range(row.first, row.last + 1)
+        if method.times is not None and any(
+            each in method.times.instructions for each in steps
+        ):
+            row = replace(row, taken=method.times.of(steps))
         found.append(row)
     return found
 
@@ -93,7 +101,7 @@ def arrows(method: Method, shown: Sequence[Row]) -> list[Arrow]:
 def _rows(method: Method) -> Iterator[Row]:
     numbers = iter(range(MOST_ROWS + 1))
     yield Row(
-        next(numbers), "inputs", -1, -1, HOST, "Inputs", counted(len(method.inputs), "value"),
+        next(numbers), "inputs", -1, -1, HOST, "Inputs", listed(method, method.inputs),
         writes=method.inputs, look="edge",
     )  # fmt: skip
     group: list[Instruction] = []
@@ -111,7 +119,7 @@ def _rows(method: Method) -> Iterator[Row]:
     if group:
         yield _kernels(next(numbers), group)
     yield Row(
-        next(numbers), "outputs", -1, -1, HOST, "Outputs", counted(len(method.outputs), "value"),
+        next(numbers), "outputs", -1, -1, HOST, "Outputs", listed(method, method.outputs),
         reads=method.outputs, look="edge",
     )  # fmt: skip
 
@@ -179,6 +187,10 @@ def described(method: Method, row: Row) -> str:
     """Return a row in words, as a screen reader says it."""
     if row.kind in ("inputs", "outputs"):
         return f"{row.title} of the method: {row.text}"
+    if row.taken is not None and method.times is not None:
+        share = method.times.share(row.taken)
+        took = f". Takes {duration(row.taken)}, {share:.1%} of a call"
+        return f"{described(method, replace(row, taken=None))}{took}"
     span = f"Instruction {row.first}"
     if row.last > row.first:
         span = f"Instructions {row.first} to {row.last}"

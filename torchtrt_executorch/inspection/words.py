@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchtrt_executorch.inspection.facts import Delegate, Method, Value
+from torchtrt_executorch.inspection.facts import Delegate, Value
 
 #: The longest name that a view shows; a file may hold any.
 LONGEST = 120
@@ -16,6 +16,15 @@ def size(nbytes: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
+
+
+def duration(nanoseconds: float) -> str:
+    """Return ``840 ns``, ``12.3 us``, ``4.5 ms``, ``1.2 s``."""
+    for unit, most in (("ns", 1e3), ("us", 1e6), ("ms", 1e9)):
+        if nanoseconds < most:
+            amount = nanoseconds / most * 1e3
+            return f"{amount:.0f} {unit}" if unit == "ns" else f"{amount:.1f} {unit}"
+    return f"{nanoseconds / 1e9:.1f} s"
 
 
 def counted(number: int, noun: str) -> str:
@@ -47,16 +56,6 @@ def tensor(value: Value) -> str:
     )
     words = f"{value.dtype} {bound}[{shape}], {size(value.nbytes)}, on {value.device}"
     return f"{words}, {value.storage}" if value.storage else words
-
-
-def called(method: Method, value: Value) -> str:
-    """Return what a value is called: its name in the model, its place among inputs and outputs."""
-    if value.name:
-        return short(value.name)
-    for role, places in (("input", method.inputs), ("output", method.outputs)):
-        if value.index in places:
-            return f"{role} {places.index(value.index)}"
-    return f"value {value.index}"
 
 
 def payload(delegate: Delegate) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -175,16 +175,38 @@ class Tree:
 
     children: Sequence[Tree] = ()
     keys: Sequence[Any] | None = None
+    leaf: bool = False
 
 
 def read_tree(text: str) -> Tree | None:
     """The arguments, then the keyword arguments; None for what isn't such a description."""
+    found = _arguments(text)
+    return found and Tree([*found[0].children, *found[1].children])
+
+
+def input_names(text: str) -> tuple[str, ...]:
+    """What inputs are called: ``input 0``, ``input 1['mask']``, or the keyword; none if it is unclear."""
+    args, keywords = _arguments(text) or (Tree(), Tree())
+    given = [(f"input {index}", each) for index, each in enumerate(args.children)]
+    given += zip(map(str, keywords.keys or ()), keywords.children, strict=False)
+    return tuple(name for each in given for name in _leaves(*each))
+
+
+def _arguments(text: str) -> tuple[Tree, Tree] | None:
     try:
         _, whole = json.loads(text)
         args, keywords = _tree(whole).children
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return Tree([*args.children, *keywords.children])
+    return args, keywords
+
+
+def _leaves(name: str, tree: Tree) -> Iterator[str]:
+    if tree.leaf:
+        yield name
+    keys = range(len(tree.children)) if tree.keys is None else tree.keys
+    for key, below in zip(keys, tree.children, strict=True):
+        yield from _leaves(f"{name}[{key!r}]", below)
 
 
 def _tree(node: Any) -> Tree:
@@ -196,7 +218,7 @@ def _tree(node: Any) -> Tree:
     children = [_tree(each) for each in node["children_spec"]]
     if keys is not None and len({*keys}) != len(children):
         raise ValueError
-    return Tree(children, keys)
+    return Tree(children, keys, leaf=node["type"] is None)
 
 
 def flatten(given: Sequence[Any], tree: Tree | None, method: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable, Iterator
 
 from torchtrt_executorch.host.described_gpu import DescribedGpu
@@ -18,12 +19,13 @@ from torchtrt_executorch.inspection.advice.delegates import (
     emulated,
     lone_devices,
     no_kernel,
+    slow_on_host,
     unsound,
 )
 from torchtrt_executorch.inspection.advice.finding import Finding
 from torchtrt_executorch.inspection.advice.target import other_gpu, too_large, unfit
 from torchtrt_executorch.inspection.facts import Facts, Method
-from torchtrt_executorch.inspection.words import short, size
+from torchtrt_executorch.inspection.words import duration, short, size
 from torchtrt_executorch.runtime.reading import common_state
 
 __all__ = ["Finding", "advise"]
@@ -39,6 +41,7 @@ LOOKS: tuple[Callable[[Method], Iterator[Finding]], ...] = (
     round_trips,
     divided_engines,
     lone_devices,
+    slow_on_host,
     handed_over_by_caller,
 )
 
@@ -49,7 +52,7 @@ _MOST_ALIKE = 20
 def advise(
     facts: Facts, gpu: str | None = None, target: str | None = None
 ) -> list[Finding]:
-    """Return what is found in a file, warnings first.
+    """Return what is found in a file, warnings first, and what takes longest where that was measured.
 
     Args:
         gpu: A GPU that it is to run on, as ``sm_87``.
@@ -70,7 +73,21 @@ def advise(
             found += _bounded(other_gpu(method, wanted))
         if machine:
             found += _bounded(unfit(method, machine))
-    return sorted(found, key=lambda each: each.level != "warning")
+    methods = {method.name: method for method in facts.methods}
+    timed = [_timed(each, methods.get(each.method)) for each in found]
+    return sorted(
+        timed, key=lambda each: (each.level != "warning", -(each.nanoseconds or 0.0))
+    )
+
+
+def _timed(finding: Finding, method: Method | None) -> Finding:
+    """A finding with what its instructions take, where that was measured."""
+    if method is None or method.times is None or not finding.instructions:
+        return finding
+    taken = method.times.of(finding.instructions)
+    share = f"{method.times.share(taken):.1%}"
+    text = f"{finding.text} {duration(taken)} of a call, {share}."
+    return replace(finding, text=text, nanoseconds=taken)
 
 
 def _bounded(found: Iterator[Finding]) -> Iterator[Finding]:

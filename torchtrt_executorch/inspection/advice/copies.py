@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Iterator
+from typing import Iterator, Sequence
 
 from torchtrt_executorch.inspection.advice.finding import Finding, name_of
 from torchtrt_executorch.inspection.facts import HOST, Method
@@ -11,6 +11,8 @@ from torchtrt_executorch.inspection.words import short, size
 
 #: Kernels between two copies that are few enough to be moved.
 _FEW = 3
+#: Bytes that make a round trip one, and the part of a measured call.
+_LARGE, _MUCH = 1024, 0.02
 
 
 def planned_device_inputs(method: Method) -> Iterator[Finding]:
@@ -78,7 +80,8 @@ def round_trips(method: Method) -> Iterator[Finding]:
         start = (crossing.value,) if crossing.staged else step.writes
         kernels, back = _until_back(method, start, step.index, inwards)
         names = [method.instructions[each].name for each in kernels]
-        if names and len(names) <= _FEW and crossing.source in back.values():
+        few = names and len(names) <= _FEW and crossing.source in back.values()
+        if few and _worth_it(method, (step.index, *kernels), crossing.nbytes):
             value = next(v for v, device in back.items() if device == crossing.source)
             returned = method.values[value].nbytes
             plural = "s" if len(names) > 1 else ""
@@ -93,6 +96,17 @@ def round_trips(method: Method) -> Iterator[Finding]:
                 method.name,
                 (crossing.instruction, *kernels),
             )
+
+
+def _worth_it(method: Method, steps: Sequence[int], nbytes: int) -> bool:
+    """Whether a way over the host costs more than the work of the kernels there.
+
+    Waiting for a copy takes some tens of microseconds; of a few bytes it is what indices and sizes need
+    that only the host knows. Where times were measured, they say.
+    """
+    if method.times is not None:
+        return method.times.share(method.times.of(steps)) >= _MUCH
+    return nbytes >= _LARGE
 
 
 def _until_back(

@@ -7,7 +7,7 @@ from typing import Iterator
 
 from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, name_of
 from torchtrt_executorch.inspection.facts import HOST, Method
-from torchtrt_executorch.inspection.words import short
+from torchtrt_executorch.inspection.words import counted, short
 
 
 def emulated(method: Method) -> Iterator[Finding]:
@@ -126,4 +126,29 @@ def lone_devices(method: Method) -> Iterator[Finding]:
                 "...) for engines, CompileSpec('target_device', ...) for partitioners.",
                 method.name,
                 calls_of(method, alone),
+            )
+
+
+#: Part of a call from which on an operator of the host is said to be slow.
+_SLOW = 0.1
+
+
+def slow_on_host(method: Method) -> Iterator[Finding]:
+    """Operators of the host that take much of a measured call."""
+    if method.times is None:
+        return
+    calls: dict[str, list[int]] = {}
+    for step in method.instructions:
+        if step.kind == "kernel":
+            calls.setdefault(step.name, []).append(step.index)
+    for name, indices in calls.items():
+        if method.times.share(method.times.of(indices)) >= _SLOW:
+            yield Finding(
+                "slow-on-host",
+                "note",
+                f"{name_of(method)}: the host runs {short(name, 60)} {counted(len(indices), 'time')}.",
+                "Give it to a delegate: CudaPartitioner or XnnpackPartitioner behind TensorRT's, if one "
+                "takes it.",
+                method.name,
+                tuple(indices),
             )

@@ -19,6 +19,7 @@ class Finding:
         advice: What to change.
         method: The method it is about; empty for the file.
         instructions: The instructions that it is about.
+        nanoseconds: What those take of a call, where that was measured.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Finding:
     advice: str
     method: str = ""
     instructions: tuple[int, ...] = ()
+    nanoseconds: float | None = None
 
 
 def name_of(method: Method) -> str:

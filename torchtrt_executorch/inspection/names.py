@@ -1,0 +1,64 @@
+"""What values are called: by the model, by the engines that take or make them, or by their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torchtrt_executorch.inspection.facts import Method
+from torchtrt_executorch.inspection.words import short
+
+
+def names(method: Method) -> dict[int, str]:
+    """Return what the values of a method are called, by index; those of which nothing is known are left out.
+
+    The caller's inputs have the names of keyword arguments. What is copied keeps its name.
+    """
+    found: dict[int, str] = {}
+    given = method.input_names
+    if len(given) != len(method.inputs):
+        given = ()
+    for place, index in enumerate(method.outputs):
+        found[index] = f"output {place}"
+    for place, index in enumerate(method.inputs):
+        found[index] = short(given[place]) if given else f"input {place}"
+    own = {each.index: short(each.name) for each in method.values if each.name}
+    found.update(own)
+    by_engine = dict(_by_engine(method))
+    edge = {*method.inputs, *method.outputs}
+    for step in reversed(method.instructions):
+        if step.kind == "copy" and step.reads and step.writes:
+            source, copied = step.reads[0], step.writes[0]
+            if copied in by_engine:
+                by_engine.setdefault(source, by_engine[copied])
+    for index, name in by_engine.items():
+        if index in edge and found[index] not in (name, own.get(index)):
+            found[index] = f"{name} ({found[index]})"
+        else:
+            found.setdefault(index, name)
+    for step in method.instructions:
+        if step.kind == "copy" and step.reads and step.writes:
+            source, copied = step.reads[0], step.writes[0]
+            if source in found:
+                found.setdefault(copied, found[source])
+    return found
+
+
+def listed(method: Method, values: Sequence[int], most: int = 4) -> str:
+    """Return the names of some values, the first of many."""
+    known = names(method)
+    shown = [short(known.get(each, f"value {each}"), 30) for each in values[:most]]
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(shown) + more
+
+
+def _by_engine(method: Method) -> Iterator[tuple[int, str]]:
+    for step in method.instructions:
+        if step.delegate is None:
+            continue
+        delegate = method.delegates[step.delegate]
+        for values, called in (
+            (step.writes, delegate.outputs),
+            (step.reads, delegate.inputs),
+        ):
+            if len(values) == len(called):
+                yield from zip(values, map(short, called), strict=True)
