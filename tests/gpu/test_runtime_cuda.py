@@ -21,7 +21,7 @@ from torch.export import export
 
 from torchtrt_executorch.runtime import DeviceError, Program, load
 from torchtrt_executorch.runtime.delegates.aoti import _library, _load, read_payload
-from torchtrt_executorch.runtime.memory import Kept
+from torchtrt_executorch.runtime.memory import CommonTensors
 from torchtrt_executorch.runtime.plan import Payload
 
 pytestmark = [
@@ -41,7 +41,7 @@ def _mlp(width: int) -> nn.Module:
 class Alone(Payload):
     """A payload that has nothing in common with others."""
 
-    kept = Kept()
+    common = CommonTensors()
 
 
 @dataclass(frozen=True)

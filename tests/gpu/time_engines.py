@@ -176,7 +176,7 @@ def stacked(folder: Path) -> None:
 
     from torchtrt_executorch.runtime import load
     from torchtrt_executorch.runtime.delegates.aoti import _load, read_payload
-    from torchtrt_executorch.runtime.memory import Kept
+    from torchtrt_executorch.runtime.memory import CommonTensors
     from torchtrt_executorch.runtime.plan import Payload
     from torchtrt_executorch.runtime.reading.files import NamedData
 
@@ -200,7 +200,7 @@ def stacked(folder: Path) -> None:
     library = memoryview(so)
     data = {"so": NamedData(library), "blob": NamedData(memoryview(blob))}
     alone: Any = Payload("CudaBackend", "alone", memoryview(b"so\nblob"), {}, data)
-    object.__setattr__(alone, "kept", Kept())
+    object.__setattr__(alone, "common", CommonTensors())
     runner = _load(alone, read_payload(alone), library, torch.device("cuda", 0))
     tensor = Tensor((8, 64))
     lone = program([tensor, tensor], [Library(so, blob, [0, 1])], [0], [1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Callable, Collection, Mapping
+from typing import Collection, Mapping
 
 import torch
 
@@ -17,15 +17,13 @@ from torchtrt_executorch.runtime.delegates import (
 from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernels import Bind, find_kernel
-from torchtrt_executorch.runtime.memory import Kept, Values
+from torchtrt_executorch.runtime.memory import CommonTensors, Values
 from torchtrt_executorch.runtime.plan import Kind, Operation, Payload, Plan
 from torchtrt_executorch.runtime.prims import find_prim
 from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Value, same_kind
+from torchtrt_executorch.runtime.values import Run, Value, same_kind
 
-#: Runs one operation. A jump returns the next one's index, or None for the one that follows.
-Run = Callable[[], "int | None"]
 #: A delegate's index, and the kinds of its arguments.
 Key = tuple[object, ...]
 
@@ -47,8 +45,8 @@ class Binder:
 
     Args:
         skipped: Operations that needn't run.
-        shared: Another method's delegates, which these are to run beside.
-        kept: What its delegates have in common with those of others.
+        twins: Another method's delegates, which these are to run beside.
+        common: What its delegates have in common with those of others.
 
     Attributes:
         runs: What each operation runs.
@@ -62,14 +60,14 @@ class Binder:
         values: Values,
         surroundings: Surroundings,
         skipped: Collection[int],
-        shared: Mapping[Key, Delegate],
-        kept: Kept,
+        twins: Mapping[Key, Delegate],
+        common: CommonTensors,
     ) -> None:
         self._plan = plan
         self._values = values
         self._surroundings = surroundings
-        self._shared = shared
-        self._kept = kept
+        self._twins = twins
+        self._common = common
         self._kernels: dict[str, Bind] = {}
         self.runs: list[Run] = []
         self.calls: dict[int, DelegateCall] = {}
@@ -105,7 +103,7 @@ class Binder:
         # What a delegate checked when it was loaded holds for calls with values of the same kinds.
         key = operation.delegate, inputs, *(value.signature for value in args)
         if key not in self.delegates:
-            around, twin = self._surroundings, self._shared.get(key)
+            around, twin = self._surroundings, self._twins.get(key)
             context = DelegateContext(
                 **{each.name: getattr(payload, each.name) for each in fields(Payload)},
                 args=args,
@@ -113,7 +111,7 @@ class Binder:
                 placement=around.placement,
                 recorder=around.recorder,
                 stand_ins=around.stand_ins,
-                kept=self._kept,
+                common=self._common,
             )
             loaded = load_delegate(context) if twin is None else twin.clone(context)
             self.delegates[key] = loaded

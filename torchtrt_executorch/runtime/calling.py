@@ -13,7 +13,7 @@ _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _AUTOCAST |= torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 
 
-class Calls:
+class Turns:
     """One call runs at a time, of one method or of all that share state.
 
     Attributes:

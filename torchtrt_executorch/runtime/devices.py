@@ -27,13 +27,13 @@ class Placement:
     ordered_streams: bool = True
 
     @functools.cached_property
-    def stands_in(self) -> bool:
+    def in_host_memory(self) -> bool:
         """Whether host memory stands in for that of devices."""
         return self.simulate or not torch.cuda.is_available()
 
     def memory(self, device: torch.device) -> torch.device:
         """The torch device that holds what lives on ``device``."""
-        if device.type == "cpu" or self.stands_in:
+        if device.type == "cpu" or self.in_host_memory:
             return CPU
         if (device.index or 0) >= torch.cuda.device_count():
             raise ProgramError(
@@ -47,7 +47,7 @@ class Placement:
         """Where an input of the caller's lives, if the program declares it on ``declared``."""
         if tensor.device.type != "cpu":
             return tensor.device
-        return declared if self.stands_in else CPU
+        return declared if self.in_host_memory else CPU
 
 
 class _Thread(threading.local):

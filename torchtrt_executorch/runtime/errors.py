@@ -23,6 +23,15 @@ class InputError(ValueError):
     """The caller's inputs don't fit what the method takes."""
 
 
+def misplaced(tensor: str, home: object, reader: str, to_device: bool) -> str:
+    """What to say of a tensor that lives where its reader can't take it."""
+    copy = "_h2d_copy" if to_device else "_d2h_copy"
+    return (
+        f"{tensor} lives on {home}, and {reader}: a copy (et_copy::{copy}) is missing, or the tensor is "
+        "mislabelled"
+    )
+
+
 def item(items: Sequence[T], index: int, what: str) -> T:
     """``items[index]``. Raises ``ProgramError`` that names ``what`` was looked for if there is none."""
     if not 0 <= index < len(items):

@@ -172,7 +172,7 @@ def why_not(call: DelegateCall) -> str | None:
     return call.delegate.not_capturable(call.args)
 
 
-def captured(
+def find_segments(
     calls: Sequence[DelegateCall | None],
     destinations: Container[int],
     renewals: Mapping[int, Callable[[], None]],

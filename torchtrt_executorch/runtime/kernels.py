@@ -16,10 +16,10 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from torchtrt_executorch.runtime.calls import Run, bind_call
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.kernel_calls import bind_call
 from torchtrt_executorch.runtime.reading.schemas import PACKAGE
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.values import Run, Value
 
 #: Called with the arguments' values in the order of the operator's schema, outputs included.
 Function = Callable[..., Any]

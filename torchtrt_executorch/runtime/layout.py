@@ -15,6 +15,9 @@ from executorch.exir.tensor import get_scalar_type, scalar_type_enum
 from torchtrt_executorch.runtime.errors import ProgramError
 
 CPU = torch.device("cpu")
+#: Bytes: what kernels and delegates may read and write at once. Less aligned, some fault, or go wrong
+#: silently.
+ALIGNMENT = 16
 
 
 def device_of(device_type: schema.DeviceType, index: int) -> torch.device:

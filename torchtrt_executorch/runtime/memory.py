@@ -30,7 +30,7 @@ Buffers = dict[tuple[int, torch.device], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Kept:
+class CommonTensors:
     """Tensors that delegates of several methods keep, and are to have once.
 
     Attributes:
@@ -88,7 +88,7 @@ class SharedState:
     ) -> None:
         plans = list(plans)
         self._common = common or CommonState()
-        self._kept = Kept()
+        self._tensors = CommonTensors()
         sizes = {
             tuple(arena.nbytes for arena in plan.arenas[_STATE_ARENA:])
             for plan in plans
@@ -112,9 +112,9 @@ class SharedState:
         """Whether methods have anything in common."""
         return bool(self.arenas or self._common.buffers)
 
-    def kept(self, method: str) -> Kept:
+    def tensors_of(self, method: str) -> CommonTensors:
         """What delegates of a method keep to themselves, and others of its name as well."""
-        return replace(self._kept, names=self._common.kept_by_delegates(method))
+        return replace(self._tensors, names=self._common.kept_by_delegates(method))
 
     def is_new(self, where: Place) -> bool:
         """Whether a tensor is to be given its first value; no longer, once it was asked."""
@@ -210,8 +210,8 @@ class Values:
         elif stored is not None and twin is not None:
             value.data = twin[slot.index].data
         elif stored is not None:
-            kept = value.memory.type == "cpu"
-            value.data = _stored(self._file, stored, layout, kept).to(value.memory)
+            stays = value.memory.type == "cpu"
+            value.data = _stored(self._file, stored, layout, stays).to(value.memory)
 
     def _view(self, where: Place, layout: TensorLayout) -> torch.Tensor:
         """The planned bytes of a tensor, at its largest shape."""
@@ -238,9 +238,9 @@ class Values:
 
 
 def _stored(
-    file: ProgramFile, stored: Stored, layout: TensorLayout, kept: bool = False
+    file: ProgramFile, stored: Stored, layout: TensorLayout, stays: bool = False
 ) -> torch.Tensor:
-    """The bytes that the file has for a tensor, as a tensor on the host, which is to be ``kept``."""
+    """The bytes that the file has for a tensor, as a tensor on the host, which ``stays`` there."""
     if stored.key is not None:
         if stored.key not in file.named_data:
             raise ProgramError(
@@ -262,7 +262,7 @@ def _stored(
         )
     if count == 0:
         return torch.empty(layout.sizes, dtype=layout.dtype)
-    if kept and file.mapped:
+    if stays and file.mapped:
         # What others do to the file isn't to be seen; methods have one copy in common.
         key = stored, count
         if key not in file.constants:

@@ -11,7 +11,7 @@ import torch
 from torchtrt_executorch.runtime import graphs
 from torchtrt_executorch.runtime.analysis import Uses, fences, transposed_constants
 from torchtrt_executorch.runtime.binding import Binder, Key, Surroundings, nothing
-from torchtrt_executorch.runtime.calling import Calls, in_modes, without_modes
+from torchtrt_executorch.runtime.calling import Turns, in_modes, without_modes
 from torchtrt_executorch.runtime.delegates import Delegate, about, uses_gpu
 from torchtrt_executorch.runtime.errors import (
     DeviceError,
@@ -58,13 +58,13 @@ class Method:
         plan: Plan,
         surroundings: Surroundings,
         shared: SharedState,
-        calls: Calls,
+        turns: Turns,
         original: Method | None = None,
     ) -> None:
         self.name: str = plan.name
         self._plan = plan
         self._surroundings = surroundings
-        self._calls = calls
+        self._turns = turns
         file, placement = surroundings.file, surroundings.placement
         file.check_unchanged()
         # What follows from the plan, then memory, then what runs on it, then what a call begins with.
@@ -80,12 +80,12 @@ class Method:
             placement,
             shared,
             views.values(),
-            pinned=not placement.stands_in and uses_gpu(plan.delegates),
+            pinned=not placement.in_host_memory and uses_gpu(plan.delegates),
             twin=None if original is None else original._values,
         )
         loaded = {} if original is None else original._delegates
-        kept = shared.kept(plan.name)
-        binder = Binder(plan, self._values, surroundings, needless, loaded, kept)
+        common = shared.tensors_of(plan.name)
+        binder = Binder(plan, self._values, surroundings, needless, loaded, common)
         self._delegates: dict[Key, Delegate] = binder.delegates
         file.check_unchanged()
         self._inputs = Inputs(
@@ -93,7 +93,7 @@ class Method:
         )
         self._tally = surroundings.recorder.tally(self.name, plan.operations)
         self._devices = self._gpus()
-        calls.order.keep(self._devices, self._values.memory() if self._devices else [])
+        turns.order.keep(self._devices, self._values.memory() if self._devices else [])
         fresh = self._arrange(binder, uses)
         once = Counter(plan.outputs)
         #: outputs, and whether what they are after a call is the caller's
@@ -126,7 +126,7 @@ class Method:
                         renewals.pop(value.index, None)
         if self._surroundings.cuda_graphs:
             each = [binder.calls.get(index) for index in range(len(runs))]
-            segments = graphs.captured(each, plan.destinations, renewals)
+            segments = graphs.find_segments(each, plan.destinations, renewals)
             for span, segment in segments.items():
                 runs[span.start : span.stop] = [nothing] * len(span)
                 runs[span.start], self._spans[span.start] = segment.run, span
@@ -152,7 +152,7 @@ class Method:
     def _new_clock(self, binder: Binder) -> Clock:
         """What times the calls, by the clocks of the devices where operations run."""
         devices = [CPU] * len(self._plan.operations)
-        if not self._surroundings.placement.stands_in:
+        if not self._surroundings.placement.in_host_memory:
             for index, each in enumerate(self._plan.operations):
                 if index in binder.calls:
                     devices[index] = binder.calls[index].delegate.device
@@ -169,7 +169,7 @@ class Method:
         It has memory of its own, and state that starts anew, apart from what other methods share.
         Constants and TensorRT's engines are shared; other delegates are loaded once more.
         """
-        alone = SharedState([self._plan]), Calls()
+        alone = SharedState([self._plan]), Turns()
         return without_modes(
             lambda: Method(self._plan, self._surroundings, *alone, original=self)
         )
@@ -197,7 +197,7 @@ class Method:
 
     def _gpus(self) -> list[int]:
         """The GPUs on which calls leave work running, by index."""
-        if self._surroundings.placement.stands_in:
+        if self._surroundings.placement.in_host_memory:
             return []
         places = {value.device for value in self._values}
         places.update(delegate.device for delegate in self._delegates.values())
@@ -214,14 +214,14 @@ class Method:
         Raises ``InputError`` for inputs that the method doesn't take, ``InstructionError`` or
         ``DeviceError`` when an instruction fails.
         """
-        calls = self._calls
-        if calls.lock._is_owned():
+        turns = self._turns
+        if turns.lock._is_owned():
             raise InstructionError(
-                f"{self.name} is called by a kernel or delegate of {calls.caller}, which runs on the "
+                f"{self.name} is called by a kernel or delegate of {turns.caller}, which runs on the "
                 "same memory: load the program a second time for that"
             )
-        with calls.lock:
-            calls.caller = self.name
+        with turns.lock:
+            turns.caller = self.name
             if self._clock is not None:
                 clock = self._clock
                 return without_modes(lambda: clock.call(self._call, inputs))
@@ -231,7 +231,7 @@ class Method:
 
     def _call(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """A call whose turn it is, in none of the caller's modes but that of gradients."""
-        devices, order = self._devices, self._calls.order
+        devices, order = self._devices, self._turns.order
         recording, changed = torch.is_grad_enabled(), False
         try:
             if recording:  # as torch.no_grad does, which takes a microsecond more

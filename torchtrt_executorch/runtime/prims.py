@@ -9,13 +9,12 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from torchtrt_executorch.runtime.calls import Run
 from torchtrt_executorch.runtime.devices import Placement, Staged, current_stream
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernels import Bind
 from torchtrt_executorch.runtime.plan import FROM_DEVICE, TO_DEVICE, VIEW
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Value, same_kind
+from torchtrt_executorch.runtime.values import Run, Value, same_kind
 
 #: What an operator does with its arguments, as many as it has.
 Body = Callable[..., None]
@@ -121,7 +120,7 @@ def _device_copy(
     to_device = name == TO_DEVICE
     device = (out if to_device else source).device
     staged = None
-    if not placement.stands_in and device.type == "cuda":
+    if not placement.in_host_memory and device.type == "cuda":
         staged = Staged(device)
 
     def run() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.files import check_writable, staged
 from torchtrt_executorch.runtime.binding import Surroundings
-from torchtrt_executorch.runtime.calling import Calls, without_modes
+from torchtrt_executorch.runtime.calling import Turns, without_modes
 from torchtrt_executorch.runtime.delegates import StandIns, digest, inputs_of
 from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
@@ -34,7 +34,7 @@ class Program:
         self._lock = threading.Lock()
         self._methods: dict[str, Method] = {}
         self._shared = SharedState(plans.values(), surroundings.file.common)
-        self._calls = Calls()
+        self._turns = Turns()
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -52,8 +52,8 @@ class Program:
             )
         with self._lock:
             if name not in self._methods:
-                calls = self._calls if self._shared else Calls()
-                prepared = self._plans[name], self._surroundings, self._shared, calls
+                turns = self._turns if self._shared else Turns()
+                prepared = self._plans[name], self._surroundings, self._shared, turns
                 self._methods[name] = without_modes(lambda: Method(*prepared))
             return self._methods[name]
 
@@ -140,8 +140,8 @@ def load(
     if ordered_streams is None:
         ordered_streams = not simulate_devices or needs_shared_stream(plans.values())
     placement = Placement(simulate_devices, ordered_streams)
-    kept = StandIns(emulated, given)
-    around = Surroundings(file, placement, Recorder(), kept, cuda_graphs, profile)
+    instead = StandIns(emulated, given)
+    around = Surroundings(file, placement, Recorder(), instead, cuda_graphs, profile)
     return Program(plans, around)
 
 
@@ -160,18 +160,18 @@ def save_stand_ins(
     """
     target = check_writable(path)
     plans = read_plans(read_program(program, data_files), inputs_of)
-    kept = {
+    found = {
         payload: stand_in
         for payload in _payloads(plans)
         if (stand_in := find(payload)) is not None
     }
-    if not kept:
+    if not found:
         raise ProgramError(
             "no stand-ins are kept for this program: a process keeps them for the payloads that it "
             "builds and can't run, and emulated engines are their own"
         )
     with staged(target) as folder:
-        write(folder / target.name, kept)
+        write(folder / target.name, found)
 
 
 def _payloads(plans: Mapping[str, Plan]) -> set[str]:

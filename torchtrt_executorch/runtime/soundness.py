@@ -11,10 +11,9 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Seque
 
 import torch
 
-from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.errors import ProgramError, misplaced
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.plan import (
-    FROM_DEVICE,
     NEEDS_SHARED_STREAM,
     TO_DEVICE,
     VIEW,
@@ -245,10 +244,7 @@ class _Search:
                 reader = f"{each.name} is a host kernel"
             for tensor in tensors:
                 if tensor.device != CPU:
-                    yield (
-                        f"{tensor.name} lives on {tensor.device}, and {reader}: a copy "
-                        "(et_copy::_d2h_copy) is missing, or the tensor is mislabelled"
-                    )
+                    yield misplaced(tensor.name, tensor.device, reader, False)
 
     def _copy(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
         source, out = (self._tensors([index], held) for index in each.args[:2])
@@ -269,12 +265,9 @@ class _Search:
             # Where nothing is planned on a device, every delegate moves what it takes.
             staged = tensor.device == CPU and (told.takes_host or tensor.label is None)
             if tensor.device != told.device and not staged:
-                copy = FROM_DEVICE if told.device == CPU else TO_DEVICE
-                yield (
-                    f"{tensor.name} lives on {tensor.device}, and {payload.name} takes tensors on "
-                    f"{told.device}: a copy ({copy.partition('.')[0]}) is missing, or the tensor is "
-                    "mislabelled"
-                )
+                takes = f"{payload.name} takes tensors on {told.device}"
+                to_device = told.device != CPU
+                yield misplaced(tensor.name, tensor.device, takes, to_device)
         if not self.ordered and told.device != CPU:
             yield from running.called(payload, told.device, reads, writes)
 

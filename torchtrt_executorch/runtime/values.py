@@ -11,6 +11,9 @@ from executorch.exir import schema
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU, TensorLayout
 
+#: Runs one operation. A jump returns the next one's index, or None for the one that follows.
+Run = Callable[[], "int | None"]
+
 
 @dataclass(eq=False)
 class Value:

@@ -13,15 +13,12 @@ from torchtrt_executorch import stand_ins
 from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU
-from torchtrt_executorch.runtime.memory import Kept
+from torchtrt_executorch.runtime.memory import CommonTensors
 from torchtrt_executorch.runtime.plan import About, Payload
 from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.values import Run, Value
 from torchtrt_executorch.stand_ins import StandIn
 from torchtrt_executorch.stand_ins.file import StandInFile
-
-#: What makes one call.
-Run = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class DelegateContext(Payload):
     """What a backend is given to load one delegate.
 
     ``num_inputs`` is what the payload says, or is read off the program (what is written before it is
-    read is an output). ``kept`` is what it is to have in common with delegates of other methods.
+    read is an output). ``common`` is what it is to have in common with delegates of other methods.
     """
 
     args: Sequence[Value]
@@ -62,7 +59,7 @@ class DelegateContext(Payload):
     placement: Placement
     recorder: Recorder
     stand_ins: StandIns
-    kept: Kept = Kept()
+    common: CommonTensors = CommonTensors()
 
 
 class Delegate:

@@ -16,7 +16,7 @@ from executorch.exir.tensor import get_scalar_type
 from torchtrt_executorch import cuda_payload
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.cuda_payload import CudaPayload, Weight
-from torchtrt_executorch.runtime.delegates import DelegateContext, Run
+from torchtrt_executorch.runtime.delegates import DelegateContext
 from torchtrt_executorch.runtime.delegates.on_gpu import (
     GpuDelegate,
     InPyTorch,
@@ -24,14 +24,11 @@ from torchtrt_executorch.runtime.delegates.on_gpu import (
 )
 from torchtrt_executorch.runtime.devices import current_on, is_current
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.layout import CPU
+from torchtrt_executorch.runtime.layout import ALIGNMENT, CPU
 from torchtrt_executorch.runtime.plan import About, Payload
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.values import Run, Value
 
 Compute = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
-
-#: What Inductor takes for granted of an input's address.
-ALIGNMENT = 16
 
 
 class AotiDelegate(GpuDelegate):
@@ -49,7 +46,7 @@ class AotiDelegate(GpuDelegate):
         if gpus := capabilities(library):
             built_by = f"AOTInductor for {', '.join(gpus)}"
             context.recorder.payloads[self.name] = built_by
-        if self.device.type == "cuda" and context.placement.stands_in:
+        if self.device.type == "cuda" and context.placement.in_host_memory:
             self.runner = InPyTorch(instead(context, "a CUDA device"), CPU)
         else:
             loaded = _load(context, payload, library, self.device)
@@ -172,9 +169,9 @@ def _load(
 
 def _share_all(model: Any, context: DelegateContext, source: object) -> bool:
     """Have another delegate's weights and buffers, if they are the same: they are on the GPU once."""
-    theirs = context.kept.weights.get(source, {})
+    theirs = context.common.weights.get(source, {})
     wanted = model.get_constant_names_to_original_fqns()
-    if not context.kept.names or not {*wanted.values()} <= theirs.keys():
+    if not context.common.names or not {*wanted.values()} <= theirs.keys():
         return False
     _point(model, theirs)
     return True
@@ -182,12 +179,12 @@ def _share_all(model: Any, context: DelegateContext, source: object) -> bool:
 
 def _share_state(model: Any, context: DelegateContext, source: object) -> None:
     """Have another delegate's buffers, where methods have them in common; others may have all of these."""
-    if not context.kept.names:
+    if not context.common.names:
         return
     own = model.extract_constants_map(False)
-    common = context.kept.join(own)
-    context.kept.weights.setdefault(source, {**own, **common})
-    context.kept.owners.append(model)  # the memory is its own
+    common = context.common.join(own)
+    context.common.weights.setdefault(source, {**own, **common})
+    context.common.owners.append(model)  # the memory is its own
     _point(model, {n: each for n, each in common.items() if each is not own[n]})
 
 
@@ -203,15 +200,15 @@ def _give(
     model: Any, context: DelegateContext, payload: CudaPayload, device: torch.device
 ) -> None:
     """Hand the library its weights by name: copies of its own, unless methods have them in common."""
-    kept, weights = context.kept, {}
+    common, weights = context.common, {}
     for each in payload.weights:
         place = device if each.on_gpu else CPU
         # Buffers of the same bytes have one key, and are written to.
-        held = kept.weights.setdefault((each, place), {}) if kept.names else {}
+        held = common.weights.setdefault((each, place), {}) if common.names else {}
         if each.name not in held:
             held[each.name] = _tensor(context, each, place)
         weights[each.name] = held[each.name]
-    weights.update(kept.join(weights))
+    weights.update(common.join(weights))
     wanted = model.get_constant_names_to_original_fqns()
     missing = sorted(set(wanted.values()) - weights.keys())
     if missing:
@@ -219,7 +216,7 @@ def _give(
             f"{context.name}: the library wants the weight {missing[0]!r}, which its payload doesn't name"
         )
     named = {name: weights[original] for name, original in wanted.items()}
-    model.update_constant_buffer(named, False, False, bool(kept.names))
+    model.update_constant_buffer(named, False, False, bool(common.names))
 
 
 def _tensor(

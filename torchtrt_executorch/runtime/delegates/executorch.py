@@ -21,11 +21,12 @@ from executorch.exir.tensor import make_allocation_info, scalar_type_enum
 from torch._prims_common import make_contiguous_strides_for
 
 from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext
-from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.errors import DeviceError, ProgramError, misplaced
+from torchtrt_executorch.runtime.layout import ALIGNMENT
+from torchtrt_executorch.runtime.values import Run, Value
 
-#: Of data in the file, and bytes of an element of the widest dtype.
-_ALIGNMENT, _WIDEST = 16, 16
+#: Bytes of an element of the widest dtype.
+_WIDEST = 16
 
 
 class ExecuTorchDelegate(Delegate):
@@ -42,7 +43,7 @@ class ExecuTorchDelegate(Delegate):
         self._inputs, self._backend_id = context.num_inputs, context.backend_id
         self._native = _Native(_Program(context).serialized(), context.name)
 
-    def bind(self, args: Sequence[Value]) -> Callable[[], None]:
+    def bind(self, args: Sequence[Value]) -> Run:
         """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
         # XNNPACK infers shapes from shapes; what others do isn't known.
         settled = self._backend_id == "XnnpackBackend"
@@ -106,7 +107,7 @@ class _Program:
                 )
             tensor = _tensor_like(value)
             tensor.allocation_info = make_allocation_info(1, used)
-            used += math.prod(value.layout.sizes) * _WIDEST + _ALIGNMENT
+            used += math.prod(value.layout.sizes) * _WIDEST + ALIGNMENT
             own[place] = self._add(tensor)
             copies.append((own[place], args[place]))
         self._instructions.append(schema.Instruction(schema.DelegateCall(0, own)))
@@ -157,7 +158,7 @@ class _Program:
         blob = bytes(self._context.payload)
         named = {key: entry for key, entry in every.items() if key.encode() in blob}
         for key, entry in (named or every).items():
-            store.add_named_data(key, bytes(entry.data), alignment=_ALIGNMENT)
+            store.add_named_data(key, bytes(entry.data), alignment=ALIGNMENT)
         return store.get_named_data_store_output()
 
 
@@ -268,10 +269,9 @@ class _Bound:
         """Where the tensors are, in the order of the program's inputs."""
         for value in self._values:
             if value.device.type != "cpu":
-                raise DeviceError(
-                    f"{value.name} lives on {value.device}, and ExecuTorch's runtime works on host "
-                    "tensors: a copy (et_copy::_d2h_copy) is missing, or the tensor is mislabelled"
-                )
+                takes = "ExecuTorch's runtime works on host tensors"
+                text = misplaced(value.name, value.device, takes, False)
+                raise DeviceError(text)
         given = [
             _as_read(value) if shaped else _whole(value)
             for value, shaped in zip(self._values, self._shaped, strict=True)

@@ -10,13 +10,12 @@ import torch
 from torchtrt_executorch.runtime.delegates import (
     Delegate,
     DelegateContext,
-    Run,
     digest,
 )
-from torchtrt_executorch.runtime.errors import DeviceError, ProgramError
+from torchtrt_executorch.runtime.errors import DeviceError, ProgramError, misplaced
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.stats import Traffic
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.values import Run, Value
 from torchtrt_executorch.stand_ins import StandIn
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
@@ -83,10 +82,9 @@ class GpuDelegate(Delegate):
             for value in others:
                 if value.device != device:
                     if not self._takes(value):
-                        raise DeviceError(
-                            f"{value.name} lives on {value.device}, and {self.name} takes tensors "
-                            f"on {device}: a copy (et_copy) is missing, or it is mislabelled"
-                        )
+                        takes = f"{self.name} takes tensors on {device}"
+                        text = misplaced(value.name, value.device, takes, True)
+                        raise DeviceError(text)
                     on_host = True
             execute()
             if on_host:
@@ -199,10 +197,10 @@ def instead(context: DelegateContext, needs: str) -> StandIn | None:
             context.name,
         )
         # Its own are the partition's, which others run as well.
-        names, tensors = context.kept.names, found.tensors
+        names, tensors = context.common.names, found.tensors
         own = {n: tensors[n].clone() for n in names & tensors.keys()}
         try:
-            found = found.sharing(context.kept.join(own))
+            found = found.sharing(context.common.join(own))
         except ProgramError as error:
             raise ProgramError(f"{context.name}: {error}") from None
     elif context.placement.simulate:

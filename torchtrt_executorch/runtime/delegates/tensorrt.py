@@ -16,7 +16,7 @@ from torchtrt_executorch.emulation import payload as emulated
 from torchtrt_executorch.engine_blob import TensorRTBlobMetadata, deserialize_engine
 from torchtrt_executorch.host.builder import TENSORRT
 from torchtrt_executorch.plans import origin
-from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext, Run
+from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext
 from torchtrt_executorch.runtime.delegates.on_gpu import (
     GpuDelegate,
     InPyTorch,
@@ -26,7 +26,7 @@ from torchtrt_executorch.runtime.delegates.on_gpu import (
 from torchtrt_executorch.runtime.delegates.tensorrt_engine import TensorRTEngine
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plan import About, Payload
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.values import Run, Value
 from torchtrt_executorch.stand_ins import StandIn
 
 
@@ -133,7 +133,7 @@ def _load(
             program: StandIn | None = emulated.load(engine)
         except ValueError as error:
             raise ProgramError(f"{context.name}: {error}") from error
-    elif context.placement.stands_in:
+    elif context.placement.in_host_memory:
         built_by = origin(engine)
         product = (built_by.builder or TENSORRT).name
         needs = f"a CUDA device and {product} for its engine, by {built_by.text}"

@@ -10,10 +10,8 @@ import torch
 from torchtrt_executorch.runtime.delegates.tensorrt_library import Log
 from torchtrt_executorch.runtime.devices import Staged
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.layout import ALIGNMENT
 from torchtrt_executorch.runtime.values import Value
-
-#: What TensorRT's kernels may read and write at once: less aligned, they fault, or go wrong silently.
-ALIGNMENT = 16
 
 
 class Context:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 import torch
 
 from torchtrt_executorch.engine_blob import TensorRTBlobMetadata
 from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.delegates.tensorrt_context import (
-    ALIGNMENT,
     Arguments,
     Binding,
     Context,
@@ -22,7 +21,8 @@ from torchtrt_executorch.runtime.delegates.tensorrt_library import (
     tensorrt_for,
 )
 from torchtrt_executorch.runtime.devices import current_on, current_stream, is_current
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.layout import ALIGNMENT
+from torchtrt_executorch.runtime.values import Run, Value
 
 #: An output that isn't written to the program's own memory, and where it is written.
 Scratch = tuple[Binding, Value, torch.Tensor]
@@ -95,9 +95,7 @@ class TensorRTEngine:
         self._sent: torch.cuda.Event | None = None
         self._sending = False
 
-    def bind(
-        self, inputs: Sequence[Value], outputs: Sequence[Value]
-    ) -> Callable[[], None]:
+    def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
         """What runs on values in the order of the bindings, in host memory or on the device.
 
         Raises ``ProgramError`` for an input of a shape that the engine wasn't built for.

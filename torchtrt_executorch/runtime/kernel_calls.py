@@ -18,10 +18,8 @@ from executorch.exir.scalar_type import ScalarType
 from executorch.exir.tensor import get_scalar_type
 
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.values import Boxed, Value
+from torchtrt_executorch.runtime.values import Boxed, Run, Value
 
-#: One instruction, bound.
-Run = Callable[[], None]
 Convert = Callable[[Any], Any]
 Guard = Callable[[Mapping[str, Any]], None]
 
