@@ -105,12 +105,13 @@ class Fallback:
         """Return the nodes that are left out for a refusal."""
         if not self.decomposes and attention_in(refusal):
             return []  # the whole program can be had without
-        names = [n for n, by in refusal.nodes.items() if "getitem" not in by]
-        if not refusal.exact and len(names) > _SMALL and self._halved < 8:
+        # A partition has nodes as well that the program doesn't, which passes put into it.
+        nodes = [node for node in graph.nodes if node.name in refusal.nodes]
+        nodes = [node for node in nodes if "getitem" not in refusal.nodes[node.name]]
+        if not refusal.exact and len(nodes) > _SMALL and self._halved < 8:
             # The halves are tried, by leaving out what is between: most of it can be built.
             self._halved += 1
-            names = [names[len(names) // 2]]
-        nodes = [node for node in graph.nodes if node.name in names]
+            nodes = [nodes[len(nodes) // 2]]
         operators = {operator_name(node) for node in nodes}
         if refusal.exact:
             if len(operators) == 1 and operators <= self._failed:

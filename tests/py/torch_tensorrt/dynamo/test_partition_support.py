@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch_tensorrt
 from torch.export import Dim
-from torch.fx import GraphModule
-from torch_tensorrt.dynamo._fallback import RefusedError
+from torch.fx import Graph, GraphModule
+from torch_tensorrt.dynamo._fallback import Fallback, RefusedError
 from torch_tensorrt.dynamo.conversion._TRTInterpreter import (
     UnsupportedOperatorException,
 )
@@ -139,3 +139,22 @@ def test_every_dtype_is_taken_or_named(dtype: torch.dtype, role: str) -> None:
         else:
             found, expected = compiled(x), Convert()(x)
             torch.testing.assert_close(found, expected, check_dtype=False)
+
+
+def test_what_passes_put_into_a_partition_is_not_what_is_left_out() -> None:
+    """The program doesn't have those nodes, and without one of its own it would be given up."""
+    program, partition = Graph(), Graph()
+    for graph, name, count in ((program, "own", 4), (partition, "cast", 12)):
+        value = graph.placeholder("x")
+        for index in range(count):
+            value = graph.create_node(
+                "call_function",
+                torch.ops.aten.abs.default,
+                (value,),
+                name=name + str(index),
+            )
+    for node in program.nodes:
+        partition.node_copy(node, lambda _: value)
+    refusal = RefusedError("the builder", "no", partition.nodes, exact=False)
+    left = Fallback().nodes_for(refusal, program)
+    assert [node.name for node in left] == ["own0", "own1", "own2", "own3"]
