@@ -29,7 +29,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cuda_models import CASES, Case  # type: ignore[import-not-found]
+from cuda_models import CASES, HELD_OUT, Case  # type: ignore[import-not-found]
 
 DEVICE = "cuda:0"
 ROUNDS = 5
@@ -207,7 +207,9 @@ def main() -> None:
     parser.add_argument("--beside", type=Path)
     parser.add_argument("--timings", type=Path)
     arguments = parser.parse_args()
-    cases = [c for c in CASES if not arguments.names or c.name in arguments.names]
+    cases = [
+        c for c in CASES + HELD_OUT if not arguments.names or c.name in arguments.names
+    ]
     if arguments.command == "make":
         if arguments.timings is not None:
             keep_timings(arguments.timings)
