@@ -1,27 +1,36 @@
 """CUDA delegates made on one machine, without a GPU if it has none, and run on another that has one.
 
-    python tests/gpu/cuda_programs.py make FOLDER [NAME...]
-    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER]
+    python tests/gpu/cuda_programs.py make FOLDER [NAME...] [--gpu sm_90:80GiB] [--first] [--jobs N]
+    PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER...] [--jobs N]
 
-``make`` writes a ``.pte`` and its ``.ptd`` for each model of ``cuda_models``, compiled for the GPU
-of ``TORCHTRT_GPU`` where there is no other, and says what that took; where there is one, upstream's
-``CudaBackend`` chooses by timing. With ``--timings`` it keeps what that measured. ``run`` compares
-them with eager PyTorch, and times them beside it, beside ``torch.compile``, and beside the same
-programs in another folder, made where they run.
+``make`` writes a ``.pte`` and its ``.ptd`` for each model of ``cuda_models``, compiled for the GPU that
+``--gpu`` or, where there is no other, ``TORCHTRT_GPU`` describes, and says what that took. With
+``--first`` it takes the first of Inductor's choices for a described GPU. Where there is a GPU, and none is
+described, upstream's ``CudaBackend`` chooses by timing; ``--timings`` keeps what that measured.
+
+``run`` compares them with eager PyTorch, and times them beside it, beside ``torch.compile``, and beside
+the same programs in other folders: by events, around replays of a CUDA graph of several calls. One
+program at a time has the GPU, however many ``--jobs`` there are.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import fcntl
+import functools
 import json
 import math
+import os
 import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Sequence
@@ -31,11 +40,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from cuda_models import CASES, HELD_OUT, Case  # type: ignore[import-not-found]
 
+from torchtrt_executorch import tuning
+
 DEVICE = "cuda:0"
-ROUNDS = 5
+NAMED = {case.name: case for case in CASES + HELD_OUT}
+#: Calls in a graph, graphs in a round, and rounds.
+CALLS, REPLAYS, ROUNDS = 10, 10, 7
 
 
-def lower(case: Case) -> Any:
+def lower(case: Case, gpu: str | None = None) -> Any:
     """Return the ``ExecutorchProgramManager`` of ``case``, with inputs and outputs on the device."""
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
@@ -43,7 +56,8 @@ def lower(case: Case) -> Any:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
 
     modules, calls = case.build()
-    more = [CompileSpec(key, value.encode()) for key, value in case.specs.items()]
+    specs = case.specs | ({"gpu": gpu} if gpu else {})
+    more = [CompileSpec(key, value.encode()) for key, value in specs.items()]
     programs, partitioners = {}, {}
     for name, module in modules.items():
         programs[name] = torch.export.export(
@@ -73,85 +87,67 @@ def _resident() -> Any:
     return replace(config, propagate_device_config=resident)
 
 
-def make(folder: Path, cases: Sequence[Case]) -> None:
-    """Write the programs of ``cases`` into ``folder``, and print seconds, bytes and memory."""
+def make(folder: Path, case: Case, gpu: str | None, first: bool) -> str:
+    """Write the program of ``case`` into ``folder``. Return a line of seconds, bytes and memory."""
     folder.mkdir(parents=True, exist_ok=True)
-    for case in cases:
-        started = time.perf_counter()
-        built = lower(case)
-        seconds = time.perf_counter() - started
-        (folder / f"{case.name}.pte").write_bytes(bytes(built.buffer))
-        (weights,) = built._tensor_data.values()
-        (folder / f"{case.name}.ptd").write_bytes(bytes(weights))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(
-            f"{case.name:32} {seconds:6.1f} s  library {len(built.buffer) >> 10} KiB  "
-            f"weights {len(weights) >> 10} KiB  peak so far {peak:.0f} MiB",
-            flush=True,
-        )
+    if first:
+        from executorch.backends.cuda import _unmeasured_kernels
+
+        _unmeasured_kernels.cheapest = lambda name, choices, *rest: choices[0]
+    started, used = time.perf_counter(), time.process_time()
+    built = lower(case, gpu)
+    seconds = time.perf_counter() - started
+    compilers = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = time.process_time() - used + compilers.ru_utime + compilers.ru_stime
+    (folder / f"{case.name}.pte").write_bytes(bytes(built.buffer))
+    (weights,) = built._tensor_data.values()
+    (folder / f"{case.name}.ptd").write_bytes(bytes(weights))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (
+        f"{case.name:32} {seconds:6.1f} s  {used:6.1f} CPU s  library {len(built.buffer) >> 10} KiB  "
+        f"weights {len(weights) >> 10} KiB  peak {peak:.0f} MiB"
+    )
 
 
 def keep_timings(file: Path) -> None:
     """Append to ``file`` what autotuning measures from now on, a line of JSON for each choice made."""
     from torch._inductor.select_algorithm import add_feedback_saver
-    from torch._inductor.virtualized import V
 
-    def save(timings: Any, name: str, nodes: Any, *rest: Any) -> None:
-        sizes = V.graph.sizevars
-        problem = {
-            "name": name,
-            "inputs": [
-                {
-                    "size": [sizes.size_hint(size) for size in node.get_size()],
-                    "stride": [sizes.size_hint(step) for step in node.get_stride()],
-                    "dtype": str(node.get_dtype()),
-                }
-                for node in nodes
-            ],
-            "choices": [
-                {"us": us * 1e3, **{k: str(v) for k, v in choice.info_dict().items()}}
-                for choice, us in timings.items()
-            ],
-        }
+    def save(row: tuning.Row) -> None:
         with file.open("a") as out:
-            print(json.dumps(problem), file=out)
+            print(json.dumps(row), file=out)
 
-    add_feedback_saver(save)
+    add_feedback_saver(functools.partial(tuning.note, save))
 
 
-def run(folder: Path, cases: Sequence[Case], beside: Path | None) -> int:
-    """Compare and time the programs in ``folder``. Return the number that failed."""
-    rows: list[dict[str, Any]] = []
-    for case in cases:
-        try:
-            row = {"name": case.name, **_measure(folder, case, beside)}
-        except Exception as error:
-            traceback.print_exc()
-            row = {"name": case.name, "error": f"{type(error).__name__}: {error}"[:300]}
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    ratios = [
-        row["autotuned_us"] / row["us"] for row in rows if row.get("autotuned_us")
-    ]
-    if ratios:
-        mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
-        print(
-            f"speed beside autotuned, geometric mean of {len(ratios)}: {mean:.3f}, "
-            f"least {min(ratios):.3f}"
+def summary(rows: list[dict[str, Any]]) -> str:
+    """The speed of ``us`` beside each of the other columns, of those rows that have both."""
+    lines = []
+    for key in sorted({key for row in rows for key in row if key.endswith("_us")}):
+        ratios = {
+            r["name"]: r[key] / r["us"] for r in rows if r.get(key) and r.get("us")
+        }
+        mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios.values()))
+        worst = min(ratios, key=lambda name: ratios[name])
+        lines.append(
+            f"speed beside {key[:-3]}, geometric mean of {len(ratios)}: {mean:.3f}, "
+            f"least {ratios[worst]:.3f} ({worst})"
         )
-    return sum("error" in row for row in rows)
+    return "\n".join(lines)
 
 
 @torch.no_grad()
-def _measure(folder: Path, case: Case, beside: Path | None) -> dict[str, Any]:
+def measure(
+    folder: Path, case: Case, beside: Sequence[Path], turn: str
+) -> dict[str, Any]:
     modules, calls = case.build()
-    program = _load(folder, case)
     error, largest = 0.0, 0.0
     eager = {name: copy.deepcopy(module).to(DEVICE) for name, module in modules.items()}
     on_device = {
         name: [tuple(value.to(DEVICE) for value in inputs) for inputs in each]
         for name, each in calls.items()
     }
+    program = _load(folder, case)
     for name, each in on_device.items():
         for inputs in each:
             (result,) = program.method(name)(*inputs)
@@ -161,15 +157,35 @@ def _measure(folder: Path, case: Case, beside: Path | None) -> dict[str, Any]:
             largest = max(largest, expected.abs().max().item())
     row: dict[str, Any] = {"difference": error, "largest": largest}
     name, (inputs, *_) = next(iter(on_device.items()))
-    method = program.method(name)
-    row["us"] = _microseconds(lambda: method(*inputs))
-    row["eager_us"] = _microseconds(lambda: eager[name](*inputs))
     compiled = torch.compile(copy.deepcopy(eager[name]))
-    row["torch_compile_us"] = _microseconds(lambda: compiled(*inputs))
-    if beside is not None:
-        there = _load(beside, case).method(name)
-        row["autotuned_us"] = _microseconds(lambda: there(*inputs))
+    timed = {"us": program.method(name), "eager_us": eager[name]}
+    for other in beside:
+        if (other / f"{case.name}.pte").exists():
+            timed[f"{other.name}_us"] = _load(other, case).method(name)
+    timed["torch_compile_us"] = compiled
+    for call in timed.values():
+        call(*inputs)
+    with open(turn, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for key, call in timed.items():
+            row[key] = _microseconds(functools.partial(call, *inputs))
+        row["kernels"] = _kernels(functools.partial(timed["us"], *inputs))
     return row
+
+
+def _kernels(call: Callable[[], object]) -> dict[str, float]:
+    """Microseconds of one call by kernel, the longest first."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(10):
+            call()
+        torch.cuda.synchronize()
+    took = {
+        event.key[:80]: round(event.device_time_total / 10, 2)
+        for event in profiled.key_averages()
+    }
+    return dict(sorted(took.items(), key=lambda item: -item[1])[:12])
 
 
 def _load(folder: Path, case: Case) -> Any:
@@ -179,22 +195,37 @@ def _load(folder: Path, case: Case) -> Any:
 
 
 def _microseconds(call: Callable[[], object]) -> float:
-    """Time of one call among many: the median of rounds, each synchronized at its end."""
-    for _ in range(5):
-        call()
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    call()
-    torch.cuda.synchronize()
-    count = max(10, min(300, int(0.02 / (time.perf_counter() - started))))
-    rounds = []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        for _ in range(count):
+    """Time of one call: the median of rounds, each of some milliseconds of graphs of several calls."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
             call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    replay: Callable[[], object] = graph.replay
+    try:
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(CALLS):
+                call()
+    except RuntimeError:
+        traceback.print_exc()  # timed with what its host takes
+        replay = functools.partial(_repeat, call)
+    rounds = []
+    for index in range(ROUNDS + 1):
+        started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        started.record()
+        for _ in range(REPLAYS):
+            replay()
+        ended.record()
         torch.cuda.synchronize()
-        rounds.append((time.perf_counter() - started) / count * 1e6)
-    return round(statistics.median(rounds), 1)
+        if index:
+            rounds.append(started.elapsed_time(ended) / CALLS / REPLAYS * 1e3)
+    return round(statistics.median(rounds), 2)
+
+
+def _repeat(call: Callable[[], object]) -> None:
+    for _ in range(CALLS):
+        call()
 
 
 def main() -> None:
@@ -204,18 +235,57 @@ def main() -> None:
     parser.add_argument("command", choices=("make", "run"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--beside", type=Path)
+    parser.add_argument("--gpu")
+    parser.add_argument("--first", action="store_true")
+    parser.add_argument("--beside", type=Path, nargs="*", default=[])
     parser.add_argument("--timings", type=Path)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--turn", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    cases = [
-        c for c in CASES + HELD_OUT if not arguments.names or c.name in arguments.names
-    ]
-    if arguments.command == "make":
-        if arguments.timings is not None:
-            keep_timings(arguments.timings)
-        make(arguments.folder, cases)
-        return
-    sys.exit(run(arguments.folder, cases, arguments.beside))
+    names = arguments.names or list(NAMED)
+    if arguments.turn is not None:  # one of several processes, with one program
+        sys.exit(one(NAMED[names[0]], arguments))
+    given = [each for each in sys.argv[1:] if each not in arguments.names]
+    with tempfile.TemporaryDirectory() as folder:
+        own = [sys.executable, "-W", "ignore", __file__, "--turn", f"{folder}/turn"]
+        # Else what was made otherwise before would be taken.
+        environment = {**os.environ, "TORCHTRT_EXECUTORCH_CACHE": folder}
+
+        def by_another(name: str) -> subprocess.CompletedProcess[str]:
+            # The name first, since --beside takes all that follow.
+            command = [*own, *given[:2], name, *given[2:]]
+            result = subprocess.run(
+                command, stdout=subprocess.PIPE, text=True, env=environment
+            )
+            print(result.stdout, end="", flush=True)
+            return result
+
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            results = list(pool.map(by_another, names))
+    if arguments.command == "run":
+        lines = [line for each in results for line in each.stdout.splitlines()]
+        print(summary([json.loads(line) for line in lines if line.startswith("{")]))
+    sys.exit(sum(each.returncode != 0 for each in results))
+
+
+def one(case: Case, arguments: argparse.Namespace) -> int:
+    """Make or run one program, print what is to be said of it, and return whether it failed."""
+    torch.set_num_threads(1)
+    tuning.in_turn(arguments.turn)
+    try:
+        if arguments.command == "make":
+            if arguments.timings is not None:
+                keep_timings(arguments.timings)
+            print(make(arguments.folder, case, arguments.gpu, arguments.first))
+        else:
+            row = measure(arguments.folder, case, arguments.beside, arguments.turn)
+            print(json.dumps({"name": case.name, **row}))
+    except Exception as error:
+        traceback.print_exc()
+        why = f"{type(error).__name__}: {error}"[:300]
+        print(json.dumps({"name": case.name, "error": why}))
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

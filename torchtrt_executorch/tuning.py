@@ -1,0 +1,236 @@
+"""Times of Inductor's matrix products and convolutions on the GPU that is here, for machines that lack it.
+
+Each problem is compiled by Inductor itself with ``max_autotune``, by as many processes as there are
+processors; one at a time has the GPU, so that times are those of a quiet one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import itertools
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_DEVICE = "cuda:0"
+#: What ``CudaBackend`` has Inductor choose from, and nothing that is decided by other measurements.
+_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
+    "autotune_in_subproc": False,
+    "autotune_local_cache": False,
+    "benchmark_epilogue_fusion": False,
+    "compile_threads": 1,
+    "max_autotune_conv_backends": "TRITON",
+    "max_autotune_gemm": True,
+    "max_autotune_gemm_backends": "TRITON",
+    "shape_padding": False,
+}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One product, or one convolution.
+
+    Attributes:
+        call: ``linear``, ``scores`` or ``values`` (batched products, the second transposed or not),
+            or ``conv2d``.
+        dtype: Of all tensors.
+        sizes: (batch, m, n, k) of a product; (images, channels, pixels of a side, channels out,
+            window, step, groups) of a convolution.
+    """
+
+    call: str
+    dtype: str
+    sizes: tuple[int, ...]
+
+    def function_and_inputs(self) -> tuple[Callable[..., Tensor], list[Tensor]]:
+        new = functools.partial(
+            torch.randn, dtype=getattr(torch, self.dtype), device=_DEVICE
+        )
+        if self.call == "conv2d":
+            images, channels, side, out, window, step, groups = self.sizes
+            inputs = [
+                new(images, channels, side, side),
+                new(out, channels // groups, window, window),
+            ]
+            convolve = functools.partial(
+                F.conv2d, stride=step, padding=window // 2, groups=groups
+            )
+            return convolve, inputs
+        batch, m, n, k = self.sizes
+        if self.call == "linear":
+            return F.linear, [new(m, k), new(n, k)]
+        if self.call == "scores":
+            return lambda q, key: q @ key.mT, [new(batch, m, k), new(batch, n, k)]
+        return torch.bmm, [new(batch, m, k), new(batch, k, n)]
+
+
+def problems() -> list[Problem]:
+    """What is measured, the most telling first: a coarse net of sizes, then a finer one."""
+    bf16, fp16, fp32 = "bfloat16", "float16", "float32"
+    coarse = list(
+        itertools.product((8, 64, 512, 4096), (256, 1024, 4096), (256, 1024, 4096))
+    )
+    thin = [(m, 64, k) for m in (64, 512, 4096, 32768) for k in (64, 512)]
+    large = [(8192, 8192, 1024), (8192, 2048, 8192), (8, 32768, 2048), (8, 2560, 9728)]
+    fine = list(itertools.product((32, 256, 2048), (128, 512, 2048), (128, 512, 2048)))
+    small = [
+        (8, 256, 64),
+        (64, 64, 64),
+        (512, 128, 64),
+        (4096, 1024, 64),
+        (1, 1024, 256),
+        (1, 256, 1024),
+    ]
+    odd = [(1001, 777, 333), (64, 333, 777), (64, 77, 129), (1001, 100, 1000)]
+    heads = [
+        ("scores", (64, 128, 128, 64)),
+        ("values", (64, 128, 64, 128)),
+        ("scores", (24, 512, 512, 64)),
+        ("values", (24, 512, 64, 512)),
+        ("scores", (16, 1024, 1024, 128)),
+        ("values", (16, 1024, 128, 1024)),
+        ("scores", (8, 1, 1024, 128)),
+        ("values", (8, 1, 128, 1024)),
+        ("values", (256, 64, 64, 64)),
+        ("scores", (8, 32, 32, 32)),
+    ]
+    images = [
+        (16, 32, 28, 32, 3, 1, 1),
+        (16, 3, 112, 32, 7, 2, 1),
+        (2, 320, 32, 640, 3, 1, 1),
+        (8, 64, 56, 64, 3, 1, 1),
+        (8, 128, 28, 128, 3, 1, 32),
+        (8, 256, 28, 128, 1, 1, 1),
+        (8, 128, 28, 256, 1, 2, 1),
+        (1, 512, 7, 512, 3, 1, 1),
+        (8, 256, 14, 256, 3, 1, 1),
+        (1, 3, 224, 64, 7, 2, 1),
+        (4, 768, 14, 768, 1, 1, 1),
+        (2, 640, 32, 320, 1, 1, 1),
+        (8, 16, 112, 24, 3, 2, 1),
+        (8, 256, 14, 256, 3, 1, 8),
+    ]
+    listed: list[Problem] = []
+
+    def add(call: str, dtype: str, all_sizes: list[Any]) -> None:
+        for sizes in all_sizes:
+            full = (1, *sizes) if call == "linear" else tuple(sizes)
+            listed.append(Problem(call, dtype, full))
+
+    add("conv2d", fp32, images)
+    add("conv2d", fp16, images)
+    add("linear", bf16, coarse)
+    for dtype in (fp32, bf16):
+        for call, sizes in heads:
+            add(call, dtype, [sizes])
+    add("linear", bf16, thin + large)
+    add("linear", fp32, coarse)
+    add("linear", fp16, odd)
+    add("linear", fp32, odd + small)
+    add("linear", bf16, small)
+    add("linear", bf16, fine)
+    add("linear", fp32, thin)
+    add("linear", fp32, fine)
+    return list(dict.fromkeys(listed))
+
+
+def measure(jobs: int, seconds: float) -> Iterator[Row]:
+    """Yield what each problem took, by tile, as each is done.
+
+    Args:
+        jobs: Processes that compile.
+        seconds: After which no more is waited for.
+
+    Raises:
+        RuntimeError: There is no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError("tuning measures kernels on a GPU, and there is none here")
+    until = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory() as folder:
+        # Elsewhere than what other programs keep: what is found there isn't measured again.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(jobs, _begin, (str(Path(folder, "turn")),)) as pool:
+            results = pool.imap_unordered(_measured, problems())
+            while True:
+                try:
+                    yield from results.next(max(0.0, until - time.monotonic()))
+                except (StopIteration, multiprocessing.TimeoutError):
+                    return
+
+
+def in_turn(turn: str) -> None:
+    """Have this process time kernels only while no other does that was given the same file."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    kind: Any = type(benchmarker)
+    benchmark = kind.benchmark_gpu
+
+    @functools.wraps(benchmark)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        with open(turn, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return benchmark(*args, **kwargs)
+
+    kind.benchmark_gpu = alone
+
+
+def _begin(turn: str) -> None:
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    torch.set_num_threads(1)
+    in_turn(turn)
+
+
+def _measured(problem: Problem) -> list[Row]:
+    from torch._inductor import select_algorithm
+
+    rows: list[Row] = []
+    select_algorithm.add_feedback_saver(functools.partial(note, rows.append))
+    torch._dynamo.reset()
+    with contextlib.suppress(Exception):  # what doesn't compile has no time
+        function, inputs = problem.function_and_inputs()
+        torch.compile(function, options=_OPTIONS)(*inputs)
+    selector: Any = select_algorithm
+    selector.clear_feedback_savers()
+    return rows
+
+
+def note(
+    save: Callable[[Row], object], timings: Any, name: str, nodes: Any, *rest: Any
+) -> None:
+    """Inductor's feedback: hand on the microseconds of each choice for an operator on ``nodes``."""
+    from torch._inductor.virtualized import V
+
+    sizes: Any = V.graph.sizevars
+    hint = getattr(sizes, "optimization_hint", None) or sizes.size_hint  # before 2.13
+
+    def hints(values: Any) -> list[int]:
+        return [int(hint(value, fallback=8192)) for value in values]
+
+    inputs = [
+        {
+            "size": hints(node.get_size()),
+            "stride": hints(node.get_stride()),
+            "dtype": str(node.get_dtype()),
+        }
+        for node in nodes
+    ]
+    choices = [
+        {"us": us * 1e3, **{k: str(v) for k, v in choice.info_dict().items()}}
+        for choice, us in timings.items()
+    ]
+    save({"name": name, "inputs": inputs, "choices": choices})
