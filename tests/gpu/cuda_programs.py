@@ -114,8 +114,8 @@ def keep_timings(file: Path) -> None:
     from torch._inductor.select_algorithm import add_feedback_saver
 
     def save(row: tuning.Row) -> None:
-        with file.open("a") as out:
-            print(json.dumps(row), file=out)
+        with file.open("ab", buffering=0) as out:  # by several processes, a line each
+            out.write(json.dumps(row).encode() + b"\n")
 
     add_feedback_saver(functools.partial(tuning.note, save))
 
