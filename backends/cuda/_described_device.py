@@ -19,6 +19,7 @@ from executorch.backends.cuda import (
     _fat_binaries,
     _host_weights,
     _options,
+    _sums,
     _unmeasured_kernels,
 )
 from executorch.backends.cuda._device_guard import (
@@ -127,6 +128,7 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         **_host_weights.answers(),
         **_options.answers(cross=toolchain.cross is not None),
         **_constant_folding.answers(),
+        **_sums.answers(),
         **_fat_binaries.answers(gpu, toolchain),
     }
     os.environ[_NO_LINES] = "1"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
+from executorch.backends.cuda import _sums
 from executorch.backends.cuda._gemm_cost import (
     Product,
     Tile,
@@ -113,7 +114,7 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
 
     def run_node_apart(self: Any, node: Any) -> Any:
         result = run_node(self, node)
-        if apart:
+        if apart or _sums.read_often(node):
             for value in pytree.tree_leaves(result):
                 if isinstance(value, TensorBox):
                     value.realize()
@@ -247,8 +248,8 @@ def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
     ]
     for kernel in kernels:
         kernel.precompile()
-        best = _best(kernel.launchers, gpu)
-        kernel.save_gpu_kernel("stream", _without_spills(kernel, best))
+        chosen = best(kernel.launchers, gpu)
+        kernel.save_gpu_kernel("stream", _without_spills(kernel, chosen))
 
 
 def _without_spills(kernel: Any, launcher: Any) -> Any:
@@ -267,7 +268,7 @@ def _without_spills(kernel: Any, launcher: Any) -> Any:
     return other if other.n_spills <= _FRAME else launcher
 
 
-def _best(launchers: list[Any], gpu: GpuProperties) -> Any:
+def best(launchers: list[Any], gpu: GpuProperties) -> Any:
     """Return one of a kernel's launchers, which differ in their configuration.
 
     The largest blocks of which a multiprocessor holds two and no thread spills; the first of

@@ -67,10 +67,10 @@ def lower(case: Case, gpu: str | None = None) -> Any:
         partitioners[name] = [CudaPartitioner([spec, *more])]
     with torch.no_grad():
         edge = to_edge_transform_and_lower(programs, partitioner=partitioners)
-    return edge.to_executorch(_resident())
+    return edge.to_executorch(resident())
 
 
-def _resident() -> Any:
+def resident() -> Any:
     """Return the configuration of a program whose inputs and outputs stay on the device."""
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes import MemoryPlanningPass
@@ -81,10 +81,10 @@ def _resident() -> Any:
         return config
     from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 
-    resident = PropagateDeviceConfig(
+    staying = PropagateDeviceConfig(
         skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
     )
-    return replace(config, propagate_device_config=resident)
+    return replace(config, propagate_device_config=staying)
 
 
 def make(folder: Path, case: Case, gpu: str | None, first: bool) -> str:

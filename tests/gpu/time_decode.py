@@ -1,31 +1,43 @@
-"""A Llama's decode step on a GPU: where its cache lives, and what that costs.
+"""A language model's decode step on a GPU: how fast it is, where its cache lives, and what that costs.
 
-    PYTHONPATH=. python tests/gpu/time_decode.py [--layers 16] [--tokens 64] [--case CASE ...]
+    PYTHONPATH=. python tests/gpu/time_decode.py [--shape llama-317m] [--tokens 64] [--case CASE ...]
+    PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --length 4096 --prefill 512 --gpu sm_90:80GiB
 
-CUDA delegates are compiled where this runs, in bfloat16, over transformers' static cache. A row has
-tokens a second and the bytes that a step copies between host and GPU; its tokens have to be eager's.
+CUDA delegates are compiled where this runs, in bfloat16, over transformers' static cache, for the GPU
+that is there or the one that ``--gpu`` describes. A row has tokens a second, the share that they take of
+what the memory could give, and the bytes that a step copies between host and GPU; its tokens have to be
+eager's. With ``--file`` rows and a profile by kernel are appended to a file, as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
+import json
+import os
 import resource
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.export import export
 
+sys.path.insert(0, str(Path(__file__).parent))
+from cuda_programs import resident  # type: ignore[import-not-found]
+
 DEVICE = "cuda:0"
 ROUNDS = 5
 
 Step = Callable[[Tensor, Tensor], Tensor]
+#: Tokens, and their logits.
+Expected = tuple[list[int], Tensor]
 
 #: Whether the library owns the cache, and whether the cache lives on the host.
 CASES = {
@@ -34,24 +46,56 @@ CASES = {
     "cache inside the library": (True, False),
 }
 
+#: Bytes a second of the GPU's memory.
+BANDWIDTH = 4.8e12
 
-def model(layers: int, length: int, device: str) -> torch.nn.Module:
-    """A Llama with random weights and a static cache: 317 million with 16 layers."""
-    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(0)
-    llama = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=32000,
-            hidden_size=1024,
-            intermediate_size=4096,
-            num_hidden_layers=layers,
-            num_attention_heads=16,
-            num_key_value_heads=8,
-            max_position_embeddings=length,
-            attn_implementation="sdpa",
-        )
+def _qwen3(hidden: int, inner: int, layers: int, heads: int) -> dict[str, int]:
+    return {
+        "vocab_size": 151936,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    }
+
+
+SHAPES = {
+    "llama-317m": {
+        "vocab_size": 32000,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+    },
+    "qwen3-0.6b": _qwen3(1024, 3072, 28, 16),
+    "qwen3-1.7b": _qwen3(2048, 6144, 28, 16),
+    "qwen3-4b": _qwen3(2560, 9728, 36, 32),
+}
+
+
+def model(shape: str, length: int, device: str) -> torch.nn.Module:
+    """A Llama or a Qwen3 with random weights, made on the GPU, and a static cache."""
+    import transformers
+    from transformers import GenerationConfig
+
+    kind = "Qwen3" if shape.startswith("qwen3") else "Llama"
+    config = getattr(transformers, f"{kind}Config")(
+        **SHAPES[shape],
+        max_position_embeddings=length,
+        attn_implementation="sdpa",
+        tie_word_embeddings=False,
     )
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(DEVICE):
+        llama = getattr(transformers, f"{kind}ForCausalLM")(config)
+        embedding = torch.randn_like(llama.model.embed_tokens.weight)
+        successors = torch.randperm(len(embedding))
+    torch.set_default_dtype(torch.float32)
     llama.generation_config = GenerationConfig(
         use_cache=True,
         cache_implementation="static",
@@ -60,9 +104,7 @@ def model(layers: int, length: int, device: str) -> torch.nn.Module:
     )
     # Random logits lie so close together that bfloat16's rounding chooses. Here a token's successor
     # leads by far, and all else shows in the logits.
-    embedding = torch.randn_like(llama.model.embed_tokens.weight)
     llama.model.embed_tokens.weight = torch.nn.Parameter(embedding)
-    successors = torch.randperm(len(embedding))
     llama.lm_head.weight = torch.nn.Parameter(embedding[successors] / 32)
     return llama.eval().to(device, torch.bfloat16)
 
@@ -76,11 +118,12 @@ def exportable(llama: torch.nn.Module) -> torch.nn.Module:
     return TorchExportableModuleWithStaticCache(llama)
 
 
-def lower(program: Any, owned: bool, on_host: bool) -> Any:
+def lower(program: Any, owned: bool, on_host: bool, gpu: str | None) -> Any:
     """The program of one CUDA delegate, which owns its cache or is given it at each call."""
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
     from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
 
     from benchmarks.state import state_on_the_host
 
@@ -96,9 +139,12 @@ def lower(program: Any, owned: bool, on_host: bool) -> Any:
 
     partitioner = CudaPartitioner if owned else GivenItsCache
     specs = [CudaBackend.generate_method_name_compile_spec("forward")]
+    if gpu is not None:
+        specs.append(CompileSpec("gpu", gpu.encode()))
     edge = to_edge_transform_and_lower(program, partitioner=[partitioner(specs)])
     with state_on_the_host() if on_host else contextlib.nullcontext():
-        return edge.to_executorch()
+        # Logits stay where the next token is found.
+        return edge.to_executorch(resident() if owned else None)
 
 
 def generate(step: Step, tokens: int) -> tuple[list[int], Tensor]:
@@ -113,29 +159,92 @@ def generate(step: Step, tokens: int) -> tuple[list[int], Tensor]:
 
 
 def row(
-    name: str, step: Step, tokens: int, eager: tuple[list[int], Tensor] | None
-) -> tuple[list[int], Tensor]:
+    name: str, step: Step, arguments: argparse.Namespace, expected: Expected | None
+) -> Expected:
     """Print a row for ``step`` beside eager's tokens and logits, and return its own."""
+    tokens = arguments.tokens
     made, logits = generate(step, tokens)
     rounds = []
-    for _ in range(ROUNDS):
-        token = 1
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        for position in range(tokens):
-            result = step(torch.tensor([[token]]), torch.tensor([position]))
-            token = int(result[0, -1].argmax())
-        rounds.append((time.perf_counter() - started) / tokens)
-        assert token == made[-1], f"{name} ended in {token}, before in {made[-1]}"
+    with alone(arguments.turn):
+        for _ in range(ROUNDS):
+            token = 1
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for position in range(tokens):
+                result = step(torch.tensor([[token]]), torch.tensor([position]))
+                token = int(result[0, -1].argmax())
+            rounds.append((time.perf_counter() - started) / tokens)
+            assert token == made[-1], f"{name} ended in {token}, before in {made[-1]}"
+        kernels = profiled(lambda: step(torch.tensor([[1]]), torch.tensor([0])))
     took = statistics.median(rounds)
+    share = arguments.nbytes / took / BANDWIDTH
+    found = {"tokens_per_s": round(1 / took, 1), "us": round(took * 1e6)}
     beside = ""
-    if eager is not None:
-        off = ((logits - eager[1]).abs().max() / eager[1].abs().max()).item()
-        beside = f"  eager's tokens: {made == eager[0]}, logits off by {off:.1e}"
+    if expected is not None:
+        off = ((logits - expected[1]).abs().max() / expected[1].abs().max()).item()
+        beside = f"  eager's tokens: {made == expected[0]}, logits off by {off:.1e}"
+        found |= {"eager's": made == expected[0], "off": off}
     print(
-        f"{name:40} {1 / took:7.1f} tokens/s {took * 1e6:7.0f} us{beside}", flush=True
+        f"{name:40} {1 / took:7.1f} tokens/s {took * 1e6:7.0f} us {share:5.1%}{beside}",
+        flush=True,
     )
+    keep(arguments, name, {**found, "share": round(share, 3), "kernels": kernels})
     return made, logits
+
+
+def row_of_prefill(name: str, call: Step, arguments: argparse.Namespace) -> None:
+    """Print a row for a call with as many tokens as ``--prefill`` says."""
+    inputs = prompt(arguments)
+    for _ in range(3):
+        call(*inputs)
+    rounds = []
+    with alone(arguments.turn):
+        for _ in range(4 * ROUNDS):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            call(*inputs)
+            torch.cuda.synchronize()
+            rounds.append(time.perf_counter() - started)
+        kernels = profiled(lambda: call(*inputs))
+    took = statistics.median(rounds)
+    full = f"prefill of {arguments.prefill}, {name}"
+    print(f"{full:40} {took * 1e6:7.0f} us", flush=True)
+    keep(arguments, full, {"us": round(took * 1e6), "kernels": kernels})
+
+
+def prompt(arguments: argparse.Namespace) -> tuple[Tensor, Tensor]:
+    """Tokens (1, prefill) and their positions, int64."""
+    count = arguments.prefill
+    return torch.arange(1, count + 1)[None], torch.arange(count)
+
+
+def profiled(call: Callable[[], object]) -> dict[str, list[float]]:
+    """Launches and microseconds of one call by kernel, the longest first."""
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    with profile(activities=[ProfilerActivity.CUDA]) as result:
+        call()
+        torch.cuda.synchronize()
+    events = result.key_averages()
+    took = {e.key[:90]: [e.count, round(e.device_time_total, 1)] for e in events}
+    return dict(sorted(took.items(), key=lambda item: -item[1][1])[:25])
+
+
+def keep(arguments: argparse.Namespace, name: str, found: dict[str, Any]) -> None:
+    """Append what was found to the file, a line by itself."""
+    if arguments.file is not None:
+        line = {"shape": arguments.shape, "length": arguments.length, "name": name}
+        with arguments.file.open("ab", buffering=0) as file:
+            file.write(json.dumps(line | found).encode() + b"\n")
+
+
+@contextlib.contextmanager
+def alone(turn: str) -> Iterator[None]:
+    """Scope in which no other process with this file measures."""
+    with open(turn, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def of_program(built: Any, **options: Any) -> tuple[Any, Step]:
@@ -184,16 +293,20 @@ def main() -> None:
     """Run the command line."""
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--shape", choices=SHAPES, default="llama-317m")
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--prefill", type=int, default=0)
+    parser.add_argument("--gpu", help="described, as TORCHTRT_GPU does")
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("--turn", default=os.devnull)
     arguments = parser.parse_args()
-    llama = model(arguments.layers, arguments.length, DEVICE)
+    llama = model(arguments.shape, arguments.length, DEVICE)
     count = sum(each.numel() for each in llama.parameters())
+    read = count - llama.model.embed_tokens.weight.numel()
+    arguments.nbytes = read * torch.bfloat16.itemsize
     print(f"{count / 1e6:.0f} million parameters, a cache of {arguments.length}")
-    inputs = (torch.tensor([[1]]), torch.tensor([0]))
-    named = {"input_ids": inputs[0], "cache_position": inputs[1]}
     eager = exportable(llama)
 
     def on_gpu(module: Any) -> Step:
@@ -201,29 +314,49 @@ def main() -> None:
             input_ids=token.to(DEVICE), cache_position=position.to(DEVICE)
         )
 
-    expected = row("eager", on_gpu(eager), arguments.tokens, None)
+    expected = row("eager", on_gpu(eager), arguments, None)
     compiled = torch.compile(eager, mode="reduce-overhead")
-    row("torch.compile, reduce-overhead", on_gpu(compiled), arguments.tokens, expected)
+    row("torch.compile, reduce-overhead", on_gpu(compiled), arguments, expected)
+    if arguments.prefill:
+        torch._dynamo.reset()
+        row_of_prefill("eager", on_gpu(eager), arguments)
+        row_of_prefill("torch.compile", on_gpu(torch.compile(eager)), arguments)
     del compiled, eager, llama
     torch._dynamo.reset()
     failed = 0
     for name in arguments.case or CASES:
         owned, on_host = CASES[name]
         started = time.perf_counter()
-        on_cpu = exportable(model(arguments.layers, arguments.length, "cpu"))
-        program = export(on_cpu, (), named, strict=True)  # lowering uses it up
-        built = lower(program, owned, on_host)
+        inputs = (torch.tensor([[1]]), torch.tensor([0]))
+        built = exported(inputs, owned, on_host, arguments)
         seconds = time.perf_counter() - started
         for options in ({}, {"cuda_graphs": True}):
             loaded, step = of_program(built, **options)
             full = name + ", a CUDA graph" * bool(options)
-            made, _ = row(full, step, arguments.tokens, expected)
+            made, _ = row(full, step, arguments, expected)
             failed += made != expected[0]
             if not options:
                 print(f"{'':40} {traffic(loaded, step, inputs) or 'nothing copied'}")
+            del loaded, step
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 20
         print(f"{'':40} lowered in {seconds:.0f} s, peak so far {peak} GiB", flush=True)
+        if arguments.prefill:
+            _, call = of_program(exported(prompt(arguments), owned, on_host, arguments))
+            row_of_prefill(name, call, arguments)
     sys.exit(failed)
+
+
+def exported(
+    inputs: tuple[Tensor, Tensor],
+    owned: bool,
+    on_host: bool,
+    arguments: argparse.Namespace,
+) -> Any:
+    """The program of a call with such tokens and positions."""
+    on_cpu = exportable(model(arguments.shape, arguments.length, "cpu"))
+    named = {"input_ids": inputs[0], "cache_position": inputs[1]}
+    program = export(on_cpu, (), named, strict=True)  # lowering uses it up
+    return lower(program, owned, on_host, arguments.gpu)
 
 
 if __name__ == "__main__":

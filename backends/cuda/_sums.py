@@ -1,0 +1,166 @@
+"""Products of which a tile would be nearly empty, as sums that Inductor fuses with what is around them.
+
+A product of one row reads a matrix once and computes next to nothing: what counts is that all of the
+GPU reads. A convolution of few channels a group has as few numbers to multiply. Either, in tiles of at
+least 16 by 16, leaves most of a tile unused, and with one row most multiprocessors as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.nn import functional as F
+
+aten = torch.ops.aten
+
+#: The most products that are added for one value of a convolution.
+_TERMS = 64
+
+
+def answers() -> dict[str, Callable[..., Any]]:
+    """What has Inductor decompose these, within a scope."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    ours: dict[Any, Callable[..., Any]] = {
+        aten.mm.default: mm,
+        aten.addmm.default: addmm,
+        aten.bmm.default: bmm,
+        aten.convolution.default: convolution,
+    }
+
+    def with_sums() -> dict[Any, Callable[..., Any]]:
+        table = dict(select_decomp_table())
+        for operator, decomposition in ours.items():
+            table[operator] = _first_of(decomposition, table.get(operator))
+        return table
+
+    return {"torch._inductor.decomposition:select_decomp_table": with_sums}
+
+
+def read_often(node: Node) -> bool:
+    """Whether the value of a node is read for each row or term of a sum.
+
+    What computes it would be repeated as often, so it has to be in memory.
+    """
+    return any(
+        (reader.target is aten.constant_pad_nd.default and _terms(reader) > 4)
+        or (reader.target is aten.unsqueeze.default and _is_repeated(reader))
+        for reader in node.users
+    )
+
+
+def _terms(padded: Node) -> int:
+    """In how many places a padded value is read, in the shape that it has then."""
+    return max(len(padded.users), *(len(each.users) for each in padded.users))
+
+
+def _is_repeated(factor: Node) -> bool:
+    """Whether a factor of what is summed is smaller than the other one."""
+    return any(
+        product.target is aten.mul.Tensor
+        and any(each.target is aten.sum.dim_IntList for each in product.users)
+        and factor.meta["val"].numel() != product.meta["val"].numel()
+        for product in factor.users
+    )
+
+
+def _first_of(ours: Callable[..., Any], upstream: Callable[..., Any] | None) -> Any:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        result = NotImplemented if kwargs else ours(*args)
+        if result is NotImplemented and upstream is not None:
+            return upstream(*args, **kwargs)
+        return result
+
+    return decompose
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _wide(*values: Tensor) -> tuple[Tensor, ...]:
+    """In the type that sums are added in."""
+    narrow = (torch.float16, torch.bfloat16)
+    return tuple(each.float() if each.dtype in narrow else each for each in values)
+
+
+def mm(a: Tensor, b: Tensor) -> Any:
+    if not a.is_floating_point() or not (_is_one(a.shape[0]) or _is_one(b.shape[1])):
+        return NotImplemented
+    wide_a, wide_b = _wide(a, b)
+    return (wide_a.unsqueeze(2) * wide_b.unsqueeze(0)).sum(1).to(a.dtype)
+
+
+def addmm(bias: Tensor, a: Tensor, b: Tensor) -> Any:
+    if not a.is_floating_point() or not (_is_one(a.shape[0]) or _is_one(b.shape[1])):
+        return NotImplemented
+    wide_bias, wide_a, wide_b = _wide(bias, a, b)
+    product = (wide_a.unsqueeze(2) * wide_b.unsqueeze(0)).sum(1)
+    return (product + wide_bias).to(a.dtype)
+
+
+def bmm(a: Tensor, b: Tensor) -> Any:
+    if not a.is_floating_point() or not (_is_one(a.shape[1]) or _is_one(b.shape[2])):
+        return NotImplemented
+    wide_a, wide_b = _wide(a, b)
+    return (wide_a.unsqueeze(3) * wide_b.unsqueeze(1)).sum(2).to(a.dtype)
+
+
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Any:
+    outputs, depth, *window = weight.shape
+    if transposed or groups == 1 or depth * math.prod(window) > _TERMS:
+        return NotImplemented
+    if x.dim() != weight.dim() or not x.is_floating_point():
+        return NotImplemented
+    each = len(window)
+    stride, padding, dilation = (
+        list(values) * (each if len(values) == 1 else 1)
+        for values in (stride, padding, dilation)
+    )
+    padded = F.pad(x, [side for n in reversed(padding) for side in (n, n)])
+    pixels = [
+        (size - step * (length - 1) - 1) // hop + 1
+        for size, step, length, hop in zip(
+            padded.shape[2:], dilation, window, stride, strict=True
+        )
+    ]
+    # Groups, what each reads and what each gives have dimensions of their own.
+    padded = padded.reshape(-1, groups, depth, *padded.shape[2:])
+    weights = weight.reshape(groups, outputs // groups, *weight.shape[1:])
+    total: Any = 0
+    for channel, *place in itertools.product(range(depth), *map(range, window)):
+        read = padded[:, :, channel]
+        for axis, (at, step, hop, count) in enumerate(
+            zip(place, dilation, stride, pixels, strict=True)
+        ):
+            first = at * step
+            read = read[
+                (slice(None),) * (2 + axis)
+                + (slice(first, first + (count - 1) * hop + 1, hop),)
+            ]
+        factor = weights[:, :, channel]
+        for at in place:
+            factor = factor.select(2, at)
+        factor = factor[(..., *[None] * each)]
+        read, factor = _wide(read.unsqueeze(2), factor)
+        total = total + read * factor
+    total = total.flatten(1, 2)
+    if bias is not None:
+        total = total + _wide(bias)[0].view(-1, *[1] * each)
+    return total.to(x.dtype)
