@@ -33,11 +33,8 @@ from executorch.exir.passes._copy_schedule import (
 from executorch.exir.passes._delegate_streams import (
     NUM_INPUTS_COMPILE_SPEC_KEY,
     SHARED_STREAM_COMPILE_SPEC_KEY,
-    Streams,
     declare,
     needs_shared_stream,
-    orders,
-    runs_after,
     streams_in,
     takes_turns,
     writes_in_place,
@@ -55,6 +52,7 @@ from executorch.exir.passes._device_nodes import (
     tensor_spec,
     tensor_specs,
 )
+from executorch.exir.passes._stream_facts import Streams, orders, runs_after
 from executorch.exir.tensor import TensorSpec
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node

@@ -10,12 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any, Mapping
 
-from executorch.exir._serialize._named_data_store import (
-    NamedDataStore,
-    NamedDataStoreOutput,
-)
+if TYPE_CHECKING:
+    from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 
 #: The key of the table in the program's named data.
 KEY = "torchtrt_executorch.external_data"
@@ -88,6 +86,9 @@ def with_table(
     named: NamedDataStoreOutput | None, key: str, table: Mapping[str, Any]
 ) -> NamedDataStoreOutput:
     """Return a program's named data with a table of its own, as JSON."""
+    # Who reads a program needs no more than the table.
+    from executorch.exir._serialize._named_data_store import NamedDataStore
+
     store = NamedDataStore()
     store.add_named_data(key, json.dumps(table, sort_keys=True).encode())
     own = store.get_named_data_store_output()

@@ -173,9 +173,10 @@ def _placed(method: Method, row: Row, lanes: Sequence[str], y: int) -> Drawn:
         at = left, right - left, y, COPY, start, end
         title = [f"{row.title} · {took}" if took else row.title]
         return Drawn(row, says, title, [], *at, share)
-    number = f"#{row.first}–{row.last} " if row.first >= 0 else ""
+    last = f"–{row.last}" if row.last > row.first else ""
+    number = f"#{row.first}{last} " if row.first >= 0 else ""
     title = wrapped(number + row.title, _TITLE)
-    title[0] = title[0].removeprefix(number)
+    title[0] = title[0].removeprefix(number.strip()).strip()
     text = [*([took] if took else []), *wrapped(row.text, _TEXT)]
     height = BOX + LINE * (len(title) + len(text) - 2)
     x = lane * (lanes.index(row.device) + (1 - _BOX_WIDTH) / 2)

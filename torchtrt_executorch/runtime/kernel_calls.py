@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
-from executorch.exir.scalar_type import ScalarType
-from executorch.exir.tensor import get_scalar_type
 
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.layout import dtype_of
+from torchtrt_executorch.runtime.reading.schemas import schema
 from torchtrt_executorch.runtime.values import Boxed, Run, Value
 
 Convert = Callable[[Any], Any]
@@ -158,7 +158,9 @@ _PLAIN: dict[str, Convert] = {
     "int": lambda value: _instance(value, int),
     "bool": lambda value: _instance(value, bool),
     "str": lambda value: _instance(value, str),
-    "ScalarType": lambda value: get_scalar_type(ScalarType(_instance(value, int))),
+    "ScalarType": lambda value: _instance(
+        dtype_of(schema.ScalarType(_instance(value, int))), torch.dtype
+    ),
     "MemoryFormat": lambda value: dict(enumerate(_MEMORY_FORMATS))[value],
     "Layout": lambda value: {0: torch.strided}[value],
 }

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from executorch.exir import schema
-from executorch.exir.tensor import get_scalar_type, scalar_type_enum
 
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.reading.schemas import schema
 
 CPU = torch.device("cpu")
 #: Bytes: what kernels and delegates may read and write at once. Less aligned, some fault, or go wrong
@@ -20,9 +19,27 @@ CPU = torch.device("cpu")
 ALIGNMENT = 16
 
 
+#: Of ExecuTorch's types, those that torch calls otherwise.
+_OTHERWISE = {
+    **{"BYTE": "uint8", "CHAR": "int8"},
+    **{"FLOAT8E5M2": "float8_e5m2", "FLOAT8E4M3FN": "float8_e4m3fn"},
+}
+
+
+def dtype_of(scalar_type: schema.ScalarType) -> torch.dtype | None:
+    """ExecuTorch's type as torch's; None where torch has no such type."""
+    name = scalar_type.name
+    found = getattr(torch, _OTHERWISE.get(name, name.lower()), None)
+    return found if isinstance(found, torch.dtype) else None
+
+
+#: What ExecuTorch calls torch's types.
+_NAMES = {dtype_of(each): each.name for each in schema.ScalarType}
+
+
 def device_of(device_type: schema.DeviceType, index: int) -> torch.device:
     """ExecuTorch's device as torch's: ``cpu``, or ``cuda`` with its index."""
-    if device_type is schema.DeviceType.CPU:
+    if device_type == schema.DeviceType.CPU:
         return CPU
     if index < 0:
         raise ProgramError(f"{device_type.name.lower()}:{index} is no device")
@@ -44,9 +61,13 @@ class TensorLayout:
     dynamism: schema.TensorShapeDynamism
     device: torch.device = CPU
 
-    @property
+    @cached_property
     def static(self) -> bool:
-        return self.dynamism is schema.TensorShapeDynamism.STATIC
+        return self.dynamism == schema.TensorShapeDynamism.STATIC
+
+    @cached_property
+    def unbounded(self) -> bool:
+        return self.dynamism == schema.TensorShapeDynamism.DYNAMIC_UNBOUND
 
     @property
     def dense(self) -> bool:
@@ -85,8 +106,7 @@ class TensorLayout:
             return shape == self.sizes
         if len(shape) != len(self.sizes):
             return False
-        unbounded = self.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND
-        return unbounded or all(map(operator.le, shape, self.sizes))
+        return self.unbounded or all(map(operator.le, shape, self.sizes))
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise ``ProgramError`` unless the tensor may take ``shape``."""
@@ -104,7 +124,7 @@ class TensorLayout:
         """
         theirs = getattr(declared.scalar_type, "name", declared.scalar_type)
         for what, ours, other in (
-            ("dtype", scalar_type_enum(self.dtype).name, theirs),
+            ("dtype", _NAMES[self.dtype], theirs),
             ("shape", [*self.sizes], [*declared.sizes]),
             ("order of dimensions", [*self.dim_order], [*declared.dim_order]),
         ):
@@ -148,12 +168,11 @@ class TensorLayout:
 
 def read_layout(tensor: schema.Tensor, name: str, device: torch.device) -> TensorLayout:
     """Check a serialized tensor's metadata. Raises ``ProgramError`` naming what is wrong."""
-    try:
-        dtype = get_scalar_type(tensor.scalar_type)
-    except KeyError:
+    dtype = dtype_of(tensor.scalar_type)
+    if dtype is None:
         raise ProgramError(
             f"{name}: dtype {tensor.scalar_type.name} has no torch dtype"
-        ) from None
+        )
     sizes, dim_order = tuple(tensor.sizes), tuple(tensor.dim_order)
     if any(size < 0 for size in sizes) or math.prod(sizes) * dtype.itemsize >= 2**62:
         raise ProgramError(f"{name}: {list(sizes)} is no shape")

@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any, Callable, Iterator, Sequence
 
 import torch
-from executorch.exir import schema
 
 from torchtrt_executorch.runtime.analysis import Written
 from torchtrt_executorch.runtime.errors import ProgramError, item
@@ -25,6 +24,7 @@ from torchtrt_executorch.runtime.plan import (
     Stored,
 )
 from torchtrt_executorch.runtime.reading.files import ProgramFile
+from torchtrt_executorch.runtime.reading.schemas import schema
 
 #: From a payload to how many inputs it takes, if its bytes tell.
 InputsOf = Callable[[Payload], "int | None"]
@@ -165,7 +165,8 @@ class _Reader:
     def _place(self, name: str, where: schema.AllocationDetails, layout: Any) -> Place:
         """The planned bytes of a tensor, which are its arena's."""
         sizes, arena = self._plan.non_const_buffer_sizes, where.memory_id
-        start, end = where.memory_offset, where.memory_offset + layout.nbytes
+        start = where.memory_offset_low | where.memory_offset_high << 32
+        end = start + layout.nbytes
         if not 0 < arena < len(sizes):
             raise ProgramError(f"{name} is planned into arena {arena} of {len(sizes)}")
         if end > sizes[arena]:

@@ -11,7 +11,8 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Seque
 
 import torch
 
-from torchtrt_executorch.runtime.errors import ProgramError, misplaced
+from torchtrt_executorch.overlay.served import load_alone
+from torchtrt_executorch.runtime.errors import misplaced
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.plan import (
     NEEDS_SHARED_STREAM,
@@ -24,6 +25,11 @@ from torchtrt_executorch.runtime.plan import (
     Place,
     Plan,
 )
+
+load_alone("executorch.exir.passes._stream_facts")
+
+# isort: split
+from executorch.exir.passes._stream_facts import orders, streams_of  # noqa: E402
 
 #: Operators that read no tensor's elements, which may live on any device.
 METADATA = frozenset(
@@ -107,7 +113,7 @@ class Work(NamedTuple):
 class Running:
     """By device, the work that nothing has waited for yet, on one way through a method.
 
-    ExecuTorch's C++ runtime lets some delegates go on after their call (`_delegate_streams`, beside
+    ExecuTorch's C++ runtime lets some delegates go on after their call (`_stream_facts`, beside
     the device pass, says which). A delegate may not touch what an earlier one may still be writing, nor
     write to what it may still be reading, until a copy on their device has waited for it: one to the
     host, or, for most, one to the device, which itself may go on as well.
@@ -132,17 +138,7 @@ class Running:
     def called(
         self, payload: Payload, device: torch.device, reads: Any, writes: Any
     ) -> Iterator[str]:
-        """Note a delegate's call, and say if it meets the memory of what may still be running.
-
-        Raises ``ProgramError`` if the patch that knows of streams is left out here.
-        """
-        try:
-            from executorch.exir.passes._delegate_streams import orders, streams_of
-        except ImportError:
-            raise ProgramError(
-                "which delegates run in order is known to the patch delegate-order, which is "
-                "not in force here; load the program with ordered_streams=True"
-            ) from None
+        """Note a delegate's call, and say if it meets the memory of what may still be running."""
         streams = streams_of(payload.backend_id)
         stream = payload.backend_id if streams.one_stream else payload.name
         work = Work(payload.name, tuple(reads), tuple(writes), stream)

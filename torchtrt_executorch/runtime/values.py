@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
 import torch
-from executorch.exir import schema
 
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU, TensorLayout
@@ -126,8 +125,7 @@ class Value:
         """Return what gives a tensor that has no planned memory its own, for one call."""
         assert self.layout is not None
         layout = self.layout
-        unbounded = layout.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND
-        sizes = (0,) * len(layout.sizes) if unbounded else layout.sizes
+        sizes = (0,) * len(layout.sizes) if layout.unbounded else layout.sizes
         device, strides = layout.device, layout.strides(sizes)
         made = torch.empty(0, dtype=layout.dtype, device=self.memory).new_empty_strided
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import enum
 import os
 import random
+import subprocess
+import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import flatbuffers
@@ -29,17 +32,10 @@ BROKEN = ("mlp", "cond", "map", "cache", "split_cat", "dynamic_cat")
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as dicts, with nothing and empty the same."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            type(value).__name__: {
-                field.name: _plain(getattr(value, field.name))
-                for field in fields(value)
-            }
-        }
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value) or None
-    if isinstance(value, (list, tuple)):
+    """Tables as dicts, with nothing and empty the same."""
+    if is_dataclass(value) or isinstance(value, SimpleNamespace):
+        return {type(value).__name__: {k: _plain(v) for k, v in vars(value).items()}}
+    if isinstance(value, (bytes, bytearray, memoryview, list, tuple)):
         return [_plain(item) for item in value] or None
     return int(value) if isinstance(value, enum.Enum) else (value or None)
 
@@ -232,10 +228,35 @@ def test_schema_fields_are_executorch_s() -> None:
     from torchtrt_executorch.runtime.reading.schemas import PROGRAM
 
     for table, slots in PROGRAM.items():
-        names = {field.name for field in fields(table)}
-        if table is schema.Double:
+        theirs = getattr(schema, table.__name__)
+        names = {field.name for field in fields(theirs)}
+        if theirs is schema.Double:
             names = {"double_val"}
         assert set(slots) == names, table.__name__
+
+
+def test_schema_enums_and_types_are_executorch_s() -> None:
+    from executorch.exir.tensor import get_scalar_type, scalar_type_table
+
+    from torchtrt_executorch.runtime.layout import dtype_of
+    from torchtrt_executorch.runtime.reading.schemas import schema as ours
+
+    for name in ("TensorShapeDynamism", "TensorDataLocation", "DeviceType"):
+        theirs = getattr(schema, name)
+        assert [(m.name, m) for m in getattr(ours, name)] == [
+            (m.name, m) for m in theirs
+        ]
+    assert [*ours.DataLocation] == [*schema.DataLocation]
+    for each in scalar_type_table.values():
+        assert dtype_of(ours.ScalarType(each)) is get_scalar_type(each)
+
+
+def test_reading_a_file_imports_nothing_of_executorch() -> None:
+    """Its packages take seconds."""
+    heavy = "[n for n in sys.modules if n in ('executorch.exir', 'torch_tensorrt', 'sympy')]"
+    code = f"import sys, torchtrt_executorch.inspection.page; print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("dtype", ["INT", "HALF", "DOUBLE"])

@@ -88,6 +88,7 @@ EXECUTORCH_PATCHES = (
         requires=("propagate-device-pass",),
         adds=(
             f"{_PASSES}._copy_schedule",
+            f"{_PASSES}._stream_facts",
             f"{_PASSES}._delegate_streams",
             f"{_PASSES}.delegate_order_pass",
         ),

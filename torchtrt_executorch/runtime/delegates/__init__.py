@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Callable, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
@@ -162,7 +162,9 @@ def load_delegate(context: DelegateContext) -> Delegate:
 def about(payload: Payload) -> About:
     """What a payload says of itself. ``ProgramError`` for a damaged one."""
     # What is registered may be a function.
-    told = getattr(_backend(payload.backend_id), "about", Delegate.about)
+    told: Any = Delegate.about
+    if payload.backend_id in _registered or payload.backend_id in _OWN:
+        told = getattr(_backend(payload.backend_id), "about", told)
     found: About = told(payload)
     return found
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
-from executorch.exir.scalar_type import ScalarType
-from executorch.exir.tensor import get_scalar_type
 
 from torchtrt_executorch import cuda_payload
 from torchtrt_executorch.cuda_library import capabilities
@@ -24,8 +22,9 @@ from torchtrt_executorch.runtime.delegates.on_gpu import (
 )
 from torchtrt_executorch.runtime.devices import current_on, is_current
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.layout import ALIGNMENT, CPU
+from torchtrt_executorch.runtime.layout import ALIGNMENT, CPU, dtype_of
 from torchtrt_executorch.runtime.plan import About, Payload
+from torchtrt_executorch.runtime.reading.schemas import schema
 from torchtrt_executorch.runtime.values import Run, Value
 
 Compute = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -227,7 +226,11 @@ def _tensor(
         raise ProgramError(
             f"{context.name}: the weight {weight.name!r} has {len(data)} bytes, and {weight.nbytes} are due"
         )
-    dtype = get_scalar_type(ScalarType(weight.dtype))
+    dtype = dtype_of(schema.ScalarType(weight.dtype))
+    if dtype is None:
+        raise ProgramError(
+            f"{context.name}: the weight {weight.name!r} has dtype {weight.dtype}, which is none"
+        )
     flat = torch.frombuffer(bytearray(data or b"\0" * 8), dtype=dtype)
     return flat.to(device).as_strided(weight.sizes, weight.strides, weight.offset)
 

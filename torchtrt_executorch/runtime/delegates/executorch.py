@@ -185,7 +185,7 @@ def _tensor_like(value: Value) -> schema.Tensor:
         layout=0,
         data_buffer_idx=0,
         allocation_info=None,
-        shape_dynamism=layout.dynamism,
+        shape_dynamism=schema.TensorShapeDynamism(int(layout.dynamism)),
     )
 
 
@@ -288,8 +288,7 @@ def _whole(value: Value) -> torch.Tensor:
     """The tensor's memory at its largest shape, in the order that ExecuTorch's Python API takes."""
     layout, tensor = value.layout, value.tensor
     assert layout is not None
-    unbounded = layout.dynamism is schema.TensorShapeDynamism.DYNAMIC_UNBOUND
-    if unbounded and not (value.planned or value.constant):
+    if layout.unbounded and not (value.planned or value.constant):
         tensor.resize_(layout.sizes)  # for want of a bound it has no memory yet
     return _dense(tensor, layout.sizes)
 

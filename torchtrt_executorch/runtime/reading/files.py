@@ -17,14 +17,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping, Sequence, TypeVar, Union
 
-from executorch.exir import schema
-from executorch.extension.flat_tensor.serialize.flat_tensor_schema import FlatTensor
-
 from torchtrt_executorch.overlay.served import load_alone
 from torchtrt_executorch.runtime.errors import ProgramError, item
 from torchtrt_executorch.runtime.reading import common_state, schemas
 from torchtrt_executorch.runtime.reading.common_state import CommonState
 from torchtrt_executorch.runtime.reading.flatbuffer import decode
+from torchtrt_executorch.runtime.reading.schemas import FlatTensor, schema
 
 load_alone("executorch.exir.program._external_data")
 

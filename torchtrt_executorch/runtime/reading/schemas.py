@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Sequence
 
-from executorch.exir import schema, tensor_layout
-from executorch.exir.backend import compile_spec_schema
-from executorch.extension.flat_tensor.serialize import flat_tensor_schema
-
+from torchtrt_executorch.overlay.upstream import load_upstream, locate
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.reading.flatbuffer import (
     BYTES,
@@ -35,8 +33,18 @@ FLAT_TENSOR_IDENTIFIER = b"FT01"
 #: ``file_identifier`` of ``bundled_program_schema.fbs``, of ``.bpte`` files.
 BUNDLED_IDENTIFIER = b"BP08"
 
+_SCALAR_TYPE = "executorch.exir.scalar_type"
+
+
+def _package() -> Path:
+    found = locate(_SCALAR_TYPE)
+    if found is None:
+        raise ModuleNotFoundError("No module named 'executorch'", name="executorch")
+    return found.parents[1]
+
+
 #: Where executorch is installed.
-PACKAGE = Path(schema.__file__).parents[1]
+PACKAGE = _package()
 
 _FORMATS = {
     **{"bool": "?", "byte": "b", "ubyte": "B", "uint8": "B", "int": "i", "int32": "i"},
@@ -46,18 +54,31 @@ _FORMATS = {
 _DECLARATION = re.compile(
     r"^(table|enum|union) (\w+)(?: : (\w+))? \{(.*?)\}", re.M | re.S
 )
+_MEMBER = re.compile(r"(\w+)\s*=\s*(\d+)")
 _FIELD = re.compile(r"^\s*(\w+)\s*:\s*(\[?)(?:\w+\.)?(\w+)", re.M)
 
 
-def _tables(path: str, *modules: ModuleType) -> Schema:
-    """The tables that a file of ExecuTorch's package declares, whose classes are in ``modules``."""
+def _tables(path: str) -> tuple[Any, Schema]:
+    """The classes that a file of ExecuTorch's package declares, by name, and the fields of its tables.
+
+    They stand for ExecuTorch's own, ``executorch.exir.schema``'s and others', without importing those:
+    ``executorch.exir`` takes seconds.
+    """
     file = PACKAGE / path
     text = "".join(each.read_text() for each in (file, file.parent / "scalar_type.fbs"))
     declared = {
         name: (what, width, body)
         for what, name, width, body in _DECLARATION.findall(re.sub("//.*", "", text))
     }
-    classes = {name: each for module in modules for name, each in vars(module).items()}
+    classes: dict[str, Any] = {}
+    for name, (what, _, body) in declared.items():
+        if what == "enum":
+            members = ((m, int(value)) for m, value in _MEMBER.findall(body))
+            classes[name] = IntEnum(name, [*members])  # type: ignore[misc]
+        elif what == "table":
+            classes[name] = type(name, (SimpleNamespace,), {})
+    # Its module has complex types as well.
+    classes["ScalarType"] = load_upstream(_SCALAR_TYPE).ScalarType
 
     def kind(name: str) -> Any:
         if name == "string" or name in _FORMATS:
@@ -68,24 +89,30 @@ def _tables(path: str, *modules: ModuleType) -> Schema:
             return Union({code: classes[member] for code, member in members})
         return Enum(_FORMATS[width], classes[name]) if what == "enum" else classes[name]
 
-    def table(cls: Any, body: str) -> dict[str, Any]:
-        views = {each.name for each in fields(cls) if each.type in (bytes, "bytes")}
-        return {
-            name: BYTES if name in views else [kind(of)] if many else kind(of)
-            for name, many, of in _FIELD.findall(body)
-        }
+    def field(many: str, of: str) -> Any:
+        if many and of in ("ubyte", "uint8"):
+            return BYTES
+        return [kind(of)] if many else kind(of)
 
-    return {
-        classes[name]: table(classes[name], body)
+    tables = {
+        classes[name]: {
+            each: field(many, of) for each, many, of in _FIELD.findall(body)
+        }
         for name, (what, _, body) in declared.items()
         if what == "table"
     }
+    return SimpleNamespace(**classes), tables
 
 
-PROGRAM = _tables("exir/_serialize/program.fbs", schema, compile_spec_schema)
-FLAT_TENSOR = _tables(
-    "extension/flat_tensor/serialize/flat_tensor.fbs", tensor_layout, flat_tensor_schema
-)
+_program, PROGRAM = _tables("exir/_serialize/program.fbs")
+_flat_tensor, FLAT_TENSOR = _tables("extension/flat_tensor/serialize/flat_tensor.fbs")
+if TYPE_CHECKING:
+    from executorch.exir import schema as schema
+    from executorch.extension.flat_tensor.serialize.flat_tensor_schema import (
+        FlatTensor as FlatTensor,
+    )
+else:
+    schema, FlatTensor = _program, _flat_tensor.FlatTensor
 
 
 @dataclass(frozen=True)
