@@ -105,18 +105,23 @@ def producer_of(node):
 
 
 def spans(kit, module):
-    """What has to be ordered: (device, maker, reader, only by a copy to the host)."""
+    """What has to be ordered: (device, earlier, later, only by a copy to the host).
+
+    The later one reads what the earlier one makes; or makes, in the next call, what that one reads.
+    """
     for reader in kit.find(module, "delegate"):
-        backend = backend_of(module, reader)
-        if backend == UNKNOWN:
-            continue  # taken to wait
         for argument in reader.args[1:]:
             producer, device = producer_of(argument), kit.device_of(argument)
             if producer.target is executorch_call_delegate:
-                made_by = backend_of(module, producer)
-                if made_by == CUDA or (made_by == TENSORRT and backend == CUDA):
-                    yield device, producer, reader, backend == TENSORRT
-            elif is_copy(producer) and backend == TENSORRT:
+                for earlier, later in ((producer, reader), (reader, producer)):
+                    first, then = (
+                        backend_of(module, each) for each in (earlier, later)
+                    )
+                    if then != UNKNOWN and (  # which is taken to wait
+                        first == CUDA or (first == TENSORRT and then == CUDA)
+                    ):
+                        yield device, earlier, later, then == TENSORRT
+            elif is_copy(producer) and backend_of(module, reader) == TENSORRT:
                 yield device, producer, reader, True
 
 
@@ -124,7 +129,10 @@ def check_order(kit, module):
     """Checks that a copy of the right kind stands in each hazard."""
     nodes = list(module.graph.nodes)
     for device, maker, reader, to_host in spans(kit, module):
-        between = nodes[nodes.index(maker) + 1 : nodes.index(reader)]
+        after, before = nodes.index(maker) + 1, nodes.index(reader)
+        between = nodes[after:before]
+        if before < after:
+            between = nodes[after:] + nodes[:before]
         assert any(
             is_copy(node)
             and device_of_copy(kit, node) == device
@@ -194,15 +202,18 @@ def fewest_fences(kit, module):
                 first, after = place[maker], ranges[maker][0]
             else:
                 first, after = gap(index[maker] + 1), 0
+            there = frozenset(range(first, gap(index[reader]) + 1))
+            if index[reader] < index[maker]:
+                every = range(len(delegates) + 1)
+                there = frozenset(every) - {*every[gap(index[reader]) + 1 : first]}
             served = any(
                 device_of_copy(kit, node) == device
                 and ("d2h" in str(node.target) or not to_host)
-                and first <= place[node] <= gap(index[reader])
-                and (place[node] > first or ranges[node][1] >= after)
+                and place[node] in there
+                and (place[node] != first or ranges[node][1] >= after)
                 for node in copies
             )
             if not served:
-                there = frozenset(range(first, gap(index[reader]) + 1))
                 needs.setdefault(device, set()).add((there, to_host))
         added = [missing(each) for each in needs.values()]
         best = min(best, (sum(n for n, _ in added), sum(h for _, h in added)))
