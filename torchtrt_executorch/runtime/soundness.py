@@ -167,23 +167,26 @@ class _Search:
     found: set[Fault] = field(default_factory=set)
 
     def run(self) -> None:
-        """Follow every way once for each state of what is held where, and of what is running."""
-        plan = self.plan
+        """Follow every way, from call to call, until it comes to what was looked at before."""
+        operations, slots = self.plan.operations, self.plan.slots
         seen: set[object] = set()
         ways: list[tuple[int, Held, Running]] = []
-        if plan.operations:  # else each call ends where it began
+        if operations:  # else each call ends where it began
             ways.append((0, {}, Running({})))
-        while ways and len(seen) < _MOST_WAYS:
+        while ways:
             position, held, running = ways.pop()
-            while position < len(plan.operations):
-                each = plan.operations[position]
-                if (
-                    position == 0
-                    or each.kind is Kind.JUMP
-                    or position in plan.destinations
-                ):
+            while True:
+                if position == len(operations):
+                    # The caller waits for what is returned on a device. The next call begins with the rest.
+                    for tensor in self._tensors(self.plan.outputs, held):
+                        running.work.pop(tensor.device, None)
+                    held = {i: h for i, h in held.items() if not slots[i].free}
+                    position = 0
+                each = operations[position]
+                jumps = each.kind is Kind.JUMP or position in self.plan.destinations
+                if position == 0 or jumps:
                     state = position, frozenset(held.items()), running.state()
-                    if state in seen:
+                    if state in seen or len(seen) == _MOST_WAYS:
                         break
                     seen.add(state)
                 for text in self._faults(each, held, running):
@@ -192,11 +195,6 @@ class _Search:
                 if each.destination is not None:
                     ways.append((each.destination, dict(held), Running(running.work)))
                 position += 1
-            else:  # the next call begins with what this one leaves
-                if any(t.device != CPU for t in self._tensors(plan.outputs, held)):
-                    running.work.clear()  # as the caller has to wait, who reads them
-                kept = {i: h for i, h in held.items() if not plan.slots[i].free}
-                ways.append((0, kept, running))
 
     def _moved(self, each: Operation, held: Held) -> None:
         """Note whose tensor is where after an operation."""
