@@ -183,7 +183,12 @@ def _measure(name: str, backends: list[str], keep: Path | None, sender: Any) -> 
     )
     for backend in backends:
         file = keep and keep / f"{name}:{backend}"
-        found = exported(in_its_type(zooed, backend), backend, file)
+        try:
+            typed = in_its_type(zooed, backend)
+        except Exception as error:  # its own, in eager PyTorch
+            sender.send({backend: {"error": f"eager: {_first_line(error)}"}})
+            continue
+        found = exported(typed, backend, file)
         sender.send({backend: found})
         if backend == "xnnpack" and "error" in found:
             return  # nothing to compare with

@@ -21,6 +21,7 @@ from executorch.exir import (
 from executorch.exir.backend.partitioner import Partitioner
 from torch import nn
 from torch.export import export
+from torch.torch_version import TorchVersion
 
 from torchtrt_executorch import report
 
@@ -131,11 +132,18 @@ LEFT = {
 }
 
 
+#: By the release of PyTorch whose Inductor compiles it.
+COMPILED_FROM = {"integers by a number, towards zero": (2, 14)}
+
+
 @pytest.mark.parametrize("case", LEFT)
 def test_what_cannot_be_compiled_is_left_with_the_reason(case: str) -> None:
     function, x, name, reason = LEFT[case]
     taken, edge = partitioned(function, x)
     found = on_host(edge)
+    if TorchVersion(torch.__version__) >= COMPILED_FROM.get(case, (9,)):
+        assert not found and name in taken
+        return
     assert list(found) == [name] and reason in found[name]
     assert taken and name not in taken
 
