@@ -87,6 +87,7 @@ TESTS = {
     ],
     "aoti-partitioner": ["tests/backends/aoti"],
     "cuda-operators": ["tests/backends/cuda/test_operators.py"],
+    "cuda-quantized-weights": ["tests/backends/cuda/test_quantized_weights.py"],
     "cuda-without-gpu": ["tests/backends/cuda/test_thread_scope.py"],
 }
 

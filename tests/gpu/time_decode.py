@@ -2,8 +2,9 @@
 
     PYTHONPATH=. python tests/gpu/time_decode.py [--shape llama-317m] [--tokens 64] [--case CASE ...]
     PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --length 4096 --prefill 512 --gpu sm_90:80GiB
+    PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --quantize int4
 
-CUDA delegates are compiled where this runs, in bfloat16, over transformers' static cache, for the GPU
+CUDA delegates are compiled where this runs, in bfloat16 or with weights that torchao quantized, over transformers' static cache, for the GPU
 that is there or the one that ``--gpu`` describes. A row has tokens a second, the share that they take of
 what the memory could give, and the bytes that a step copies between host and GPU; its tokens have to be
 eager's. With ``--file`` rows and a profile by kernel are appended to a file, as JSON.
@@ -46,6 +47,9 @@ CASES = {
     "cache inside the library": (True, False),
 }
 
+#: Bytes of a weight, with its scales, by how torchao keeps it.
+BYTES = {None: 2, "int8": 1, "int4": 0.5 + 2 / 128, "float8": 1}
+
 #: Bytes a second of the GPU's memory.
 BANDWIDTH = 4.8e12
 
@@ -77,8 +81,18 @@ SHAPES = {
 }
 
 
-def model(shape: str, length: int, device: str) -> torch.nn.Module:
-    """A Llama or a Qwen3 with random weights, made on the GPU, and a static cache."""
+def model(
+    shape: str, length: int, device: str, scheme: str | None = None, own: bool = False
+) -> torch.nn.Module:
+    """A Llama or a Qwen3 with random weights, made on the GPU, and a static cache.
+
+    Args:
+        shape: One of :data:`SHAPES`.
+        length: Of the cache.
+        device: Where it is to be.
+        scheme: What the weights of its linears are quantized to.
+        own: Four bits as PyTorch's own kernel has them, which torchao packs on a GPU alone.
+    """
     import transformers
     from transformers import GenerationConfig
 
@@ -106,7 +120,23 @@ def model(shape: str, length: int, device: str) -> torch.nn.Module:
     # leads by far, and all else shows in the logits.
     llama.model.embed_tokens.weight = torch.nn.Parameter(embedding)
     llama.lm_head.weight = torch.nn.Parameter(embedding[successors] / 32)
-    return llama.eval().to(device, torch.bfloat16)
+    llama = llama.eval().to(torch.bfloat16)
+    if scheme is not None:
+        quantize(llama, scheme, own)
+    return llama.to(device)
+
+
+def quantize(llama: torch.nn.Module, scheme: str, own: bool) -> None:
+    """Have torchao keep the weights of linears in ``scheme``, in place."""
+    from torchao import quantization as q
+
+    config: Any = q.IntxWeightOnlyConfig(torch.int4, q.granularity.PerGroup(128))
+    if scheme != "int4":
+        config = {"int8": q.Int8WeightOnlyConfig, "float8": q.Float8WeightOnlyConfig}
+        config = config[scheme]()
+    elif own:
+        config = q.Int4WeightOnlyConfig(128, int4_packing_format="tile_packed_to_4d")
+    q.quantize_(llama, config)
 
 
 def exportable(llama: torch.nn.Module) -> torch.nn.Module:
@@ -181,9 +211,10 @@ def row(
     found = {"tokens_per_s": round(1 / took, 1), "us": round(took * 1e6)}
     beside = ""
     if expected is not None:
-        off = ((logits - expected[1]).abs().max() / expected[1].abs().max()).item()
-        beside = f"  eager's tokens: {made == expected[0]}, logits off by {off:.1e}"
-        found |= {"eager's": made == expected[0], "off": off}
+        each = (logits - expected[1]).abs() / expected[1].abs().max()
+        off, mean = each.max().item(), each.mean().item()
+        beside = f"  eager's tokens: {made == expected[0]}, logits off by {off:.1e}, {mean:.1e} in the mean"
+        found |= {"eager's": made == expected[0], "off": off, "mean": mean}
     print(
         f"{name:40} {1 / took:7.1f} tokens/s {took * 1e6:7.0f} us {share:5.1%}{beside}",
         flush=True,
@@ -235,6 +266,7 @@ def keep(arguments: argparse.Namespace, name: str, found: dict[str, Any]) -> Non
     """Append what was found to the file, a line by itself."""
     if arguments.file is not None:
         line = {"shape": arguments.shape, "length": arguments.length, "name": name}
+        line["quantize"] = arguments.quantize
         with arguments.file.open("ab", buffering=0) as file:
             file.write(json.dumps(line | found).encode() + b"\n")
 
@@ -294,6 +326,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="llama-317m")
+    parser.add_argument("--quantize", choices=[each for each in BYTES if each])
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--case", action="append", choices=CASES)
@@ -302,11 +335,14 @@ def main() -> None:
     parser.add_argument("--file", type=Path)
     parser.add_argument("--turn", default=os.devnull)
     arguments = parser.parse_args()
-    llama = model(arguments.shape, arguments.length, DEVICE)
-    count = sum(each.numel() for each in llama.parameters())
-    read = count - llama.model.embed_tokens.weight.numel()
-    arguments.nbytes = read * torch.bfloat16.itemsize
-    print(f"{count / 1e6:.0f} million parameters, a cache of {arguments.length}")
+    scheme = arguments.quantize
+    llama = model(arguments.shape, arguments.length, DEVICE, scheme)
+    linears = [m for m in llama.modules() if isinstance(m, torch.nn.Linear)]
+    count = sum(m.in_features * m.out_features for m in linears)
+    arguments.nbytes = count * BYTES[scheme]
+    print(
+        f"{arguments.shape}, {scheme or 'bfloat16'}, {count / 1e6:.0f} million parameters of linears, a cache of {arguments.length}"
+    )
     eager = exportable(llama)
 
     def on_gpu(module: Any) -> Step:
@@ -315,6 +351,9 @@ def main() -> None:
         )
 
     expected = row("eager", on_gpu(eager), arguments, None)
+    if scheme == "int4":
+        own = model(arguments.shape, arguments.length, DEVICE, scheme, own=True)
+        eager = exportable(own)
     compiled = torch.compile(eager, mode="reduce-overhead")
     row("torch.compile, reduce-overhead", on_gpu(compiled), arguments, expected)
     if arguments.prefill:
@@ -353,7 +392,9 @@ def exported(
     arguments: argparse.Namespace,
 ) -> Any:
     """The program of a call with such tokens and positions."""
-    on_cpu = exportable(model(arguments.shape, arguments.length, "cpu"))
+    on_cpu = exportable(
+        model(arguments.shape, arguments.length, "cpu", arguments.quantize)
+    )
     named = {"input_ids": inputs[0], "cache_position": inputs[1]}
     program = export(on_cpu, (), named, strict=True)  # lowering uses it up
     return lower(program, owned, on_host, arguments.gpu)

@@ -453,6 +453,23 @@ def what_cannot_be_compiled_is_left() -> None:
     assert not any("mm" in name for name in taken), taken
 
 
+@of("cuda-quantized-weights")
+def four_bits_take_half_a_byte() -> None:
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+    from torchao.quantization import IntxWeightOnlyConfig, quantize_
+    from torchao.quantization.granularity import PerGroup
+
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    model = nn.Sequential(nn.Linear(512, 512))
+    quantize_(model, IntxWeightOnlyConfig(torch.int4, PerGroup(128)))
+    program = torch.export.export(model, (torch.ones(3, 512),))
+    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    (data,) = edge.to_executorch()._tensor_data.values()
+    assert len(bytes(data)) < 512 * 512 * 3 // 4, len(bytes(data))
+
+
 @of("cuda-without-gpu")
 def delegates_are_compiled_without_a_gpu() -> None:
     from executorch.backends.cuda.cuda_backend import CudaBackend

@@ -20,6 +20,7 @@ _CUDA_BACKEND = f"{_CUDA}.cuda_backend"
 _CUDA_PARTITIONER = f"{_CUDA}.cuda_partitioner"
 _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
+_VERIFIER = f"{EXIR}.verification.verifier"
 _VIEWS = f"{_AOTI}.passes.replace_view_copy_with_view"
 #: What a graph's nodes are, and whose bytes they have.
 _ALIASES = (f"{_PASSES}._aliases", f"{_PASSES}._device_nodes")
@@ -221,6 +222,24 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.backend.backend_details:BackendDetails.preprocess_multimethod(edge_programs, compile_specs)",
         ),
         superseded={"executorch": ">=1.4"},
+    ),
+    Patch(
+        name="cuda-quantized-weights",
+        summary="Quantized weights of CUDA delegates take the bytes that their bits do, and are read so",
+        pull_request="pytorch/executorch#19213",
+        releases={"executorch": ">=1.4,<1.6"},
+        upstream="keeps a byte for each, and writes the weight in floating point before each product",
+        kept_because="1.5.1 packs what its own layouts hold, for kernels of its own",
+        adds=(f"{_CUDA}._quantized_weights", f"{_CUDA}._row_product"),
+        amends=(
+            *patched(f"{_CUDA}._cuda_backend_quantized_patch:apply", _CUDA_BACKEND),
+            *patched_beside(_VERIFIER),
+        ),
+        anchors=anchors(
+            f"{_CUDA_BACKEND}:CudaBackend.move_program_to_device(edge_program, device, compile_specs)",
+            f"{_VERIFIER}:DISALLOW_LIST",
+            f"{EXIR}.verification.arg_validator:EdgeOpArgValidator.call_function(target, args, kwargs)",
+        ),
     ),
     Patch(
         name="cuda-without-gpu",

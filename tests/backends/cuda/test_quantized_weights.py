@@ -1,0 +1,85 @@
+"""Quantized weights of CUDA delegates: what a program computes once they are kept so, and their bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.exir import to_edge_transform_and_lower
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torch import nn
+
+from torchtrt_executorch import report, runtime
+
+from .conftest import delegates, needs_compilers
+
+pytest.importorskip("torchao.quantization")
+
+from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+
+from ... import fresh
+from . import quantized
+
+pytestmark = needs_compilers
+
+
+def test_weights_as_they_are_kept_compute_what_torchao_does() -> None:
+    """By Triton's interpreter: a row's products read each scheme's weights, and nothing else rounds."""
+    code = Path(quantized.__file__).read_text()
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = fresh.python(code, env=env)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 2 * len(quantized.SCHEMES)
+    for name, (off, products, _) in found.items():
+        scheme, tokens = name.rsplit(", ", 1)
+        if tokens == "1" and scheme != "odd groups":
+            # The interpreter cuts bfloat16 off where a GPU rounds.
+            assert products == 2, name
+            assert off < 2**-6, name
+        else:
+            assert (products, off) == (0, 0), name
+
+
+class SeveralSchemes(nn.Module):
+    """Layers beside one another, each in a scheme of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = ("int8", "int4, 32", "float8")
+        self.layers = nn.ModuleList(quantized.quantized(name) for name in names)
+        self.bits = sum(quantized.SCHEMES[name][1] for name in names)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.cat([layers(tokens) for layers in self.layers])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_a_delegate_has_the_bytes_that_the_bits_take() -> None:
+    model, tokens = SeveralSchemes().eval(), torch.tensor([[5]])
+    with torch.no_grad():
+        wanted = model(tokens)
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    program = torch.export.export(model, (tokens,))
+    gpu = CompileSpec("gpu", b"sm_90:80GiB")  # float8 is from 8.9 on
+    partitioner = CudaPartitioner([spec, gpu])
+    edge = to_edge_transform_and_lower(program, partitioner=[partitioner])
+    assert report(edge).methods["forward"].on_host() == []
+    (delegate,) = delegates(edge)
+    values = 64 * 256 + 256 * 128 + 128 * 16
+    kept = values * model.bits // 8
+    scales = sum(
+        each.nbytes
+        for name, each in program.state_dict.items()
+        if not name.endswith("original0")
+    )
+    assert kept < len(delegate.weights) < 1.05 * (kept + scales)
+    assert b"_row_product" in delegate.library
+    built = edge.to_executorch()
+    data = [bytes(each) for each in built._tensor_data.values()]
+    (found,) = runtime.load(bytes(built.buffer), data).run(tokens)
+    torch.testing.assert_close(found, wanted, atol=1e-2, rtol=1e-2)
