@@ -195,6 +195,17 @@ class StateBetweenCalls(State):
         return y
 
 
+class StateLeftRunning(State):
+    """A call ends with a slow delegate, which still reads what the next call begins with making anew."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a = torch.mm(x, x)
+        y = torch.neg(self.h) + x
+        h = slow(torch.neg(a)) + a
+        self.h.copy_(h)
+        return a, y
+
+
 class StateForTheHost(State):
     """The host reads the old value of a buffer that lives on a device."""
 
@@ -301,6 +312,13 @@ MODELS = (
     Model("state-of-two", StateOfTwo),
     Model("state-of-two-kinds", StateOfTwo, backends=_KINDS),
     Model("state-between-calls", StateBetweenCalls, options=_BOTH, small=16, large=512),
+    Model(
+        "state-left-running",
+        StateLeftRunning,
+        options=("skipin",),
+        real_only=True,  # the last of the stand-ins is the least late
+        **_SLOW,
+    ),
     Model("state-for-the-host", StateForTheHost, options=_BOTH),
     Model(
         "state-returned",

@@ -52,6 +52,7 @@ def resident(
 OPTIONS = {
     "default": planned,
     "skip": lambda: resident(True, True),
+    "skipin": lambda: resident(True, False),
     "skipout": lambda: resident(False, True),
     "noalloc": lambda: resident(False, False),
 }
