@@ -15,7 +15,6 @@ from executorch.exir.passes._device_nodes import (
 from executorch.exir.passes._stream_facts import (
     COPY_TO_DEVICE,
     Streams,
-    runs_after,
     streams_of,
 )
 from torch.fx import GraphModule, Node
@@ -27,13 +26,6 @@ SHARED_STREAM_COMPILE_SPEC_KEY = "needs_shared_stream"
 #: doesn't tell: its last is a view that is planned away, which nothing seems to have written. No
 #: backend reads it.
 NUM_INPUTS_COMPILE_SPEC_KEY = "num_inputs"
-
-
-def takes_turns(module: GraphModule, one: Node, other: Node) -> bool:
-    """Whether a delegate runs after another, or after a copy, on every host, with nothing between."""
-    return one is other or runs_after(
-        streams_in(module, other), streams_in(module, one)
-    )
 
 
 def streams_in(module: GraphModule, node: Node) -> Streams:

@@ -120,8 +120,3 @@ def runs_after(later: Streams, earlier: Streams) -> bool:
     if earlier is COPY_TO_DEVICE:
         return later.follows_copies
     return earlier == later and later.one_stream
-
-
-def orders(copies_to_host: bool, later: Streams) -> bool:
-    """Whether a copy between has a delegate come after all that was enqueued before that copy."""
-    return copies_to_host or later.follows_copies

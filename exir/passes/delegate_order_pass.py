@@ -36,7 +36,6 @@ from executorch.exir.passes._delegate_streams import (
     declare,
     needs_shared_stream,
     streams_in,
-    takes_turns,
     writes_in_place,
 )
 from executorch.exir.passes._device_nodes import (
@@ -52,7 +51,7 @@ from executorch.exir.passes._device_nodes import (
     tensor_spec,
     tensor_specs,
 )
-from executorch.exir.passes._stream_facts import Streams, orders, runs_after
+from executorch.exir.passes._stream_facts import Streams, runs_after
 from executorch.exir.tensor import TensorSpec
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
@@ -151,10 +150,10 @@ def keep_busy(module: GraphModule) -> None:
     firsts: dict[Device, int] = {}
     for place, node in enumerate(nodes):
         if is_delegate(node):
+            device = device_of_delegate(module, node)
             lowered = lowered_module(module, node)
             if lowered is not None and needs_shared_stream(lowered):
                 return
-            device = _works_on(module, node)
             kinds.setdefault(device, set()).add(streams_in(module, node))
             firsts.setdefault(device, place)
     # The next copy on a device, by whether it has to be one to the host.
@@ -163,12 +162,12 @@ def keep_busy(module: GraphModule) -> None:
     for place, node in reversed([*enumerate(nodes)]):
         copied = _copied_on(node)
         if is_delegate(node) or (copied and operator_name(node) == H2D):
-            device = copied or _works_on(module, node)
+            device = copied or device_of_delegate(module, node)
             mine = streams_in(module, node)
             others = [
                 each for each in kinds.get(device, ()) if not runs_after(each, mine)
             ]
-            to_host = not all(orders(False, each) for each in others)
+            to_host = not all(each.follows_copies for each in others)
             if others and device != HOST:
                 last = waits.get((device, to_host))
                 if last is None:
@@ -194,11 +193,6 @@ def _waited_for(nodes: list[Node]) -> set[Device]:
         if not is_device_write_back(each)
         for spec in tensor_specs(each)
     }
-
-
-def _works_on(module: GraphModule, delegate: Node) -> Device:
-    lowered = lowered_module(module, delegate)
-    return HOST if lowered is None else device_of_delegate(module, delegate)
 
 
 def _extend_lifetimes(
@@ -271,15 +265,15 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
         device, copied = delegates[other], operator_name(one) == H2D
         if not copied and delegates.get(one) != device:
             return
-        if not takes_turns(module, one, other):
+        earlier, later = streams_in(module, one), streams_in(module, other)
+        if one is not other and not runs_after(later, earlier):
             first, last = index[one] + 1, index[other]
             if next_call:
                 # A copy may still go anywhere up to its first reader.
                 late = min(map(index.__getitem__, one.users)) if copied else first
                 first = max(min(late, end), last + 1)
-            to_host = not orders(False, streams_in(module, other))
             copy = index[one] if copied and not next_call else None
-            yield Hazard(device, first, last, to_host, copy)
+            yield Hazard(device, first, last, not later.follows_copies, copy)
 
     waited_for = _waited_for(nodes)
     for reader, device in delegates.items():
@@ -294,13 +288,12 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
     for write_back in filter(is_device_write_back, nodes):
         for earlier, later in _meetings(module, aliases, write_back):
             yield from meeting(earlier, later, next_call=True)
-    for write_back in filter(is_device_write_back, nodes):
         # The first call begins with a copy of the buffer's first value, over which the next one writes.
         old, new = write_back.all_input_nodes
         writer = producer(aliases.root(new, False))
         meets = [(reader, 0) for reader, _ in aliases.readers(old, False)]
         for node, first in (*meets, (writer, index[writer] + 1)):
-            if node in delegates and not orders(False, streams_in(module, node)):
+            if node in delegates and not streams_in(module, node).follows_copies:
                 yield Hazard(delegates[node], first, index[node], True)
 
 

@@ -29,7 +29,7 @@ from torchtrt_executorch.runtime.plan import (
 load_alone("executorch.exir.passes._stream_facts")
 
 # isort: split
-from executorch.exir.passes._stream_facts import orders, streams_of  # noqa: E402
+from executorch.exir.passes._stream_facts import streams_of  # noqa: E402
 
 #: Operators that read no tensor's elements, which may live on any device.
 METADATA = frozenset(
@@ -144,14 +144,15 @@ class Running:
         work = Work(payload.name, tuple(reads), tuple(writes), stream)
         if streams.waits:
             self.work.pop(device, None)
-        follows_copies = orders(False, streams)
         for other in self.work.get(device, ()):
-            ordered = other.stream == stream or (other.copied and follows_copies)
+            ordered = other.stream == stream or (
+                other.copied and streams.follows_copies
+            )
             meeting = None if ordered else work.meets(other)
             if meeting is not None:
                 yield (
                     f"{meeting}: nothing orders the two on {device}; a copy "
-                    f"{'on' if follows_copies else 'from'} that device has to stand between them, "
+                    f"{'on' if streams.follows_copies else 'from'} that device has to stand between them, "
                     "or the host has to run both on one stream (ordered_streams=True)"
                 )
                 break
