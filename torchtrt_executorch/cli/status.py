@@ -16,7 +16,9 @@ from rich.text import Text
 
 from torchtrt_executorch import overlay
 from torchtrt_executorch.cli.exits import FOUND, unable
+from torchtrt_executorch.host import targets
 from torchtrt_executorch.host.builder import problems
+from torchtrt_executorch.host.described_gpu import VARIABLE, described_gpus, is_set
 from torchtrt_executorch.host.importable import obstacles
 from torchtrt_executorch.overlay import SWITCH
 from torchtrt_executorch.overlay.manifest import PATCHES
@@ -73,7 +75,8 @@ def report(tried: bool = False) -> dict[str, Any]:
         why not; ``tried``: whether ``state`` says what happened, rather than what the sources let
         expect; ``installed``: release per distribution, None where it isn't; ``problems``: what is
         wrong with those, a sentence each; ``obstacles``: why ``import torch_tensorrt`` would fail,
-        likewise; ``patches``: the manifest, with ``state`` and ``reason`` of each.
+        likewise; ``targets``: what is compiled for where there is no GPU, ``engines_for`` what engines
+        can be built for there; ``patches``: the manifest, with ``state`` and ``reason`` of each.
     """
     off = _off_because()
     happened = overlay.verdicts()
@@ -86,6 +89,8 @@ def report(tried: bool = False) -> dict[str, Any]:
         "installed": {name: distribution_release(name) for name in DISTRIBUTIONS},
         "problems": list(problems()),
         "obstacles": list(obstacles(patched=not off and host is State.IN_FORCE)),
+        "targets": _targets(),
+        "engines_for": targets.engines_for(),
         "patches": [_row(patch, verdicts[patch.name], off) for patch in PATCHES],
     }
 
@@ -99,6 +104,14 @@ def _off_because() -> str:
     if (autoload := os.environ.get(_AUTOLOAD, "1")) != "1":
         return f"{_AUTOLOAD}={autoload}, with which import torch calls no plug-ins"
     return ""
+
+
+def _targets() -> list[str]:
+    """What is compiled for without a GPU; nothing if that is malformed, which is an obstacle."""
+    try:
+        return [gpu.text for gpu in described_gpus()]
+    except ValueError:
+        return []
 
 
 def _trial() -> Mapping[str, Verdict]:
@@ -183,6 +196,10 @@ _EXPECTED = (
 def _show_host(console: Console, found: dict[str, Any]) -> None:
     for name, release in found["installed"].items():
         console.print(f"{name}: {release or 'not installed'}")
+    by = f"by ${VARIABLE}" if is_set() else f"${VARIABLE} names another"
+    if found["targets"]:
+        console.print(f"without a GPU, for: {', '.join(found['targets'])} ({by})")
+    console.print(f"engines without a GPU: {found['engines_for'] or 'none'}")
     for problem in found["problems"]:
         if problem not in found["obstacles"]:
             console.print(Text(problem, "red"))

@@ -118,6 +118,16 @@ def apply_to_interpreter(module: ModuleType) -> None:
     module.TRTInterpreter._populate_trt_builder_config = configure_for_target
 
 
+def engines_for() -> str:
+    """Return what engines can be built for without its GPU, in words; empty for nothing."""
+    if installed_builder() is not TENSORRT_RTX:
+        return ""
+    try:
+        return f"{_known()}, on {own_platform()}"
+    except (ImportError, OSError):  # it isn't there, or doesn't load
+        return ""
+
+
 def _known() -> str:
     return ", ".join(f"sm_{major}{minor}" for (major, minor), _ in _targets())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import subprocess
@@ -210,3 +211,22 @@ def test_what_happened_in_this_very_process() -> None:
     assert found["tried"] is True and found["active"] is True
     assert states["executorch-export"][0] == "failed"
     assert "OSError('broken')" in states["executorch-export"][1]
+
+
+def test_the_target() -> None:
+    """What is compiled for where there is no GPU, and what engines can be built for there."""
+    jetson = "linux-aarch64:sm_87:16GiB"
+    found = rows(TORCHTRT_GPU=jetson)[""]
+    assert found["targets"] == [jetson]
+    assert f"without a GPU, for: {jetson}" in status(TORCHTRT_GPU=jetson)
+    assert rows(TORCHTRT_GPU="")[""]["targets"][0].count(":") == 2
+    for_rtx = importlib.util.find_spec("tensorrt_rtx") is not None
+    assert found["engines_for"].startswith("sm_75") == for_rtx
+
+
+@pytest.mark.parametrize("target", ["foo", "sm_87", "sm_87:0GiB", "beos:sm_87:16GiB"])
+def test_a_target_that_is_none(target: str) -> None:
+    found = rows(TORCHTRT_GPU=target)[""]
+    assert found["targets"] == []
+    (obstacle,) = found["obstacles"]
+    assert repr(target) in obstacle and "Write the compute capability" in obstacle
