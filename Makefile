@@ -16,7 +16,7 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo demo-llm needed test test-all test-cpp test-upstream lint format bench fuzz clean patches merged dist
+.PHONY: help environment demo demo-llm needed test test-all test-cpp test-upstream lint format bench docs fuzz clean patches merged dist
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
@@ -29,6 +29,7 @@ help:
 	@echo "make lint      black, isort, ruff, mypy, who imports whom"
 	@echo "make format    let black and isort write"
 	@echo "make bench     tables of ours beside upstream's"
+	@echo "make docs      the reference of all public names, in build/reference"
 	@echo "make fuzz      the engine blob's reader, until it is stopped"
 	@echo "make patches   each patch as a diff against the installed releases, in patches/"
 	@echo "make merged    each patch's tests in a copy of upstream that has it"
@@ -64,6 +65,7 @@ lint: environment
 format: environment
 	@$(RUN)/isort --quiet $(SOURCES)
 	@$(RUN)/black --quiet $(SOURCES)
+	@$(RUN)/python tools/messages.py --write
 
 needed: environment
 	@$(RUN)/python -W ignore tools/needed.py --check
@@ -73,6 +75,11 @@ test-cpp: environment
 
 bench: environment
 	@$(RUN)/python -m benchmarks
+
+docs: environment
+	@$(RUN)/python -m pip install --quiet "pdoc>=15"
+	@$(RUN)/python -m pdoc --docformat google --output-directory build/reference torchtrt_executorch \
+		torchtrt_executorch.runtime torchtrt_executorch.generation torchtrt_executorch.inspection '!torchtrt_executorch.patches'
 
 fuzz: environment
 	@$(RUN)/python -m pip install --quiet atheris

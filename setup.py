@@ -25,6 +25,9 @@ readme = Path("README.md").read_text(encoding="utf-8")
 urls = {}
 if repository := os.environ.get("REPOSITORY", "").rstrip("/"):
     files = f"{repository}/blob/main/"
+    # An image is loaded from where its bytes are, a page from where it is shown.
+    raw = f"{repository}/raw/main/"
+    readme = re.sub(r"(!\[[^\]]*\]\()(?!\w+:)", rf"\g<1>{raw}", readme)
     readme = re.sub(r"\]\((?!\w+:|#)", f"]({files}", readme)
     urls = {
         "Source": repository,

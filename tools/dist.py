@@ -26,6 +26,7 @@ from email.parser import BytesParser
 from pathlib import Path
 from typing import Any
 
+from guides import script
 from pythons import PYTHONS, find
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,6 +158,8 @@ def check_beside(file: Path, beside: tuple[str, ...]) -> None:
         flags = ("--no-deps", "--quiet")
         run(python, "-m", "pip", "install", *flags, file)
         answer = run(python, "-c", PROBE, cwd=Path(folder)).splitlines()[-1]
+        if {*beside} == {*UPSTREAM} and file.suffix == ".whl":
+            check_types(python, Path(folder))
         active, obstacles, states = json.loads(answer)
         count = sum(state == "in force" for state in states.values())
         run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "torchtrt-executorch")
@@ -175,6 +178,14 @@ def check_beside(file: Path, beside: tuple[str, ...]) -> None:
     print(
         f"{kind} beside {' and '.join(beside) or 'nothing'}: {count} patches in force"
     )
+
+
+def check_types(python: Path, folder: Path) -> None:
+    """Have a strict checker look at a user's script: all that the guides say. Upstream has no types."""
+    (folder / "user.py").write_text(script("python"), encoding="utf-8")
+    flags = ("--strict", "--disable-error-code", "import-untyped", "--no-incremental")
+    run(python, "-m", "mypy", *flags, "user.py", cwd=folder)
+    print("the guides' code passes mypy --strict")
 
 
 def environment(folder: Path, beside: tuple[str, ...]) -> Path:

@@ -105,7 +105,14 @@ class Report:
         return table
 
     def __str__(self) -> str:
-        console = Console(width=80, no_color=True, force_terminal=False)
+        # Names stay whole: whoever looks for one finds it.
+        names = [
+            len(_where(each)) + len(each.name)
+            for method in self.methods.values()
+            for each in method.operators
+        ]
+        width = max(80, max(names, default=0) + _REST)
+        console = Console(width=width, no_color=True, force_terminal=False)
         with console.capture() as captured:
             console.print(self)
         return captured.get()
@@ -264,14 +271,22 @@ def _depends_on_data(node: Node) -> bool:
     )
 
 
+#: Characters of a line beside where an operator is and its name.
+_REST = 34
+
+
+def _where(each: Operators) -> str:
+    return each.backend if each.device == HOST else f"{each.backend} {each.device}"
+
+
 def _table(method: MethodReport) -> Table:
     table = Table(title=Text(short(method.name)), title_justify="left")
-    for heading in ("where", "operator", "why"):
-        table.add_column(heading, overflow="fold")
+    for heading in ("where", "operator"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("why", overflow="fold")
     table.add_column("calls", justify="right", no_wrap=True)
     for each in method.operators:
-        where = each.backend if each.device == HOST else f"{each.backend} {each.device}"
-        cells = where, each.name, each.reason
+        cells = _where(each), each.name, each.reason
         table.add_row(*map(Text, cells), str(each.count))
     for delegate in method.delegates:
         cells = (

@@ -32,6 +32,10 @@ def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
     """An input that lives on ``device`` in a simulation, wherever the program declares it.
 
     Without this, an input in host memory stands in for one on the device that the program says.
+
+    Args:
+        tensor: The input, in host memory.
+        device: Where it is to live: ``"cuda:1"``.
     """
     device = torch.device(device)
     if device.type != "cpu":

@@ -36,10 +36,13 @@ def register_kernel(
 ) -> None:
     """Run ``function`` for the operator ``name`` (``"namespace::operator.overload"``).
 
-    ``function`` takes the operator's arguments in the order of its schema, outputs last, and writes
-    the outputs in place; or it is an operator of torch's that does, as ``torch.ops.aten.acos.out``.
-    Either is trusted with whatever a file hands to it. ``None`` takes a registration back. Programs
-    loaded later see it.
+    Programs loaded later see it.
+
+    Args:
+        name: The operator, as the file has it.
+        function: Takes the operator's arguments in the order of its schema, outputs last, and writes
+            the outputs in place; or an operator of torch's that does, as ``torch.ops.aten.acos.out``.
+            Either is trusted with whatever a file hands to it. ``None`` takes a registration back.
     """
     if function is None:
         _registered.pop(name, None)

@@ -206,13 +206,19 @@ class Method:
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the method.
 
-        ``inputs`` are the model's, in order; lists, tuples and dicts are flattened as PyTorch
-        flattened them for the export. Returns the flat outputs: tensors that are the caller's, and
-        numbers. Modes that the caller has set (inference mode, autocast, a default device or dtype,
-        gradients) make no difference.
+        Modes that the caller has set (inference mode, autocast, a default device or dtype, gradients)
+        make no difference.
 
-        Raises ``InputError`` for inputs that the method doesn't take, ``InstructionError`` or
-        ``DeviceError`` when an instruction fails.
+        Args:
+            inputs: The model's, in order; lists, tuples and dicts are flattened as PyTorch flattened
+                them for the export.
+
+        Returns:
+            The flat outputs: tensors that are the caller's, and numbers.
+
+        Raises:
+            InputError: The method doesn't take these.
+            InstructionError: An instruction failed; ``DeviceError`` if a tensor was on the wrong device.
         """
         turns = self._turns
         if turns.lock._is_owned():

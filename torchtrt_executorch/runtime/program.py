@@ -44,7 +44,12 @@ class Program:
     def method(self, name: str = "forward") -> Method:
         """The method ``name``, the same object every time: its state is the program's.
 
-        Raises ``KeyError`` if there is none, ``ProgramError`` if it can't be run here.
+        Args:
+            name: One of :attr:`method_names`.
+
+        Raises:
+            KeyError: There is none.
+            ProgramError: It can't be run here.
         """
         if name not in self._plans:
             raise KeyError(
@@ -58,7 +63,14 @@ class Program:
             return self._methods[name]
 
     def run(self, *inputs: Any) -> tuple[Any, ...]:
-        """Call ``forward``, or the only method that there is."""
+        """Call ``forward``, or the only method that there is.
+
+        Args:
+            inputs: As :meth:`Method.__call__` takes them.
+
+        Returns:
+            The flat outputs.
+        """
         only = len(self._plans) == 1
         return self.method(self.method_names[0] if only else "forward")(*inputs)
 
@@ -152,11 +164,13 @@ def save_stand_ins(
 ) -> None:
     """Write the stand-ins that this process keeps for a ``.pte``'s payloads, for another process.
 
-    ``program`` and ``data_files`` are as :func:`load` takes them. ``path`` is written whole or not
-    at all.
+    Args:
+        program, data_files: As :func:`load` takes them.
+        path: Where they go; it is written whole or not at all.
 
-    Raises ``ProgramError`` if none is kept for any payload, or the program is damaged; ``OSError``
-    if a file can't be read or written.
+    Raises:
+        ProgramError: None is kept for any payload, or the program is damaged.
+        OSError: A file can't be read or written.
     """
     target = check_writable(path)
     plans = read_plans(read_program(program, data_files), inputs_of)

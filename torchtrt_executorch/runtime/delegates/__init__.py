@@ -138,9 +138,12 @@ _registered: dict[str, Backend] = {}
 
 
 def register_backend(backend_id: str, backend: Backend | None) -> None:
-    """Load delegates of ``backend_id`` with ``backend``, a subclass of :class:`Delegate` as a rule.
+    """Load delegates of a backend with code of your own.
 
-    ``None`` takes a registration back.
+    Args:
+        backend_id: What the file calls the backend.
+        backend: A subclass of :class:`Delegate`, or what returns one for a :class:`DelegateContext`.
+            ``None`` takes a registration back.
     """
     if backend is None:
         _registered.pop(backend_id, None)

@@ -1,0 +1,67 @@
+"""The guides: what they have to type is typed, in their order, and what they link to is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchtrt_executorch.cache import SWITCH
+
+from .loading import ROOT, load_file
+
+DOCS = ROOT / "docs"
+script = load_file("tools/guides.py").script
+
+
+def test_what_stands_there_runs(tmp_path: Path) -> None:
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if k == SWITCH or not k.startswith("TORCHTRT_")
+    }
+    kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    commands = [
+        line
+        for line in script("sh").splitlines()
+        if line.startswith("torchtrt-executorch") and "--target" not in line
+    ]
+    shell = "set -e\n" + "\n".join(line.replace("--strict", "") for line in commands)
+    for command in ([sys.executable, "-c", script("python")], ["bash", "-c", shell]):
+        done = subprocess.run(
+            command, env=kept, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert (tmp_path / "times.html").exists()
+
+
+def test_every_error_is_explained() -> None:
+    """Each message that the source raises stands on the page, and no other: tools/messages.py --write."""
+    tool = load_file("tools/messages.py")
+    page = tool.PAGE.read_text()
+    assert tool.filled(page) == page
+    assert len(tool.messages()) > 250
+
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        if re.match(r"\w+:", link):
+            continue
+        file = page if not path else page.parent / path
+        assert file.exists(), link
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(), re.M)
+            slugs = {
+                re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles
+            }
+            assert anchor in slugs, link
