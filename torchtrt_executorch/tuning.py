@@ -7,14 +7,17 @@ processors; one at a time has the GPU, so that times are those of a quiet one.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import fcntl
 import functools
 import itertools
+import json
+import math
 import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_DEVICE = "cuda:0"
+DEVICE = "cuda:0"
 #: What ``CudaBackend`` has Inductor choose from, and nothing that is decided by other measurements.
 _OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     "autotune_in_subproc": False,
@@ -57,7 +60,7 @@ class Problem:
 
     def function_and_inputs(self) -> tuple[Callable[..., Tensor], list[Tensor]]:
         new = functools.partial(
-            torch.randn, dtype=getattr(torch, self.dtype), device=_DEVICE
+            torch.randn, dtype=getattr(torch, self.dtype), device=DEVICE
         )
         if self.call == "conv2d":
             images, channels, side, out, window, step, groups = self.sizes
@@ -212,25 +215,42 @@ def _measured(problem: Problem) -> list[Row]:
 def note(
     save: Callable[[Row], object], timings: Any, name: str, nodes: Any, *rest: Any
 ) -> None:
-    """Inductor's feedback: hand on the microseconds of each choice for an operator on ``nodes``."""
-    from torch._inductor.virtualized import V
+    """Inductor's feedback: hand on the microseconds of each tile for an operator on ``nodes``."""
+    from executorch.backends.cuda._unmeasured_kernels import product_of, tile_of
 
-    sizes: Any = V.graph.sizevars
-    hint = getattr(sizes, "optimization_hint", None) or sizes.size_hint  # before 2.13
+    tiled = {choice: us * 1e3 for choice, us in timings.items() if tile_of(choice)}
+    if tiled:
+        first = next(iter(tiled))
+        product = product_of(name, nodes, first.layout, first)
+        times = [[tile_of(choice), us] for choice, us in tiled.items()]
+        save({"product": product, "us": times})
 
-    def hints(values: Any) -> list[int]:
-        return [int(hint(value, fallback=8192)) for value in values]
 
-    inputs = [
-        {
-            "size": hints(node.get_size()),
-            "stride": hints(node.get_stride()),
-            "dtype": str(node.get_dtype()),
-        }
-        for node in nodes
+def as_file(rows: Iterable[Row]) -> str:
+    """Return what ``TORCHTRT_TUNED`` names: times in microseconds, by product and tile."""
+    import triton
+
+    gpu = torch.cuda.get_device_properties(0)
+    found = [
+        (row["product"], {tuple(tile): us for tile, us in row["us"]}) for row in rows
     ]
-    choices = [
-        {"us": us * 1e3, **{k: str(v) for k, v in choice.info_dict().items()}}
-        for choice, us in timings.items()
-    ]
-    save({"name": name, "inputs": inputs, "choices": choices})
+    tiles = sorted({tile for _, times in found for tile in times})
+    lines = []
+    for product, times in sorted(found, key=lambda row: row[0]):
+        each = [times.get(tile, math.inf) for tile in tiles]
+        finite = [float(f"{us:.3g}") if us < math.inf else 0 for us in each]
+        lines.append("  " + json.dumps([product, finite], separators=(",", ":")))
+    head = {
+        "capability": [gpu.major, gpu.minor],
+        "multi_processors": gpu.multi_processor_count,
+        "how": {
+            "command": "torchtrt-executorch tune",
+            "gpu": gpu.name,
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "date": f"{datetime.date.today()}",
+        },
+        "tiles": tiles,
+    }
+    named = "".join(f" {json.dumps(k)}: {json.dumps(v)},\n" for k, v in head.items())
+    return f'{{\n{named} "products": [\n' + ",\n".join(lines) + "\n ]\n}\n"

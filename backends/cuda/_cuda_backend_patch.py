@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from executorch.backends.cuda import _cross_compiler, _toolchain
+from executorch.backends.cuda import _cross_compiler, _measured_tiles, _toolchain
 from executorch.backends.cuda._described_device import (
     described_device,
 )
@@ -88,7 +88,8 @@ def apply(module: ModuleType) -> None:
 
         described = gpu is not None and not present.cuda_device()
         partition = on_host(edge_program) if described else None
-        result = kept_library(edge_program, compile_specs, gpu, build)
+        tiles = gpu and _measured_tiles.measured(gpu.capability)["digest"]
+        result = kept_library(edge_program, compile_specs, (gpu, tiles), build)
         if partition is not None:
             digest = _digest(result, compile_specs)
             stand_ins.keep(digest, partition, share_weights=True)

@@ -18,8 +18,7 @@ class GpuProperties:
     """The attributes of ``torch.cuda.get_device_properties``, those that compilers read.
 
     Sizes are in bytes, registers in 32-bit words, clocks in kHz, ``memory_bus_width`` in bits.
-    Four are not among them: a multiprocessor's multiply-adds in a cycle, in float32 and, on its
-    tensor cores, in float16; ``others``, capabilities beside this one to have code for; and
+    Two are not among them: ``others``, capabilities beside this one to have code for, and
     ``platform``, operating system and processor of the machine, as ``linux-aarch64``.
     """
 
@@ -31,8 +30,6 @@ class GpuProperties:
     max_threads_per_multi_processor: int
     shared_memory_per_multiprocessor: int
     shared_memory_per_block_optin: int
-    multiply_adds: int
-    tensor_multiply_adds: int
     L2_cache_size: int
     clock_rate: int
     memory_clock_rate: int
@@ -66,8 +63,6 @@ class _Usual:
     multi_processors: int
     threads: int
     shared_kib: int
-    multiply_adds: int
-    tensor_multiply_adds: int
     l2_mib: int
     clock_mhz: int
     memory_clock_mhz: int
@@ -75,17 +70,17 @@ class _Usual:
 
 
 _USUAL = {
-    (7, 5): _Usual(40, 1024, 64, 64, 512, 4, 1590, 5001, 256),  # T4
-    (8, 0): _Usual(108, 2048, 164, 64, 1024, 40, 1410, 1593, 5120),  # A100
-    (8, 6): _Usual(84, 1536, 100, 128, 512, 6, 1740, 7251, 384),  # A40, RTX A6000
-    (8, 7): _Usual(16, 1536, 164, 128, 1024, 4, 1300, 3199, 256),  # Jetson AGX Orin
-    (8, 9): _Usual(58, 1536, 100, 128, 512, 48, 2040, 6251, 192),  # L4
-    (9, 0): _Usual(132, 2048, 228, 128, 2048, 50, 1980, 2619, 5120),  # H100
-    (10, 0): _Usual(148, 2048, 228, 128, 4096, 126, 1965, 3996, 8192),  # B200
-    (10, 3): _Usual(148, 2048, 228, 128, 4096, 126, 1965, 3996, 8192),  # B300
-    (11, 0): _Usual(20, 1536, 228, 128, 2048, 32, 1575, 4266, 256),  # Jetson AGX Thor
-    (12, 0): _Usual(170, 1536, 100, 128, 512, 96, 2407, 14001, 512),  # RTX 5090
-    (12, 1): _Usual(48, 1536, 100, 128, 512, 24, 2418, 4266, 256),  # DGX Spark
+    (7, 5): _Usual(40, 1024, 64, 4, 1590, 5001, 256),  # T4
+    (8, 0): _Usual(108, 2048, 164, 40, 1410, 1593, 5120),  # A100
+    (8, 6): _Usual(84, 1536, 100, 6, 1740, 7251, 384),  # A40, RTX A6000
+    (8, 7): _Usual(16, 1536, 164, 4, 1300, 3199, 256),  # Jetson AGX Orin
+    (8, 9): _Usual(58, 1536, 100, 48, 2040, 6251, 192),  # L4
+    (9, 0): _Usual(132, 2048, 228, 50, 1980, 2619, 5120),  # H100
+    (10, 0): _Usual(148, 2048, 228, 126, 1965, 3996, 8192),  # B200
+    (10, 3): _Usual(148, 2048, 228, 126, 1965, 3996, 8192),  # B300
+    (11, 0): _Usual(20, 1536, 228, 32, 1575, 4266, 256),  # Jetson AGX Thor
+    (12, 0): _Usual(170, 1536, 100, 96, 2407, 14001, 512),  # RTX 5090
+    (12, 1): _Usual(48, 1536, 100, 24, 2418, 4266, 256),  # DGX Spark
 }
 
 
@@ -157,8 +152,6 @@ def properties(gpu: Gpu) -> GpuProperties:
         max_threads_per_multi_processor=usual.threads,
         shared_memory_per_multiprocessor=usual.shared_kib * _KIB,
         shared_memory_per_block_optin=(usual.shared_kib - reserved_kib) * _KIB,
-        multiply_adds=usual.multiply_adds,
-        tensor_multiply_adds=usual.tensor_multiply_adds,
         L2_cache_size=usual.l2_mib << 20,
         clock_rate=usual.clock_mhz * 1000,
         memory_clock_rate=usual.memory_clock_mhz * 1000,

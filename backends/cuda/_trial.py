@@ -241,8 +241,9 @@ def _program(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedProg
         if isinstance(values, torch.Tensor):
             returned.append(called)
             continue
+        read = _read(node)
         for index, value in enumerate(values):
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and index in read:
                 returned.append(graph.call_function(operator.getitem, (called, index)))
                 returned[-1].meta["val"] = value
     graph.output(tuple(returned))
@@ -328,7 +329,15 @@ def _key(node: Node, numbers: Mapping[Node, Any]) -> str:
         return (value, numbers[producer]) if producer in numbers else value
 
     name = str(_operator(node.target))
-    return repr((name, map_arg((node.args, node.kwargs), describe)))
+    return repr(
+        (name, map_arg((node.args, node.kwargs), describe), sorted(_read(node)))
+    )
+
+
+def _read(node: Node) -> set[int]:
+    """Which of an operator's results anybody reads; the first one at least."""
+    readers = (each for each in node.users if each.target is operator.getitem)
+    return {0, *(int(str(each.args[1])) for each in readers)}
 
 
 def _describe(value: Any) -> Any:

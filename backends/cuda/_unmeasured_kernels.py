@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 
 import torch
 from executorch.backends.cuda import _sums
-from executorch.backends.cuda._gemm_cost import (
-    Product,
-    Tile,
-    cycles,
-)
 from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
+)
+from executorch.backends.cuda._measured_tiles import (
+    Product,
+    Tile,
+    cost,
 )
 from torch.utils import _pytree as pytree
 
@@ -150,23 +150,18 @@ def cheapest(
     layout: Any,
     gpu: GpuProperties,
 ) -> Any:
-    """Return the choice of the least cost by :mod:`._gemm_cost`, the first of several.
+    """Return the choice that :mod:`._measured_tiles` finds fastest, the first of several.
 
-    Where the model says nothing, for want of tiles, Inductor's order stands.
+    Those without tiles, of which nothing was measured, are taken where there is no other.
     """
 
-    def cost(choice: Any) -> tuple[float, float]:
+    def expected(choice: Any) -> float:
         tile = tile_of(choice)
         if tile is None:
-            return math.inf, math.inf
-        tf32 = str(choice.info_dict().get("allow_tf32")) == "True"
-        product = _product(name, input_nodes, layout, tf32)
-        # The few channels of a group fill no tile, and the smallest is padded least.
-        in_groups = name == "convolution" and product.batch > 1
-        padded = tile.m * tile.n * tile.k if in_groups else 0
-        return padded, cycles(product, tile, gpu)
+            return math.inf
+        return cost(product_of(name, input_nodes, layout, choice), tile, gpu)
 
-    return min(choices, key=cost)
+    return min(choices, key=expected)
 
 
 def tile_of(choice: Any) -> Tile | None:
@@ -180,7 +175,7 @@ def tile_of(choice: Any) -> Tile | None:
 
 
 def _sides(tile: Tile | None) -> _Sides | None:
-    return None if tile is None else (tile.m, tile.n, tile.k)
+    return None if tile is None else tile[:3]
 
 
 def caused_by(error: BaseException | None, kind: type[_Error]) -> _Error | None:
@@ -191,35 +186,33 @@ def caused_by(error: BaseException | None, kind: type[_Error]) -> _Error | None:
     return error
 
 
-def _product(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Product:
+def product_of(name: str, input_nodes: list[Any], layout: Any, choice: Any) -> Product:
     """The matrix product that an operator is, with the sizes that it was exported with."""
-    itemsize = input_nodes[0].get_dtype().itemsize
-    tensor_cores = itemsize < 4 or (tf32 and itemsize == 4)
+    dtype = input_nodes[0].get_dtype()
+    tf32 = str(choice.info_dict().get("allow_tf32")) == "True"
+    # What a type of 16 bits stands for makes no difference.
+    kind = {torch.bfloat16: "float16"}.get(dtype, str(dtype).removeprefix("torch."))
+    kind += " tf32" * (tf32 and dtype == torch.float32)
     if name == "convolution":
         image, weight, *_ = input_nodes
         images, channels, *pixels = _sizes(layout.size)
         _, depth, *window = _sizes(weight.get_size())
         groups = _sizes(image.get_size())[1] // depth
-        return Product(
-            m=images * math.prod(pixels),
-            n=channels // groups,
-            k=depth,
-            batch=groups,
-            itemsize=itemsize,
-            tensor_cores=tensor_cores,
-            # Channels of a pixel beside one another, as many as are loaded at once.
-            aligned=_sizes(image.get_stride())[1] == 1 and depth * itemsize % 16 == 0,
-            window=math.prod(window),
-        )
+        # Channels of a pixel beside one another, as many as are loaded at once.
+        beside = _sizes(image.get_stride())[1] == 1
+        aligned = beside and depth * dtype.itemsize % 16 == 0
+        sizes = (images * math.prod(pixels), channels // groups, depth, groups)
+        return Product(f"convolution {kind}", *sizes, math.prod(window), aligned)
     first, second = input_nodes[-2:]
     *batch, m, k = _sizes(first.get_size())
     n = _sizes(second.get_size())[-1]
     aligned = all(
-        step == 1 or step * itemsize % 16 == 0
+        step == 1 or step * dtype.itemsize % 16 == 0
         for node in (first, second)
         for step in _sizes(node.get_stride())
     )
-    return Product(m, n, k, math.prod(batch), itemsize, tensor_cores, aligned)
+    sizes = (m, n, k, math.prod(batch))
+    return Product(f"product {kind}", *sizes, aligned=aligned)
 
 
 def _sizes(values: Any) -> list[int]:
@@ -249,7 +242,24 @@ def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
     for kernel in kernels:
         kernel.precompile()
         chosen = best(kernel.launchers, gpu)
-        kernel.save_gpu_kernel("stream", _without_spills(kernel, chosen))
+        for better in (_without_spills, _loading_whole_words):
+            chosen = better(kernel, chosen)
+        kernel.save_gpu_kernel("stream", chosen)
+
+
+def _loading_whole_words(kernel: Any, launcher: Any) -> Any:
+    """Return ``launcher``, or one for a sum over rows of 16 bits whose threads load 16 bytes each.
+
+    Inductor gives them half of that, as if they read float32, and the memory half of what it can do.
+    """
+    config = copy.deepcopy(launcher.config)
+    block = config.kwargs.get("R0_BLOCK", 0) * config.kwargs.get("XBLOCK", 1)
+    narrow = {"*bf16", "*fp16"} & set(kernel.triton_meta["signature"].values())
+    warps = block // (32 * 8)
+    if not narrow or not 1 <= warps < config.num_warps:
+        return launcher
+    config.num_warps = warps
+    return kernel._precompile_config(config).make_launcher()
 
 
 def _without_spills(kernel: Any, launcher: Any) -> Any:
@@ -260,7 +270,8 @@ def _without_spills(kernel: Any, launcher: Any) -> Any:
     """
     on_tensor_cores = "mma." in launcher.bin.asm["ptx"]
     fits = launcher.n_spills <= _FRAME or launcher.config.num_warps > 8
-    if fits or not on_tensor_cores:
+    # With more warps a convolution's loop gives wrong values (triton-lang/triton#1254).
+    if fits or not on_tensor_cores or "KERNEL_W" in kernel.fn.src:
         return launcher
     config = copy.deepcopy(launcher.config)
     config.num_warps *= 2

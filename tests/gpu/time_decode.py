@@ -47,6 +47,8 @@ CASES = {
     "cache inside the library": (True, False),
 }
 
+PARTS = ("torch.compile", "decode", "prefill")
+
 #: Bytes of a weight, with its scales, by how torchao keeps it.
 BYTES = {None: 2, "int8": 1, "int4": 0.5 + 2 / 128, "float8": 1}
 
@@ -266,7 +268,7 @@ def keep(arguments: argparse.Namespace, name: str, found: dict[str, Any]) -> Non
     """Append what was found to the file, a line by itself."""
     if arguments.file is not None:
         line = {"shape": arguments.shape, "length": arguments.length, "name": name}
-        line["quantize"] = arguments.quantize
+        line |= {"quantize": arguments.quantize, "layers": arguments.layers}
         with arguments.file.open("ab", buffering=0) as file:
             file.write(json.dumps(line | found).encode() + b"\n")
 
@@ -332,9 +334,14 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=CASES)
     parser.add_argument("--prefill", type=int, default=0)
     parser.add_argument("--gpu", help="described, as TORCHTRT_GPU does")
+    parser.add_argument("--layers", type=int, help="fewer, or more")
+    parser.add_argument("--part", choices=PARTS, help="one alone, beside eager")
     parser.add_argument("--file", type=Path)
     parser.add_argument("--turn", default=os.devnull)
     arguments = parser.parse_args()
+    if arguments.layers:
+        SHAPES[arguments.shape]["num_hidden_layers"] = arguments.layers
+    part = arguments.part
     scheme = arguments.quantize
     llama = model(arguments.shape, arguments.length, DEVICE, scheme)
     linears = [m for m in llama.modules() if isinstance(m, torch.nn.Linear)]
@@ -354,17 +361,24 @@ def main() -> None:
     if scheme == "int4":
         own = model(arguments.shape, arguments.length, DEVICE, scheme, own=True)
         eager = exportable(own)
-    compiled = torch.compile(eager, mode="reduce-overhead")
-    row("torch.compile, reduce-overhead", on_gpu(compiled), arguments, expected)
-    if arguments.prefill:
+    if part in (None, "torch.compile"):
+        compiled = torch.compile(eager, mode="reduce-overhead")
+        row("torch.compile, reduce-overhead", on_gpu(compiled), arguments, expected)
+        del compiled
         torch._dynamo.reset()
-        row_of_prefill("eager", on_gpu(eager), arguments)
-        row_of_prefill("torch.compile", on_gpu(torch.compile(eager)), arguments)
-    del compiled, eager, llama
-    torch._dynamo.reset()
+        if arguments.prefill:
+            row_of_prefill("eager", on_gpu(eager), arguments)
+            row_of_prefill("torch.compile", on_gpu(torch.compile(eager)), arguments)
+            torch._dynamo.reset()
+    del eager, llama
     failed = 0
-    for name in arguments.case or CASES:
+    for name in arguments.case or CASES if part != "torch.compile" else ():
         owned, on_host = CASES[name]
+        if arguments.prefill and part in (None, "prefill"):
+            _, call = of_program(exported(prompt(arguments), owned, on_host, arguments))
+            row_of_prefill(name, call, arguments)
+        if part == "prefill":
+            continue
         started = time.perf_counter()
         inputs = (torch.tensor([[1]]), torch.tensor([0]))
         built = exported(inputs, owned, on_host, arguments)
@@ -379,9 +393,6 @@ def main() -> None:
             del loaded, step
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 20
         print(f"{'':40} lowered in {seconds:.0f} s, peak so far {peak} GiB", flush=True)
-        if arguments.prefill:
-            _, call = of_program(exported(prompt(arguments), owned, on_host, arguments))
-            row_of_prefill(name, call, arguments)
     sys.exit(failed)
 
 

@@ -25,7 +25,7 @@ def kept_library(
     Args:
         program: The partition, in the edge dialect.
         compile_specs: The backend's.
-        gpu: The GPU that is compiled for, where it isn't the one at hand.
+        gpu: The GPU that is compiled for, where it isn't the one at hand, and what is known of it.
         build: Compiles the partition.
     """
 

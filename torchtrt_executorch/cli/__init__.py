@@ -13,6 +13,7 @@ from torchtrt_executorch.cli.inspect import inspect
 from torchtrt_executorch.cli.run import run
 from torchtrt_executorch.cli.status import status
 from torchtrt_executorch.cli.targets import targets
+from torchtrt_executorch.cli.tune import tune
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command(epilog=EXITS["status"])(in_sentences(status, imports_torch=False))
@@ -20,6 +21,7 @@ app.command(epilog=EXITS["targets"])(in_sentences(targets, imports_torch=False))
 app.command(epilog=EXITS["inspect"])(in_sentences(inspect))
 app.command(epilog=EXITS["run"])(in_sentences(run))
 app.command(epilog=EXITS["generate"])(in_sentences(generate))
+app.command(epilog=EXITS["tune"])(in_sentences(tune))
 
 
 def _print_version(wanted: bool) -> None:

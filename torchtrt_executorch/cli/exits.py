@@ -28,6 +28,7 @@ EXITS = {
     "run": "Exits with 0; 1 when outputs differ from --compare or could not be compared; 2 when "
     "the program is unsound or can't be run.",
     "generate": "Exits with 0; 2 when the program is no language model or can't be run.",
+    "tune": "Exits with 0; 2 without a GPU.",
 }
 
 

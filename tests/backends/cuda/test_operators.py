@@ -176,6 +176,10 @@ TAKEN = {
     "pieces that are returned": (lambda x: x.split(4), X),
     "the largest": (lambda x: tuple(x.topk(3)), X),
     "integers by a number, downwards": (lambda x: x // 2 + 1, X.long()),
+    "a norm whose statistics nobody reads, which are in another type": (
+        lambda x: F.batch_norm(x, x.new_zeros(2), x.new_ones(2)).relu(),
+        HEADS.half(),
+    ),
     "what is detached": (lambda x: torch.ops.aten.detach_copy(x.relu()) + 1, X),
     **{
         f"attention in {dtype}": (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.cuda import _unmeasured_kernels
-from executorch.backends.cuda._gemm_cost import Tile
+from executorch.backends.cuda._measured_tiles import Product, Tile
 
 from .conftest import delegates, needs_compilers
 
@@ -24,10 +24,10 @@ LOGGER = _unmeasured_kernels.logger.name
 def test_a_tile_that_does_not_fit_is_passed_over(lower, monkeypatch, caplog) -> None:
     """The largest first, of which the GPU has no shared memory for several."""
 
-    def largest(product: Any, tile: Tile, gpu: Any) -> float:
+    def largest(product: Product, tile: Tile, gpu: Any) -> float:
         return -float((tile.m + tile.n) * tile.k * tile.stages)
 
-    monkeypatch.setattr(_unmeasured_kernels, "cycles", largest)
+    monkeypatch.setattr(_unmeasured_kernels, "cost", largest)
     with caplog.at_level(logging.INFO, logger=LOGGER):
         edge = lower(
             torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB"

@@ -50,6 +50,7 @@ def test_completion() -> None:
         "inspect",
         "run",
         "generate",
+        "tune",
     ]
     assert "--html" in completed("torchtrt-executorch inspect --")
     assert completed("torchtrt-executorch status ") == [p.name for p in PATCHES]

@@ -254,7 +254,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._described_device",
             f"{_CUDA}._device_guard",
             f"{_CUDA}._fat_binaries",
-            f"{_CUDA}._gemm_cost",
+            f"{_CUDA}._measured_tiles",
             f"{_CUDA}._cross_compiler",
             f"{_CUDA}._cross_driver",
             f"{_CUDA}._gpu_properties",

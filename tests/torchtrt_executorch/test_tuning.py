@@ -1,0 +1,43 @@
+"""What tuning measures, and the file of it; the measuring itself needs a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from executorch.backends.cuda import _measured_tiles as tiles
+
+from torchtrt_executorch import tuning
+
+
+def test_each_problem_is_a_call(monkeypatch) -> None:
+    monkeypatch.setattr(tuning, "DEVICE", "meta")
+    problems = tuning.problems()
+    assert len(set(problems)) == len(problems)
+    for problem in problems:
+        function, inputs = problem.function_and_inputs()
+        assert function(*inputs).numel() > 0, problem
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_without_a_gpu() -> None:
+    with pytest.raises(RuntimeError, match="there is none here"):
+        next(tuning.measure(1, 1))
+
+
+def test_the_file_is_read_as_it_was_measured(tmp_path, monkeypatch) -> None:
+    gpu = SimpleNamespace(major=12, minor=0, multi_processor_count=170, name="a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    first, second = tiles.Tile(16, 16, 16, 1, 2), tiles.Tile(64, 64, 32, 3, 4)
+    one, two = (tiles.Product("product float16", m, 64, 64) for m in (8, 64))
+    rows = [
+        {"product": two, "us": [[second, 3.14159], [first, float("inf")]]},
+        {"product": one, "us": [[first, 2.5]]},
+    ]
+    file = tmp_path / "sm_120.json"
+    file.write_text(tuning.as_file(rows))
+    monkeypatch.setenv(tiles.VARIABLE, str(file))
+    found = tiles.measured((12, 0))
+    assert found["multi_processors"] == 170 and found["how"]["gpu"] == "a GPU"
+    assert found["products"] == [(one, {first: 2.5}), (two, {second: 3.14})]

@@ -1,0 +1,52 @@
+"""``torchtrt-executorch tune``: times of kernels on the GPU that is here, for machines that lack it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from torchtrt_executorch.cli.exits import unable
+
+
+def tune(
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where to write, sm_90.json or so if not said."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Processes that compile, as processors if not said."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="When to end at the latest.")] = 1800,
+) -> None:
+    """Time matrix products and convolutions on the GPU that is here, by tiles.
+
+    CUDA delegates that are compiled elsewhere for GPUs of its kind then have the fastest: with
+    TORCHTRT_TUNED=FILE.
+    """
+    import torch
+
+    from torchtrt_executorch import tuning
+    from torchtrt_executorch.files import check_writable, staged
+
+    if not torch.cuda.is_available():
+        raise unable("tune measures kernels on a GPU, and there is none here")
+    major, minor = torch.cuda.get_device_capability()
+    target = check_writable(file or f"sm_{major}{minor}.json")
+    rows, total = [], len(tuning.problems())
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with console.status("") as status:
+        for row in tuning.measure(jobs or os.cpu_count() or 1, seconds):
+            rows.append(row)
+            status.update(f"{len(rows)} of {total}")
+    if not rows:
+        raise unable(f"nothing was measured in {seconds:.0f} s")
+    with staged(target) as folder:
+        (folder / target.name).write_text(tuning.as_file(rows))
+    console.print(f"{target}: {len(rows)} of {total} problems")
