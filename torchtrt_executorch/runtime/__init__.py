@@ -14,8 +14,8 @@ from torchtrt_executorch.runtime.errors import (
 )
 from torchtrt_executorch.runtime.inputs import on_device
 from torchtrt_executorch.runtime.kernels import register_kernel
-from torchtrt_executorch.runtime.method import Method, ValueInfo
-from torchtrt_executorch.runtime.plan import About
+from torchtrt_executorch.runtime.method import Method
+from torchtrt_executorch.runtime.plan import About, ValueInfo
 from torchtrt_executorch.runtime.profiling import Profile, Timing
 from torchtrt_executorch.runtime.program import Program, load, save_stand_ins
 from torchtrt_executorch.runtime.stats import Staging, Stats, Traffic

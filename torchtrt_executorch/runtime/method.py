@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Sequence
 
 import torch
@@ -22,29 +21,13 @@ from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.kernels import registered_kernels
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.memory import SharedState, Values
-from torchtrt_executorch.runtime.plan import Plan
+from torchtrt_executorch.runtime.plan import Plan, ValueInfo
 from torchtrt_executorch.runtime.profiling import Clock
 from torchtrt_executorch.runtime.soundness import find_faults, with_inputs_on
 from torchtrt_executorch.runtime.values import Value
 
 #: As many as ExecuTorch's own runtime allows one call, so that no program runs forever.
 MAX_INSTRUCTIONS = 10_000_000
-
-
-@dataclass(frozen=True)
-class ValueInfo:
-    """One input or output of a method.
-
-    ``kind`` is ``"tensor"``, or the Python type's name of anything else; the rest is for tensors:
-    ``shape`` is the largest one if ``dynamic``, ``device`` is where the program wants the tensor.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...] | None = None
-    dtype: torch.dtype | None = None
-    device: torch.device | None = None
-    dynamic: bool = False
 
 
 class Method:
@@ -185,15 +168,10 @@ class Method:
         return self._described(self._plan.outputs, "output")
 
     def _described(self, slots: Sequence[int], role: str) -> tuple[ValueInfo, ...]:
-        found = []
-        for index, slot in enumerate(self._plan.slots[each] for each in slots):
-            name, layout = f"{role} {index}", slot.layout
-            if layout is None:
-                found.append(ValueInfo(name, type(slot.literal).__name__))
-            else:
-                there = layout.sizes, layout.dtype, layout.device, not layout.static
-                found.append(ValueInfo(name, "tensor", *there))
-        return tuple(found)
+        named = [
+            (self._plan.slots[each], f"{role} {i}") for i, each in enumerate(slots)
+        ]
+        return tuple(ValueInfo.of(slot, name) for slot, name in named)
 
     def _gpus(self) -> list[int]:
         """The GPUs on which calls leave work running, by index."""

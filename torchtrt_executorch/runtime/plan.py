@@ -115,6 +115,31 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class ValueInfo:
+    """One input or output of a method.
+
+    ``kind`` is ``"tensor"``, or the Python type's name of anything else; the rest is for tensors:
+    ``shape`` is the largest one if ``dynamic``, ``device`` is where the program wants the tensor.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] | None = None
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    dynamic: bool = False
+
+    @classmethod
+    def of(cls, slot: Slot, name: str) -> ValueInfo:
+        """What is in a slot."""
+        layout = slot.layout
+        if layout is None:
+            return cls(name, type(slot.literal).__name__)
+        there = layout.sizes, layout.dtype, layout.device, not layout.static
+        return cls(name, "tensor", *there)
+
+
+@dataclass(frozen=True)
 class Operation:
     """One instruction.
 
