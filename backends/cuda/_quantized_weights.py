@@ -107,6 +107,8 @@ def keep_quantized(program: ExportedProgram) -> None:
                 _row_product(node, constant, packed, weights)
             elif _is(node, ("aten.embedding",)):
                 _look_up(node, constant, packed, weights)
+            elif _is(node, ("aten._int_mm",)):
+                _of_signed(node)
     for weight, form in packed.items():
         _unpack(weight, form)
     # What is written is for Inductor alone, and of no dialect.
@@ -359,3 +361,20 @@ def _look_up(
             values = write(operator, values, found)
     values = write.to(write.view(values, *ahead, columns), node.meta["val"].dtype)
     node.replace_all_uses_with(values)
+
+
+def _of_signed(product: Node) -> None:
+    """Have a product of integers be of signed ones, which is what there are tiles for.
+
+    torchao adds 128 for the sake of x86 processors, where a program is exported on one.
+    """
+    row, weight = product.all_input_nodes
+    if row.meta["val"].dtype != torch.uint8:
+        return
+    write = _Writer(product)
+    row = write(aten.sub.Scalar, write.to(row, torch.int16), 128)
+    result = write(product.target, write.to(row, torch.int8), weight)
+    # Behind the product torchao takes as much away again.
+    total = write(aten.sum.dim_IntList, write.to(weight, torch.int32), [0])
+    less = write(aten.mul.Scalar, total, 128)
+    product.replace_all_uses_with(write(aten.add.Tensor, result, less))

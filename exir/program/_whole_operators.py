@@ -90,6 +90,37 @@ def check_nothing_left(
                 )
 
 
+def nobody_s_operators(
+    programs: Iterable[tuple[str, ExportedProgram]], message: str
+) -> str:
+    """Return what to say of operators that ExecuTorch has no kernel for, and nobody has taken; or nothing.
+
+    Args:
+        programs: Methods in edge dialect, by name.
+        message: Upstream's, which names operators: ``aten::bincount``.
+    """
+    found: dict[tuple[str, str, str], None] = {}
+    for method, program in programs:
+        for node in _calls(program.graph_module):
+            name = str(_operator(node)).replace(".", "::", 1).rpartition(".")[0]
+            if f"'{name}'" in message:
+                found[name, _module_of(node), method] = None
+    if not found:
+        return ""
+    named = "; ".join(f"{name} of {where} in {method}" for name, where, method in found)
+    return (
+        f"Missing out variants: ExecuTorch has no kernel for {named}, and no partitioner has taken it: "
+        "give the method one that does, or write or quantize the module otherwise"
+    )
+
+
+def _module_of(node: Node) -> str:
+    """Return the path of the module that a node is of, where nothing has traced it since."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
+    return path or "the method itself"
+
+
 class _Wish:
     """What one partitioner wants whole in one program, in ATen or in edge dialect."""
 

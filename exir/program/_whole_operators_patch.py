@@ -9,14 +9,21 @@ from inspect import signature
 from types import ModuleType
 from typing import Any, Callable, Mapping
 
-from executorch.exir.program._whole_operators import AllPartitioners, check_nothing_left
+from executorch.exir.program._whole_operators import (
+    AllPartitioners,
+    check_nothing_left,
+    nobody_s_operators,
+)
 
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
 
 def apply(module: ModuleType) -> None:
     """Wrap what asks the partitioners, and check in the end what came of their answers."""
-    lower = module.to_edge_transform_and_lower
+    lower, edge = module.to_edge_transform_and_lower, module.EdgeProgramManager
+    edge.to_executorch = wrapped(
+        edge.to_executorch, _emit_or_name, like=undecorated(edge.to_executorch)
+    )
     vars(module).update(
         _gen_edge_manager_for_partitioners=wrapped(
             module._gen_edge_manager_for_partitioners, _asked_together
@@ -53,3 +60,17 @@ def _lower_and_check(
         partitioners = given.get(method) if isinstance(given, Mapping) else given
         check_nothing_left(edge.exported_program(method), partitioners or (), method)
     return edge
+
+
+def _emit_or_name(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError as error:
+        if not str(error).startswith("Missing out variants"):
+            raise
+        edge = args[0]
+        programs = ((name, edge.exported_program(name)) for name in edge.methods)
+        said = nobody_s_operators(programs, str(error))
+        raise RuntimeError(said or str(error)) from error

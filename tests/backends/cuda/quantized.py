@@ -24,13 +24,12 @@ SCHEMES: dict[str, tuple[Any, int]] = {
     "int8": (q.Int8WeightOnlyConfig(), 8),
     "int8, groups": (q.IntxWeightOnlyConfig(torch.int8, PerGroup(64)), 8),
     "int4, 32": (q.IntxWeightOnlyConfig(torch.int4, PerGroup(32)), 4),
-    "int4, 64": (q.IntxWeightOnlyConfig(torch.int4, PerGroup(64)), 4),
     "int4, 128": (q.IntxWeightOnlyConfig(torch.int4, PerGroup(128)), 4),
     "int4, asymmetric": (INT4_ASYMMETRIC, 4),
     "int4, a row": (q.IntxWeightOnlyConfig(torch.int4, PerAxis(0)), 4),
-    "int3": (q.IntxWeightOnlyConfig(torch.int3, PerGroup(32)), 4),
     "int2": (q.IntxWeightOnlyConfig(torch.int2, PerGroup(32)), 2),
     "float8": (q.Float8WeightOnlyConfig(), 8),
+    "int8, activations": (q.Int8DynamicActivationInt8WeightConfig(), 8),
     "odd groups": (q.IntxWeightOnlyConfig(torch.int4, PerGroup(6)), 4),
 }
 
@@ -53,7 +52,7 @@ def quantized(scheme: str) -> nn.Module:
     """The layers in bfloat16, with all weights in ``scheme``."""
     sizes = (258, 126) if scheme == "odd groups" else (256, 128)
     model = Layers(*sizes).to(torch.bfloat16).eval()
-    kinds = (nn.Linear, nn.Embedding)
+    kinds = (nn.Linear, nn.Embedding)[: 1 if "activations" in scheme else 2]
     q.quantize_(model, SCHEMES[scheme][0], lambda m, _: isinstance(m, kinds))
     return model
 
@@ -77,7 +76,6 @@ def main() -> None:
             found[f"{scheme}, {tokens.numel()}"] = (
                 ((result.float() - wanted).abs().max() / wanted.abs().max()).item(),
                 str(edge.graph).count("executorch_cuda_quantized.row_product"),
-                max(each.element_size() for each in edge.state_dict.values()),
             )
     print(json.dumps(found))
 

@@ -221,3 +221,11 @@ def test_integers_that_are_no_weights_stay_in_tensorrt() -> None:
     edge = lowered(export(Table(), (X,)), tensorrt())
     assert backends(edge) == ["TensorRTBackend"]
     assert report(edge).methods["forward"].on_host() == []
+
+
+def test_what_nobody_takes_is_named_with_its_module() -> None:
+    model = Layers().eval()
+    torchao.quantize_(model, torchao.Int8DynamicActivationInt8WeightConfig())
+    edge = lowered(export(model, (X,)), XnnpackPartitioner())
+    with pytest.raises(RuntimeError, match="torchao::choose_qparams_affine of up in"):
+        edge.to_executorch()
