@@ -260,6 +260,7 @@ class Facts:
         missing_data: Weights that are in no file, by name, with their sizes.
         data_problem: Why the data files beside the program weren't taken, if they weren't.
         common: Buffers that methods have in common, and where each keeps them, if the file says so.
+        twice: Blobs of the same bytes, by what each is called, and their size.
     """
 
     name: str
@@ -270,6 +271,7 @@ class Facts:
     missing_data: Mapping[str, int] = field(default_factory=dict)
     data_problem: str = ""
     common: CommonState = CommonState()
+    twice: Sequence[tuple[tuple[str, ...], int]] = ()
 
 
 def _numbered(device: str) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Any, Mapping, Sequence
 
 from torchtrt_executorch.inspection.facts import (
     HOST,
@@ -18,11 +18,18 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.inputs import input_names
 from torchtrt_executorch.runtime.kernels import has_executorch_kernel
 from torchtrt_executorch.runtime.plan import Operation, Plan, Slot
+from torchtrt_executorch.runtime.reading.common_state import CommonState
 from torchtrt_executorch.runtime.soundness import find_faults
 
 
-def method_facts(plan: Plan, one_stream: bool) -> Method:
-    """Return the facts of a method, for a host that runs all delegates on one stream, or not."""
+def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
+    """Return the facts of a method, for a host that runs all delegates on one stream, or not.
+
+    Buffers that it has in common with other methods are called what ``common`` calls them.
+    """
+    shared: dict[Any, str] = {
+        homes.get(plan.name): name for name, homes in common.buffers.items()
+    }
     delegates = [delegate_facts(each, i) for i, each in enumerate(plan.delegates)]
     instructions = [
         _instruction(index, each, plan, delegates)
@@ -32,7 +39,7 @@ def method_facts(plan: Plan, one_stream: bool) -> Method:
         name=plan.name,
         inputs=plan.inputs,
         outputs=plan.outputs,
-        values=[_value(slot) for slot in plan.slots],
+        values=[_value(slot, shared) for slot in plan.slots],
         instructions=instructions,
         delegates=delegates,
         arenas=[
@@ -58,7 +65,7 @@ def _faults(plan: Plan, one_stream: bool) -> Sequence[tuple[int, str]]:
         return []
 
 
-def _value(slot: Slot) -> Value:
+def _value(slot: Slot, shared: Mapping[Any, str]) -> Value:
     layout, place, stored = slot.layout, slot.place, slot.stored
     if layout is None:
         return Value(slot.index, slot.kind)
@@ -70,7 +77,8 @@ def _value(slot: Slot) -> Value:
     return Value(
         index=slot.index,
         kind=slot.kind,
-        name=slot.qualified_name,
+        name=slot.qualified_name
+        or (place and shared.get((place.arena, place.start)) or ""),
         shape=layout.sizes,
         dtype=str(layout.dtype).removeprefix("torch."),
         nbytes=layout.nbytes,

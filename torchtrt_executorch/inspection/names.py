@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchtrt_executorch.inspection.facts import Method
+from torchtrt_executorch.inspection.state import state
 from torchtrt_executorch.inspection.words import short
 
 
@@ -21,6 +22,7 @@ def names(method: Method) -> dict[int, str]:
         found[index] = f"output {place}"
     for place, index in enumerate(method.inputs):
         found[index] = short(given[place]) if given else f"input {place}"
+    found.update((each, f"state {i}") for i, each in enumerate(sorted(state(method))))
     own = {each.index: short(each.name) for each in method.values if each.name}
     found.update(own)
     by_engine = dict(_by_engine(method))

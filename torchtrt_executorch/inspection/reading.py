@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import glob
+import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Sequence
 
@@ -42,16 +45,42 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
             raise
         file, wanted, problem = read_program(source), [], str(error)
     plans = list(read_plans(file, inputs_of).values())
+    common = file.common or CommonState()
     return Facts(
         name=Path(source).name if is_path else "program",  # type: ignore[arg-type]
         nbytes=Path(source).stat().st_size if is_path else len(source),  # type: ignore[arg-type]
-        methods=[method_facts(plan, needs_shared_stream(plans)) for plan in plans],
+        methods=[
+            method_facts(plan, needs_shared_stream(plans), common) for plan in plans
+        ],
         named_data={key: len(entry.held) for key, entry in file.named_data.items()},
         data_files=tuple(Path(each).name for each in wanted if _is_path(each)),  # type: ignore[arg-type]
         missing_data=_missing(file, plans),
         data_problem=problem,
-        common=file.common or CommonState(),
+        common=common,
+        twice=_twice(file, plans),
     )
+
+
+#: Bytes of a blob from which on it matters whether it is there twice.
+_LARGE = 1 << 16
+
+
+def _twice(
+    file: ProgramFile, plans: Sequence[Plan]
+) -> list[tuple[tuple[str, ...], int]]:
+    """Blobs that are there more than once; those alone are read that have another's size."""
+    views = [(key, entry.held) for key, entry in file.named_data.items()]
+    views += [(each.name, each.payload) for plan in plans for each in plan.delegates]
+    large = [(name, view) for name, view in views if len(view) >= _LARGE]
+    # Delegates may share one blob.
+    blobs = {ctypes.addressof(ctypes.c_char.from_buffer(v)): (n, v) for n, v in large}
+    sizes = Counter(len(view) for _, view in blobs.values())
+    found: dict[tuple[int, str], list[str]] = {}
+    for name, view in blobs.values():
+        if sizes[len(view)] > 1:
+            key = len(view), hashlib.sha256(view).hexdigest()
+            found.setdefault(key, []).append(name)
+    return [(tuple(n), size) for (size, _), n in found.items() if len(n) > 1]
 
 
 def _is_path(source: Source) -> bool:

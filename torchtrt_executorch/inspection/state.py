@@ -28,6 +28,23 @@ def buffers(method: Method) -> list[Buffer]:
     return [Buffer(method.values[index], notes) for index, notes in found.items()]
 
 
+def state(method: Method) -> set[int]:
+    """Return the values that carry over from call to call: written, with first bytes or a first call's."""
+    written = {index for step in method.instructions for index in step.writes}
+    first = {value.index for value in method.values if value.initialized}
+    return (first & written) | {each.value.index for each in buffers(method)}
+
+
+def first_call_alone(method: Method) -> set[int]:
+    """Return the instructions that a jump leaves out, as the first values of state are after the first call."""
+    return {
+        index
+        for step in method.instructions
+        if step.kind == "jump" and (step.destination or 0) > step.index
+        for index in range(step.index + 1, step.destination or 0)
+    }
+
+
 def _filled(steps: Sequence[Instruction]) -> Iterator[int]:
     """The values that the first call fills: what a jump skips once its condition is false.
 

@@ -9,6 +9,7 @@ from torchtrt_executorch.host.described_gpu import DescribedGpu
 from torchtrt_executorch.inspection import gpus
 from torchtrt_executorch.inspection.advice.copies import (
     avoidable_staging,
+    crossing_state,
     handed_over_by_caller,
     planned_device_inputs,
     round_trips,
@@ -23,9 +24,15 @@ from torchtrt_executorch.inspection.advice.delegates import (
     unsound,
 )
 from torchtrt_executorch.inspection.advice.finding import Finding
-from torchtrt_executorch.inspection.advice.target import other_gpu, too_large, unfit
+from torchtrt_executorch.inspection.advice.target import (
+    elsewhere,
+    other_gpu,
+    too_large,
+    unfit,
+)
 from torchtrt_executorch.inspection.facts import Facts, Method
-from torchtrt_executorch.inspection.words import duration, short, size
+from torchtrt_executorch.inspection.state import state
+from torchtrt_executorch.inspection.words import counted, duration, short, size
 from torchtrt_executorch.runtime.reading import common_state
 
 __all__ = ["Finding", "advise"]
@@ -38,6 +45,7 @@ LOOKS: tuple[Callable[[Method], Iterator[Finding]], ...] = (
     damaged,
     no_kernel,
     avoidable_staging,
+    crossing_state,
     round_trips,
     divided_engines,
     lone_devices,
@@ -63,7 +71,7 @@ def advise(
     """
     wanted = None if gpu is None else gpus.capability(gpu)
     machine = () if target is None else DescribedGpu.parse_list(target)
-    found = [*_missing_data(facts), *_common_state(facts)]
+    found = [*_missing_data(facts), *_common_state(facts), *_twice(facts)]
     if machine:
         found += too_large(facts, machine)
     for method in facts.methods:
@@ -71,8 +79,7 @@ def advise(
             found += _bounded(look(method))
         if wanted is not None:
             found += _bounded(other_gpu(method, wanted))
-        if machine:
-            found += _bounded(unfit(method, machine))
+        found += _bounded(unfit(method, machine) if machine else elsewhere(method))
     methods = {method.name: method for method in facts.methods}
     timed = [_timed(each, methods.get(each.method)) for each in found]
     return sorted(
@@ -106,6 +113,42 @@ def _common_state(facts: Facts) -> Iterator[Finding]:
     for name, text, advice in facts.common.needs():
         level = "warning" if name == common_state.SEPARATE else "note"
         yield Finding(name, level, f"{short(text, 500)}.", advice)
+    if facts.common.buffers or len(facts.methods) < 2:
+        return
+    # A program that was exported without the table: by the names of what methods keep.
+    by_name: dict[str, list[str]] = {}
+    for method in facts.methods:
+        for name in {v.name for v in map(method.values.__getitem__, state(method))} - {
+            ""
+        }:
+            by_name.setdefault(name, []).append(method.name)
+    several = {name: own for name, own in by_name.items() if len(own) > 1}
+    if several:
+        name, own = next(iter(several.items()))
+        more = f" and {len(several) - 1} more" if len(several) > 1 else ""
+        yield Finding(
+            common_state.SEPARATE,
+            "warning",
+            f"{short(' and '.join(own), 200)} each keep a buffer {short(name, 60)}{more} of their own, "
+            "and write it.",
+            "If they are meant to be one, export again with the patch common-state in force, and "
+            "MemoryPlanningPass(share_mutable_buffers=True).",
+        )
+
+
+def _twice(facts: Facts) -> Iterator[Finding]:
+    if facts.twice:
+        wasted = sum(size * (len(names) - 1) for names, size in facts.twice)
+        names, _ = max(facts.twice, key=lambda each: each[1])
+        shown = ", ".join(short(name, 40) for name in names[:3])
+        yield Finding(
+            "stored-twice",
+            "warning",
+            f"{counted(len(facts.twice), 'blob')} of the same bytes stand in the file more than once, "
+            f"{size(wasted)} in vain: {shown}.",
+            "Export all methods in one call of to_edge_transform_and_lower, which stores weights once; of "
+            "two methods that differ in their length alone, one of dynamic length does.",
+        )
 
 
 def _missing_data(facts: Facts) -> Iterator[Finding]:

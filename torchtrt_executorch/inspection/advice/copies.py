@@ -6,8 +6,10 @@ from collections import Counter, deque
 from typing import Iterator, Sequence
 
 from torchtrt_executorch.inspection.advice.finding import Finding, name_of
-from torchtrt_executorch.inspection.facts import HOST, Method
-from torchtrt_executorch.inspection.words import short, size
+from torchtrt_executorch.inspection.facts import HOST, Crossing, Method
+from torchtrt_executorch.inspection.names import names
+from torchtrt_executorch.inspection.state import first_call_alone, state
+from torchtrt_executorch.inspection.words import counted, short, size
 
 #: Kernels between two copies that are few enough to be moved.
 _FEW = 3
@@ -66,6 +68,44 @@ def avoidable_staging(method: Method) -> Iterator[Finding]:
     )
 
 
+def crossing_state(method: Method) -> Iterator[Finding]:
+    """Buffers, caches mostly, that go to a device or come back in every call."""
+    own, once = state(method), first_call_alone(method)
+    back = {
+        index: step.reads
+        for step in method.instructions
+        if step.kind == "kernel" and step.name.startswith("aten::copy_")
+        for index in step.writes[:1]
+    }
+    given = {value: buffer for buffer, values in back.items() for value in values}
+    crossing: dict[int, list[Crossing]] = {}
+    for each in method.crossings:
+        made = method.instructions[each.instruction].writes
+        ends = each.value, *(() if each.staged else made)
+        buffers = {given.get(end, end) for end in ends} & own
+        if each.instruction not in once and each.nbytes >= _LARGE:
+            for buffer in buffers:
+                crossing.setdefault(buffer, []).append(each)
+    if crossing:
+        moved = [one for found in crossing.values() for one in found]
+        known = names(method)
+        shown = ", ".join(
+            known.get(index, f"value {index}") for index in [*crossing][:3]
+        )
+        yield Finding(
+            "state-crosses",
+            "warning",
+            f"{name_of(method)}: {counted(len(crossing), 'buffer')}, {shown}"
+            f"{' and more' if len(crossing) > 3 else ''}, cross between host and device in every call, "
+            f"{size(sum(one.nbytes for one in moved))}.",
+            "Give to_executorch() ExecutorchBackendConfig(enable_non_cpu_memory_planning=True), with the "
+            "patch device-state in force: state then lives where it is used; the export's log says of "
+            "each buffer why it doesn't.",
+            method.name,
+            tuple(one.instruction for one in moved[:20]),
+        )
+
+
 def round_trips(method: Method) -> Iterator[Finding]:
     """Values that leave a device for a few kernels, whose results go back to it."""
     inwards = {
@@ -79,18 +119,18 @@ def round_trips(method: Method) -> Iterator[Finding]:
         step = method.instructions[crossing.instruction]
         start = (crossing.value,) if crossing.staged else step.writes
         kernels, back = _until_back(method, start, step.index, inwards)
-        names = [method.instructions[each].name for each in kernels]
-        few = names and len(names) <= _FEW and crossing.source in back.values()
+        called = [method.instructions[each].name for each in kernels]
+        few = called and len(called) <= _FEW and crossing.source in back.values()
         if few and _worth_it(method, (step.index, *kernels), crossing.nbytes):
             value = next(v for v, device in back.items() if device == crossing.source)
             returned = method.values[value].nbytes
-            plural = "s" if len(names) > 1 else ""
+            plural = "s" if len(called) > 1 else ""
             yield Finding(
                 "round-trip",
                 "warning",
                 f"{name_of(method)}: {size(crossing.nbytes)} leave {crossing.source} at instruction "
                 f"{crossing.instruction} for the host kernel{plural} "
-                f"{', '.join(short(name, 40) for name in names)}, and {size(returned)} go back.",
+                f"{', '.join(short(name, 40) for name in called)}, and {size(returned)} go back.",
                 f"Have the operator{plural} run on {crossing.source} as well: give export() a "
                 "CudaPartitioner, register a TensorRT converter, or write the model without.",
                 method.name,

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Iterator, Sequence
 
 from torchtrt_executorch import cuda_shims
-from torchtrt_executorch.host.described_gpu import ON_ARM_ALONE, VARIABLE, DescribedGpu
+from torchtrt_executorch.host.described_gpu import (
+    ON_ARM_ALONE,
+    VARIABLE,
+    DescribedGpu,
+    own_platform,
+)
 from torchtrt_executorch.inspection import gpus
 from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, name_of
 from torchtrt_executorch.inspection.facts import HOST, Delegate, Facts, Method
@@ -31,6 +36,29 @@ def unfit(method: Method, machine: Sequence[DescribedGpu]) -> Iterator[Finding]:
             yield from _library(method, delegate, machine)
     for gpu in machine:
         yield from _without_code(method, gpu)
+
+
+def elsewhere(method: Method) -> Iterator[Finding]:
+    """Libraries that this machine can't load: said even where no target is named."""
+    here = own_platform()
+    found = [
+        d
+        for d in method.delegates
+        if d.native is not None and d.native.platform != here
+    ]
+    if found:
+        there = sorted(
+            {each.native.platform for each in found if each.native is not None}
+        )
+        yield Finding(
+            "platform",
+            "warning" if len(there) > 1 else "note",
+            f"{name_of(method)}: {len(found)} librar{'ies' if len(found) > 1 else 'y'} for {short(' and '.join(there), 80)}, "
+            f"and this machine is {here}.",
+            f"Ask whether it all runs there: --target {there[0]}:GPU:MEMORY.",
+            method.name,
+            tuple(call for each in found for call in calls_of(method, each))[:20],
+        )
 
 
 def other_gpu(method: Method, wanted: int) -> Iterator[Finding]:
