@@ -198,12 +198,12 @@ def test_without_a_package(
 ) -> None:
     """What isn't installed is said in a sentence, with what to install."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Absent:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.partition('.')[0] == {package!r}:\n"
-        f"            raise ModuleNotFoundError(f'No module named {{name!r}}', name=name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
+        "from importlib.machinery import PathFinder\n"
+        "find = PathFinder.find_spec\n"
+        "def hide(name, path=None, target=None):\n"
+        f"    absent = name.partition('.')[0] == {package!r}\n"
+        "    return None if absent else find(name, path, target)\n"
+        "PathFinder.find_spec = hide\n"
     )
     inputs = ["--inputs", str(plain)] if command == "run" else []
     done = subprocess.run(
