@@ -216,12 +216,16 @@ def note(
     save: Callable[[Row], object], timings: Any, name: str, nodes: Any, *rest: Any
 ) -> None:
     """Inductor's feedback: hand on the microseconds of each tile for an operator on ``nodes``."""
-    from executorch.backends.cuda._unmeasured_kernels import product_of, tile_of
+    from executorch.backends.cuda._unmeasured_kernels import (
+        product_of,
+        takes_tf32,
+        tile_of,
+    )
 
     tiled = {choice: us * 1e3 for choice, us in timings.items() if tile_of(choice)}
     if tiled:
         first = next(iter(tiled))
-        product = product_of(name, nodes, first.layout, first)
+        product = product_of(name, nodes, first.layout, takes_tf32(first))
         times = [[tile_of(choice), us] for choice, us in tiled.items()]
         save({"product": product, "us": times})
 

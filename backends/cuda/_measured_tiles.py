@@ -26,10 +26,11 @@ VARIABLE = "TORCHTRT_TUNED"
 class Product(NamedTuple):
     """``batch`` sums of ``window`` products of (m, k) by (k, n) matrices.
 
-    A convolution is one: over the pixels of its window, and in as many batches as it has groups.
+    A convolution is one: over the pixels of its window, and in as many batches as it has groups. So is
+    a sum over rows: ``m`` of them, of length ``k``.
 
     Attributes:
-        kind: ``product`` or ``convolution``, with the type, and ``tf32`` where tensor cores take it.
+        kind: ``product``, ``convolution`` or ``sum``, with the type, and ``tf32`` where tensor cores take it.
         aligned: Whether rows begin at multiples of 16 bytes. Others are loaded through registers,
             one element at a time, and not ahead.
     """
@@ -82,6 +83,18 @@ def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
         return math.inf
     mean = sum(w * t for w, t in zip(weights, times, strict=True)) / sum(weights)
     return mean + 0.15 * (3 - len(near))
+
+
+def fastest(product: Product, gpu: GpuProperties) -> Tile | None:
+    """Return the tile to take for a product; None if nothing of its kind was measured."""
+    products = measured(gpu.capability)["products"]
+    tiles = {
+        tile
+        for known, times in products
+        if known.kind == product.kind
+        for tile in times
+    }
+    return min(sorted(tiles), key=lambda tile: cost(product, tile, gpu), default=None)
 
 
 def measured(capability: tuple[int, int]) -> dict[str, Any]:

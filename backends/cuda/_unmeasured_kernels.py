@@ -27,6 +27,7 @@ from executorch.backends.cuda._measured_tiles import (
     Product,
     Tile,
     cost,
+    fastest,
 )
 from torch.utils import _pytree as pytree
 
@@ -69,11 +70,13 @@ class Stopped(Exception):
 def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
     """What takes the place of Inductor's running and timing of kernels, within a scope."""
     from torch._inductor import compile_fx
+    from torch._inductor.choices import InductorChoices
     from torch._inductor.graph import GraphLowering
     from torch._inductor.ir import TensorBox
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
+    finalize: Any = getattr(InductorChoices, "_finalize_template_configs", None)
     select, compile_graph = AlgorithmSelectorCache.__call__, compile_fx.compile_fx_aot
     compile_kernel = CachingAutotuner.precompile
     run_node = GraphLowering.run_node
@@ -89,10 +92,32 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        left = [choice for choice in choices if _sides(tile_of(choice)) not in refused]
+        left = [choice for choice in choices if sides(tile_of(choice)) not in refused]
         if len(choices) > 1:
             choices = [cheapest(name, left or choices, input_nodes, layout, gpu)]
         return select(self, name, choices, input_nodes, layout, *args, **kwargs)
+
+    def only_the_fastest(
+        self: Any,
+        template_choices: dict[str, Any],
+        kernel_inputs: Any,
+        templates: list[Any],
+        op_name: str,
+        *args: Any,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Of the configurations, before a kernel is written for each: one that is to be taken."""
+        every = finalize(
+            self, template_choices, kernel_inputs, templates, op_name, *args, **kwargs
+        )
+        known = [(each, _tile_of_configuration(each)) for each in every]
+        tiled = [(each, t) for each, t in known if t and sides(t) not in refused]
+        if len(tiled) < 2:
+            return every
+        nodes, layout = kernel_inputs.nodes(), kernel_inputs.output_layout()
+        tf32 = tiled[0][0].params.to_kwargs().get("ALLOW_TF32")
+        product = product_of(op_name, nodes, layout, bool(tf32))
+        return [min(tiled, key=lambda pair: cost(product, pair[1], gpu))[0]]
 
     def compile_until_it_does(*args: Any, **kwargs: Any) -> Any:
         nonlocal apart
@@ -131,6 +156,7 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
             raise _UncompilableError(kernel.fn.__name__, sides, error) from error
 
     return {
+        "torch._inductor.choices:InductorChoices._finalize_template_configs": only_the_fastest,
         "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
         "torch._inductor.graph:GraphLowering.run_node": run_node_apart,
         "torch._inductor.runtime.triton_heuristics:CachingAutotuner.precompile": (
@@ -159,7 +185,8 @@ def cheapest(
         tile = tile_of(choice)
         if tile is None:
             return math.inf
-        return cost(product_of(name, input_nodes, layout, choice), tile, gpu)
+        product = product_of(name, input_nodes, layout, takes_tf32(choice))
+        return cost(product, tile, gpu)
 
     return min(choices, key=expected)
 
@@ -174,7 +201,20 @@ def tile_of(choice: Any) -> Tile | None:
         return None
 
 
-def _sides(tile: Tile | None) -> _Sides | None:
+def takes_tf32(choice: Any) -> bool:
+    return str(choice.info_dict().get("allow_tf32")) == "True"
+
+
+def _tile_of_configuration(each: Any) -> Tile | None:
+    """The tile of what a choice is made of, if it is a template with one."""
+    values = each.params.to_kwargs()
+    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
+    return (
+        Tile(*(values[name] for name in names)) if set(names) <= set(values) else None
+    )
+
+
+def sides(tile: Tile | None) -> _Sides | None:
     return None if tile is None else tile[:3]
 
 
@@ -186,10 +226,9 @@ def caused_by(error: BaseException | None, kind: type[_Error]) -> _Error | None:
     return error
 
 
-def product_of(name: str, input_nodes: list[Any], layout: Any, choice: Any) -> Product:
+def product_of(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Product:
     """The matrix product that an operator is, with the sizes that it was exported with."""
     dtype = input_nodes[0].get_dtype()
-    tf32 = str(choice.info_dict().get("allow_tf32")) == "True"
     # What a type of 16 bits stands for makes no difference.
     kind = {torch.bfloat16: "float16"}.get(dtype, str(dtype).removeprefix("torch."))
     kind += " tf32" * (tf32 and dtype == torch.float32)
@@ -242,24 +281,24 @@ def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
     for kernel in kernels:
         kernel.precompile()
         chosen = best(kernel.launchers, gpu)
-        for better in (_without_spills, _loading_whole_words):
-            chosen = better(kernel, chosen)
+        chosen = _as_measured(kernel, _without_spills(kernel, chosen), gpu)
         kernel.save_gpu_kernel("stream", chosen)
 
 
-def _loading_whole_words(kernel: Any, launcher: Any) -> Any:
-    """Return ``launcher``, or one for a sum over rows of 16 bits whose threads load 16 bytes each.
-
-    Inductor gives them half of that, as if they read float32, and the memory half of what it can do.
-    """
-    config = copy.deepcopy(launcher.config)
-    block = config.kwargs.get("R0_BLOCK", 0) * config.kwargs.get("XBLOCK", 1)
+def _as_measured(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
+    """Return ``launcher``, or for a sum over many rows of 16 bits one with the fastest blocks."""
+    sizes = kernel.size_hints
     narrow = {"*bf16", "*fp16"} & set(kernel.triton_meta["signature"].values())
-    warps = block // (32 * 8)
-    if not narrow or not 1 <= warps < config.num_warps:
+    if not narrow or "R0_BLOCK" not in launcher.config.kwargs or sizes["x"] < 1024:
         return launcher
-    config.num_warps = warps
-    return kernel._precompile_config(config).make_launcher()
+    found = fastest(Product("sum float16", sizes["x"], 1, sizes["r0_"]), gpu)
+    if found is None:
+        return launcher
+    config = copy.deepcopy(launcher.config)
+    config.kwargs.update(XBLOCK=found.m, R0_BLOCK=found.k)
+    config.num_warps = found.warps
+    other = kernel._precompile_config(config).make_launcher()
+    return other if other.n_spills <= launcher.n_spills else launcher
 
 
 def _without_spills(kernel: Any, launcher: Any) -> Any:

@@ -94,7 +94,7 @@ def make(folder: Path, case: Case, gpu: str | None, first: bool) -> str:
     if first:
         from executorch.backends.cuda import _unmeasured_kernels
 
-        _unmeasured_kernels.cheapest = lambda name, choices, *rest: choices[0]
+        _unmeasured_kernels.cost = lambda *of: 0.0
     started, used = time.perf_counter(), time.process_time()
     built = lower(case, gpu)
     seconds = time.perf_counter() - started

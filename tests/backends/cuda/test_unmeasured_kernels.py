@@ -40,14 +40,12 @@ def test_a_tile_that_does_not_fit_is_passed_over(lower, monkeypatch, caplog) -> 
 
 
 def test_without_another_the_compiler_s_error_is_raised(lower, monkeypatch) -> None:
-    def largest(name: str, choices: list[Any], *args: Any) -> Any:
-        def size(choice: Any) -> int:
-            tile = _unmeasured_kernels.tile_of(choice)
-            return tile is not None and (tile.m + tile.n) * tile.k * tile.stages
+    """Here none is known to have failed before."""
 
-        return max(every.setdefault(name, choices), key=size)
+    def largest(product: Product, tile: Tile, gpu: Any) -> float:
+        return -float((tile.m + tile.n) * tile.k * tile.stages)
 
-    every: dict[str, Any] = {}
-    monkeypatch.setattr(_unmeasured_kernels, "cheapest", largest)
+    monkeypatch.setattr(_unmeasured_kernels, "cost", largest)
+    monkeypatch.setattr(_unmeasured_kernels, "sides", lambda tile: None)
     with pytest.raises(Exception, match="tiles of (.*): out of resource"):
         lower(torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB")
