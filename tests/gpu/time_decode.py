@@ -23,6 +23,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,15 @@ def lower(program: Any, owned: bool, on_host: bool, gpu: str | None) -> Any:
         specs.append(CompileSpec("gpu", gpu.encode()))
     edge = to_edge_transform_and_lower(program, partitioner=[partitioner(specs)])
     with state_on_the_host() if on_host else contextlib.nullcontext():
-        # Logits stay where the next token is found.
-        return edge.to_executorch(resident() if owned else None)
+        return edge.to_executorch(_logits_on_the_gpu() if owned else None)
+
+
+def _logits_on_the_gpu() -> Any:
+    """The configuration of a program whose logits stay where the next token is found."""
+    from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
+
+    staying = PropagateDeviceConfig(skip_d2h_for_method_outputs=True)
+    return replace(resident(), propagate_device_config=staying)
 
 
 def generate(step: Step, tokens: int) -> tuple[list[int], Tensor]:
