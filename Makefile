@@ -61,6 +61,7 @@ lint: environment
 	@$(RUN)/python tools/typecheck.py
 	@$(RUN)/python tools/imports.py
 	@$(RUN)/python tools/private_names.py
+	@$(RUN)/python tools/messages.py || { echo "docs/troubleshooting.md: run make format"; exit 1; }
 
 format: environment
 	@$(RUN)/isort --quiet $(SOURCES)

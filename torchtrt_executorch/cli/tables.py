@@ -12,6 +12,7 @@ from rich.text import Text
 from torchtrt_executorch.inspection.advice import Finding
 from torchtrt_executorch.inspection.difference import Change
 from torchtrt_executorch.inspection.facts import HOST, Facts, Method
+from torchtrt_executorch.inspection.host import needs
 from torchtrt_executorch.inspection.state import buffers
 from torchtrt_executorch.inspection.words import counted, duration, payload, short
 
@@ -29,6 +30,11 @@ def tables(facts: Facts) -> Iterator[Table]:
     """
     for method in facts.methods[:_MOST]:
         yield _method(method)
+    if host := needs(facts):
+        table = Table("a C++ host needs", "")
+        for what, why in host:
+            table.add_row(Text(what), Text(why))
+        yield table
     if facts.named_data:
         table = Table("named data", "bytes")
         for key, nbytes in list(facts.named_data.items())[:_MOST]:

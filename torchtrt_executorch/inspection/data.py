@@ -8,6 +8,7 @@ from typing import Any, Sequence
 from torchtrt_executorch.inspection.advice import Finding
 from torchtrt_executorch.inspection.difference import Change
 from torchtrt_executorch.inspection.facts import Facts, Method
+from torchtrt_executorch.inspection.host import needs
 from torchtrt_executorch.inspection.memory import usage
 
 #: Goes up when a key changes its meaning or goes; new keys may come at any time.
@@ -29,6 +30,7 @@ def as_data(
         "data_files": list(facts.data_files),
         "missing_data": dict(facts.missing_data),
         "common_state": facts.common.as_table(),
+        "host": dict(needs(facts)),
         "findings": [asdict(finding) for finding in findings],
     }
     if changes is not None:

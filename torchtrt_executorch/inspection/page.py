@@ -16,6 +16,7 @@ from markupsafe import Markup
 from torchtrt_executorch import __version__
 from torchtrt_executorch.inspection.advice import Finding
 from torchtrt_executorch.inspection.facts import Facts, Method
+from torchtrt_executorch.inspection.host import needs
 from torchtrt_executorch.inspection.memory import Usage, usage
 from torchtrt_executorch.inspection.names import names
 from torchtrt_executorch.inspection.picture import Picture, draw, templates
@@ -42,6 +43,7 @@ def page(facts: Facts, findings: Sequence[Finding]) -> str:
         ),
         sections=[_section(method) for method in facts.methods[:MOST_METHODS]],
         more_methods=max(len(facts.methods) - MOST_METHODS, 0),
+        host=needs(facts),
         named_data=list(facts.named_data.items())[:MOST_NAMED],
         script=Markup(script),
         script_digest=digest,

@@ -17,6 +17,7 @@ from torch.export import export
 
 from torchtrt_executorch.inspection import Facts, read
 from torchtrt_executorch.inspection.advice import advise
+from torchtrt_executorch.inspection.host import needs
 from torchtrt_executorch.native_library import NativeLibrary
 from torchtrt_executorch.runtime.reading.common_state import CommonState
 
@@ -98,3 +99,12 @@ def test_a_library_of_another_machine() -> None:
     strange = replace(facts, methods=[replace(method, delegates=delegates)])
     (text,) = found(strange, "platform")
     assert "for linux-mips, and this machine is" in text
+
+
+def test_what_a_host_needs() -> None:
+    wanted = dict(needs(read(planned())))
+    assert "planned on cuda:0, cuda:1" in wanted["device memory"]
+    assert "operators" in wanted["portable or optimized kernels"]
+    assert any(each.startswith("backend ") for each in wanted)
+    alone = dict(needs(read(with_methods(cached(False), 1))))
+    assert "device memory" not in alone

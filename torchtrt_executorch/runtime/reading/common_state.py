@@ -8,11 +8,21 @@ load_alone("executorch.exir.program._common_state")
 
 # isort: split
 from executorch.exir.program._common_state import (  # noqa: E402
+    IN_LIBRARIES,
     KEY,
     SEPARATE,
+    SHARED,
     CommonState,
     Planned,
     read_table,
 )
 
-__all__ = ["KEY", "SEPARATE", "CommonState", "Planned", "read_table"]
+__all__ = [
+    "IN_LIBRARIES",
+    "KEY",
+    "SEPARATE",
+    "SHARED",
+    "CommonState",
+    "Planned",
+    "read_table",
+]
