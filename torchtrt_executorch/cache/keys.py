@@ -38,7 +38,14 @@ _VARIABLES = ("TORCH", "TRITON", "CUDA", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDF
 _NO_MATTER = re.compile("TORCHTRT_EXECUTORCH|.*_CACHE_DIR$")
 #: Operators of which a name says all that there is to know; others may be anybody's.
 _NAMESPACES = frozenset(
-    {"aten", "prims", "quantized_decomposed", "dim_order_ops", "executorch_cuda"}
+    {
+        "aten",
+        "prims",
+        "quantized_decomposed",
+        "torchao",
+        "dim_order_ops",
+        "executorch_cuda",
+    }
 )
 #: Packages of functions, likewise.
 _HOMES = frozenset({"_operator", "builtins", "math", "torch", "torch_tensorrt"})
