@@ -26,7 +26,7 @@ from email.parser import BytesParser
 from pathlib import Path
 from typing import Any
 
-from guides import script
+from guides import ONE_AFTER_ANOTHER, script
 from pythons import PYTHONS, find
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,10 +182,11 @@ def check_beside(file: Path, beside: tuple[str, ...]) -> None:
 
 def check_types(python: Path, folder: Path) -> None:
     """Have a strict checker look at a user's script: all that the guides say. Upstream has no types."""
-    (folder / "user.py").write_text(script("python"), encoding="utf-8")
     flags = ("--strict", "--disable-error-code", "import-untyped", "--no-incremental")
-    run(python, "-m", "mypy", *flags, "user.py", cwd=folder)
-    print("the guides' code passes mypy --strict")
+    for name, pages in (("guides", ONE_AFTER_ANOTHER), ("readme", ["README.md"])):
+        (folder / f"{name}.py").write_text(script("python", pages), encoding="utf-8")
+        run(python, "-m", "mypy", *flags, f"{name}.py", cwd=folder)
+    print("what README and the guides have to type passes mypy --strict")
 
 
 def environment(folder: Path, beside: tuple[str, ...]) -> Path:

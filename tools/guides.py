@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Sequence
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 #: Each goes on where the one before it ends, in one process and folder.
-ONE_AFTER_ANOTHER = ("quick_start", "routes", "deploying_in_python", "checking")
+ONE_AFTER_ANOTHER = (
+    *("docs/quick_start.md", "docs/routes.md"),
+    *("docs/deploying_in_python.md", "docs/checking.md"),
+)
 _BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.M | re.S)
 
 
-def script(language: str) -> str:
-    """Return the blocks in ``"python"`` or ``"sh"``."""
-    pages = (
-        (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ONE_AFTER_ANOTHER
-    )
-    return "\n".join(
-        b for page in pages for kind, b in _BLOCK.findall(page) if kind == language
-    )
+def script(language: str, pages: Sequence[str] = ONE_AFTER_ANOTHER) -> str:
+    """Return the blocks of some pages in ``"python"`` or ``"sh"``."""
+    texts = ((ROOT / page).read_text(encoding="utf-8") for page in pages)
+    blocks = (found for text in texts for found in _BLOCK.findall(text))
+    return "\n".join(block for kind, block in blocks if kind == language)
