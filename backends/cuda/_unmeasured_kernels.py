@@ -39,6 +39,9 @@ _Error = TypeVar("_Error", bound=BaseException)
 _FRAME = 16
 
 
+#: A size of a kernel, where it is written.
+_SIZE = re.compile(r"^ +(x|r0_)numel = (\d+)$", re.MULTILINE)
+
 _Sides = tuple[int, ...]
 
 
@@ -287,7 +290,10 @@ def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
 
 def _as_measured(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
     """Return ``launcher``, or for a sum over many rows of 16 bits one with the fastest blocks."""
-    sizes = kernel.size_hints
+    # Powers of two, if sizes are to be known when it runs.
+    sizes = kernel.size_hints | {
+        name: int(size) for name, size in re.findall(_SIZE, kernel.fn.src)
+    }
     narrow = {"*bf16", "*fp16"} & set(kernel.triton_meta["signature"].values())
     if not narrow or "R0_BLOCK" not in launcher.config.kwargs or sizes["x"] < 1024:
         return launcher

@@ -6,10 +6,14 @@ import re
 
 import pytest
 import torch
-from executorch.backends.cuda import _sums, _unmeasured_kernels
+from executorch.backends.cuda import _measured_tiles, _sums, _unmeasured_kernels
+from executorch.backends.cuda._gpu_properties import properties
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.nn import functional as F
+
+from torchtrt_executorch.host.described_gpu import DescribedGpu
 
 from .conftest import needs_compilers
 
@@ -87,3 +91,28 @@ def test_what_a_sum_reads_is_computed_once(lower, monkeypatch) -> None:
     assert len(names) == 3 and not any("_tem_" in name for name in names), names
     exponentials = [each.count("ex2.approx") for each in assembly]
     assert exponentials[2] == 0 and all(exponentials[:2]), exponentials
+
+
+@pytest.mark.builds
+@needs_compilers
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_a_sum_has_the_blocks_that_were_fastest(lower, monkeypatch) -> None:
+    """For the sizes that it has, not for powers of two above them."""
+    saved = []
+    save = CachingAutotuner.save_gpu_kernel
+
+    def noted(kernel, stream, launcher):
+        saved.append(launcher.config)
+        return save(kernel, stream, launcher)
+
+    monkeypatch.setattr(CachingAutotuner, "save_gpu_kernel", noted)
+    module = torch.nn.Linear(2560, 1100, bias=False).bfloat16()
+    inputs = (torch.ones(1, 2560, dtype=torch.bfloat16),)
+    lower(module, inputs, gpu="sm_90:80GiB")
+    gpu = properties(DescribedGpu.parse_list("sm_90:80GiB")[0])
+    product = _measured_tiles.Product("sum float16", 1100, 1, 2560)
+    found = _measured_tiles.fastest(product, gpu)
+    blocks = [
+        (c.kwargs["XBLOCK"], c.kwargs.get("R0_BLOCK"), c.num_warps) for c in saved
+    ]
+    assert (found.m, found.k, found.warps) in blocks, (found, blocks)
