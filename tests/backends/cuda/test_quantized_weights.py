@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+    XNNPACKQuantizer,
+    get_symmetric_quantization_config,
+)
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch import nn
@@ -94,3 +98,28 @@ def test_the_guide_s_snippet_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (weights,) = tmp_path.glob("*.ptd")
     assert weights.stat().st_size < 0.53 * 512 * 512
+
+
+@pytest.mark.slow
+def test_what_pt2e_quantized_for_xnnpack_is_kept_so() -> None:
+    """The configuration that TensorRT and XNNPACK take, of convolutions and linears."""
+    from torchao.quantization.pt2e import quantize_pt2e as pt2e
+
+    config = get_symmetric_quantization_config(is_per_channel=True)
+    quantizer = XNNPACKQuantizer().set_global(config)
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(1, 64, 3, padding=1), nn.Conv2d(64, 64, 3), nn.Linear(14, 8))
+    model, x = nn.Sequential(*layers).eval(), torch.randn(1, 1, 16, 16)
+    prepared = pt2e.prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
+    prepared(x)
+    program = torch.export.export(pt2e.convert_pt2e(prepared), (x,))
+    wanted = program.module()(x)
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    assert report(edge).methods["forward"].on_host() == []
+    (delegate,) = delegates(edge)
+    assert len(delegate.weights) < 1.3 * sum(p.numel() for p in model.parameters())
+    built = edge.to_executorch()
+    data = [bytes(each) for each in built._tensor_data.values()]
+    (found,) = runtime.load(bytes(built.buffer), data).run(x)
+    torch.testing.assert_close(found, wanted)
