@@ -30,6 +30,8 @@ from torch_tensorrt.dynamo._graph_copies import (
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import ConverterRegistry
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
+#: Where upstream says what TensorRT does.
+builder = logging.getLogger("torch_tensorrt [TensorRT Conversion Context]")
 
 ABOUT_THE_MACHINE = (ImportError, MemoryError, OSError)
 """Errors that no other program and no other partition would be spared."""
@@ -137,13 +139,36 @@ def going_on(fallback: Fallback) -> Iterator[Fallback]:
         return
     token = _fallback.set(fallback)
     try:
-        yield fallback
+        with _errors_if_it_fails():
+            yield fallback
     finally:
         _fallback.reset(token)
     told = (f"{', '.join(what)} ({why})" for why, what in fallback.left.items())
     if said := "; ".join(told):
         message = "executorch_build_fallback: left to PyTorch, or out: %s"
         logger.warning(message, said)
+
+
+@contextmanager
+def _errors_if_it_fails() -> Iterator[None]:
+    """Have TensorRT's errors heard where something fails; what was gone on without is warned of."""
+    held: list[logging.LogRecord] = []
+
+    def hold(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            held.append(record)
+        return record.levelno < logging.ERROR
+
+    builder.addFilter(hold)
+    try:
+        yield
+    except BaseException:
+        builder.removeFilter(hold)
+        for record in held:
+            builder.handle(record)
+        raise
+    finally:
+        builder.removeFilter(hold)
 
 
 def without_refused(
@@ -177,6 +202,7 @@ def attention_in(refusal: RefusedError) -> list[str]:
     return sorted({name for name in refusal.nodes.values() if "_product_" in name})
 
 
+@_errors_if_it_fails()
 def compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
     """Compile a program without what is refused, attention decomposed first; it is left as it is."""
     program, given = call.arguments["exported_program"], call.arguments

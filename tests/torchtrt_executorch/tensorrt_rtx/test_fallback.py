@@ -220,6 +220,25 @@ def test_attention_is_decomposed_before_it_is_given_up(caplog: Any) -> None:
         torch.testing.assert_close(compiled(given), model(given))
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_errors_are_heard_where_it_fails(fails: bool, caplog: Any) -> None:
+    """What the fallback has handled is a warning, and no error of the builder's beside it."""
+    from torch_tensorrt.dynamo._fallback import Fallback, builder, going_on
+
+    try:
+        with going_on(Fallback()):
+            builder.error("TensorRT refuses it")
+            builder.warning("TensorRT is slow")
+            if fails:
+                raise RuntimeError
+    except RuntimeError:
+        pass
+    said = [each.getMessage() for each in caplog.records]
+    assert ("TensorRT refuses it" in said) == fails and "TensorRT is slow" in said
+    builder.error("afterwards")
+    assert "afterwards" in caplog.text
+
+
 class Numbered(nn.Module):
     """The length is taken from a tensor in PyTorch, and read by engines around it."""
 
