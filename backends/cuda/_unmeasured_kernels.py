@@ -290,12 +290,13 @@ def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
 
 def _as_measured(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
     """Return ``launcher``, or for a sum over many rows of 16 bits one with the fastest blocks."""
-    # Powers of two, if sizes are to be known when it runs.
-    sizes = kernel.size_hints | {
-        name: int(size) for name, size in re.findall(_SIZE, kernel.fn.src)
-    }
     narrow = {"*bf16", "*fp16"} & set(kernel.triton_meta["signature"].values())
-    if not narrow or "R0_BLOCK" not in launcher.config.kwargs or sizes["x"] < 1024:
+    if not narrow or "R0_BLOCK" not in launcher.config.kwargs:
+        return launcher
+    # Powers of two, if sizes are to be known when it runs.
+    sizes = dict(kernel.size_hints)
+    sizes |= {name: int(size) for name, size in re.findall(_SIZE, kernel.fn.src)}
+    if sizes["x"] < 1024:
         return launcher
     found = fastest(Product("sum float16", sizes["x"], 1, sizes["r0_"]), gpu)
     if found is None:
