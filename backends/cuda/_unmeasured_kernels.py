@@ -291,7 +291,10 @@ def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
 def _as_measured(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
     """Return ``launcher``, or for a sum over many rows of 16 bits one with the fastest blocks."""
     narrow = {"*bf16", "*fp16"} & set(kernel.triton_meta["signature"].values())
-    if not narrow or "R0_BLOCK" not in launcher.config.kwargs:
+    # It gives a row to a block where what is summed lies beside one another.
+    if not narrow or set(launcher.config.kwargs) != {"XBLOCK", "R0_BLOCK"}:
+        return launcher
+    if launcher.config.kwargs["XBLOCK"] != 1:
         return launcher
     # Powers of two, if sizes are to be known when it runs.
     sizes = dict(kernel.size_hints)
