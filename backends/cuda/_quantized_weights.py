@@ -109,6 +109,8 @@ def keep_quantized(program: ExportedProgram) -> None:
                 _look_up(node, constant, packed, weights)
             elif _is(node, ("aten._int_mm",)):
                 _of_signed(node)
+            elif _is(node, _CASTS):
+                _by_way_of_int16(node)
     for weight, form in packed.items():
         _unpack(weight, form)
     # What is written is for Inductor alone, and of no dialect.
@@ -378,3 +380,15 @@ def _of_signed(product: Node) -> None:
     total = write(aten.sum.dim_IntList, write.to(weight, torch.int32), [0])
     less = write(aten.mul.Scalar, total, 128)
     product.replace_all_uses_with(write(aten.add.Tensor, result, less))
+
+
+def _by_way_of_int16(cast: Node) -> None:
+    """Have Inductor not see a product by a weight in int8 that is scaled behind it.
+
+    For several rows in bfloat16 it has one operator for that, ``_weight_int8pack_mm``, and no kernel of it
+    for a GPU but PyTorch's own: the compilation ends in ``NoValidChoicesError``.
+    """
+    (value,) = cast.all_input_nodes
+    types = value.meta["val"].dtype, cast.meta["val"].dtype
+    if types == (torch.int8, torch.bfloat16):
+        cast.replace_input_with(value, _Writer(cast).to(value, torch.int16))

@@ -90,6 +90,29 @@ def test_a_delegate_has_the_bytes_that_the_bits_take() -> None:
     torch.testing.assert_close(found, wanted, atol=1e-2, rtol=1e-2)
 
 
+class ScaledBehind(nn.Module):
+    """A product by a weight in int8, and a scale for each of its rows behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-128, 128, (64, 32)).char())
+        self.register_buffer("scale", torch.rand(64).bfloat16() / 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight.to(x.dtype)) * self.scale
+
+
+def test_several_rows_by_a_weight_that_is_scaled_behind() -> None:
+    """Inductor takes the two for one operator, which has no kernel for a GPU that may be had."""
+    model, x = ScaledBehind().eval(), torch.randn(2, 4, 32, dtype=torch.bfloat16)
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    program = torch.export.export(model, (x,))
+    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    assert report(edge).methods["forward"].on_host() == []
+    (delegate,) = delegates(edge)
+    assert len(delegate.weights) < 1.2 * (64 * 32 + 2 * 64)
+
+
 @pytest.mark.slow
 def test_the_guide_s_snippet_runs(tmp_path: Path) -> None:
     guide = Path(__file__).parents[3] / "docs" / "quantization.md"
