@@ -73,7 +73,6 @@ def page(arguments: argparse.Namespace) -> None:
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "CMAKE_PREFIX_PATH": str(_package(arguments.out)),
     }
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "examples").symlink_to(ROOT / "examples")
