@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from torchtrt_executorch.cli.exits import FOUND, UNABLE
 from torchtrt_executorch.cli.words import as_options
+from torchtrt_executorch.files import check_writable
 
 if TYPE_CHECKING:
-    from torchtrt_executorch.runtime import Stats
+    from torchtrt_executorch.runtime import Profile, Stats
 
-#: The exit code for results beyond the tolerance, and for a program that can't be run.
-DIFFERENT, UNSOUND = 1, 2
 #: Lines of times that are printed.
 _MOST_TIMES = 22
 
@@ -96,6 +96,8 @@ def run(
     from torchtrt_executorch.cli.comparison import Comparison
     from torchtrt_executorch.runtime import load
 
+    if profile is not None:
+        check_writable(profile)
     console = Console()
     try:
         loaded = load(
@@ -115,30 +117,36 @@ def run(
         message = error.args[0] if isinstance(error, KeyError) else error
         said = as_options(str(message))
         console.print(Text.assemble((f"{type(error).__name__}:", "red"), f" {said}"))
-        raise typer.Exit(UNSOUND) from None
+        raise typer.Exit(UNABLE) from None
     stats = loaded.stats()
     console.print(_outputs_table(outputs), _stats_table(stats))
-    if profile is not None:
-        times = loaded.profile()
-        times.save(profile)
-        lines = str(times).splitlines()
-        console.print(Text("\n".join(lines[:_MOST_TIMES])), soft_wrap=True)
-        if len(lines) > _MOST_TIMES:
-            print(f"and more: torchtrt-executorch inspect {program} --times {profile}")
     if compare is None:
-        return
-    if stats.not_run:
+        differs = False
+    elif stats.not_run:
         absent = ", ".join(sorted(stats.not_run))
         console.print(
             Text.assemble(("not compared:", "red"), f" {absent} did not run here")
         )
-        raise typer.Exit(DIFFERENT)
-    found = Comparison(outputs, read(compare, "output"), rtol, atol)
-    for line in found.differences:
-        console.print(Text(line, "red"))
-    if found.differences:
-        raise typer.Exit(DIFFERENT)
-    console.print(Text(found.summary(), "green"))
+        differs = True
+    else:
+        found = Comparison(outputs, read(compare, "output"), rtol, atol)
+        for line in found.differences:
+            console.print(Text(line, "red"))
+        differs = bool(found.differences)
+        if not differs:
+            console.print(Text(found.summary(), "green"))
+    if profile is not None:
+        _show_times(console, loaded.profile(), program, profile)
+    if differs:
+        raise typer.Exit(FOUND)
+
+
+def _show_times(console: Console, times: Profile, program: Path, target: Path) -> None:
+    lines = str(times).splitlines()
+    console.print(Text("\n".join(lines[:_MOST_TIMES])), soft_wrap=True)
+    times.save(target)
+    if len(lines) > _MOST_TIMES:
+        print(f"and more: torchtrt-executorch inspect {program} --times {target}")
 
 
 def read(path: Path, role: str) -> Any:

@@ -27,8 +27,12 @@ def with_times(facts: Facts, path: Path, method: str | None = None) -> Facts:
     """
     known = {each.name for each in facts.methods}
     usual = "forward" if "forward" in known or len(known) != 1 else [*known][0]
+    try:
+        written = etdump.read(path.read_bytes())
+    except ProgramError as error:
+        raise ProgramError(f"{path}: {error}") from None
     runs: dict[str, list[etdump.Run]] = {}
-    for run in etdump.read(path.read_bytes()):
+    for run in written:
         if any(event.instruction is not None for event in run.events):
             name = run.name if run.name in known else method or usual
             runs.setdefault(name, []).append(run)

@@ -13,7 +13,9 @@ from torch import nn
 from torch.export import export
 from typer.testing import CliRunner
 
+from torchtrt_executorch.cli import app as whole
 from torchtrt_executorch.cli.run import read, run
+from torchtrt_executorch.runtime import Profile, etdump
 
 app = typer.Typer()
 app.command()(run)
@@ -73,6 +75,42 @@ def test_compares(
 ) -> None:
     found, output = _call(folder, program, inputs, "--compare", str(folder / compare))
     assert found == code and said in output
+
+
+@pytest.mark.parametrize("compare, code", [("eager.pt", 0), ("other.pt", 1)])
+def test_writes_times_also_of_what_differs(
+    folder: Path, compare: str, code: int
+) -> None:
+    more = "--compare", str(folder / compare), "--profile", str(folder / "run.etdp")
+    found, output = _call(folder, "model.pte", "inputs.pt", *more)
+    assert found == code and "1 call of" in output
+    assert etdump.read((folder / "run.etdp").read_bytes())
+
+
+def test_times_that_can_t_be_written_are_said_before_anything_runs(
+    folder: Path,
+) -> None:
+    given = [str(folder / each) for each in ("model.pte", "inputs.pt", "no/run.etdp")]
+    options = "run", given[0], "--inputs", given[1], "--profile", given[2]
+    result = CliRunner().invoke(whole, options)
+    assert result.exit_code == 2 and "there is no folder" in result.output
+    assert "aten::addmm" not in result.output
+
+
+def test_times_that_can_t_be_written_at_the_end_leave_the_comparison(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(profile: Profile, path: Path) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Profile, "save", fail)
+    given = [str(folder / each) for each in ("model.pte", "inputs.pt", "run.etdp")]
+    options = "run", given[0], "--inputs", given[1], "--profile", given[2]
+    result = CliRunner().invoke(
+        whole, [*options, "--compare", str(folder / "eager.pt")]
+    )
+    assert result.exit_code == 2 and "No space left" in result.output
+    assert "1 output agrees" in result.output
 
 
 def test_names_the_methods_there_are(folder: Path) -> None:

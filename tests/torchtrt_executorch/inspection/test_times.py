@@ -116,6 +116,7 @@ def test_the_command(tmp_path: Path) -> None:
     file.write_bytes(b"nothing")
     result = CliRunner().invoke(app, ["inspect", *options])
     assert result.exit_code == 2 and "no ETDump" in result.output
+    assert str(file) in result.output.replace("\n", "")
 
 
 def test_values_are_called_what_the_engine_calls_them() -> None:

@@ -169,6 +169,15 @@ def test_what_is_written_is_read_by_both_readers(given: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("length", [1, 60, 10_000])
+def test_names_that_events_share_are_read_as_often_as_there_are_events(
+    length: int,
+) -> None:
+    events = [etdump.Event("n" * length, i, i, i + 1) for i in range(1000)]
+    (run,) = etdump.read(etdump.dumped([etdump.Run("Execute", events)]))
+    assert run.events == events
+
+
 def test_upstream_s_reader_sees_what_ours_does() -> None:
     runs = [etdump.Run("Execute", [etdump.Event("native_call_é", 0, 3, 2**60)])]
     theirs = deserialize_from_etdump_flatcc(etdump.dumped(runs))

@@ -62,6 +62,8 @@ class _Reader:
         self._data = data
         # Distinct elements need distinct bytes, so an honest buffer can't hold more than this.
         self._elements_left = len(data)
+        # By position: a writer may have stored a name once for all that are called so.
+        self._texts: dict[int, str] = {}
 
     def root(self, table: type[T], identifier: bytes) -> T:
         """Decode the root table. ``ProgramError`` when the file identifier is another one."""
@@ -143,13 +145,21 @@ class _Reader:
                 self._field(inside, start + 4 * index, f"{where}[{index}]")
                 for index in range(length)
             ]
+        if kind == STRING:
+            return self._text(start, length, where)
         self._spend(length, where)
-        if kind != STRING:
-            return list(struct.unpack_from(f"<{length}{inside}", self._data, start))
-        try:
-            return str(self._data[start : start + length], "utf-8")
-        except UnicodeDecodeError as error:
-            raise ProgramError(f"{where} is not UTF-8 text: {error}") from None
+        return list(struct.unpack_from(f"<{length}{inside}", self._data, start))
+
+    def _text(self, start: int, length: int, where: str) -> str:
+        self._spend(1, where)  # for the reference, of four bytes
+        if start not in self._texts:
+            self._spend(length, where)
+            try:
+                text = str(self._data[start : start + length], "utf-8")
+            except UnicodeDecodeError as error:
+                raise ProgramError(f"{where} is not UTF-8 text: {error}") from None
+            self._texts[start] = text
+        return self._texts[start]
 
     def _spend(self, count: int, where: str) -> None:
         self._elements_left -= count
