@@ -2,8 +2,8 @@
 
 torchao and PT2E keep what has less than eight bits one to a byte where no kernel packs it. Here as many
 share a byte as fit, when a program is compiled, and are taken apart where they are read. A product of one
-row, as a language model's next token takes, becomes a sum, into which Inductor fuses whatever makes the
-weight of what is kept. A product by tiles would write the weight to memory first, in floating point.
+row, as a language model's next token takes, reads what is kept (:mod:`._row_product`). A product by tiles would write the weight to memory first, in
+floating point.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from torch.fx import Graph, Node
 
 aten = ops.edge.aten
 
-#: Conversions from quantized values: position and name of what they read, and of how it is grouped.
+#: Conversions from quantized values.
 _DEQUANTIZE = ("torchao.dequantize_affine", "quantized_decomposed.dequantize_per_")
 _PRODUCTS = ("aten.mm", "aten.addmm", "aten.linear")
 _TRANSPOSED = ("aten.permute", "aten.permute_copy", "aten.t", "aten.t_copy")
 _CASTS = ("aten._to_copy", "dim_order_ops._to_dim_order_copy")
-#: Types of which every value is one of any type in floating point.
+#: Types of rows, which have every value of the types behind them: those of weights.
+_ROWS = (torch.float16, torch.bfloat16, torch.float32)
 _EXACT = (torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -109,7 +110,8 @@ def keep_quantized(program: ExportedProgram) -> None:
                 _look_up(node, constant, packed, weights)
             elif _is(node, ("aten._int_mm",)):
                 _of_signed(node)
-            elif _is(node, _CASTS):
+        for node in list(program.graph.nodes):
+            if _is(node, _CASTS):
                 _by_way_of_int16(node)
     for weight, form in packed.items():
         _unpack(weight, form)
@@ -261,6 +263,8 @@ def _row_product(
     scaled = given.get("alpha", 1) != 1 or given.get("beta", 1) != 1
     if scaled or weight not in constant or not all(isinstance(n, int) for n in shape):
         return
+    if row.meta["val"].dtype not in _ROWS:
+        return
     kept = _kept(weight, "weight" not in given, constant, weights)
     if math.prod(shape[:-1]) != 1 or kept is None:
         return
@@ -303,12 +307,22 @@ def _kept(
 ) -> _Kept | None:
     """Return what ``node`` is made of, if that is all by rows of a weight; None if it isn't."""
     if node in weights:
-        fits = weights[node].dtype in _EXACT and weights[node].ndim == 2
-        return _Kept(node, weights[node].shape[1]) if fits and not transposed else None
+        weight = weights[node]
+        fits = weight.dtype in _EXACT and weight.ndim == 2 and not transposed
+        # The kernel takes their bits apart, of which some stand for no number.
+        if fits and weight.is_floating_point():
+            fits = bool(weight.float().isfinite().all())
+        return _Kept(node, weight.shape[1]) if fits else None
+    if not isinstance(_operator(node), torch._ops.OpOverload):
+        return None
     given = _named(node)
     if _is(node, _TRANSPOSED):
-        return _kept(node.all_input_nodes[0], not transposed, constant, weights)
+        turned = [dim % 2 for dim in given.get("dims", (1, 0))] == [1, 0]
+        source = node.all_input_nodes[0]
+        return _kept(source, transposed != turned, constant, weights)
     if _is(node, _CASTS):
+        if node.meta["val"].dtype not in _ROWS:
+            return None
         return _kept(node.all_input_nodes[0], transposed, constant, weights)
     if _is(node, ("aten.mul",)) and isinstance(given["other"], Node):
         found = _kept(given["self"], transposed, constant, weights)
@@ -316,6 +330,8 @@ def _kept(
         rows, columns = node.meta["val"].shape[:: -1 if transposed else 1]
         by_row = (1, rows) if transposed else (rows, 1)
         if found is None or found.scale is not None or tuple(factor) != by_row:
+            return None
+        if node.meta["val"].shape != given["self"].meta["val"].shape:
             return None
         return _Kept(found.weight, columns, given["other"])
     if transposed or not _is(node, _DEQUANTIZE):
@@ -377,7 +393,8 @@ def _of_signed(product: Node) -> None:
     row = write(aten.sub.Scalar, write.to(row, torch.int16), 128)
     result = write(product.target, write.to(row, torch.int8), weight)
     # Behind the product torchao takes as much away again.
-    total = write(aten.sum.dim_IntList, write.to(weight, torch.int32), [0])
+    wide = write.to(weight, torch.int32)
+    total = write(aten.sum.dim_IntList, wide, [0], dtype=torch.int32)
     less = write(aten.mul.Scalar, total, 128)
     product.replace_all_uses_with(write(aten.add.Tensor, result, less))
 

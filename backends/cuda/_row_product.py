@@ -30,7 +30,7 @@ def _row_product(  # type: ignore[no-untyped-def]
     LEAST: tl.constexpr,  # what bits of 0 stand for, but for the zero point
     SIGNED: tl.constexpr,
     FRACTION: tl.constexpr,  # bits behind the exponent; -1 for integers
-    POWER: tl.constexpr,  # half of what exponents lack
+    POWER: tl.constexpr,  # what exponents lack
     GROUPED: tl.constexpr,  # whether a group has a scale, or a row
     SCALED: tl.constexpr,
     SHIFTED: tl.constexpr,
@@ -62,15 +62,16 @@ def _row_product(  # type: ignore[no-untyped-def]
             if FRACTION >= 0:
                 sign = (bits & 0x80) << 24
                 found = sign | ((bits & 0x7F) << (23 - FRACTION))
-                x = x * POWER
+                value = found.to(tl.float32, bitcast=True) * POWER
             else:
                 # 1 and the value's share of the next power of two, without a conversion
                 found = (bits >> (part * BITS)) & MASK
                 if SIGNED:
                     found = found ^ 0x80
                 found = (found << (23 - BITS)) | 0x3F800000
+                value = found.to(tl.float32, bitcast=True)
                 less += x
-            sums += found.to(tl.float32, bitcast=True) * x
+            sums += value * x
         if FRACTION < 0:
             offset = 1.0 - LEAST / UNIT
             if SHIFTED:
@@ -89,7 +90,8 @@ def _row_product(  # type: ignore[no-untyped-def]
         else:
             total += sums
     result = tl.sum(tl.sum(total, 2), 1)
-    result *= POWER if FRACTION >= 0 else UNIT
+    if FRACTION < 0:
+        result *= UNIT
     index = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     if SCALED and not GROUPED:
         result *= tl.load(scale + index, index < n, other=0.0).to(tl.float32)
@@ -127,9 +129,9 @@ def row_product(
     """Return the product of a row by a weight's transpose.
 
     Args:
-        row: (1, K), in floating point.
+        row: (1, K), of float16, bfloat16 or float32.
         held: (N, K * bits / 8) of uint8, packed as :class:`._quantized_weights.Packed` says; or (N, K)
-            of int8, float8_e4m3fn or float8_e5m2.
+            of int8, float8_e4m3fn or float8_e5m2, all of them numbers.
         scale: (N, K / group), in floating point; None for 1.
         zero: Zero points, likewise, of integers; None for 0.
         bits: Of a value.
@@ -158,7 +160,7 @@ def row_product(
         LEAST=-128 if held.dtype == torch.int8 else least,
         SIGNED=held.dtype == torch.int8,
         FRACTION=fraction,
-        POWER=2.0 ** ((127 - bias) // 2),
+        POWER=2.0 ** (127 - bias),
         GROUPED=scale is not None and not whole,
         SCALED=scale is not None,
         SHIFTED=zero is not None,

@@ -9,6 +9,7 @@ kept quantized, and how many of its products read them as they are kept.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ import torchao.quantization as q
 from torch import nn
 from torchao.quantization.granularity import PerAxis, PerGroup
 
+PRODUCT = "executorch_cuda_quantized.row_product"
+ROW = torch.linspace(-1, 1, 32)[None]
+SCALES = torch.linspace(0.5, 2, 24)[:, None]
 INT4_ASYMMETRIC = q.IntxWeightOnlyConfig(
     torch.int4, PerGroup(32), mapping_type=q.MappingType.ASYMMETRIC
 )
@@ -57,12 +61,79 @@ def quantized(scheme: str) -> nn.Module:
     return model
 
 
+class Product(nn.Module):
+    """A row by what ``make`` makes of a weight."""
+
+    def __init__(self, weight: torch.Tensor, make: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", torch.rand(weight.shape[0], 1) + 0.5)
+        self.make = make
+
+    def forward(self, row: torch.Tensor) -> torch.Tensor:
+        return row @ self.make(self.weight, self.scale)
+
+
+def _signed(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
+
+
+def _infinite() -> torch.Tensor:
+    weight = _signed(32, 32).float()
+    weight[3, 5] = torch.inf
+    return weight.to(torch.float8_e5m2)
+
+
+#: Products by what is nearly a weight that is kept in few bits, or of rows that are too large for it.
+NEARLY: dict[str, tuple[nn.Module, torch.Tensor]] = {
+    "a part": (Product(_signed(64, 32), lambda w, s: w.float().chunk(2)[0].t()), ROW),
+    "not turned": (Product(_signed(32, 32), lambda w, s: w.float().permute(0, 1)), ROW),
+    "turned": (Product(_signed(32, 32), lambda w, s: w.float().permute(1, 0)), ROW),
+    "by another type": (
+        Product(_signed(32, 32), lambda w, s: w.to(torch.uint8).float().t()),
+        ROW,
+    ),
+    "rounded": (
+        Product(
+            (_signed(32, 32) / 9).to(torch.float8_e4m3fn),
+            lambda w, s: w.float().to(torch.int32).float().t(),
+        ),
+        ROW,
+    ),
+    "no number": (Product(_infinite(), lambda w, s: w.float().t()), ROW),
+    "large": (
+        Product(_signed(32, 32).to(torch.float8_e5m2), lambda w, s: w.float().t()),
+        ROW * 1e22,
+    ),
+    "doubles": (Product(_signed(32, 32), lambda w, s: w.double().t()), ROW.double()),
+    "integers": (
+        Product(_signed(32, 32), lambda w, s: w.to(torch.int32).t()),
+        (ROW * 1e6).to(torch.int32),
+    ),
+    "outer": (
+        Product(_signed(1, 32), lambda w, s: (w.float() * SCALES).t()),
+        ROW,
+    ),
+}
+
+
 def main() -> None:
     """Print it, as JSON."""
     from executorch.backends.cuda._quantized_weights import keep_quantized
     from executorch.exir import EdgeCompileConfig, to_edge
 
     found = {}
+    for name, (model, row) in NEARLY.items():
+        wanted = model(row)
+        config = EdgeCompileConfig(_check_ir_validity=False)
+        edge = to_edge(torch.export.export(model, (row,)), compile_config=config)
+        edge = edge.exported_program()
+        keep_quantized(edge)
+        (result,) = [edge.module()(row)]
+        off = (result.double() - wanted.double()).nan_to_num().abs().max()
+        off /= wanted.double().nan_to_num().abs().max()
+        found[name] = off.item(), str(edge.graph).count(PRODUCT)
     for scheme in SCHEMES:
         model = quantized(scheme)
         for tokens in (torch.tensor([[5]]), torch.tensor([[5, 63, 0]])):
@@ -75,7 +146,7 @@ def main() -> None:
             (result,) = [edge.module()(tokens)]
             found[f"{scheme}, {tokens.numel()}"] = (
                 ((result.float() - wanted).abs().max() / wanted.abs().max()).item(),
-                str(edge.graph).count("executorch_cuda_quantized.row_product"),
+                str(edge.graph).count(PRODUCT),
             )
     print(json.dumps(found))
 

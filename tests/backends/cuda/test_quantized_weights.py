@@ -39,7 +39,11 @@ def test_weights_as_they_are_kept_compute_what_torchao_does() -> None:
     done = fresh.python(code, env=env)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 2 * len(quantized.SCHEMES)
+    assert len(found) == 2 * len(quantized.SCHEMES) + len(quantized.NEARLY)
+    for name in quantized.NEARLY:
+        off, products = found.pop(name)
+        assert off < 1e-6, name
+        assert products == (name in ("turned", "large")), name
     for name, (off, products) in found.items():
         scheme, tokens = name.rsplit(", ", 1)
         if tokens == "1" and scheme not in ("odd groups", "int8, activations"):
