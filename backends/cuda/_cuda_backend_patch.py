@@ -88,7 +88,8 @@ def apply(module: ModuleType) -> None:
 
         described = gpu is not None and not present.cuda_device()
         partition = on_host(edge_program) if described else None
-        tiles = gpu and _measured_tiles.measured(gpu.capability)["digest"]
+        files = _measured_tiles.files(gpu.capability) if gpu is not None else []
+        tiles = [file["digest"] for file in files]
         result = kept_library(edge_program, compile_specs, (gpu, tiles), build)
         if partition is not None:
             digest = _digest(result, compile_specs)

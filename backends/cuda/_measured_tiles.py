@@ -70,11 +70,11 @@ class Tile(NamedTuple):
 
 def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
     """Return the logarithm of the microseconds to expect; infinite where nothing is known."""
-    file = measured(gpu.capability)
+    multi_processors, products = measured(product.kind, gpu.capability)
     near = sorted(
-        (product.distance(known), us, tile.work(known, file["multi_processors"]))
-        for known, times in file["products"]
-        if known.kind == product.kind and (us := times.get(tile))
+        (product.distance(known), us, tile.work(known, multi_processors))
+        for known, times in products
+        if (us := times.get(tile))
     )[:3]
     weights = [1 / (0.3 + distance) ** 2 for distance, *_ in near]
     work = tile.work(product, gpu.multi_processor_count)
@@ -87,46 +87,62 @@ def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
 
 def fastest(product: Product, gpu: GpuProperties) -> Tile | None:
     """Return the tile to take for a product; None if nothing of its kind was measured."""
-    products = measured(gpu.capability)["products"]
-    tiles = {
-        tile
-        for known, times in products
-        if known.kind == product.kind
-        for tile in times
-    }
+    _, products = measured(product.kind, gpu.capability)
+    tiles = {tile for _, times in products for tile in times}
     return min(sorted(tiles), key=lambda tile: cost(product, tile, gpu), default=None)
 
 
-def measured(capability: tuple[int, int]) -> dict[str, Any]:
-    """Return what was measured on a GPU of a capability, or of the nearest.
+def measured(
+    kind: str, capability: tuple[int, int]
+) -> tuple[int, list[tuple[Product, dict[Tile, float]]]]:
+    """Return the microseconds of products of a kind, and the multiprocessors that they were measured on.
+
+    They are of the nearest capability of which there are any; if there are none at all, no products.
+    """
+    for file in files(capability):
+        if products := [row for row in file["products"] if row[0].kind == kind]:
+            return file["multi_processors"], products
+    return 1, []
+
+
+def files(capability: tuple[int, int]) -> list[dict[str, Any]]:
+    """Return all files of what was measured, the nearest to a capability first.
 
     Raises:
-        ValueError: ``TORCHTRT_TUNED`` names a file of another kind.
+        ValueError: ``TORCHTRT_TUNED`` names a file of another kind, or one that can't be read.
     """
-    files = sorted(Path(__file__).with_name("measured").glob("*.json"))
-    for name in os.environ.get(VARIABLE, "").split(os.pathsep)[::-1]:
-        if name:
-            files.insert(0, Path(name))
-    found = map(_read, files)
-    return min(found, key=lambda file: math.dist(file["capability"], capability))
+    named = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
+    ours = sorted(Path(__file__).with_name("measured").glob("*.json"))
+    found = map(_read, [*map(Path, named), *ours])
+    return sorted(found, key=lambda file: math.dist(file["capability"], capability))
 
 
 @functools.cache
 def _read(path: Path) -> dict[str, Any]:
-    text = path.read_text()
     try:
-        file: dict[str, Any] = {"digest": sha256(text.encode()).hexdigest()}
-        file |= json.loads(text)
+        data = path.read_bytes()
+        file: dict[str, Any] = {"digest": sha256(data).hexdigest()} | json.loads(data)
+        _check(file["multi_processors"])
+        math.dist(file["capability"], (0, 0))
         tiles = [Tile(*each) for each in file["tiles"]]
+        rows = [(Product(*each), times) for each, times in file["products"]]
+        for sizes in (*tiles, *(product[1:6] for product, _ in rows)):
+            _check(*sizes)
+        for _, times in rows:
+            _check(*times, least=0, kinds=(int, float))
         file["products"] = [
-            (
-                Product(*each),
-                {tile: us for tile, us in zip(tiles, times, strict=False) if us},
-            )
-            for each, times in file["products"]
+            (product, {t: us for t, us in zip(tiles, times, strict=True) if us})
+            for product, times in rows
         ]
-        math.dist(file["capability"], (0, file["multi_processors"]))
-    except (ValueError, KeyError, TypeError) as error:
-        why = f"{path} isn't a file of torchtrt-executorch tune ({error!r})"
-        raise ValueError(why) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} isn't what {VARIABLE} takes, a file of torchtrt-executorch tune ({error!r})"
+        ) from error
     return file
+
+
+def _check(*numbers: float, least: int = 1, kinds: tuple[type, ...] = (int,)) -> None:
+    """Raise if any is no size of a tensor or a tile, or no time."""
+    for each in numbers:
+        if type(each) not in kinds or not least <= each < 1 << 63:
+            raise ValueError(each)

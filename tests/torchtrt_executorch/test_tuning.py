@@ -38,6 +38,6 @@ def test_the_file_is_read_as_it_was_measured(tmp_path, monkeypatch) -> None:
     file = tmp_path / "sm_120.json"
     file.write_text(tuning.as_file(rows))
     monkeypatch.setenv(tiles.VARIABLE, str(file))
-    found = tiles.measured((12, 0))
+    found = tiles.files((12, 0))[0]
     assert found["multi_processors"] == 170 and found["how"]["gpu"] == "a GPU"
     assert found["products"] == [(one, {first: 2.5}), (two, {second: 3.14})]

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
-from torchtrt_executorch import __version__
+from torchtrt_executorch import __version__, overlay
 from torchtrt_executorch.overlay.served import PATCHES
 
 #: Distributions whose version can change what is built.
@@ -212,9 +212,10 @@ def _name(kind: type) -> str:
 
 
 def builders() -> dict[str, Any]:
-    """Return who builds: versions, this distribution's own sources, the machine, the environment."""
+    """Return who builds: versions, our own sources and patches, the machine, the environment."""
     return {
         "installed": installed(),
+        "patches": patches(),
         "machine": machine(),
         "environment": {
             name: value
@@ -224,6 +225,12 @@ def builders() -> dict[str, Any]:
         "inductor": str(_inductor()),
         "gpu": gpu(),
     }
+
+
+def patches() -> dict[str, str] | None:
+    """Return what became of each patch here: some of them are code that is built."""
+    found = overlay.verdicts()
+    return found and {name: verdict.state.value for name, verdict in found.items()}
 
 
 def _inductor() -> dict[str, Any]:

@@ -19,11 +19,19 @@ HOPPER, AMPERE = (
     for each in ("sm_90:80GiB", "sm_86:8GiB")
 )
 SMALL, LARGE = tiles.Tile(16, 32, 64, 2, 2), tiles.Tile(128, 128, 64, 3, 4)
+PRODUCT = tiles.Product("product float16", 64, 64, 64)
+#: A file, of one product.
+OWN = {
+    "capability": [8, 6],
+    "multi_processors": 84,
+    "tiles": [SMALL, LARGE],
+    "products": [[PRODUCT, [9, 5]]],
+}
 
 
 @pytest.fixture(scope="module")
 def ours() -> dict:
-    return tiles.measured((9, 0))
+    return tiles.files((9, 0))[0]
 
 
 def test_ours_says_how_it_was_made(ours) -> None:
@@ -72,24 +80,68 @@ def test_small_and_large() -> None:
 def test_a_file_of_one_s_own(tmp_path: Path, monkeypatch) -> None:
     """It goes before ours, where it is of a nearer capability or the same."""
     file = tmp_path / "sm_86.json"
-    product = tiles.Product("product float16", 64, 64, 64)
-    own = {"capability": [8, 6], "multi_processors": 84, "tiles": [SMALL, LARGE]}
-    file.write_text(json.dumps(own | {"products": [[product, [9, 5]]]}))
+    product = PRODUCT
+    others = [
+        tiles.Product("convolution float16", 64, 64, 64),
+        tiles.Product("sum float16", 4096, 1, 2560),
+    ]
+    before = [tiles.fastest(each, AMPERE) for each in others]
+    assert None not in before
+    file.write_text(json.dumps(OWN))
     monkeypatch.setenv(tiles.VARIABLE, str(file))
-    assert tiles.measured((8, 6))["multi_processors"] == 84
-    assert tiles.measured((9, 0))["multi_processors"] == 132
+    assert tiles.measured(product.kind, (8, 6))[0] == 84
+    assert tiles.measured(product.kind, (9, 0))[0] == 132
     order = [tiles.cost(product, tile, AMPERE) for tile in (SMALL, LARGE)]
     assert order[1] < order[0]
+    # Of what isn't in it, ours knows as much as without it.
+    assert [tiles.fastest(each, AMPERE) for each in others] == before
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"tiles": [], "products": [[1, 2]]}']
-)
-def test_a_file_of_another_kind(text: str, tmp_path: Path, monkeypatch) -> None:
+def test_without_a_file(monkeypatch) -> None:
+    monkeypatch.setattr(tiles, "files", lambda capability: [])
+    product = tiles.Product("product float16", 64, 64, 64)
+    assert tiles.cost(product, SMALL, HOPPER) == float("inf")
+    assert tiles.fastest(product, HOPPER) is None
+
+
+def own(**changes: object) -> bytes:
+    return json.dumps(OWN | changes).encode()
+
+
+WRONG = {
+    "empty": b"",
+    "a list": b"[]",
+    "nothing in it": b"{}",
+    "bytes": b"\xff\xfe\x00",
+    "no multiprocessors": own(multi_processors=0),
+    "half a multiprocessor": own(multi_processors=0.5),
+    "one number of a capability": own(capability=[9]),
+    "a capability as text": own(capability="90"),
+    "a tile of nothing": own(tiles=[[0] * 5, LARGE]),
+    "half a tile": own(tiles=[SMALL[:2], LARGE]),
+    "a size of 0": own(products=[[[*PRODUCT[:3], 0], [9, 5]]]),
+    "a size as text": own(products=[[["product float16", "a", 64, 64], [9, 5]]]),
+    "a product as a number": own(products=[[1, 2]]),
+    "fewer times than tiles": own(products=[[PRODUCT, [9]]]),
+    "more times than tiles": own(products=[[PRODUCT, [9, 5, 1]]]),
+    "a time as text": own(products=[[PRODUCT, ["9", 5]]]),
+    "a negative time": own(products=[[PRODUCT, [-9, 5]]]),
+    "no number": own(products=[[PRODUCT, [float("nan"), 5]]]),
+    "for ever": own(products=[[PRODUCT, [float("inf"), 5]]]),
+}
+
+
+@pytest.mark.parametrize("what", [*WRONG, "missing", "a folder"])
+def test_a_file_of_another_kind(what: str, tmp_path: Path, monkeypatch) -> None:
+    """One sentence names it, and what named it."""
     file = tmp_path / "other.json"
-    file.write_text(text)
+    if what in WRONG:
+        file.write_bytes(WRONG[what])
+    elif what == "a folder":
+        file.mkdir()
     monkeypatch.setenv(tiles.VARIABLE, str(file))
     with pytest.raises(
-        ValueError, match="other.json isn't a file of torchtrt-executorch tune"
+        ValueError,
+        match=r"other.json isn't what TORCHTRT_TUNED takes, a file of .* tune \(",
     ):
-        tiles.measured((9, 0))
+        tiles.files((9, 0))

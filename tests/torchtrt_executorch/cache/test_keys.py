@@ -18,6 +18,7 @@ from torch.export import Dim, ExportedProgram
 
 from torchtrt_executorch.cache import keys
 from torchtrt_executorch.cache.keys import key
+from torchtrt_executorch.overlay.patch import SKIP
 
 
 class Model(torch.nn.Module):
@@ -129,7 +130,7 @@ def test_who_builds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as context:
             context.setenv(name, other)
             assert key("a") != before, name
-    for name in ("installed", "machine", "gpu"):
+    for name in ("installed", "patches", "machine", "gpu"):
         with monkeypatch.context() as context:
             context.setattr(keys, name, lambda: ["another"])
             assert key("a") != before, name
@@ -167,17 +168,18 @@ def test_another_process_finds_the_same() -> None:
         f"state = runpy.run_path({__file__!r})\n"
         "print(key(state['exported'](), {'a', 'b', 'c'}, frozenset('xyz')))"
     )
-    found = {
+    found = [
         subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed, SKIP: skip},
             capture_output=True,
             text=True,
             check=True,
         ).stdout.splitlines()[-1]
-        for seed in ("1", "2")
-    }
-    assert len(found) == 1 and found != {"None"}
+        for seed, skip in (("1", ""), ("2", ""), ("3", "cuda-quantized-weights"))
+    ]
+    assert found[0] == found[1] != "None"
+    assert found[0] != found[2] != "None"  # another patch is left out
 
 
 def test_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
