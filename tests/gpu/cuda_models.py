@@ -397,7 +397,7 @@ CASES = (
 )
 
 #: Chosen before any choice was measured for them, and not to be changed: how fast programs are that
-#: nobody had in mind. Beside those of ``CASES`` that docs/patches/cuda_without_gpu.md lists.
+#: nobody had in mind. Beside those of ``CASES``.
 HELD_OUT = (
     Case("attention-cache-bf16", _one(CachedAttention), lambda: _cached(3), BF16),
     Case(
