@@ -6,7 +6,6 @@ processors; one at a time has the GPU, so that times are those of a quiet one.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import fcntl
 import functools
@@ -158,22 +157,26 @@ def measure(jobs: int, seconds: float) -> Iterator[Row]:
         seconds: After which no more is waited for.
 
     Raises:
-        RuntimeError: There is no GPU.
+        RuntimeError: There is no GPU, or nothing was measured; then it names the last error.
     """
     if not torch.cuda.is_available():
         raise RuntimeError("tuning measures kernels on a GPU, and there is none here")
     until = time.monotonic() + seconds
+    count, last = 0, ""
     with tempfile.TemporaryDirectory() as folder:
-        # Elsewhere than what other programs keep: what is found there isn't measured again.
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         context = multiprocessing.get_context("spawn")
-        with context.Pool(jobs, _begin, (str(Path(folder, "turn")),)) as pool:
+        with context.Pool(jobs, _begin, (folder,)) as pool:
             results = pool.imap_unordered(_measured, problems())
             while True:
                 try:
-                    yield from results.next(max(0.0, until - time.monotonic()))
+                    rows, error = results.next(max(0.0, until - time.monotonic()))
                 except (StopIteration, multiprocessing.TimeoutError):
-                    return
+                    break
+                count, last = count + len(rows), error or last
+                yield from rows
+    if not count:
+        why = last and f", and the last error was {last}"
+        raise RuntimeError(f"nothing was measured in {seconds:.0f} s{why}")
 
 
 def in_turn(turn: str) -> None:
@@ -192,24 +195,30 @@ def in_turn(turn: str) -> None:
     kind.benchmark_gpu = alone
 
 
-def _begin(turn: str) -> None:
+def _begin(folder: str) -> None:
+    # Elsewhere than what other programs keep: what is found there isn't measured again.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch.set_num_threads(1)
-    in_turn(turn)
+    in_turn(str(Path(folder, "turn")))
 
 
-def _measured(problem: Problem) -> list[Row]:
+def _measured(problem: Problem) -> tuple[list[Row], str]:
+    """Return what a problem took, and what went wrong."""
     from torch._inductor import select_algorithm
 
     rows: list[Row] = []
+    wrong = ""
     select_algorithm.add_feedback_saver(functools.partial(note, rows.append))
     torch._dynamo.reset()
-    with contextlib.suppress(Exception):  # what doesn't compile has no time
+    try:
         function, inputs = problem.function_and_inputs()
         torch.compile(function, options=_OPTIONS)(*inputs)
+    except Exception as error:  # what doesn't compile has no time
+        wrong = f"{problem}: {error!r}"
     selector: Any = select_algorithm
     selector.clear_feedback_savers()
-    return rows
+    return rows, wrong
 
 
 def note(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,14 @@ import torch
 from executorch.backends.cuda import _measured_tiles as tiles
 
 from torchtrt_executorch import tuning
+from torchtrt_executorch.cli.tune import tune
+
+
+class Problem:
+    """One that doesn't compile."""
+
+    def function_and_inputs(self):
+        raise OSError("no ptxas")
 
 
 def test_each_problem_is_a_call(monkeypatch) -> None:
@@ -24,6 +34,33 @@ def test_each_problem_is_a_call(monkeypatch) -> None:
 def test_without_a_gpu() -> None:
     with pytest.raises(RuntimeError, match="there is none here"):
         next(tuning.measure(1, 1))
+
+
+def test_what_goes_wrong_is_said(monkeypatch, tmp_path) -> None:
+    """By another process, whose folders are no others'. Here none finds the GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(tuning, "problems", lambda: [Problem()])
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with pytest.raises(
+        RuntimeError, match="in 300 s, and the last error was .*no ptxas"
+    ):
+        next(tuning.measure(1, 300))
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+
+
+def test_a_file_that_is_there_is_kept(monkeypatch, tmp_path) -> None:
+    """Unless it is named: hours of somebody's may be in it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(tuning, "measure", lambda jobs, seconds: iter([{}]))
+    monkeypatch.setattr(tuning, "as_file", lambda rows: "new")
+    monkeypatch.chdir(tmp_path)
+    Path("sm_90.json").write_text("old")
+    with pytest.raises(FileExistsError, match="--output"):
+        tune(None)
+    assert Path("sm_90.json").read_text() == "old"
+    tune(Path("sm_90.json"))
+    assert Path("sm_90.json").read_text() == "new"
 
 
 def test_the_file_is_read_as_it_was_measured(tmp_path, monkeypatch) -> None:

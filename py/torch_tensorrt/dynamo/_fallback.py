@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -151,13 +152,17 @@ def going_on(fallback: Fallback) -> Iterator[Fallback]:
 
 @contextmanager
 def _errors_if_it_fails() -> Iterator[None]:
-    """Have TensorRT's errors heard where something fails; what was gone on without is warned of."""
+    """Have TensorRT's errors heard where something fails; what was gone on without is warned of.
+
+    They are this thread's alone: what others compile meanwhile has its own.
+    """
     held: list[logging.LogRecord] = []
+    thread = threading.get_ident()
 
     def hold(record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.ERROR:
+        if is_ours := record.thread == thread and record.levelno >= logging.ERROR:
             held.append(record)
-        return record.levelno < logging.ERROR
+        return not is_ours
 
     builder.addFilter(hold)
     try:
@@ -167,8 +172,9 @@ def _errors_if_it_fails() -> Iterator[None]:
         for record in held:
             builder.handle(record)
         raise
-    finally:
-        builder.removeFilter(hold)
+    builder.removeFilter(hold)
+    for record in held:
+        builder.debug("%s", record.getMessage())
 
 
 def without_refused(

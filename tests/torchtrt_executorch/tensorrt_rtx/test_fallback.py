@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -225,16 +226,24 @@ def test_errors_are_heard_where_it_fails(fails: bool, caplog: Any) -> None:
     """What the fallback has handled is a warning, and no error of the builder's beside it."""
     from torch_tensorrt.dynamo._fallback import Fallback, builder, going_on
 
+    caplog.set_level(logging.DEBUG, builder.name)
+    other = threading.Thread(target=builder.error, args=["another's"])
     try:
         with going_on(Fallback()):
             builder.error("TensorRT refuses it")
             builder.warning("TensorRT is slow")
+            other.start()
+            other.join()
             if fails:
                 raise RuntimeError
     except RuntimeError:
         pass
-    said = [each.getMessage() for each in caplog.records]
-    assert ("TensorRT refuses it" in said) == fails and "TensorRT is slow" in said
+    said = {each.getMessage(): each.levelname for each in caplog.records}
+    assert said == {
+        "TensorRT refuses it": "ERROR" if fails else "DEBUG",
+        "TensorRT is slow": "WARNING",
+        "another's": "ERROR",
+    }
     builder.error("afterwards")
     assert "afterwards" in caplog.text
 
