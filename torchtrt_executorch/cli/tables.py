@@ -88,7 +88,8 @@ def times_tables(facts: Facts) -> Iterator[Table]:
         for index, taken in slowest[:_MOST_TIMES]:
             step = method.instructions[index]
             cells = duration(taken), f"{times.share(taken):.1%}", str(index)
-            table.add_row(*map(Text, (*cells, short(step.name), step.device)))
+            name = ", ".join(filter(None, (short(step.name), times.instead.get(index))))
+            table.add_row(*map(Text, (*cells, name, step.device)))
         yield table
 
 

@@ -155,11 +155,14 @@ class Times:
         call: One of them, the median.
         instructions: What each instruction took of one, the median; those that weren't measured,
             or are launched together with another, are left out.
+        instead: Of delegates whose payload didn't run, whose time it is: ``"by a stand-in"``, or
+            ``"did not run here"``. No advice goes by times then.
     """
 
     calls: int
     call: float
     instructions: Mapping[int, float]
+    instead: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, instructions: Sequence[int]) -> float:
         """Nanoseconds of a call that these took."""

@@ -54,8 +54,8 @@ def with_times(facts: Facts, path: Path, method: str | None = None) -> Facts:
 
 
 def _times(method: Method, runs: Sequence[etdump.Run], path: Path) -> Times:
-    taken: dict[int, list[int]] = {}
-    calls = []
+    taken, calls = [], []
+    instead: dict[int, str] = {}
     for run in runs:
         each: Counter[int] = Counter()
         start, end = 2**64, 0
@@ -64,14 +64,11 @@ def _times(method: Method, runs: Sequence[etdump.Run], path: Path) -> Times:
             if event.instruction is not None:
                 _check(method, event, path)
                 each[event.instruction] += event.end - event.start
+                if event.instead:
+                    instead[event.instruction] = event.instead
         calls.append(end - start)
-        for instruction, nanoseconds in each.items():
-            taken.setdefault(instruction, []).append(nanoseconds)
-    # What a branch leaves out in some calls is shared out among all.
-    of_all = {
-        index: median(each) * len(each) / len(runs) for index, each in taken.items()
-    }
-    return Times(len(runs), median(calls), dict(sorted(of_all.items())))
+        taken.append(each)
+    return Times(len(runs), median(calls), etdump.of_a_call(taken), instead)
 
 
 def _check(method: Method, event: etdump.Event, path: Path) -> None:

@@ -12,11 +12,12 @@ from torchtrt_executorch.runtime.errors import (
     InstructionError,
     ProgramError,
 )
+from torchtrt_executorch.runtime.history import Timing
 from torchtrt_executorch.runtime.inputs import on_device
 from torchtrt_executorch.runtime.kernels import register_kernel
 from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.plan import About, ValueInfo
-from torchtrt_executorch.runtime.profiling import Profile, Timing
+from torchtrt_executorch.runtime.profiling import Profile
 from torchtrt_executorch.runtime.program import Program, load, save_stand_ins
 from torchtrt_executorch.runtime.stats import Staging, Stats, Traffic
 from torchtrt_executorch.runtime.values import Value

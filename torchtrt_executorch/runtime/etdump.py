@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Sequence
+from statistics import median
+from typing import Mapping, Sequence
 
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.reading.flatbuffer import BYTES, STRING, Schema, decode
@@ -18,6 +19,8 @@ _IDENTIFIER = b"ED00"
 EXECUTE = "Execute"
 #: What it calls an instruction; inside of it, kernels and delegates have names of their own.
 KERNEL, DELEGATE = "OPERATOR_CALL", "DELEGATE_CALL"
+#: What this runtime says, where a delegate's metadata goes, of one whose payload didn't run.
+STAND_IN, NOT_RUN = "by a stand-in", "did not run here"
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,14 @@ class Event:
 
     Attributes:
         instruction: Its number in the method; None for what is no instruction's.
+        instead: :data:`STAND_IN` or :data:`NOT_RUN`, of a delegate whose payload didn't run.
     """
 
     name: str
     instruction: int | None
     start: int
     end: int
+    instead: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,13 +117,30 @@ def _events(run: _Run) -> list[Event]:
             raise ProgramError(f"{each.name!r} of an ETDump ends before it begins")
         # What is no instruction's is in chain -1, and number 0.
         own = each.instruction if each.chain == 0 and each.instruction >= 0 else None
-        event = Event(each.name or "", own, each.start, each.end)
+        said = bytes(each.metadata[:20]).decode(errors="replace")
+        instead = said if said in (STAND_IN, NOT_RUN) else ""
+        event = Event(each.name or "", own, each.start, each.end, instead)
         found.setdefault(own, []).append(event)
     kept = found.pop(None, [])
     for events in found.values():
         by_runtime = [each for each in events if each.name in (KERNEL, DELEGATE)]
         kept += by_runtime or events
     return kept
+
+
+def of_a_call(calls: Sequence[Mapping[int, int]]) -> dict[int, float]:
+    """Return what each instruction takes of a call, in order, by what it took of each that ran it.
+
+    That is the median of those. What a branch leaves out in some calls is shared out among all.
+    """
+    taken: dict[int, list[int]] = {}
+    for call in calls:
+        for instruction, nanoseconds in call.items():
+            taken.setdefault(instruction, []).append(nanoseconds)
+    return {
+        instruction: median(each) * len(each) / len(calls)
+        for instruction, each in sorted(taken.items())
+    }
 
 
 def dumped(runs: Sequence[Run]) -> bytes:
@@ -141,9 +163,11 @@ def dumped(runs: Sequence[Run]) -> bytes:
 
     def event(each: Event) -> int:
         name, framework = text(each.name), each.instruction is None
+        metadata = text(each.instead) if each.instead else 0
         builder.StartObject(len(_SCHEMA[_Profiled]))
         builder.PrependUint64Slot(7, each.end, 0)
         builder.PrependUint64Slot(6, each.start, 0)
+        builder.PrependUOffsetTRelativeSlot(5, metadata, 0)
         builder.PrependInt32Slot(2, 0 if framework else each.instruction, _NONE)
         builder.PrependInt32Slot(1, -1 if framework else 0, 0)
         builder.PrependUOffsetTRelativeSlot(0, name, 0)

@@ -84,7 +84,7 @@ class Program:
         """
         if not self._surroundings.profile:
             raise ValueError("nothing was timed: load the program with profile=True")
-        return Profile(self._surroundings.recorder.clocks)
+        return Profile([*self._surroundings.recorder.histories.values()])
 
     def stats(self) -> Stats:
         """What the program did since it was loaded."""

@@ -9,8 +9,10 @@ from typing import Mapping, Sequence
 
 import torch
 
+from torchtrt_executorch.runtime import etdump
+from torchtrt_executorch.runtime.history import History, Timing
 from torchtrt_executorch.runtime.plan import Kind, Operation
-from torchtrt_executorch.runtime.profiling import Clock, Profile, Timing
+from torchtrt_executorch.runtime.profiling import Clock, Profile
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Recorder:
         not_run: Names of the delegates whose payload nothing runs here.
         stand_ins: Names of those in whose place a stand-in runs.
         payloads: By delegate's name, what has built its payload.
-        clocks: Those of timed methods.
+        histories: By method, its last timed calls and those of its clones.
     """
 
     def __init__(self) -> None:
@@ -110,7 +112,7 @@ class Recorder:
         self.not_run: set[str] = set()
         self.stand_ins: set[str] = set()
         self.payloads: dict[str, str] = {}
-        self.clocks: list[Clock] = []
+        self.histories: dict[str, History] = {}
 
     def tally(self, method: str, operations: Sequence[Operation]) -> Tally:
         """Return a method's own counts, which are added to those of the program."""
@@ -124,9 +126,17 @@ class Recorder:
         devices: Sequence[torch.device],
         until: Mapping[int, int],
     ) -> Clock:
-        """Return a method's clock, as :class:`~.profiling.Clock` is made."""
-        self.clocks.append(Clock(method, operations, devices, until))
-        return self.clocks[-1]
+        """Return the clock of a method or a clone, whose delegates are loaded.
+
+        ``devices`` and ``until`` are as :class:`~.history.History` takes them.
+        """
+        instead = {
+            index: etdump.NOT_RUN if each.name in self.not_run else etdump.STAND_IN
+            for index, each in enumerate(operations)
+            if each.name in self.not_run | self.stand_ins
+        }
+        history = History(method, operations, devices, until, instead)
+        return Clock(self.histories.setdefault(method, history))
 
     def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
         """Count a copy; one that stays on a host is nobody's traffic."""
@@ -155,6 +165,7 @@ class Recorder:
         }
         for tally in list(self._tallies):
             tally.count(calls, runs)
+        timings = Profile([*self.histories.values()]).timings
         with self._lock:
             return Stats(
                 dict(+calls),
@@ -165,5 +176,5 @@ class Recorder:
                 frozenset(self.not_run),
                 frozenset(self.stand_ins),
                 dict(self.payloads),
-                Profile(list(self.clocks)).timings,
+                timings,
             )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,9 +26,12 @@ from executorch.devtools.etdump.serialize import (
 from executorch.exir import to_edge_transform_and_lower
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch._higher_order_ops.map import map as map_of
 from torch.export import export
 
-from torchtrt_executorch.runtime import ProgramError, etdump, load
+from torchtrt_executorch.inspection import read
+from torchtrt_executorch.inspection.times import with_times
+from torchtrt_executorch.runtime import ProgramError, etdump, history, load, profiling
 
 X = torch.randn(4, 8)
 
@@ -65,7 +71,7 @@ def test_every_instruction_is_timed_and_calls_are_as_without(built: Any) -> None
     assert kinds.count("delegate") == 2 and "kernel" in kinds
     assert [each.instruction for each in timings] == [*range(len(timings))]
     assert {each.runs for each in timings} == {3}
-    assert all(0 < each.least <= each.median <= each.most for each in timings)
+    assert all(0 < each.least <= each.of_call <= each.most for each in timings)
     assert sum(each.total for each in timings) < whole.total
     assert tuple(program.stats().timings) == (whole, *timings)
     assert not plain.stats().timings
@@ -86,6 +92,75 @@ def test_a_failed_call_isn_t_counted_and_a_clone_s_are(built: Any) -> None:
     method(X)
     method.clone()(X)
     assert {each.runs for each in program.profile().timings} == {2}
+
+
+def test_a_clone_s_clock_goes_with_it_and_its_calls_stay(built: Any) -> None:
+    program = load(built[0], profile=True)
+    method = program.method()
+    method(X)
+    clone = method.clone()
+    clone(X)
+    clock = weakref.ref(clone._clock)
+    del clone
+    gc.collect()
+    assert clock() is None
+    assert {each.runs for each in program.profile().timings} == {2}
+
+
+def test_a_profile_is_of_the_calls_before_it(built: Any, tmp_path: Path) -> None:
+    program = load(built[0], profile=True)
+    program.run(X)
+    profile = program.profile()
+    program.run(X)
+    profile.save(tmp_path / "run.etdp")
+    written = etdump.read((tmp_path / "run.etdp").read_bytes())
+    assert len(written) == profile.timings[0].runs == 1
+
+
+class Loop(torch.nn.Module):
+    """xs (n, 2), y (2,) float32 -> (n, 2): as many turns as there are rows."""
+
+    def forward(self, xs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(map_of(lambda x, y: torch.sin(x) + y, xs, y), 0)
+
+
+@cache
+def looping() -> bytes:
+    made = export(Loop(), (torch.randn(20, 2), torch.randn(2)))
+    return bytes(to_edge_transform_and_lower(made).to_executorch().buffer)
+
+
+@pytest.mark.parametrize("most", [30, 10_000])
+def test_a_loop_s_times_are_of_all_its_turns_and_the_same_everywhere(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (history, profiling):
+        monkeypatch.setattr(module, "MOST", most)
+    program = load(looping(), profile=True)
+    for _ in range(3):
+        program.run(torch.randn(20, 2), torch.randn(2))
+    profile = program.profile()
+    timings = {each.instruction: each for each in profile.timings}
+    runs: Counter[str] = Counter()
+    for each in timings.values():
+        if each.kind == "kernel":
+            runs[each.name] += each.runs
+    calls = timings[-1].runs
+    counted = program.stats().kernels.items()
+    assert runs == {name: times * calls // 3 for name, times in counted}
+    assert runs["aten::sin.out"] == 20 * calls
+    inside = sum(each.total for each in profile.timings if each.instruction >= 0)
+    assert inside < timings[-1].total
+    profile.save(tmp_path / "run.etdp")
+    facts = with_times(read(looping()), tmp_path / "run.etdp")
+    times = facts.methods[0].times
+    assert times is not None and times.calls == calls
+    timings.pop(-1)
+    assert times.instructions == {i: each.of_call for i, each in timings.items()}
+    lines = str(profile).splitlines()
+    (line,) = [each for each in lines if "aten::sin.out" in each]
+    (sin,) = [each for each in timings.values() if each.name == "aten::sin.out"]
+    assert line.split()[0] == f"{sin.of_call / 1e3:.1f}"
 
 
 def test_executorch_s_inspector_reads_them_with_the_etrecord(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_tensorrt
+from executorch.devtools import Inspector
 from executorch.exir import schema
 from torch import nn
 from torch.export import export
@@ -29,6 +30,9 @@ from torchtrt_executorch.cli import app
 from torchtrt_executorch.emulation.payload import MAGIC
 from torchtrt_executorch.emulation.payload import load as load_payload
 from torchtrt_executorch.inspection import read
+from torchtrt_executorch.inspection.advice import advise
+from torchtrt_executorch.inspection.page import page
+from torchtrt_executorch.inspection.times import with_times
 from torchtrt_executorch.inspection.words import payload
 from torchtrt_executorch.runtime import ProgramError, load, save_stand_ins
 from torchtrt_executorch.runtime.plan import Payload
@@ -128,6 +132,31 @@ def test_without_one_it_is_as_before(pte: bytes) -> None:
     program = load(pte, simulate_devices=True)
     assert not program.run(X)[0].any()
     assert program.stats().not_run == {ENGINE} and not program.stats().stand_ins
+
+
+@pytest.mark.parametrize("stand_in", [False, True])
+def test_its_times_aren_t_the_payload_s(
+    pte: bytes, kept: str, stand_in: bool, tmp_path: Path
+) -> None:
+    if not stand_in:
+        stand_ins.forget(kept)
+    said = "by a stand-in" if stand_in else "did not run here"
+    program = load(pte, simulate_devices=True, profile=True)
+    program.run(X)
+    assert f"{ENGINE}, {said}" in str(program.profile())
+    file, dump = tmp_path / "model.pte", tmp_path / "run.etdp"
+    file.write_bytes(pte)
+    program.profile().save(dump)
+    facts = with_times(read(pte), dump)
+    assert facts.methods[0].times is not None
+    assert [*facts.methods[0].times.instead.values()] == [said]
+    assert all(each.nanoseconds is None for each in advise(facts))
+    assert f", {said}</td>" in page(facts, [])
+    options = ["inspect", str(file), "--times", str(dump)]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, options)
+    assert said in result.output
+    (block,) = Inspector(etdump_path=str(dump)).event_blocks
+    assert "DELEGATE_CALL" in {each.name for each in block.events}
 
 
 def test_another_process_finds_it_in_the_file(

@@ -74,13 +74,19 @@ def advise(
     found = [*_missing_data(facts), *_common_state(facts), *_twice(facts)]
     if machine:
         found += too_large(facts, machine)
-    for method in facts.methods:
+    methods = {
+        # Shares of a call with a stand-in in it are none of a call on the machine that is meant.
+        each.name: (
+            replace(each, times=None) if each.times and each.times.instead else each
+        )
+        for each in facts.methods
+    }
+    for method in methods.values():
         for look in LOOKS:
             found += _bounded(look(method))
         if wanted is not None:
             found += _bounded(other_gpu(method, wanted))
         found += _bounded(unfit(method, machine) if machine else elsewhere(method))
-    methods = {method.name: method for method in facts.methods}
     timed = [_timed(each, methods.get(each.method)) for each in found]
     return sorted(
         timed, key=lambda each: (each.level != "warning", -(each.nanoseconds or 0.0))
