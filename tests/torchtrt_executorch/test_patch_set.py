@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.upstream import locate
 
 from ..loading import ROOT, load_file
 
@@ -25,11 +24,10 @@ def patch_set() -> Any:
 @pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch")
 @pytest.mark.parametrize("patch", WITH_FILES, ids=lambda patch: patch.name)
 def test_applies(patch_set: Any, patch: Any, tmp_path: Path) -> None:
-    modules = (*patch.replaces, *patch.adds)
-    for module in modules:
-        installed = locate(module)
+    files = patch_set.files_of(patch)
+    for path, installed in files.items():
         if installed is not None:
-            target = tmp_path / patch_set.path_of(module)
+            target = tmp_path / path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(installed, target)
     subprocess.run(
@@ -38,10 +36,22 @@ def test_applies(patch_set: Any, patch: Any, tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    for module in modules:
-        made = tmp_path / patch_set.path_of(module)
-        assert made.read_bytes() == patch_set.our_file(module).read_bytes(), module
+    for path in files:
+        made = tmp_path / path
+        assert made.read_bytes() == patch_set.our_file(path).read_bytes(), path
     assert not list(tmp_path.rglob("*.rej"))
+
+
+def test_data_belongs_to_a_patch(patch_set: Any) -> None:
+    """What isn't Python beside our modules is in the diffs as well."""
+    beside = {
+        file
+        for folder in patch_set.FOLDERS.values()
+        for file in folder.rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc")
+    }
+    brought = {patch_set.our_file(path) for each in PATCHES for path in each.data}
+    assert beside == brought and beside
 
 
 def test_what_is_merged_says_which_tests_are_its(patch_set: Any) -> None:

@@ -50,6 +50,7 @@ class Patch:
         replaces: Upstream modules that ours is served for.
         adds: Modules that upstream doesn't have, served beside its own. Several patches may add
             one module.
+        data: Files that these read, as ``executorch/backends/cuda/measured/sm_90.json``.
         requires: Patches that this one needs in force.
         prepares: Functions run before upstream's module starts to execute.
         amends: Functions run on upstream's module right after it has executed.
@@ -65,6 +66,7 @@ class Patch:
     kept_because: str
     replaces: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     prepares: tuple[Amendment, ...] = ()
     amends: tuple[Amendment, ...] = ()

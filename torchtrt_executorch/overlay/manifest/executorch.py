@@ -267,6 +267,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._unmeasured_kernels",
             f"{_CUDA}.recipes",
         ),
+        data=("executorch/backends/cuda/measured/sm_90.json",),
         prepares=patched(
             f"{_CUDA}._cuda_backend_patch:import_without_triton", _CUDA_BACKEND
         ),
