@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packaging.version import Version
+
 from torchtrt_executorch import cuda_shims
 from torchtrt_executorch.inspection.facts import HOST, Facts
 from torchtrt_executorch.inspection.words import counted, short
@@ -26,7 +28,7 @@ def _backends(facts: Facts) -> Iterator[tuple[str, str]]:
             since = [
                 cuda_shims.since(name) for name in calls if name.startswith("aoti_")
             ]
-            what += f"; ExecuTorch {max(filter(None, since), default='1.3')} or later"
+            what += f"; ExecuTorch {max(filter(None, since), default='1.3', key=Version)} or later"
         yield f"backend {short(backend, 60)}", what
 
 

@@ -12,10 +12,10 @@ from torchtrt_executorch.inspection.facts import (
     Method,
     Value,
 )
+from torchtrt_executorch.inspection.names import input_names
 from torchtrt_executorch.inspection.payloads import delegate_facts, shown
 from torchtrt_executorch.runtime.delegates import about
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.inputs import input_names
 from torchtrt_executorch.runtime.kernels import has_executorch_kernel
 from torchtrt_executorch.runtime.plan import Operation, Plan, Slot
 from torchtrt_executorch.runtime.reading.common_state import CommonState
@@ -48,7 +48,7 @@ def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
             if arena.index  # ExecuTorch leaves the first one empty
         ],
         faults=_faults(plan, one_stream),
-        input_names=input_names(plan.input_tree),
+        input_names=input_names(plan.input_tree, len(plan.inputs)),
         without_kernel=[
             step.index
             for step in instructions

@@ -7,6 +7,35 @@ from collections.abc import Iterator, Sequence
 from torchtrt_executorch.inspection.facts import Method
 from torchtrt_executorch.inspection.state import state
 from torchtrt_executorch.inspection.words import short
+from torchtrt_executorch.runtime.inputs import Tree, arguments
+
+
+def input_names(text: str, count: int) -> tuple[str, ...]:
+    """Return what inputs are called: ``input 0``, ``input 1['mask']``, or the keyword.
+
+    Args:
+        text: PyTorch's description of how they are nested, as a file has it.
+        count: How many there are; if it says of more or fewer, none has a name.
+    """
+    args, keywords = arguments(text) or (Tree(), Tree())
+    given = [(f"input {index}", each) for index, each in enumerate(args.children)]
+    given += zip(map(str, keywords.keys or ()), keywords.children, strict=False)
+    try:
+        if sum(1 for _, each in given for _ in _leaves("", each)) == count:
+            return tuple(name for each in given for name in _leaves(*each))
+    except RecursionError:
+        pass
+    return ()
+
+
+def _leaves(name: str, tree: Tree) -> Iterator[str]:
+    # A key is handed down to all that is below it: a long one isn't to be there as often.
+    name = short(name)
+    if tree.leaf:
+        yield name
+    keys = range(len(tree.children)) if tree.keys is None else tree.keys
+    for key, below in zip(keys, tree.children, strict=True):
+        yield from _leaves(f"{name}[{key!r}]", below)
 
 
 def names(method: Method) -> dict[int, str]:

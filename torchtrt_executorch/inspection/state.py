@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchtrt_executorch.inspection.facts import Instruction, Method, Value
+from torchtrt_executorch.inspection.facts import Method, Value
 
 ON_DEVICE = "has its first value from the first call, and stays"
 ON_HOST = "written back by the host in every call"
@@ -21,7 +21,7 @@ class Buffer:
 
 def buffers(method: Method) -> list[Buffer]:
     """Return a method's mutable buffers; what a delegate keeps to itself can't be seen."""
-    found = dict.fromkeys(_filled(method.instructions), ON_DEVICE)
+    found = dict.fromkeys(_filled(method), ON_DEVICE)
     for step in method.instructions:
         if step.kind == "kernel" and step.name.partition(".")[0] == "aten::copy_":
             found.update(dict.fromkeys(step.writes[:1], ON_HOST))
@@ -37,29 +37,24 @@ def state(method: Method) -> set[int]:
 
 def first_call_alone(method: Method) -> set[int]:
     """Return the instructions that a jump leaves out, as the first values of state are after the first call."""
-    return {
-        index
-        for step in method.instructions
-        if step.kind == "jump" and (step.destination or 0) > step.index
-        for index in range(step.index + 1, step.destination or 0)
-    }
+    found, end = set(), 0
+    for step in method.instructions:
+        if step.index < end:
+            found.add(step.index)
+        if step.kind == "jump":
+            end = max(end, step.destination or 0)
+    return found
 
 
-def _filled(steps: Sequence[Instruction]) -> Iterator[int]:
+def _filled(method: Method) -> Iterator[int]:
     """The values that the first call fills: what a jump skips once its condition is false.
 
     The device pass has it move each of them onto itself (``executorch.exir.emit._device_state``); views
     come behind the buffer.
     """
-    for step in steps:
-        if step.kind != "jump" or step.destination is None:
-            continue
-        skipped = steps[step.index + 1 : max(step.destination, 0)]
-        onto_itself = [
-            each.kind == "move" and each.reads == each.writes for each in skipped
-        ]
-        for before, each, found in zip(
-            [False, *onto_itself], skipped, onto_itself, strict=False
-        ):
-            if found and not before:
-                yield from each.writes
+    alone, before = first_call_alone(method), False
+    for step in method.instructions:
+        onto_itself = step.kind == "move" and step.reads == step.writes
+        if onto_itself and not before and step.index in alone:
+            yield from step.writes
+        before = onto_itself

@@ -9,8 +9,19 @@ from pathlib import Path
 from statistics import median
 
 from torchtrt_executorch.inspection.facts import Facts, Method, Times
+from torchtrt_executorch.inspection.words import short
 from torchtrt_executorch.runtime import etdump
 from torchtrt_executorch.runtime.errors import ProgramError
+
+_CALLS = ("kernel", "copy")
+#: What kinds of instructions are called: by ExecuTorch's runtime, and by this one.
+_KINDS = {
+    etdump.KERNEL: _CALLS,
+    etdump.DELEGATE: ("delegate",),
+    **{name: ("move",) for name in ("MOVE_CALL", "MOVE")},
+    **{name: ("jump",) for name in ("JF_CALL", "JUMP")},
+    **{name: ("free",) for name in ("FREE_CALL", "FREE")},
+}
 
 
 def with_times(facts: Facts, path: Path, method: str | None = None) -> Facts:
@@ -22,11 +33,21 @@ def with_times(facts: Facts, path: Path, method: str | None = None) -> Facts:
             the only one, by default.
 
     Raises:
-        ProgramError: It is no ETDump, or another program's.
+        ProgramError: It is no ETDump, or another program's; or it doesn't say of which method it is.
         OSError: It can't be read.
     """
-    known = {each.name for each in facts.methods}
-    usual = "forward" if "forward" in known or len(known) != 1 else [*known][0]
+    known = dict.fromkeys(each.name for each in facts.methods)
+    called = ", ".join(short(each, 40) for each in known)
+    if method is not None and method not in known:
+        raise ProgramError(
+            f"{facts.name} has no method {method!r} that times could be of, but {called}"
+        )
+    if method is None:
+        method = (
+            "forward"
+            if "forward" in known
+            else [*known][0] if len(known) == 1 else None
+        )
     try:
         written = etdump.read(path.read_bytes())
     except ProgramError as error:
@@ -34,14 +55,15 @@ def with_times(facts: Facts, path: Path, method: str | None = None) -> Facts:
     runs: dict[str, list[etdump.Run]] = {}
     for run in written:
         if any(event.instruction is not None for event in run.events):
-            name = run.name if run.name in known else method or usual
+            name = run.name if run.name in known else method
+            if name is None:
+                raise ProgramError(
+                    f"{path} has calls that don't say of which method they are: name it with --method, "
+                    f"of {called}"
+                )
             runs.setdefault(name, []).append(run)
     if not runs:
         raise ProgramError(f"{path} has no times of instructions")
-    if missing := runs.keys() - known:
-        raise ProgramError(
-            f"{path} has times of {sorted(missing)[0]!r}, which {facts.name} hasn't"
-        )
     found = [
         (
             replace(each, times=_times(each, runs[each.name], path))
@@ -75,13 +97,12 @@ def _check(method: Method, event: etdump.Event, path: Path) -> None:
     index = event.instruction
     assert index is not None
     if index < len(method.instructions):
-        delegate = method.instructions[index].kind == "delegate"
-        if (event.name == etdump.DELEGATE) == delegate or event.name not in (
-            etdump.KERNEL,
-            etdump.DELEGATE,
-        ):
+        step = method.instructions[index]
+        kinds = _KINDS.get(event.name, _CALLS if event.kernel else (step.kind,))
+        own = f"{etdump.NATIVE}{step.name.partition('::')[2]}"
+        if step.kind in kinds and event.kernel in ("", own):
             return
     raise ProgramError(
-        f"{path} has times of another program: there is no {event.name} at instruction {index} of "
-        f"{method.name!r}"
+        f"{path} has times of another program: there is no {short(event.kernel or event.name)} at "
+        f"instruction {index} of {method.name!r}"
     )

@@ -18,10 +18,10 @@ class Written:
     """What has been written so far, to tell a delegate's outputs from its inputs.
 
     Whoever reads a program asks at each delegate whose payload doesn't tell (:meth:`count_inputs`), and
-    notes each operation when it is read (:meth:`by`). Outputs come last. ExecuTorch's emitter makes their values when it comes to the delegate: they are
-    numbered one after the other, and nobody has written them. A view that was planned away looks like
-    one; but somebody has written its bytes under another name, and nobody has read them since, or
-    somebody will, later on.
+    notes each operation when it is read (:meth:`by`). Outputs come last. ExecuTorch's emitter makes their
+    values when it comes to the delegate: they are numbered one after the other, and nobody has written
+    them. A view that was planned away looks like one; but somebody has written its bytes under another
+    name, and nobody has read them since, or somebody will, later on.
 
     Args:
         named: The last instruction that names a slot.

@@ -7,7 +7,7 @@ It doesn't say what method a run is of; in ExecuTorch's runtime all are called `
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Mapping, Sequence
 
@@ -21,6 +21,8 @@ EXECUTE = "Execute"
 KERNEL, DELEGATE = "OPERATOR_CALL", "DELEGATE_CALL"
 #: What this runtime says, where a delegate's metadata goes, of one whose payload didn't run.
 STAND_IN, NOT_RUN = "by a stand-in", "did not run here"
+#: What a kernel's own name begins with, before the operator and its overload.
+NATIVE = "native_call_"
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Event:
     Attributes:
         instruction: Its number in the method; None for what is no instruction's.
         instead: :data:`STAND_IN` or :data:`NOT_RUN`, of a delegate whose payload didn't run.
+        kernel: What its kernel calls itself, ``native_call_mul.out``; empty where none does.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Event:
     start: int
     end: int
     instead: str = ""
+    kernel: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,9 @@ def _events(run: _Run) -> list[Event]:
     kept = found.pop(None, [])
     for events in found.values():
         by_runtime = [each for each in events if each.name in (KERNEL, DELEGATE)]
-        kept += by_runtime or events
+        native = (each.name for each in events if each.name.startswith(NATIVE))
+        kernel = next(native, "")
+        kept += [replace(each, kernel=kernel) for each in by_runtime or events]
     return kept
 
 

@@ -167,6 +167,6 @@ class History:
         if each.kind is Kind.DELEGATE:
             name = etdump.DELEGATE
         elif each.kind is Kind.KERNEL:
-            name = f"native_call_{each.name.partition('::')[2]}"
+            name = f"{etdump.NATIVE}{each.name.partition('::')[2]}"
         instead = self._instead.get(span.instruction, "")
         return etdump.Event(name, span.instruction, *times, instead)

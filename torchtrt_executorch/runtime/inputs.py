@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Iterator, Sequence
+from typing import Any, Sequence
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -184,19 +184,12 @@ class Tree:
 
 def read_tree(text: str) -> Tree | None:
     """The arguments, then the keyword arguments; None for what isn't such a description."""
-    found = _arguments(text)
+    found = arguments(text)
     return found and Tree([*found[0].children, *found[1].children])
 
 
-def input_names(text: str) -> tuple[str, ...]:
-    """What inputs are called: ``input 0``, ``input 1['mask']``, or the keyword; none if it is unclear."""
-    args, keywords = _arguments(text) or (Tree(), Tree())
-    given = [(f"input {index}", each) for index, each in enumerate(args.children)]
-    given += zip(map(str, keywords.keys or ()), keywords.children, strict=False)
-    return tuple(name for each in given for name in _leaves(*each))
-
-
-def _arguments(text: str) -> tuple[Tree, Tree] | None:
+def arguments(text: str) -> tuple[Tree, Tree] | None:
+    """The arguments and the keyword arguments; None for what is no such description."""
     try:
         _, whole = json.loads(text)
         args, keywords = _tree(whole).children
@@ -205,24 +198,20 @@ def _arguments(text: str) -> tuple[Tree, Tree] | None:
     return args, keywords
 
 
-def _leaves(name: str, tree: Tree) -> Iterator[str]:
-    if tree.leaf:
-        yield name
-    keys = range(len(tree.children)) if tree.keys is None else tree.keys
-    for key, below in zip(keys, tree.children, strict=True):
-        yield from _leaves(f"{name}[{key!r}]", below)
+_DICTIONARIES = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
 
 
 def _tree(node: Any) -> Tree:
-    context, keys = node["context"], None
-    if node["type"] in ("builtins.dict", "collections.OrderedDict"):
-        keys = json.loads(context)
-    elif node["type"] == "collections.defaultdict":
-        keys = context["dict_context"]
     children = [_tree(each) for each in node["children_spec"]]
-    if keys is not None and len({*keys}) != len(children):
+    if node["type"] not in _DICTIONARIES:
+        return Tree(children, leaf=node["type"] is None)
+    context = node["context"]
+    own = node["type"] == "collections.defaultdict"
+    keys = context["dict_context"] if own else json.loads(context)
+    # A set of what can't be in one is an error, too.
+    if not isinstance(keys, list) or not len(keys) == len({*keys}) == len(children):
         raise ValueError
-    return Tree(children, keys, leaf=node["type"] is None)
+    return Tree(children, keys)
 
 
 def flatten(given: Sequence[Any], tree: Tree | None, method: str) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 from executorch.exir._serialize._program import (
     deserialize_pte_binary,
@@ -30,6 +31,26 @@ def with_values(program: bytes, count: int) -> bytes:
     first = len(plan.values)
     plan.values += [EValue(Int(7))] * count
     plan.inputs = [*plan.inputs, *range(first, first + count)]
+    return bytes(serialize_pte_binary(file))
+
+
+def nested(keys: list[str], leaves: int) -> str:
+    """PyTorch's description of one argument: a dictionary, of which each key has as many leaves in a list."""
+
+    def node(kind: str | None, context: object, *children: object) -> dict[str, object]:
+        return {"type": kind, "context": context, "children_spec": children}
+
+    below = node("builtins.list", "null", *[node(None, None)] * leaves)
+    named = node("builtins.dict", json.dumps(keys), *[below] * len({*keys}))
+    args = node("builtins.tuple", "null", named)
+    whole = node("builtins.tuple", "null", args, node("builtins.dict", "[]"))
+    return json.dumps([1, whole])
+
+
+def with_nesting(program: bytes, text: str) -> bytes:
+    """A program that says its inputs are nested as ``text``."""
+    file = deserialize_pte_binary(program)
+    file.program.execution_plan[0].container_meta_type.encoded_inp_str = text
     return bytes(serialize_pte_binary(file))
 
 

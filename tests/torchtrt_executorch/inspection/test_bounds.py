@@ -12,8 +12,16 @@ from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.inspection.page import page
 from torchtrt_executorch.inspection.picture import svg
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.inputs import flatten, read_tree
 
-from .hostile import with_list_over_and_over, with_methods, with_names, with_values
+from .hostile import (
+    nested,
+    with_list_over_and_over,
+    with_methods,
+    with_names,
+    with_nesting,
+    with_values,
+)
 from .programs import planned, repeated
 
 LARGEST = 40_000_000
@@ -30,6 +38,24 @@ def test_very_many_values() -> None:
     assert len(method.values) > 100_000 and len(method.inputs) > 100_000
     assert len(page(facts, advise(facts))) < 200_000
     assert len(svg(method)) < 100_000
+
+
+def test_a_long_key_above_many_inputs() -> None:
+    """Names don't take the product of what a file takes, and nothing where they are of other inputs."""
+    text = nested(["a" * 100_000], 1000)
+    of_others = read(with_nesting(planned(), text)).methods[0]
+    assert of_others.input_names == ()
+    count = 1000 - len(of_others.inputs)
+    (method,) = read(with_nesting(with_values(planned(), count), text)).methods
+    assert len(method.input_names) == 1000
+    assert sum(map(len, method.input_names)) < 200_000
+    assert method.input_names[999].endswith("[999]")
+
+
+def test_a_key_twice() -> None:
+    text = nested(["a", "a", "b"], 1)
+    assert read(with_nesting(planned(), text)).methods[0].input_names == ()
+    assert flatten([{"a": 1, "b": 2}], read_tree(text), "forward") == [1, 2]
 
 
 def test_more_instructions_than_are_drawn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import cache
 
@@ -18,6 +19,7 @@ from torch.export import export
 from torchtrt_executorch.inspection import Facts, read
 from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.inspection.host import needs
+from torchtrt_executorch.inspection.state import buffers, first_call_alone
 from torchtrt_executorch.native_library import NativeLibrary
 from torchtrt_executorch.runtime.reading.common_state import CommonState
 
@@ -64,6 +66,25 @@ def test_a_cache_that_crosses_in_every_call() -> None:
 def test_one_that_lives_on_its_device_does_not() -> None:
     assert not found(read(cached(True)), "state-crosses")
     assert not found(read(planned()), "state-crosses")
+
+
+def test_many_jumps_are_looked_at_once() -> None:
+    """A jump that goes over all the others: with a look at each that it leaves out this takes minutes."""
+    (method,) = read(planned()).methods
+    count = 100_000
+    jump = replace(
+        method.instructions[0], kind="jump", reads=(), writes=(), destination=count
+    )
+    steps = [replace(jump, index=index) for index in range(count - 2)]
+    steps += [
+        replace(jump, index=index, kind="move", reads=(1,), writes=(1,))
+        for index in (count - 2, count - 1)
+    ]
+    long = replace(method, instructions=steps)
+    before = time.process_time()
+    assert first_call_alone(long) == {*range(1, count)}
+    assert [each.value.index for each in buffers(long)] == [1]
+    assert time.process_time() - before < 30
 
 
 @pytest.mark.parametrize("same", [True, False])

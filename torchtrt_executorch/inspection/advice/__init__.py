@@ -53,7 +53,7 @@ LOOKS: tuple[Callable[[Method], Iterator[Finding]], ...] = (
     handed_over_by_caller,
 )
 
-#: Findings of one kind for one method; what is beyond is counted.
+#: Findings of one kind for one method, and instructions of a finding; what is beyond is counted, or timed.
 _MOST_ALIKE = 20
 
 
@@ -95,12 +95,21 @@ def advise(
 
 def _timed(finding: Finding, method: Method | None) -> Finding:
     """A finding with what its instructions take, where that was measured."""
-    if method is None or method.times is None or not finding.instructions:
-        return finding
-    taken = method.times.of(finding.instructions)
-    share = f"{method.times.share(taken):.1%}"
-    text = f"{finding.text} {duration(taken)} of a call, {share}."
-    return replace(finding, text=text, nanoseconds=taken)
+    shown = replace(finding, instructions=finding.instructions[:_MOST_ALIKE])
+    if method is None or method.times is None or not shown.instructions:
+        return shown
+    text, taken = finding.text, None
+    measured = [
+        each
+        for each in finding.instructions
+        if not finding.staged or method.instructions[each].kind != "delegate"
+    ]
+    if measured:
+        taken = method.times.of(measured)
+        text += f" {duration(taken)} of a call, {method.times.share(taken):.1%}."
+    if finding.staged:
+        text += " What delegates copy for themselves isn't measured apart."
+    return replace(shown, text=text, nanoseconds=taken)
 
 
 def _bounded(found: Iterator[Finding]) -> Iterator[Finding]:

@@ -102,7 +102,8 @@ def crossing_state(method: Method) -> Iterator[Finding]:
             "patch device-state in force: state then lives where it is used; the export's log says of "
             "each buffer why it doesn't.",
             method.name,
-            tuple(one.instruction for one in moved[:20]),
+            tuple(dict.fromkeys(one.instruction for one in moved)),
+            staged=any(one.staged for one in moved),
         )
 
 
@@ -121,7 +122,7 @@ def round_trips(method: Method) -> Iterator[Finding]:
         kernels, back = _until_back(method, start, step.index, inwards)
         called = [method.instructions[each].name for each in kernels]
         few = called and len(called) <= _FEW and crossing.source in back.values()
-        if few and _worth_it(method, (step.index, *kernels), crossing.nbytes):
+        if few and _worth_it(method, crossing, kernels):
             value = next(v for v, device in back.items() if device == crossing.source)
             returned = method.values[value].nbytes
             plural = "s" if len(called) > 1 else ""
@@ -135,18 +136,20 @@ def round_trips(method: Method) -> Iterator[Finding]:
                 "CudaPartitioner, register a TensorRT converter, or write the model without.",
                 method.name,
                 (crossing.instruction, *kernels),
+                staged=crossing.staged,
             )
 
 
-def _worth_it(method: Method, steps: Sequence[int], nbytes: int) -> bool:
+def _worth_it(method: Method, crossing: Crossing, kernels: Sequence[int]) -> bool:
     """Whether a way over the host costs more than the work of the kernels there.
 
     Waiting for a copy takes some tens of microseconds; of a few bytes it is what indices and sizes need
-    that only the host knows. Where times were measured, they say.
+    that only the host knows. Where times were measured, they say, but of what a delegate copies for itself.
     """
-    if method.times is not None:
+    if method.times is not None and not crossing.staged:
+        steps = crossing.instruction, *kernels
         return method.times.share(method.times.of(steps)) >= _MUCH
-    return nbytes >= _LARGE
+    return crossing.nbytes >= _LARGE
 
 
 def _until_back(
@@ -196,5 +199,5 @@ def handed_over_by_caller(method: Method) -> Iterator[Finding]:
             "skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True) with "
             "MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False).",
             method.name,
-            tuple(each.instruction for each in at_edge[:20]),
+            tuple(dict.fromkeys(each.instruction for each in at_edge)),
         )

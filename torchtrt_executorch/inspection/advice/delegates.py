@@ -21,7 +21,7 @@ def emulated(method: Method) -> Iterator[Finding]:
             "Export without emulated_engines() and TORCHTRT_EMULATE, where TensorRT can build "
             "engines; torch-tensorrt-rtx needs no GPU for it.",
             method.name,
-            tuple(call for each in found[:20] for call in calls_of(method, each)),
+            tuple(call for each in found for call in calls_of(method, each)),
         )
 
 
@@ -74,7 +74,7 @@ def no_kernel(method: Method) -> Iterator[Finding]:
             "Give it to a delegate, write the model without it, or link a kernel of yours."
             f"{_WITHOUT.get(name, '')}",
             method.name,
-            tuple(indices[:20]),
+            tuple(indices),
         )
 
 

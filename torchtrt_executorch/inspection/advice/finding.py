@@ -18,8 +18,9 @@ class Finding:
         text: What was found, and where.
         advice: What to change.
         method: The method it is about; empty for the file.
-        instructions: The instructions that it is about.
-        nanoseconds: What those take of a call, where that was measured.
+        instructions: The instructions that it is about; in what ``advise`` returns, the first of them.
+        nanoseconds: What those take of a call, all of them, where that was measured.
+        staged: Whether it is about what delegates copy for themselves, so that their own time isn't its.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Finding:
     method: str = ""
     instructions: tuple[int, ...] = ()
     nanoseconds: float | None = None
+    staged: bool = False
 
 
 def name_of(method: Method) -> str:
@@ -37,6 +39,5 @@ def name_of(method: Method) -> str:
 
 
 def calls_of(method: Method, delegate: Delegate) -> tuple[int, ...]:
-    """Return the first instructions that call a delegate."""
-    calls = [s.index for s in method.instructions if s.delegate == delegate.index]
-    return tuple(calls[:20])
+    """Return the instructions that call a delegate."""
+    return tuple(s.index for s in method.instructions if s.delegate == delegate.index)

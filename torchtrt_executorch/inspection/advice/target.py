@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Iterator, Sequence
 
+from packaging.version import Version
+
 from torchtrt_executorch import cuda_shims
 from torchtrt_executorch.host.described_gpu import (
     ON_ARM_ALONE,
@@ -53,11 +55,11 @@ def elsewhere(method: Method) -> Iterator[Finding]:
         yield Finding(
             "platform",
             "warning" if len(there) > 1 else "note",
-            f"{name_of(method)}: {len(found)} librar{'ies' if len(found) > 1 else 'y'} for {short(' and '.join(there), 80)}, "
-            f"and this machine is {here}.",
+            f"{name_of(method)}: {len(found)} librar{'ies' if len(found) > 1 else 'y'} for "
+            f"{short(' and '.join(there), 80)}, and this machine is {here}.",
             f"Ask whether it all runs there: --target {there[0]}:GPU:MEMORY.",
             method.name,
-            tuple(call for each in found for call in calls_of(method, each))[:20],
+            tuple(call for each in found for call in calls_of(method, each)),
         )
 
 
@@ -155,7 +157,9 @@ def _library(
             "Leave those operators to another partitioner, or build ExecuTorch with such a function.",
             *at,
         )
-    elif (release := max(filter(None, shims.values()), default="1.3")) > "1.3":
+        return
+    release = max(filter(None, shims.values()), default="1.3", key=Version)
+    if Version(release) > Version("1.3"):
         newer = [name for name, since in shims.items() if since == release]
         yield Finding(
             "shim-release",
