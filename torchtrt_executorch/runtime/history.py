@@ -60,8 +60,7 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
-class Sum:
+class Sum(NamedTuple):
     """Runs of one instruction: when the first began, how many, and nanoseconds, of all and of one."""
 
     start: int
@@ -70,7 +69,8 @@ class Sum:
     least: int
     most: int
 
-    def __add__(self, other: Sum) -> Sum:
+    def and_of(self, other: Sum) -> Sum:
+        """Of the runs of both."""
         return Sum(
             min(self.start, other.start),
             self.runs + other.runs,
@@ -80,18 +80,30 @@ class Sum:
         )
 
 
-@dataclass(frozen=True)
-class Called:
+def sum_up(spans: Sequence[Span], sums: dict[int, Sum]) -> dict[int, Sum]:
+    """Add runs to sums, by instruction, which are returned."""
+    for index, start, end in spans:
+        own = Sum(start, 1, end - start, end - start, end - start)
+        sums[index] = sums[index].and_of(own) if index in sums else own
+    return sums
+
+
+class Called(NamedTuple):
     """One call.
 
     Attributes:
         spans: What it ran, in order. Where that is more than :data:`MOST`, one for each instruction,
             from its first run on for as long as all its runs took.
-        sums: All that it ran, by instruction.
+        summed_up: All that it ran, by instruction, where that is more.
     """
 
     spans: Sequence[Span]
-    sums: Mapping[int, Sum]
+    summed_up: Mapping[int, Sum]
+
+    @property
+    def sums(self) -> Mapping[int, Sum]:
+        """All that it ran, by instruction."""
+        return self.summed_up or sum_up(self.spans, {})
 
 
 class History:
@@ -133,11 +145,13 @@ class History:
     def timings(self, calls: Sequence[Called]) -> Iterator[Timing]:
         """What calls took, as a whole at first, then by instruction."""
         sums: dict[int, Sum] = {}
+        taken = []
         for call in calls:
-            for index, own in call.sums.items():
-                sums[index] = sums[index] + own if index in sums else own
-        taken = [{i: own.total for i, own in call.sums.items()} for call in calls]
-        for index, of_call in etdump.of_a_call(taken).items():
+            of_call = call.sums
+            taken.append({index: own.total for index, own in of_call.items()})
+            for index, own in of_call.items():
+                sums[index] = sums[index].and_of(own) if index in sums else own
+        for index, usual in etdump.of_a_call(taken).items():
             kind, name, device = "call", self.method, CPU
             if index >= 0:
                 each, device = self._operations[index], self.devices[index]
@@ -153,7 +167,7 @@ class History:
                 total=sums[index].total,
                 least=sums[index].least,
                 most=sums[index].most,
-                of_call=of_call,
+                of_call=usual,
                 instead=self._instead.get(index, ""),
             )
 

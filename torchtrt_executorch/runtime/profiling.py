@@ -18,6 +18,7 @@ from torchtrt_executorch.runtime.history import (
     Span,
     Sum,
     Timing,
+    sum_up,
 )
 
 Run = Callable[[], "int | None"]
@@ -97,21 +98,16 @@ class Clock:
     def _add(self, span: Span) -> None:
         self._spans.append(span)
         if len(self._spans) > MOST:
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        spans, self._spans = self._spans, []
-        for index, start, end in spans:
-            own = Sum(start, 1, end - start, end - start, end - start)
-            self._sums[index] = self._sums[index] + own if index in self._sums else own
+            sum_up(self._spans, self._sums)
+            self._spans.clear()
 
     def _called(self) -> Called:
-        spans = [] if self._sums else self._spans
-        self._sum_up()
-        spans = spans or [
-            Span(index, own.start, own.start + own.total)
-            for index, own in self._sums.items()
-        ]
+        spans, self._spans = self._spans, []
+        if self._sums:
+            spans = [
+                Span(index, own.start, own.start + own.total)
+                for index, own in sum_up(spans, self._sums).items()
+            ]
         return Called(sorted(spans, key=lambda each: each.start), self._sums)
 
 
