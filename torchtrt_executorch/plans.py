@@ -17,7 +17,7 @@ _MAGICS = {b"ftrt": TENSORRT, b"vtrt": TENSORRT_RTX}
 _VERSION = slice(24, 28)
 #: Where a TensorRT-RTX plan says for which GPUs, a bit each; of 1.5, found by building for each.
 _TARGETS = slice(32, 36)
-_TARGET_BITS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121", "sm_121+")
+TARGETS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121", "sm_121+")
 _TARGETS_KNOWN = ("1.5.",)
 
 
@@ -61,6 +61,6 @@ def targets(plan: Buffer) -> tuple[str, ...] | None:
     ):
         return None
     bits = int.from_bytes(bytes(memoryview(plan)[_TARGETS]), "little")
-    if not bits or bits >> len(_TARGET_BITS):
+    if not bits or bits >> len(TARGETS):
         return None
-    return tuple(gpu for bit, gpu in enumerate(_TARGET_BITS) if bits >> bit & 1)
+    return tuple(gpu for bit, gpu in enumerate(TARGETS) if bits >> bit & 1)

@@ -45,18 +45,8 @@ class CrossCompiler:
     program: Path
 
     def answers(self) -> dict[str, Callable[..., Any]]:
-        """What tells Inductor's C++ builder of it, within a scope."""
-        builder = "torch._inductor.cpp_builder"
-        answers: dict[str, Callable[..., Any]] = {
-            f"{builder}:get_cpp_compiler": lambda: str(self.program),
-            # They remember what the first compiler was.
-            f"{builder}:is_gcc": lambda: False,
-            f"{builder}:is_clang": lambda: True,
-            f"{builder}:is_intel_compiler": lambda: False,
-        }
-        if self.platform.startswith("windows"):
-            answers.update(_long_integers())
-        return answers
+        """What has Inductor write C++ for it, within a scope; that it is there is an option."""
+        return _long_integers() if self.platform.startswith("windows") else {}
 
 
 def find(platform: str, folder: Callable[[], Path]) -> CrossCompiler:

@@ -48,12 +48,10 @@ class GpuProperties:
 
     @property
     def key(self) -> str:
-        """A name for all that differs in what is compiled: ``linux-x86_64-sm_80-sm_90-163KiB``."""
+        """A name for all that differs in kernels, whatever the machine: ``sm_80-sm_90-163KiB``."""
         each = (self.capability, *self.others)
         names = [f"sm_{major}{minor}" for major, minor in each]
-        return "-".join(
-            [self.platform, *names, f"{self.shared_memory_per_block_optin // _KIB}KiB"]
-        )
+        return "-".join([*names, f"{self.shared_memory_per_block_optin // _KIB}KiB"])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-_OPTIONS = {
+_OPTIONS: dict[str, Any] = {
     # What is decided by timing kernels.
     "benchmark_epilogue_fusion": False,
     "benchmark_fusion": False,
@@ -33,17 +34,19 @@ _CROSS_OPTIONS = {
 }
 
 
-def answers(cross: bool = False) -> dict[str, Callable[..., Any]]:
+def answers(compiler: Path | None = None) -> dict[str, Callable[..., Any]]:
     """What has Inductor compile with these options over its caller's, within a scope.
 
     Args:
-        cross: Whether it is for another operating system or processor.
+        compiler: Of C++ for another operating system or processor, if it is for one.
     """
     from torch._inductor import aot_compile, config
     from torch._inductor.cpu_vec_isa import invalid_vec_isa
 
     known = config.get_config_copy()
-    options_for_all = {**_OPTIONS, **(_CROSS_OPTIONS if cross else {})}
+    options_for_all = dict(_OPTIONS)
+    if compiler is not None:
+        options_for_all |= {**_CROSS_OPTIONS, "cpp.cxx": (str(compiler),)}
     ours = {name: value for name, value in options_for_all.items() if name in known}
 
     def compile_with_options(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -106,6 +107,7 @@ def make_one(name: str, folder: Path, gpu: str | None) -> None:
     row = {
         "name": name,
         "seconds": round(time.perf_counter() - started, 1),
+        "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         "delegates": len(plan.delegates),
         "left": left(edge),
     }

@@ -30,9 +30,16 @@ _MEMBER = re.compile(r"SM(?P<capability>\d+)")
 class UntargetableGpuError(OSError):
     """TensorRT-RTX can't build for the GPU that is here, or for one that is described.
 
-    An ``OSError``, which is about the machine. Not a ``RuntimeError``: upstream's ``torch.compile`` backend takes one as a failed build of
-    one engine, and goes on in PyTorch.
+    An ``OSError``, which is about the machine. Not a ``RuntimeError``: upstream's ``torch.compile``
+    backend takes one as a failed build of one engine, and goes on in PyTorch.
+
+    Attributes:
+        about_the_target: Whether it is one that is described. Other partitioners may serve it.
     """
+
+    def __init__(self, message: str, about_the_target: bool = False) -> None:
+        super().__init__(message)
+        self.about_the_target = about_the_target
 
 
 def is_set_here() -> bool:
@@ -82,19 +89,21 @@ def check_described(gpus: Sequence[DescribedGpu]) -> None:
     what = f"{builder.name} {present.bindings_version()}"
     if builder is not TENSORRT_RTX:
         raise UntargetableGpuError(
-            f"{what} builds engines on the GPU that runs them alone"
+            f"{what} builds engines on the GPU that runs them alone", True
         )
     if (platform := gpus[0].platform) != own_platform():
         raise UntargetableGpuError(
             f"{what} can't build engines for {VARIABLE}={platform}:...: it builds for the operating "
-            f"system and processor that it runs on, here {own_platform()}"
+            f"system and processor that it runs on, here {own_platform()}",
+            True,
         )
     known = [capability for capability, _ in _targets()]
     for gpu in gpus:
         if gpu.capability not in known:
             raise UntargetableGpuError(
                 f"{what} can't build engines for {VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds "
-                f"for {_known()}, and without the variable for {builder.default_targets} at once"
+                f"for {_known()}, and without the variable for {builder.default_targets} at once",
+                True,
             )
 
 

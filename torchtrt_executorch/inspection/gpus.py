@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Iterable
 
+from torchtrt_executorch.host.described_gpu import ON_ARM_ALONE, DescribedGpu
+
 #: Jetson and DRIVE: binaries run on these exactly, and theirs on no other GPU.
 _TEGRA = {53, 62, 72, 87, 101, 110}
 _NAME = re.compile(r"sm_?(\d{2,3})[a-z]?")
@@ -22,6 +24,17 @@ def capability(name: str) -> int:
             f"{name!r} is no GPU architecture: give its compute capability, as in sm_87"
         )
     return int(found[1])
+
+
+def described(name: str) -> DescribedGpu:
+    """Return the GPU that ``sm_87`` names, in a machine of the kind that has it.
+
+    Raises:
+        ValueError: As :func:`capability`.
+    """
+    wanted = capability(name)
+    on_arm = divmod(wanted, 10) in ON_ARM_ALONE
+    return DescribedGpu.parse(f"{'linux-aarch64:' if on_arm else ''}sm_{wanted}:16GiB")
 
 
 def library_runs_on(gpus: Iterable[str], wanted: int) -> bool:

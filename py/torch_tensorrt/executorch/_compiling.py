@@ -129,7 +129,10 @@ def compiled(
     try:
         found = _compiled(program, settings, owner)
     except Exception as error:
-        if fail_on_build_error or isinstance(error, ABOUT_THE_MACHINE):
+        # A machine that is exported for, and that TensorRT has no engines for, may be others' to serve.
+        others = getattr(error, "about_the_target", False) and partitioners_behind()
+        about_this_machine = isinstance(error, ABOUT_THE_MACHINE) and not others
+        if fail_on_build_error or about_this_machine:
             raise
         reason = first_line(error)
         logger.warning(

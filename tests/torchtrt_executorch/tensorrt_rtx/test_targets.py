@@ -102,3 +102,32 @@ def test_several_that_are_described() -> None:
     assert found["asked"] == ["SM80", "SM89"]
     expected = "described sm_80, built for sm_80, sm_89"
     assert found["record"] == f"0%8%0%0%{expected}"
+
+
+BEHIND = """
+import json, sys, torch, torch_tensorrt, torchtrt_executorch
+from torch_tensorrt.executorch.partitioner import TensorRTPartitioner
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+
+program = torch.export.export(torch.nn.ReLU(), (torch.ones(2, 3),))
+for behind in ([XnnpackPartitioner()], []):
+    partitioners = [TensorRTPartitioner(compile_settings={"min_block_size": 1}), *behind]
+    try:
+        edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+        print(json.dumps(torchtrt_executorch.report(edge).as_data()))
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+@pytest.mark.parametrize("target", ["linux-aarch64:sm_87:16GiB", "sm_90:80GiB"])
+def test_one_that_others_serve(target: str) -> None:
+    """What is behind gets all, and the report says why; alone it is an error."""
+    result = fresh.run(BEHIND, env={**os.environ, "TORCHTRT_GPU": target})
+    assert result.returncode == 0, result.stderr
+    lowered, alone = map(json.loads, result.stdout.splitlines()[-2:])
+    (operator,) = lowered["methods"][0]["operators"]
+    assert "XnnpackBackend" in str(operator)
+    assert alone[0] == "UntargetableGpuError"
+    assert operator["reason"] and operator["reason"] in alone[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Callable, Iterator
 
-from torchtrt_executorch.host.described_gpu import DescribedGpu
+from torchtrt_executorch.host.described_gpu import ON_ARM_ALONE, DescribedGpu
 from torchtrt_executorch.inspection import gpus
 from torchtrt_executorch.inspection.advice.copies import (
     avoidable_staging,
@@ -26,7 +26,6 @@ from torchtrt_executorch.inspection.advice.delegates import (
 from torchtrt_executorch.inspection.advice.finding import Finding
 from torchtrt_executorch.inspection.advice.target import (
     elsewhere,
-    other_gpu,
     too_large,
     unfit,
 )
@@ -69,7 +68,7 @@ def advise(
     Raises:
         ValueError: ``gpu`` names no GPU, or ``target`` no machine.
     """
-    wanted = None if gpu is None else gpus.capability(gpu)
+    wanted = () if gpu is None else (gpus.described(gpu),)
     machine = () if target is None else DescribedGpu.parse_list(target)
     found = [*_missing_data(facts), *_common_state(facts), *_twice(facts)]
     if machine:
@@ -84,8 +83,8 @@ def advise(
     for method in methods.values():
         for look in LOOKS:
             found += _bounded(look(method))
-        if wanted is not None:
-            found += _bounded(other_gpu(method, wanted))
+        any_machine = not any(each.capability in ON_ARM_ALONE for each in wanted)
+        found += _bounded(unfit(method, wanted, any_machine))
         found += _bounded(unfit(method, machine) if machine else elsewhere(method))
     timed = [_timed(each, methods.get(each.method)) for each in found]
     return sorted(

@@ -8,7 +8,6 @@ from packaging.version import Version
 
 from torchtrt_executorch import cuda_shims
 from torchtrt_executorch.host.described_gpu import (
-    ON_ARM_ALONE,
     VARIABLE,
     DescribedGpu,
     own_platform,
@@ -18,6 +17,7 @@ from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, nam
 from torchtrt_executorch.inspection.facts import HOST, Delegate, Facts, Method
 from torchtrt_executorch.inspection.memory import usage
 from torchtrt_executorch.inspection.words import short, size
+from torchtrt_executorch.plans import TARGETS
 
 #: The C library that most machines have by now: Ubuntu 22.04's, and so JetPack 6's.
 _GLIBC = (2, 35)
@@ -27,14 +27,19 @@ _THERE = (
     *("libgcc_s.", "libgomp.", "libstdc++."),
     *("libaoti_cuda_shims", "libcuda"),
 )
-#: What TensorRT-RTX builds for; on Windows and Linux, for processors of x86-64 alone.
-_RTX = "sm_75, sm_80, sm_86, sm_89, sm_120 and later"
 
 
-def unfit(method: Method, machine: Sequence[DescribedGpu]) -> Iterator[Finding]:
-    """What of a method can't run on ``machine``, which has one of several GPUs."""
+def unfit(
+    method: Method, machine: Sequence[DescribedGpu], any_machine: bool = False
+) -> Iterator[Finding]:
+    """What of a method can't run on ``machine``, which has one of several GPUs.
+
+    Args:
+        machine: Its GPUs.
+        any_machine: Whether its operating system and processor don't count.
+    """
     for delegate in method.delegates:
-        if delegate.native is not None:
+        if delegate.native is not None and not any_machine:
             yield from _library(method, delegate, machine)
     for gpu in machine:
         yield from _without_code(method, gpu)
@@ -61,16 +66,6 @@ def elsewhere(method: Method) -> Iterator[Finding]:
             method.name,
             tuple(call for each in found for call in calls_of(method, each)),
         )
-
-
-def other_gpu(method: Method, wanted: int) -> Iterator[Finding]:
-    """What of a method can't run on a GPU, whatever the machine around it is."""
-    on_arm = divmod(wanted, 10) in ON_ARM_ALONE
-    gpu = DescribedGpu.parse(f"{'linux-aarch64:' if on_arm else ''}sm_{wanted}:16GiB")
-    if on_arm:
-        yield from unfit(method, [gpu])
-    else:
-        yield from _without_code(method, gpu)
 
 
 def too_large(facts: Facts, machine: Sequence[DescribedGpu]) -> Iterator[Finding]:
@@ -182,14 +177,27 @@ def _without_code(method: Method, gpu: DescribedGpu) -> Iterator[Finding]:
             again = f"Compile it for that GPU: {VARIABLE}={gpu.text} on a machine without one."
         else:
             runs_on = gpus.engine_runs_on
-            again = (
-                f"TensorRT builds engines for the GPU at hand, TensorRT-RTX for {_RTX}, on any "
-                "machine: build it for that GPU if it is one of them, or leave those operators to "
-                "CudaPartitioner."
-            )
+            again = _engine_again(gpu)
         if each.gpus is None:
             text = f"{what} doesn't say which GPUs it runs on; sm_{wanted} has to be tried."
             yield Finding("gpu-unknown", "note", text, again, *at)
         elif not runs_on(each.gpus, wanted):
             text = f"{what} is for {', '.join(each.gpus) or 'no GPU'} and can't run on sm_{wanted}."
             yield Finding("gpu", "warning", text, again, *at)
+
+
+def _engine_again(gpu: DescribedGpu) -> str:
+    known = ", ".join(TARGETS[:-1])
+    name = f"sm_{gpu.major}{gpu.minor}"
+    if gpu.platform == "linux-x86_64" and gpus.engine_runs_on(
+        TARGETS, gpu.major * 10 + gpu.minor
+    ):
+        return (
+            f"Build it for that GPU, with TensorRT-RTX and {VARIABLE}={gpu.text} on a machine "
+            "without one."
+        )
+    return (
+        f"TensorRT-RTX builds for {known} and later on x86-64 Linux, TensorRT for the GPU at hand: "
+        f"build it on a machine with {name}, or leave those operators to CudaPartitioner, as "
+        f"{VARIABLE}={gpu.text} does where it stands behind TensorRTPartitioner."
+    )

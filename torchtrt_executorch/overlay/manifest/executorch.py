@@ -260,6 +260,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._gpu_properties",
             f"{_CUDA}._host_weights",
             f"{_CUDA}._options",
+            f"{_CUDA}._seams",
             f"{_CUDA}._sums",
             f"{_CUDA}._thread_scope",
             f"{_CUDA}._toolchain",

@@ -38,6 +38,7 @@ static void record(const char *format, ...) {
   fclose(file);
 }
 
+enum { MOST = 64 }; /* inputs, and outputs */
 static void *model;
 #define CALL(name, types, ...)                                                     \
   do {                                                                             \
@@ -95,8 +96,8 @@ int main(int argc, char **argv) {
   int32_t (*get_dim)(void *, int64_t *) = (void *)symbol(shims, "aoti_torch_get_dim");
   int32_t (*get_data)(void *, void **) = (void *)symbol(shims, "aoti_torch_get_data_ptr");
   int32_t (*delete)(void *) = (void *)symbol(shims, "aoti_torch_delete_tensor_object");
-  void *given[16] = {0}, *made[16] = {0};
-  if (inputs > 16 || outputs > 16 || inputs != (size_t)argc - 3) return 2;
+  void *given[MOST] = {0}, *made[MOST] = {0};
+  if (inputs > MOST || outputs > MOST || inputs != (size_t)argc - 3) return 2;
   for (size_t i = 0; i < inputs; i++) {
     int64_t shape[8], strides[8], dim = 0, step = 1;
     char *at = argv[3 + i];
