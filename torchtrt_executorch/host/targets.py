@@ -2,8 +2,11 @@
 
 By itself it builds one engine for most of the GPUs that it supports. A GPU that the user has
 described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for nothing else; or all of
-several. Of operating systems and processors it builds for this machine's alone. Where there is a GPU
-it builds for that one, if it supports it.
+several. Where there is a GPU it builds for that one, if it supports it.
+
+ExecuTorch's TensorRT delegate is for Linux. From 1.6 on there is TensorRT-RTX for Arm, and what it builds
+there is the same, byte for byte: five networks in three types for four GPUs were built by its release for
+aarch64, under qemu, and by that for x86-64.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+from packaging.version import Version
+
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
 from torchtrt_executorch.host.described_gpu import (
@@ -21,9 +26,10 @@ from torchtrt_executorch.host.described_gpu import (
     DescribedGpu,
     described_gpus,
     is_set,
-    own_platform,
 )
 
+#: The first release for each kind of machine that runs engines in ExecuTorch.
+_FIRST = {"linux-x86_64": "1.0", "linux-aarch64": "1.6"}
 _MEMBER = re.compile(r"SM(?P<capability>\d+)")
 
 
@@ -91,10 +97,11 @@ def check_described(gpus: Sequence[DescribedGpu]) -> None:
         raise UntargetableGpuError(
             f"{what} builds engines on the GPU that runs them alone", True
         )
-    if (platform := gpus[0].platform) != own_platform():
+    platform = gpus[0].platform
+    if not runs_on(platform, present.bindings_version()):
         raise UntargetableGpuError(
-            f"{what} can't build engines for {VARIABLE}={platform}:...: it builds for the operating "
-            f"system and processor that it runs on, here {own_platform()}",
+            f"{what} can't build engines for {VARIABLE}={platform}:...: in ExecuTorch they run on "
+            f"{_platforms()}, the latter with {builder.name} {_FIRST['linux-aarch64']} and later",
             True,
         )
     known = [capability for capability, _ in _targets()]
@@ -105,6 +112,13 @@ def check_described(gpus: Sequence[DescribedGpu]) -> None:
                 f"for {_known()}, and without the variable for {builder.default_targets} at once",
                 True,
             )
+
+
+def runs_on(platform: str, version: str | None) -> bool:
+    """Whether engines of a release of TensorRT-RTX run on an operating system and processor."""
+    if version is None or platform not in _FIRST:
+        return False
+    return Version(version) >= Version(_FIRST[platform])
 
 
 def apply_to_interpreter(module: ModuleType) -> None:
@@ -132,9 +146,15 @@ def engines_for() -> str:
     if installed_builder() is not TENSORRT_RTX:
         return ""
     try:
-        return f"{_known()}, on {own_platform()}"
+        return f"{_known()}, on {_platforms(present.bindings_version())}"
     except (ImportError, OSError):  # it isn't there, or doesn't load
         return ""
+
+
+def _platforms(version: str | None = None) -> str:
+    """What engines run on, those of a release or of any, in words."""
+    found = [each for each in _FIRST if version is None or runs_on(each, version)]
+    return " and ".join(found)
 
 
 def _known() -> str:

@@ -53,6 +53,24 @@ def test_one_thing_wrong(name: str, wrong: Delegate) -> None:
     assert findings(wrong) == {name: "warning"}
 
 
+@pytest.mark.parametrize(
+    ("version", "target", "names"),
+    [
+        ("1.5.0.114", "linux-x86_64:sm_121:16GiB", set()),
+        ("1.6.1.120", "linux-aarch64:sm_121:16GiB", set()),
+        ("1.5.0.114", "linux-aarch64:sm_121:16GiB", {"platform"}),
+        ("1.6.1.120", "windows-x86_64:sm_121:16GiB", {"platform"}),
+        ("1.6.1.120", ORIN, {"gpu"}),
+    ],
+)
+def test_an_engine_of_a_release_that_is_for_other_machines(
+    version: str, target: str, names: set[str]
+) -> None:
+    engine = replace(CUDA, owner="tensorrt", native=None, gpus=("sm_121",))
+    engine = replace(engine, payload=f"TensorRT-RTX {version}")
+    assert findings(engine, target=target).keys() == names
+
+
 def test_memory_that_is_planned() -> None:
     assert findings(CUDA, planned=17 << 30) == {"memory": "warning"}
 

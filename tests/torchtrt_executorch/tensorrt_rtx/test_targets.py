@@ -8,7 +8,8 @@ import os
 import pytest
 import torch
 
-from torchtrt_executorch.host import targets
+from torchtrt_executorch.host import present, targets
+from torchtrt_executorch.host.described_gpu import DescribedGpu
 
 from ... import fresh
 
@@ -102,6 +103,24 @@ def test_several_that_are_described() -> None:
     assert found["asked"] == ["SM80", "SM89"]
     expected = "described sm_80, built for sm_80, sm_89"
     assert found["record"] == f"0%8%0%0%{expected}"
+
+
+def test_engines_for_arm_are_those_of_releases_that_are() -> None:
+    """What 1.6 builds on x86-64 is what it builds on aarch64, byte for byte; seen under qemu."""
+    spark = DescribedGpu.parse_list("linux-aarch64:sm_121:128GiB")
+    if targets.runs_on("linux-aarch64", present.bindings_version()):
+        targets.check_described(spark)
+        assert "linux-aarch64" in targets.engines_for()
+    else:
+        with pytest.raises(targets.UntargetableGpuError, match=r"1\.6 and later"):
+            targets.check_described(spark)
+    assert targets.runs_on("linux-aarch64", "1.6.1.120")
+    for platform, version in (
+        ("linux-aarch64", "1.5.0.114"),
+        ("windows-x86_64", "1.6.1"),
+        ("linux-aarch64", None),
+    ):
+        assert not targets.runs_on(platform, version)
 
 
 BEHIND = """

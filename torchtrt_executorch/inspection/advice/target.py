@@ -7,6 +7,8 @@ from typing import Iterator, Sequence
 from packaging.version import Version
 
 from torchtrt_executorch import cuda_shims
+from torchtrt_executorch.host import targets
+from torchtrt_executorch.host.builder import TENSORRT_RTX
 from torchtrt_executorch.host.described_gpu import (
     VARIABLE,
     DescribedGpu,
@@ -184,20 +186,27 @@ def _without_code(method: Method, gpu: DescribedGpu) -> Iterator[Finding]:
         elif not runs_on(each.gpus, wanted):
             text = f"{what} is for {', '.join(each.gpus) or 'no GPU'} and can't run on sm_{wanted}."
             yield Finding("gpu", "warning", text, again, *at)
+        elif each.owner == "tensorrt" and not _loads(each, gpu.platform):
+            text = f"{what} is by a release that isn't for {gpu.platform}."
+            yield Finding("platform", "warning", text, again, *at)
+
+
+def _loads(engine: Delegate, platform: str) -> bool:
+    """Whether there is what runs a plan of TensorRT-RTX; TensorRT's is for its GPU at hand."""
+    name, _, version = engine.payload.partition(" ")
+    return name != TENSORRT_RTX.name or targets.runs_on(platform, version)
 
 
 def _engine_again(gpu: DescribedGpu) -> str:
-    known = ", ".join(TARGETS[:-1])
-    name = f"sm_{gpu.major}{gpu.minor}"
-    if gpu.platform == "linux-x86_64" and gpus.engine_runs_on(
-        TARGETS, gpu.major * 10 + gpu.minor
-    ):
+    known = gpus.engine_runs_on(TARGETS, gpu.major * 10 + gpu.minor)
+    if known and gpu.platform.startswith("linux"):
+        release = " 1.6 or later" if gpu.platform.endswith("aarch64") else ""
         return (
-            f"Build it for that GPU, with TensorRT-RTX and {VARIABLE}={gpu.text} on a machine "
-            "without one."
+            f"Build it for that GPU, with TensorRT-RTX{release} and {VARIABLE}={gpu.text} on a "
+            "machine without one."
         )
     return (
-        f"TensorRT-RTX builds for {known} and later on x86-64 Linux, TensorRT for the GPU at hand: "
-        f"build it on a machine with {name}, or leave those operators to CudaPartitioner, as "
-        f"{VARIABLE}={gpu.text} does where it stands behind TensorRTPartitioner."
+        f"TensorRT-RTX builds for {', '.join(TARGETS[:-1])} and later, on Linux; TensorRT for the GPU "
+        "at hand: build it there, or leave those operators to CudaPartitioner, which gets all of "
+        f"them behind TensorRTPartitioner with {VARIABLE}={gpu.text}."
     )
