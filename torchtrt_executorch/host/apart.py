@@ -191,7 +191,8 @@ def _build_and_exit(
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with open(writer, "w", encoding="utf-8", buffering=1) as messages:
-            log.handlers, log.propagate = [_Lines(messages)], False
+            # What is heard and passed on is decided where the lines are read.
+            log.handlers, log.filters, log.propagate = [_Lines(messages)], [], False
             try:
                 engine = builder.build_serialized_network(network, config)
                 told = {"length": None} if engine is None else _write(plan, engine)

@@ -9,13 +9,11 @@ where nothing is named, and lowering passes and decompositions that raise. One w
 
 from __future__ import annotations
 
-import functools
 import logging
-import threading
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from copy import copy
 from inspect import BoundArguments, signature
 from textwrap import shorten
 from typing import Any
@@ -23,16 +21,10 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
-from torch_tensorrt.dynamo._graph_copies import (
-    copied_graph,
-    copied_module,
-    with_graph_of_its_own,
-)
+from torch_tensorrt.dynamo._graph_copies import copied_module, with_graph_of_its_own
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import ConverterRegistry
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
-#: Where upstream says what TensorRT does.
-builder = logging.getLogger("torch_tensorrt [TensorRT Conversion Context]")
 
 ABOUT_THE_MACHINE = (ImportError, MemoryError, OSError)
 """Errors that no other program and no other partition would be spared."""
@@ -44,16 +36,17 @@ _VIEW = torch.ops.aten.view.default
 
 
 class RefusedError(RuntimeError):
-    """A part of a program can't become an engine.
+    """A part of a program can't become an engine, or a step on the way fails.
 
     Args:
         by: Who refuses it: ``"its converter"``, ``"TensorRT's builder"``.
         reason: Its own words.
         nodes: Those that are refused, or, where ``exact`` is False, that it may be some of.
-        way: What to do; by default to leave the operators to PyTorch.
+        step: What of the compilation is refused in their place.
 
     Attributes:
         nodes: The operators of the nodes, by their names.
+        partition: Likewise of all that would be in the engine, where they are known.
         why: Who, and the first line of the reason.
     """
 
@@ -61,20 +54,27 @@ class RefusedError(RuntimeError):
         self,
         by: str,
         reason: object,
-        nodes: Iterable[Node],
+        nodes: Iterable[Node] = (),
         *,
         exact: bool = True,
-        way: str = "",
+        step: str = "",
     ) -> None:
-        self.exact, self.why = exact, f"{by}: {first_line(reason)}"
-        calls = (node for node in nodes if node.op.startswith("call_"))
-        self.nodes = {node.name: operator_name(node) for node in calls}
+        self.exact, self.step, self.why = exact, step, f"{by}: {first_line(reason)}"
+        self.nodes = _operators(nodes)
+        self.partition = {} if exact else self.nodes
         what = ", ".join(f"{name} ({kind})" for name, kind in self.nodes.items())
         named = what if exact else shorten(f"one of {what}", 300)
         operators = ", ".join(map(repr, sorted({*self.nodes.values()})))
         entry = f"={{{operators}}}" if exact else ""
-        way = way or f"Leave it to PyTorch, with torch_executed_ops{entry}"
-        super().__init__(f"{by} refuses {named}: {first_line(reason)}. {way}")
+        super().__init__(
+            f"{by} refuses {step or named}: {first_line(reason)}. "
+            f"Leave it to PyTorch, with torch_executed_ops{entry}"
+        )
+
+
+def _operators(nodes: Iterable[Node]) -> dict[str, str]:
+    calls = (node for node in nodes if node.op.startswith("call_"))
+    return {node.name: operator_name(node) for node in calls}
 
 
 def operator_name(node: Node) -> str:
@@ -91,45 +91,77 @@ def first_line(error: object) -> str:
 class Fallback:
     """What one compilation does without, and what it has built.
 
-    Attributes:
-        engines: What partitions were converted to, by their nodes.
-        left: What was left out, by who refused it and why.
+    Args:
+        without: Steps that are left out, and why.
         decomposes: Whether attention is decomposed, or can't be any more.
+
+    Attributes:
+        engines: What partitions were converted to, by their graphs.
+        left: What was left out, by who refused it and why.
     """
 
-    def __init__(self, *, decomposes: bool = True) -> None:
-        self.engines: dict[tuple[str, ...], Any] = {}
+    def __init__(
+        self, without: dict[str, str] | None = None, *, decomposes: bool = True
+    ) -> None:
+        self.without, self.decomposes = without or {}, decomposes
+        self.engines: dict[str, Any] = {}
         self.left: dict[str, dict[str, None]] = {}
-        self.decomposes = decomposes
-        self._failed: set[str] = set()
+        self._failed: set[tuple[Any, ...]] = set()
         self._halved = 0
+        for step, why in self.without.items():
+            self._say([step], why)
 
     def nodes_for(self, refusal: RefusedError, graph: Graph) -> list[Node]:
         """Return the nodes that are left out for a refusal."""
-        if not self.decomposes and attention_in(refusal):
+        if refusal.step or not self.decomposes and attention_in(refusal):
             return []  # the whole program can be had without
         # A partition has nodes as well that the program doesn't, which passes put into it.
-        nodes = [node for node in graph.nodes if node.name in refusal.nodes]
-        nodes = [node for node in nodes if "getitem" not in refusal.nodes[node.name]]
-        if not refusal.exact and len(nodes) > _SMALL and self._halved < 8:
-            # The halves are tried, by leaving out what is between: most of it can be built.
-            self._halved += 1
-            nodes = [nodes[len(nodes) // 2]]
-        operators = {operator_name(node) for node in nodes}
-        if refusal.exact:
-            if len(operators) == 1 and operators <= self._failed:
+        nodes = _named(refusal.nodes, graph)
+        if refusal.exact and nodes:
+            kinds = {_kind(node) for node in nodes}
+            if len(kinds) == 1 and kinds <= self._failed:
                 # One that fails a second time is left out wherever it stands.
-                nodes = [n for n in graph.nodes if operator_name(n) in operators]
-            self._failed |= operators
-        self.say(sorted(operators), refusal.why)
+                nodes = [node for node in graph.nodes if _kind(node) in kinds]
+            self._failed |= kinds
+        else:
+            nodes = _named(refusal.partition, graph)
+            if len(nodes) > _SMALL and self._halved < 8:
+                # The halves are tried, by leaving out what is between: most of it can be built.
+                self._halved += 1
+                nodes = [nodes[len(nodes) // 2]]
+        self._say(sorted({operator_name(node) for node in nodes}), refusal.why)
         return nodes
 
-    def say(self, what: Iterable[str], why: str) -> None:
-        """Have the warning name what is left out."""
+    def _say(self, what: Iterable[str], why: str) -> None:
         self.left.setdefault(why, {}).update(dict.fromkeys(what))
 
 
+def _named(names: Iterable[str], graph: Graph) -> list[Node]:
+    """Return the nodes that have ``names``; for what is taken of a tuple who returns that."""
+    found = {node.name: node for node in graph.nodes}
+    nodes = (found[name] for name in names if name in found)
+    taken = (n.args[0] if n.target is operator.getitem else n for n in nodes)
+    return [*dict.fromkeys(taken)]  # type: ignore[arg-type]
+
+
+def _kind(node: Node) -> tuple[Any, ...]:
+    """Return what of a node a refusal is likely to be about: its operator, and types that it reads."""
+    values = (each.meta.get("val") for each in node.all_input_nodes)
+    tensors = (each for each in values if isinstance(each, torch.Tensor))
+    return node.target, *((each.dtype, each.dim()) for each in tensors)
+
+
+def attention_in(refusal: RefusedError) -> list[str]:
+    """Return the operators of attention that a refusal is about, or may be."""
+    return sorted({name for name in refusal.nodes.values() if "_product_" in name})
+
+
 _fallback: ContextVar[Fallback | None] = ContextVar("_fallback", default=None)
+
+
+def goes_on() -> bool:
+    """Whether what is refused here is left out, and warned of in the end."""
+    return _fallback.get() is not None
 
 
 @contextmanager
@@ -140,41 +172,13 @@ def going_on(fallback: Fallback) -> Iterator[Fallback]:
         return
     token = _fallback.set(fallback)
     try:
-        with _errors_if_it_fails():
-            yield fallback
+        yield fallback
     finally:
         _fallback.reset(token)
     told = (f"{', '.join(what)} ({why})" for why, what in fallback.left.items())
     if said := "; ".join(told):
         message = "executorch_build_fallback: left to PyTorch, or out: %s"
         logger.warning(message, said)
-
-
-@contextmanager
-def _errors_if_it_fails() -> Iterator[None]:
-    """Have TensorRT's errors heard where something fails; what was gone on without is warned of.
-
-    They are this thread's alone: what others compile meanwhile has its own.
-    """
-    held: list[logging.LogRecord] = []
-    thread = threading.get_ident()
-
-    def hold(record: logging.LogRecord) -> bool:
-        if is_ours := record.thread == thread and record.levelno >= logging.ERROR:
-            held.append(record)
-        return not is_ours
-
-    builder.addFilter(hold)
-    try:
-        yield
-    except BaseException:
-        builder.removeFilter(hold)
-        for record in held:
-            builder.handle(record)
-        raise
-    builder.removeFilter(hold)
-    for record in held:
-        builder.debug("%s", record.getMessage())
 
 
 def without_refused(
@@ -203,39 +207,33 @@ def without_refused(
                 node.meta.setdefault(IN_PYTORCH, refusal.why)
 
 
-def attention_in(refusal: RefusedError) -> list[str]:
-    """Return the operators of attention that a refusal is about, or may be."""
-    return sorted({name for name in refusal.nodes.values() if "_product_" in name})
-
-
-@_errors_if_it_fails()
-def compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
-    """Compile a program without what is refused, attention decomposed first; it is left as it is."""
-    program, given = call.arguments["exported_program"], call.arguments
-    decomposes = bool(given.get("decompose_attention", False))
-    given["exported_program"] = with_graph_of_its_own(program)
-    try:
-        with going_on(Fallback(decomposes=decomposes)):
-            return compile(*call.args, **call.kwargs)
-    except RefusedError as error:
-        if decomposes or not attention_in(error):
-            raise
-        refusal = error
-    given["exported_program"] = own = with_graph_of_its_own(program)
-    given["decompose_attention"] = True
-    # Attention returns other strides decomposed, with which a view may not be had.
-    for view in own.graph.find_nodes(op="call_function", target=_VIEW):
-        view.target = torch.ops.aten.reshape.default
-    with going_on(Fallback()) as fallback:
-        whole = (f"{name} as one operator" for name in attention_in(refusal))
-        fallback.say(whole, refusal.why)
-        return compile(*call.args, **call.kwargs)
-
-
 def compile_graph(compile_module: Callable[..., Any], call: BoundArguments) -> Any:
     """Compile a graph without what can't be built; it is left as it is, but for marks on nodes."""
     with going_on(Fallback()) as fallback:
         return without_refused(compile_module, call, fallback.nodes_for)
+
+
+def compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
+    """Compile a program without what is refused, attention decomposed first; it is left as it is."""
+    program, given = call.arguments["exported_program"], call.arguments
+    without: dict[str, str] = {}
+    while True:
+        given["exported_program"] = own = with_graph_of_its_own(program)
+        if decomposes := bool(given.get("decompose_attention", False)):
+            # Attention returns other strides decomposed, with which a view may not be had.
+            for view in own.graph.find_nodes(op="call_function", target=_VIEW):
+                view.target = torch.ops.aten.reshape.default
+        try:
+            with going_on(Fallback(without, decomposes=decomposes)):
+                return compile(*call.args, **call.kwargs)
+        except RefusedError as refusal:
+            steps = [refusal.step] if refusal.step else []
+            if not decomposes and (attention := attention_in(refusal)):
+                steps = [f"{name} as one operator" for name in attention]
+                given["decompose_attention"] = True
+            if without.keys() >= {*steps}:
+                raise
+            without.update(dict.fromkeys(steps, refusal.why))
 
 
 def convert_once(
@@ -245,90 +243,84 @@ def convert_once(
 
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``convert_module``.
     """
-    module = signature(convert_module).bind(*args, **kwargs).arguments["module"]
-    key = tuple(node.name for node in module.graph.nodes)
+    graph = signature(convert_module).bind(*args, **kwargs).arguments["module"].graph
     fallback = _fallback.get()
     engines = {} if fallback is None else fallback.engines
-    if key not in engines:
-        with failures_refuse(module):
+    if (key := str(graph)) not in engines:
+        with failures_refuse("Torch-TensorRT", graph.nodes):
             engines[key] = convert_module(*args, **kwargs)
     return engines[key]
 
 
 @contextmanager
-def failures_refuse(partition: GraphModule) -> Iterator[None]:
-    """Have what fails over a partition refuse it, where what is refused is left out."""
+def failures_refuse(
+    by: str, nodes: Iterable[Node] = (), *, step: str = ""
+) -> Iterator[None]:
+    """Have what fails refuse a partition or a step, where what is refused is left out."""
     try:
         yield
-    except (RefusedError, *ABOUT_THE_MACHINE):
+    except RefusedError as refusal:
+        refusal.partition = refusal.partition or _operators(nodes)
+        raise
+    except ABOUT_THE_MACHINE:
         raise
     except Exception as error:
-        if _fallback.get() is None:
+        if not goes_on():
             raise
-        nodes = partition.graph.nodes
-        raise RefusedError("Torch-TensorRT", error, nodes, exact=False) from error
+        raise RefusedError(by, error, nodes, exact=False, step=step) from error
 
 
 def run_passes(
     run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a pass manager; a pass that raises leaves its graph as it was.
+    """Run a pass manager; a pass that raises isn't run where the program is compiled again.
 
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around its ``__call__``.
     """
 
-    def restored(lower: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(lower)
-        def lowered(module: GraphModule, *rest: Any) -> Any:
-            graph, _ = copied_graph(module.graph)
-            graph.set_codegen(module.graph._codegen)
-            held = {
-                k: copy(v) if type(v) is dict else v for k, v in vars(module).items()
-            }
-            with _spared("lowering pass", getattr(lower, "__name__", str(lower))):
-                return lower(module, *rest)
-            vars(module).update(held)
-            module.graph = graph
-            return module
-
-        return lowered
-
     manager, *rest = args
-    if _fallback.get() is not None:
-        manager = type(manager).build_from_passlist([*map(restored, manager.passes)])
+    if goes_on():
+        passes = [
+            _tried(
+                "lowering pass", getattr(each, "__name__", str(each)), each, _unchanged
+            )
+            for each in manager.passes
+        ]
+        manager = type(manager).build_from_passlist(passes)
     return run(manager, *rest, **kwargs)
+
+
+def _unchanged(module: GraphModule, *_: Any) -> GraphModule:
+    return module
 
 
 def decompositions(
     get: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return decompositions; one that raises leaves its operator as it is.
+    """Return decompositions; of one that raises the operator stays where it is compiled again.
 
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``get_decompositions``.
     """
 
-    def tried(operator: Any, decompose: Callable[..., Any]) -> Callable[..., Any]:
-        def decomposed(*args: Any, **kwargs: Any) -> Any:
-            with _spared("decomposition of", str(operator)):
-                return decompose(*args, **kwargs)
-            return NotImplemented
-
-        return decomposed
-
     table = get(*args, **kwargs)
-    if _fallback.get() is None:
+    if not goes_on():
         return table
-    return {operator: tried(operator, each) for operator, each in table.items()}
+    return {
+        operator: _tried("decomposition of", str(operator), decompose, _whole)
+        for operator, decompose in table.items()
+    }
 
 
-@contextmanager
-def _spared(what: str, name: str) -> Iterator[None]:
-    """Have what fails be left out."""
-    try:
-        yield
-    except (RefusedError, *ABOUT_THE_MACHINE):
-        raise
-    except Exception as error:
-        if (fallback := _fallback.get()) is None:
-            raise
-        fallback.say([name], f"the {what} {name}: {first_line(error)}")
+def _whole(*args: Any, **kwargs: Any) -> Any:
+    return NotImplemented
+
+
+def _tried(
+    what: str, name: str, step: Callable[..., Any], instead: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return what is done for a step, which refuses it where it fails."""
+    if (fallback := _fallback.get()) is None:
+        return step
+    if name in fallback.without:
+        return instead
+    return failures_refuse(f"the {what} {name}", step=name)(step)

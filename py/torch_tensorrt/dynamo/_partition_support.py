@@ -68,8 +68,8 @@ def partitioned(
     note_reasons(result[0], engines, settings)
     for engine in () if settings.dryrun else engines.values():
         _check_dtypes(engine, settings)
-        with failures_refuse(engine):  # compile_module is about to, and catches nothing
-            construct_submodule_inputs(engine)
+        with failures_refuse("Torch-TensorRT", engine.graph.nodes):
+            construct_submodule_inputs(engine)  # compile_module catches nothing there
     return result
 
 
@@ -163,8 +163,7 @@ def _check_dtypes(partition: GraphModule, settings: CompilationSettings) -> None
                 continue
             raise RefusedError(
                 "TensorRT",
-                f"{node.name} is in {value.dtype}, which TensorRT doesn't have",
+                f"{node.name} is in {value.dtype}, which TensorRT doesn't have"
+                + ("; compile with truncate_double=True" if doubles else ""),
                 node.users if node.op == "placeholder" else [node],
-                way=f"{'Compile with truncate_double=True. ' if doubles else ''}Keep its "
-                "operator in PyTorch, with torch_executed_ops",
             ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
-import threading
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,28 +121,95 @@ class Long(nn.Module):
         return x
 
 
-def test_a_builder_that_names_nothing(monkeypatch: Any) -> None:
-    """Most of the partition is built all the same, in few attempts."""
+def refusing(monkeypatch: Any, names: set[str], *, named: bool) -> list[int]:
+    """Have the builder refuse networks with layers of these nodes; how many layers each network had.
+
+    Upstream ends a layer's name in its node's, and the builder's errors have it.
+    """
     import tensorrt as trt
+    from torch_tensorrt.logging import _LOGGER
 
     real, sizes = trt.Builder.build_serialized_network, []
 
-    def refuse(self: Any, network: Any, config: Any) -> Any:
-        names = [network.get_layer(i).name for i in range(network.num_layers)]
-        sizes.append(len(names))
-        refused = any("erf" in name for name in names)
-        return None if refused else real(self, network, config)
+    def build_or_refuse(self: Any, network: Any, config: Any) -> Any:
+        layers = [network.get_layer(i).name for i in range(network.num_layers)]
+        sizes.append(len(layers))
+        for name in sorted(names):
+            if any(each.endswith((f"/{name}]", f"[{name}]")) for each in layers):
+                _LOGGER.error(f"no implementation for node {f'[/{name}]' * named}")
+                return None
+        return real(self, network, config)
 
-    monkeypatch.setattr(trt.Builder, "build_serialized_network", refuse)
+    monkeypatch.setattr(trt.Builder, "build_serialized_network", build_or_refuse)
+    return sizes
+
+
+def outside(compiled: GraphModule) -> list[str]:
+    """Return the nodes that are in no engine; taking a tuple apart is none."""
+    inside = engines(compiled)
+    return [
+        node.name
+        for part in (compiled, *compiled.children())
+        if isinstance(part, GraphModule)
+        for node in part.graph.nodes
+        if node.op == "call_function" and node.target is not operator.getitem
+        if part is not compiled or node.name not in inside
+    ]
+
+
+def test_a_builder_that_names_nothing(monkeypatch: Any) -> None:
+    """Most of the partition is built all the same, in few attempts."""
+    sizes = refusing(monkeypatch, {"erf"}, named=False)
     compiled = build(Long(), executorch_build_fallback=True)
     torch.testing.assert_close(compiled(X), Long()(X))
-    outside = [
-        node
-        for node in compiled.graph.nodes
-        if node.op == "call_function" and node.target is not operator.getitem
-    ]
-    assert len(outside) < 14
+    assert "erf" in outside(compiled)
+    assert len(outside(compiled)) < 14
     assert len(sizes) < 12
+
+
+class Halves(nn.Module):
+    """Operators that read any before them, around one that runs in PyTorch; some are of a kind."""
+
+    FIRST = (torch.sin, torch.cos, torch.sigmoid, torch.add, torch.mul)
+    SECOND = (torch.tanh, torch.relu, torch.exp, torch.sub, torch.maximum)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        drawn = random.Random(self.seed)
+        for operators in (self.FIRST, self.SECOND):
+            values = [x * 0.5, torch.tanh(x)]
+            for _ in range(9):
+                function = drawn.choice(operators)
+                count = 2 if function in (*operators[3:], torch.maximum) else 1
+                values.append(function(*drawn.choices(values, k=count)))
+            x = sum(values).erf()  # type: ignore[union-attr]
+        return x
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_refusal_costs_no_other_partition(
+    seed: int, named: bool, monkeypatch: Any
+) -> None:
+    drawn = random.Random(seed)
+    # Of the second half: the first has one tanh, and none of the others.
+    names = {"tanh_1", drawn.choice(["exp", "relu", "sub", "maximum"])}
+    sizes = refusing(monkeypatch, names, named=named)
+    aside = {"torch.ops.aten.erf.default"}
+    model, options = Halves(seed), {"torch_executed_ops": aside}
+    compiled = build(model, executorch_build_fallback=True, **options)
+    torch.testing.assert_close(compiled(X), model(X))
+    without = [name for name in outside(compiled) if not name.startswith("erf")]
+    monkeypatch.undo()
+    whole = [n for n in outside(build(model, **options)) if not n.startswith("erf")]
+    first = {"sin", "cos", "sigmoid", "tanh", "mul"}
+    assert whole == []
+    assert not first & {*without}, "of the first half all stays"
+    assert names >= {*without} if named else len(without) <= 2 * 8 + 8
+    assert len(sizes) <= (2 + 2 * len(names) if named else 2 + 8 + 2 * 8)
 
 
 def test_a_lowering_pass_that_trips(caplog: Any) -> None:
@@ -221,31 +288,68 @@ def test_attention_is_decomposed_before_it_is_given_up(caplog: Any) -> None:
         torch.testing.assert_close(compiled(given), model(given))
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_errors_are_heard_where_it_fails(fails: bool, caplog: Any) -> None:
-    """What the fallback has handled is a warning, and no error of the builder's beside it."""
-    from torch_tensorrt.dynamo._fallback import Fallback, builder, going_on
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_errors_are_heard_where_it_fails(
+    goes_on: bool, monkeypatch: Any, caplog: Any
+) -> None:
+    """What is gone on without is a warning, and no error of the builder's beside it."""
+    from torch_tensorrt.logging import _LOGGER
 
-    caplog.set_level(logging.DEBUG, builder.name)
-    other = threading.Thread(target=builder.error, args=["another's"])
+    refusing(monkeypatch, {"erf"}, named=True)
+    caplog.set_level(logging.DEBUG, _LOGGER.name)
     try:
-        with going_on(Fallback()):
-            builder.error("TensorRT refuses it")
-            builder.warning("TensorRT is slow")
-            other.start()
-            other.join()
-            if fails:
-                raise RuntimeError
-    except RuntimeError:
-        pass
-    said = {each.getMessage(): each.levelname for each in caplog.records}
-    assert said == {
-        "TensorRT refuses it": "ERROR" if fails else "DEBUG",
-        "TensorRT is slow": "WARNING",
-        "another's": "ERROR",
-    }
-    builder.error("afterwards")
-    assert "afterwards" in caplog.text
+        build(Long(), executorch_build_fallback=goes_on)
+    except RuntimeError as error:
+        assert not goes_on and "no implementation for node [/erf]" in str(error)
+    said = {each.levelname for each in caplog.records if "no impl" in each.getMessage()}
+    assert said == ({"DEBUG", "WARNING"} if goes_on else {"ERROR"})
+    _LOGGER.error("afterwards")
+    assert caplog.records[-1].levelname == "ERROR"
+
+
+class Largest(nn.Module):
+    """One of two tensors that an operator returns."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values, _ = torch.topk((x * 2).sin(), 2)
+        return (values + 1).cos()
+
+
+def test_what_is_taken_of_a_tuple_goes_with_its_operator() -> None:
+    """It is no node that could be left out by itself."""
+
+    @dynamo_tensorrt_converter(operator.getitem, priority=ConverterPriority.HIGH)
+    def refuse(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any:
+        raise NotImplementedError("no tuples today")
+
+    try:
+        compiled = build(Largest(), executorch_build_fallback=True)
+    finally:
+        DYNAMO_ATEN_CONVERTERS[operator.getitem] = [
+            each
+            for each in DYNAMO_ATEN_CONVERTERS[operator.getitem]
+            if each.converter_implementation is not refuse
+        ]
+    torch.testing.assert_close(compiled(X), Largest()(X))
+    assert len(engines(compiled)) == 2
+
+
+class Mixed(nn.Module):
+    """Products of integers, and of floating-point numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        whole = (x * 3).to(torch.int32)
+        whole = (whole * whole + 1) * whole
+        return ((whole.to(torch.float32) * x).sin() * x).cos()
+
+
+def test_of_an_operator_that_is_refused_twice_other_types_stay(
+    monkeypatch: Any,
+) -> None:
+    refusing(monkeypatch, {"mul_1", "mul_2"}, named=True)
+    compiled = build(Mixed(), executorch_build_fallback=True)
+    torch.testing.assert_close(compiled(X), Mixed()(X))
+    assert outside(compiled) == ["mul_1", "mul_2"]
 
 
 class Numbered(nn.Module):

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from torch.fx import Node
-from torch_tensorrt.dynamo._fallback import RefusedError
+from torch_tensorrt.dynamo._fallback import RefusedError, goes_on
 
 
 def apply(module: ModuleType) -> None:
@@ -39,9 +39,16 @@ def apply(module: ModuleType) -> None:
         from torch_tensorrt.logging import _LOGGER
 
         said: dict[str, None] = {}  # in order, each once
-        handler = logging.Handler(logging.ERROR)
-        handler.emit = lambda record: said.setdefault(record.getMessage())  # type: ignore[method-assign]
-        _LOGGER.addHandler(handler)
+
+        def hear(record: logging.LogRecord) -> bool:
+            if record.levelno < logging.ERROR:
+                return True
+            said.setdefault(record.getMessage())
+            if goes_on():  # one warning says it in the end
+                record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+            return _LOGGER.isEnabledFor(record.levelno)
+
+        _LOGGER.addFilter(hear)
         try:
             return run(self, *args, **kwargs)
         except RefusedError:
@@ -54,7 +61,7 @@ def apply(module: ModuleType) -> None:
                 "TensorRT's builder", reason, nodes or calls, exact=exact
             ) from error
         finally:
-            _LOGGER.removeHandler(handler)
+            _LOGGER.removeFilter(hear)
 
     kind.run, kind.run_node, kind.output = run_explained, run_named_node, output_each
 
