@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
 import re
 import shlex
 import sys
@@ -79,11 +78,11 @@ def _write_program(path: Path, text: str) -> None:
     if path.is_file() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, staged = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w") as stream:
-        stream.write(text)
-    os.chmod(staged, 0o755)
-    os.replace(staged, path)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        staged = Path(folder, path.name)
+        staged.write_text(text)
+        staged.chmod(0o755)
+        staged.replace(path)
 
 
 def _long_integers() -> dict[str, Callable[..., Any]]:

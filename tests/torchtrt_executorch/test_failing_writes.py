@@ -17,7 +17,7 @@ import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge
 from typer.testing import CliRunner
 
-from torchtrt_executorch import stand_ins
+from torchtrt_executorch import runtime, stand_ins
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.runtime import program as runtime_program
 
@@ -43,7 +43,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pte = tmp_path_factory.mktemp("made") / "model.pte"
     program.save(pte)
     stand_in = stand_ins.StandIn(exported.run_decompositions({}))
-    return SimpleNamespace(program=program, pte=pte, stand_in=stand_in)
+    loaded = runtime.load(pte, sorted(pte.parent.glob("*.ptd")), profile=True)
+    loaded.run(torch.ones(2, 64))
+    profile = loaded.profile()
+    return SimpleNamespace(program=program, pte=pte, stand_in=stand_in, profile=profile)
 
 
 def save(made: Any, folder: Path) -> None:
@@ -73,6 +76,10 @@ def exported_again(made: Any, folder: Path) -> None:
     exporters.ExecutorchExporter.save_program(loaded, folder / "model.pte")
 
 
+def profiled(made: Any, folder: Path) -> None:
+    made.profile.save(folder / "run.etdp")
+
+
 def inspect(*options: str) -> Callable[[Any, Path], None]:
     def inspect(made: Any, folder: Path) -> None:
         *others, kind = options
@@ -92,6 +99,7 @@ WRITERS: dict[str, Callable[[Any, Path], None]] = {
     "save_stand_ins": stood_in,
     "inspect --html": inspect("html"),
     "inspect --svg": inspect("svg"),
+    "Profile.save": profiled,
     "save_program": exported,
     "save_program, loaded": exported_again,
 }

@@ -8,8 +8,11 @@ the bytes of every argument, weights. That has to be what this machine's own lib
 from __future__ import annotations
 
 import importlib.util
+import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +106,31 @@ def test_what_is_missing_is_said(
     with pytest.raises(_cross_compiler.NoCrossCompilerError) as raised:
         _cross_compiler.find(platform, lambda: Path("/nowhere"))
     assert platform in str(raised.value) and "[cross]" in str(raised.value)
+
+
+def test_a_compiler_that_there_is_no_room_for_is_not_left_in_part(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from executorch.backends.cuda import _cross_compiler
+
+    def find(said: str) -> Path:
+        spec = SimpleNamespace(origin=f"/{said}/__init__.py")
+        monkeypatch.setattr(
+            _cross_compiler.importlib.util, "find_spec", lambda name: spec
+        )
+        return _cross_compiler.find("linux-aarch64", lambda: tmp_path).program
+
+    there = find("zig").read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(there) // 2, before[1]))
+    try:
+        with pytest.raises(OSError):
+            find("another")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [there]
+    program = find("another")
+    assert b"another" in program.read_bytes() and os.access(program, os.X_OK)
 
 
 def test_a_gpu_of_jetsons_in_a_library_for_this_machine() -> None:
