@@ -149,6 +149,12 @@ def problems() -> list[Problem]:
     return list(dict.fromkeys(listed))
 
 
+def check_gpu() -> None:
+    """Raise a ``RuntimeError`` unless there is a GPU to measure on."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("tune measures kernels on a GPU, and there is none here")
+
+
 def measure(jobs: int, seconds: float) -> Iterator[Row]:
     """Yield what each problem took, by tile, as each is done.
 
@@ -159,8 +165,7 @@ def measure(jobs: int, seconds: float) -> Iterator[Row]:
     Raises:
         RuntimeError: There is no GPU, or nothing was measured; then it names the last error.
     """
-    if not torch.cuda.is_available():
-        raise RuntimeError("tuning measures kernels on a GPU, and there is none here")
+    check_gpu()
     until = time.monotonic() + seconds
     count, last = 0, ""
     with tempfile.TemporaryDirectory() as folder:

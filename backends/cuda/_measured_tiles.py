@@ -111,13 +111,17 @@ def files(capability: tuple[int, int]) -> list[dict[str, Any]]:
     Raises:
         ValueError: ``TORCHTRT_TUNED`` names a file of another kind, or one that can't be read.
     """
-    named = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
-    ours = sorted(Path(__file__).with_name("measured").glob("*.json"))
-    found = map(_read, [*map(Path, named), *ours])
-    return sorted(found, key=lambda file: math.dist(file["capability"], capability))
+    return _files(capability, os.environ.get(VARIABLE, ""))
 
 
 @functools.cache
+def _files(capability: tuple[int, int], names: str) -> list[dict[str, Any]]:
+    named = map(Path, filter(None, names.split(os.pathsep)))
+    ours = sorted(Path(__file__).with_name("measured").glob("*.json"))
+    found = map(_read, [*named, *ours])
+    return sorted(found, key=lambda file: math.dist(file["capability"], capability))
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()

@@ -28,9 +28,9 @@ def answers() -> dict[str, Callable[..., Any]]:
     from torch._inductor.decomposition import select_decomp_table
 
     ours: dict[Any, Callable[..., Any]] = {
-        aten.mm.default: mm,
-        aten.addmm.default: addmm,
-        aten.bmm.default: bmm,
+        aten.mm.default: product,
+        aten.addmm.default: lambda bias, a, b: product(a, b, bias),
+        aten.bmm.default: product,
         aten.convolution.default: convolution,
     }
 
@@ -80,36 +80,22 @@ def _first_of(ours: Callable[..., Any], upstream: Callable[..., Any] | None) -> 
     return decompose
 
 
-def _is_one(size: Any) -> bool:
-    return isinstance(size, int) and size == 1
-
-
 def _wide(*values: Tensor) -> tuple[Tensor, ...]:
     """In the type that sums are added in."""
     narrow = (torch.float16, torch.bfloat16)
     return tuple(each.float() if each.dtype in narrow else each for each in values)
 
 
-def mm(a: Tensor, b: Tensor) -> Any:
-    if not a.is_floating_point() or not (_is_one(a.shape[0]) or _is_one(b.shape[1])):
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Any:
+    """(..., M, K) by (..., K, N), of which M or N is one, in the type of ``a``."""
+    one = any(
+        isinstance(size, int) and size == 1 for size in (a.shape[-2], b.shape[-1])
+    )
+    if not one or not a.is_floating_point():
         return NotImplemented
-    wide_a, wide_b = _wide(a, b)
-    return (wide_a.unsqueeze(2) * wide_b.unsqueeze(0)).sum(1).to(a.dtype)
-
-
-def addmm(bias: Tensor, a: Tensor, b: Tensor) -> Any:
-    if not a.is_floating_point() or not (_is_one(a.shape[0]) or _is_one(b.shape[1])):
-        return NotImplemented
-    wide_bias, wide_a, wide_b = _wide(bias, a, b)
-    product = (wide_a.unsqueeze(2) * wide_b.unsqueeze(0)).sum(1)
-    return (product + wide_bias).to(a.dtype)
-
-
-def bmm(a: Tensor, b: Tensor) -> Any:
-    if not a.is_floating_point() or not (_is_one(a.shape[1]) or _is_one(b.shape[2])):
-        return NotImplemented
-    wide_a, wide_b = _wide(a, b)
-    return (wide_a.unsqueeze(3) * wide_b.unsqueeze(1)).sum(2).to(a.dtype)
+    wide_a, wide_b, *more = _wide(a, b, *[] if bias is None else [bias])
+    total = (wide_a.unsqueeze(-1) * wide_b.unsqueeze(-3)).sum(-2)
+    return sum(more, total).to(a.dtype)
 
 
 def convolution(

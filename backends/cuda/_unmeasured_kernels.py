@@ -36,8 +36,7 @@ logger = logging.getLogger(__name__)
 _Error = TypeVar("_Error", bound=BaseException)
 
 #: Words of a stack frame that every kernel may have. Inductor, too, takes as many for none.
-_FRAME = 16
-
+FRAME = 16
 
 #: A size of a kernel, where it is written.
 _SIZE = re.compile(r"^ +(x|r0_)numel = (\d+)$", re.MULTILINE)
@@ -283,49 +282,47 @@ def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
     ]
     for kernel in kernels:
         kernel.precompile()
-        chosen = best(kernel.launchers, gpu)
-        chosen = _as_measured(kernel, _without_spills(kernel, chosen), gpu)
+        chosen = _improved(kernel, best(kernel.launchers, gpu), gpu)
         kernel.save_gpu_kernel("stream", chosen)
 
 
-def _as_measured(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
-    """Return ``launcher``, or for a sum over many rows of 16 bits one with the fastest blocks."""
+def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
+    """Return ``launcher``, or one with the fastest blocks of a sum or with twice the warps, if it doesn't spill.
+
+    What is fused behind a product takes registers that nothing knew of when its tile was chosen. A few
+    that are missing are enough to stop tensor cores from working ahead.
+    """
+    config = copy.deepcopy(launcher.config)
+    if blocks := _blocks_of_sum(kernel, launcher, gpu):
+        config.kwargs.update(XBLOCK=blocks.m, R0_BLOCK=blocks.k)
+        config.num_warps = blocks.warps
+    # With more warps a convolution's loop gives wrong values (triton-lang/triton#1254).
+    elif (
+        launcher.n_spills > FRAME
+        and config.num_warps <= 8
+        and "mma." in launcher.bin.asm["ptx"]
+        and "KERNEL_W" not in kernel.fn.src
+    ):
+        config.num_warps *= 2
+    else:
+        return launcher
+    other = kernel._precompile_config(config).make_launcher()
+    return other if other.n_spills <= FRAME else launcher
+
+
+def _blocks_of_sum(kernel: Any, launcher: Any, gpu: GpuProperties) -> Tile | None:
+    """Return the fastest blocks of a sum over many rows of 16 bits, if the kernel is one."""
     narrow = {"*bf16", "*fp16"} & set(kernel.triton_meta["signature"].values())
-    # It gives a row to a block where what is summed lies beside one another.
-    if not narrow or set(launcher.config.kwargs) != {"XBLOCK", "R0_BLOCK"}:
-        return launcher
-    if launcher.config.kwargs["XBLOCK"] != 1:
-        return launcher
+    # Inductor gives a row to a block where what is summed lies beside one another.
+    blocks = dict(launcher.config.kwargs)
+    if not narrow or set(blocks) != {"XBLOCK", "R0_BLOCK"} or blocks["XBLOCK"] != 1:
+        return None
     # Powers of two, if sizes are to be known when it runs.
     sizes = dict(kernel.size_hints)
     sizes |= {name: int(size) for name, size in re.findall(_SIZE, kernel.fn.src)}
     if sizes["x"] < 1024:
-        return launcher
-    found = fastest(Product("sum float16", sizes["x"], 1, sizes["r0_"]), gpu)
-    if found is None:
-        return launcher
-    config = copy.deepcopy(launcher.config)
-    config.kwargs.update(XBLOCK=found.m, R0_BLOCK=found.k)
-    config.num_warps = found.warps
-    other = kernel._precompile_config(config).make_launcher()
-    return other if other.n_spills <= launcher.n_spills else launcher
-
-
-def _without_spills(kernel: Any, launcher: Any) -> Any:
-    """Return ``launcher``, or where its threads spill one with twice as many, if theirs don't.
-
-    What is fused behind a product takes registers that nothing knew of when its tile was chosen.
-    A few that are missing are enough to stop tensor cores from working ahead.
-    """
-    on_tensor_cores = "mma." in launcher.bin.asm["ptx"]
-    fits = launcher.n_spills <= _FRAME or launcher.config.num_warps > 8
-    # With more warps a convolution's loop gives wrong values (triton-lang/triton#1254).
-    if fits or not on_tensor_cores or "KERNEL_W" in kernel.fn.src:
-        return launcher
-    config = copy.deepcopy(launcher.config)
-    config.num_warps *= 2
-    other = kernel._precompile_config(config).make_launcher()
-    return other if other.n_spills <= _FRAME else launcher
+        return None
+    return fastest(Product("sum float16", sizes["x"], 1, sizes["r0_"]), gpu)
 
 
 def best(launchers: list[Any], gpu: GpuProperties) -> Any:
@@ -347,7 +344,7 @@ def best(launchers: list[Any], gpu: GpuProperties) -> Any:
             for key, value in config.kwargs.items()
             if "BLOCK" in key and isinstance(value, int)
         )
-        spilled = max(0, launcher.n_spills - _FRAME)
+        spilled = max(0, launcher.n_spills - FRAME)
         return spilled, -min(together, 2), -block
 
     return launchers[0] if len(launchers) == 1 else min(launchers, key=rank)

@@ -35,23 +35,22 @@ def tune(
     from torchtrt_executorch import tuning
     from torchtrt_executorch.files import check_writable, staged
 
-    if not torch.cuda.is_available():
-        raise unable("tune measures kernels on a GPU, and there is none here")
-    major, minor = torch.cuda.get_device_capability()
-    target = check_writable(file or f"sm_{major}{minor}.json")
-    if file is None and target.exists():
-        raise FileExistsError(
-            f"{target} is there already: to replace it, name it with --output"
-        )
     rows, total = [], len(tuning.problems())
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    with console.status("") as status:
-        try:
+    try:
+        tuning.check_gpu()
+        major, minor = torch.cuda.get_device_capability()
+        target = check_writable(file or f"sm_{major}{minor}.json")
+        if file is None and target.exists():
+            raise FileExistsError(
+                f"{target} is there already: to replace it, name it with --output"
+            )
+        with console.status("") as status:
             for row in tuning.measure(jobs or os.cpu_count() or 1, seconds):
                 rows.append(row)
                 status.update(f"{len(rows)} of {total}")
-        except RuntimeError as error:
-            raise unable(str(error)) from None
+    except RuntimeError as error:
+        raise unable(str(error)) from None
     with staged(target) as folder:
         (folder / target.name).write_text(tuning.as_file(rows))
     console.print(f"{target}: {len(rows)} of {total} problems")

@@ -50,14 +50,14 @@ def test_products_of_one_row(dtype) -> None:
     row, matrix, bias = (
         torch.randn(size).to(dtype) for size in ((1, 50), (50, 30), (30,))
     )
-    torch.testing.assert_close(_sums.mm(row, matrix), row @ matrix)
-    torch.testing.assert_close(_sums.mm(matrix.t(), row.t()), matrix.t() @ row.t())
-    result = _sums.addmm(bias, row, matrix)
+    torch.testing.assert_close(_sums.product(row, matrix), row @ matrix)
+    torch.testing.assert_close(_sums.product(matrix.t(), row.t()), matrix.t() @ row.t())
+    result = _sums.product(row, matrix, bias)
     torch.testing.assert_close(result, torch.addmm(bias, row, matrix))
     batch = torch.randn(3, 50, 20).to(dtype)
     rows = torch.randn(3, 1, 50).to(dtype)
-    torch.testing.assert_close(_sums.bmm(rows, batch), rows @ batch)
-    assert _sums.mm(matrix, matrix.t()) is NotImplemented
+    torch.testing.assert_close(_sums.product(rows, batch), rows @ batch)
+    assert _sums.product(matrix, matrix.t()) is NotImplemented
 
 
 class Gated(torch.nn.Module):

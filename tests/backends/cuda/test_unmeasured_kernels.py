@@ -9,6 +9,7 @@ import pytest
 import torch
 from executorch.backends.cuda import _unmeasured_kernels
 from executorch.backends.cuda._measured_tiles import Product, Tile
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from .conftest import delegates, needs_compilers
 
@@ -49,3 +50,32 @@ def test_without_another_the_compiler_s_error_is_raised(lower, monkeypatch) -> N
     monkeypatch.setattr(_unmeasured_kernels, "sides", lambda tile: None)
     with pytest.raises(Exception, match="tiles of (.*): out of resource"):
         lower(torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB")
+
+
+class Both(torch.nn.Module):
+    """A convolution and a product of what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(16, 32, 3, padding=1)
+        self.product = torch.nn.Linear(32, 64)
+
+    def forward(self, x):
+        return self.product(self.convolution(x).relu().permute(0, 2, 3, 1))
+
+
+def test_a_convolution_that_spills_keeps_its_warps(lower, monkeypatch) -> None:
+    """With more of them its loop gives wrong values; a product has twice as many."""
+    warps: dict[bool, set[int]] = {}
+    compile_kernel = CachingAutotuner._precompile_config
+
+    def noted(kernel, config):
+        if "_tem_" in kernel.fn.__name__:
+            windowed = "KERNEL_W" in kernel.fn.src
+            warps.setdefault(windowed, set()).add(config.num_warps)
+        return compile_kernel(kernel, config)
+
+    monkeypatch.setattr(CachingAutotuner, "_precompile_config", noted)
+    monkeypatch.setattr(_unmeasured_kernels, "FRAME", -1)  # as if each spilled
+    lower(Both().half(), (torch.ones(8, 16, 16, 16).half(),), gpu="sm_80:40GiB")
+    assert len(warps[True]) == 1 and len(warps[False]) == 2, warps
