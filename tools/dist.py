@@ -72,7 +72,11 @@ def main() -> None:
     links = check_metadata(wheel, repository)
     for file, beside in itertools.product((wheel, sdist), BESIDE):
         check_beside(file, beside)
-    tried = [version for version in PYTHONS if check_alone(wheel, version)]
+    tried = [
+        version
+        for version in PYTHONS
+        if all(check_alone(file, version) for file in (wheel, sdist))
+    ]
     print(f"\n{wheel.name} and {sdist.name} are in {DIST}. A release takes:")
     if links:
         print(
@@ -215,19 +219,19 @@ def owner_of(name: str) -> str | None:
     return owners[-1] if owners else None
 
 
-def check_alone(wheel: Path, version: str) -> bool:
-    """Install ``wheel`` with what it requires on another Python; whether there is one."""
+def check_alone(file: Path, version: str) -> bool:
+    """Install ``file`` with what it requires on another Python; whether there is one."""
     if (found := find(version)) is None:
         return False
     with tempfile.TemporaryDirectory() as folder:
         run(found, "-m", "venv", folder)
         python = Path(folder) / "bin" / "python"
-        run(python, "-m", "pip", "install", "--quiet", wheel)
+        run(python, "-m", "pip", "install", "--quiet", file)
         answer = run(python, "-m", "torchtrt_executorch.cli", "status", "--json")
         states = {row["state"] for row in json.loads(answer)["patches"]}
     if states != {"not applicable"}:
         sys.exit(f"Python {version}, beside nothing: {states}")
-    print(f"Python {version}: installed from the index, and status runs")
+    print(f"Python {version}: {file.name} installs from the index, and status runs")
     return True
 
 

@@ -12,6 +12,8 @@ import os
 import re
 import warnings
 
+from torchtrt_executorch.host import present
+
 VARIABLE = "TORCHTRT_EXECUTORCH_NOISE"
 
 #: Per logger, what is dropped of it, by how it begins.
@@ -54,3 +56,9 @@ def quieten() -> None:
             logger.addFilter(_Dropped(pattern))
     for message, category in WARNED:
         warnings.filterwarnings("ignore", re.escape(message), category)
+
+
+def prepare(upstream_name: str) -> None:
+    """Silence it before ``upstream_name`` is imported, on a host without a CUDA device."""
+    if not present.cuda_device():
+        quieten()

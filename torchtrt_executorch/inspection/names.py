@@ -56,21 +56,22 @@ def names(method: Method) -> dict[int, str]:
     found.update(own)
     by_engine = dict(_by_engine(method))
     edge = {*method.inputs, *method.outputs}
-    for step in reversed(method.instructions):
-        if step.kind == "copy" and step.reads and step.writes:
-            source, copied = step.reads[0], step.writes[0]
-            if copied in by_engine:
-                by_engine.setdefault(source, by_engine[copied])
+    copies = [
+        (step.reads[0], step.writes[0])
+        for step in method.instructions
+        if step.kind == "copy" and step.reads and step.writes
+    ]
+    for source, copied in reversed(copies):
+        if copied in by_engine:
+            by_engine.setdefault(source, by_engine[copied])
     for index, name in by_engine.items():
         if index in edge and found[index] not in (name, own.get(index)):
             found[index] = f"{name} ({found[index]})"
         else:
             found.setdefault(index, name)
-    for step in method.instructions:
-        if step.kind == "copy" and step.reads and step.writes:
-            source, copied = step.reads[0], step.writes[0]
-            if source in found:
-                found.setdefault(copied, found[source])
+    for source, copied in copies:
+        if source in found:
+            found.setdefault(copied, found[source])
     return found
 
 

@@ -23,6 +23,7 @@ from torch.fx import GraphModule, Node
 
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.engines_built import operators_of
+from torchtrt_executorch.inspection.cures import cures
 from torchtrt_executorch.inspection.facts import HOST, Delegate
 from torchtrt_executorch.inspection.payloads import delegate_facts
 from torchtrt_executorch.inspection.words import payload as payload_in_words
@@ -49,6 +50,7 @@ class Operators:
         device: Where.
         count: How many.
         reason: Why TensorRT or CUDA hasn't it, where that was noted; on the host why nobody has it.
+        cure: On the host, what to change in the export, where that is known.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Operators:
     device: str
     count: int
     reason: str = ""
+    cure: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,9 @@ class Report:
         table = Table.grid()
         for method in self.methods.values():
             table.add_row(_table(method))
+            known = (each for o in method.on_host() for each in cures(o.reason))
+            for reason, cure in dict(known).items():
+                table.add_row(Text(f"- {reason}: {cure}"))
         return table
 
     def __str__(self) -> str:
@@ -157,11 +163,15 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
         for (operator_name, why), count in (inside or {}).items():
             counts[operator_name, known.backend, known.device, why] += count
     found = [
-        Operators(name, backend, device, count, reason)
+        Operators(name, backend, device, count, reason, _cure(backend, reason))
         for (name, backend, device, reason), count in counts.items()
     ]
     found.sort(key=lambda each: (each.backend == HOST, each.backend, -each.count))
     return MethodReport(name, delegates, found, unknown)
+
+
+def _cure(backend: str, reason: str) -> str:
+    return "; ".join(cure for _, cure in cures(reason)) if backend == HOST else ""
 
 
 def _nodes(module: GraphModule) -> Iterator[tuple[Node, GraphModule]]:

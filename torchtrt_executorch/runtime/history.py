@@ -171,16 +171,21 @@ class History:
                 instead=self._instead.get(index, ""),
             )
 
-    def event(self, span: Span) -> etdump.Event:
-        """A run as ExecuTorch's own runtime calls it."""
+    def events(self, span: Span) -> Iterator[etdump.Event]:
+        """A run as ExecuTorch's own runtime calls it, and a delegate's by its own name as well.
+
+        It has an event of each kernel beside the one of the call; of calls, tools leave it at that.
+        """
         times = span.start, span.end
         if span.instruction < 0:
-            return etdump.Event("Method::execute", None, *times)
+            yield etdump.Event("Method::execute", None, *times)
+            return
         each = self._operations[span.instruction]
         name = each.kind.value.upper()
         if each.kind is Kind.DELEGATE:
             name = etdump.DELEGATE
+            yield etdump.Event(each.name, span.instruction, *times)
         elif each.kind is Kind.KERNEL:
             name = f"{etdump.NATIVE}{each.name.partition('::')[2]}"
         instead = self._instead.get(span.instruction, "")
-        return etdump.Event(name, span.instruction, *times, instead)
+        yield etdump.Event(name, span.instruction, *times, instead)

@@ -20,8 +20,8 @@ from torchtrt_executorch.runtime.history import (
     Timing,
     sum_up,
 )
+from torchtrt_executorch.runtime.values import Run
 
-Run = Callable[[], "int | None"]
 Call = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 _now = time.perf_counter_ns
@@ -157,7 +157,7 @@ class Profile:
         runs = [
             etdump.Run(
                 etdump.EXECUTE if history.method == "forward" else history.method,
-                [history.event(span) for span in call.spans],
+                [event for span in call.spans for event in history.events(span)],
             )
             for history, calls in self._calls
             for call in calls

@@ -34,11 +34,20 @@ edge.to_executorch().save(sys.argv[1])
 runtime.load(sys.argv[1], emulated_engines=True).run(x)
 """
 
+ALONE = """
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
 
-def said(folder: Path, **environment: str) -> list[str]:
+program = torch.export.export(torch.nn.Linear(8, 8), (torch.randn(4, 8),))
+to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch()
+"""
+
+
+def said(folder: Path, program: str = PLAIN, **environment: str) -> list[str]:
     """What the program prints, lines without anything left out."""
     done = subprocess.run(
-        [sys.executable, "-c", PLAIN, str(folder / "model.pte")],
+        [sys.executable, "-c", program, str(folder / "model.pte")],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
         capture_output=True,
         text=True,
@@ -58,6 +67,11 @@ def test_a_plain_program(tmp_path: Path) -> None:
     noisy = said(tmp_path, **{quiet.VARIABLE: "1"})
     assert len(noisy) >= len(lines) + 5
     assert any("treespec" in line for line in noisy)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a host with a GPU is not quiet")
+def test_executorch_alone(tmp_path: Path) -> None:
+    assert not said(tmp_path, ALONE)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,9 @@ def test_no_converter_and_too_few() -> None:
     why = {each.name: each.reason for each in found.on_host()}
     assert why["aten.i0.default"] == "no converter; ExecuTorch has no kernel for it"
     assert why["aten.sin.default"] == "too few for an engine (min_block_size)"
+    cure = {each.name: each.cure for each in found.on_host()}
+    assert "min_block_size=1" in cure["aten.sin.default"]
+    assert "CudaPartitioner" in cure["aten.i0.default"]
 
 
 def test_without_tensorrt() -> None:
@@ -119,7 +122,24 @@ def test_as_text_and_as_data() -> None:
     tree = json.loads(report.as_json())
     (method,) = tree["methods"]
     assert method["name"] == "forward"
-    assert {"name", "backend", "device", "count", "reason"} == {*method["operators"][0]}
+    assert {*method["operators"][0]} == {
+        *("name", "backend", "device", "count", "reason", "cure")
+    }
+
+
+def test_the_cure_of_each_reason_is_said_once_and_holds() -> None:
+    said = " ".join(str(torchtrt_executorch.report(exported())).split())
+    assert said.count("take it out of torch_executed_ops") == 1
+    with emulated_engines():
+        module = torch_tensorrt.compile(
+            Model().eval(),
+            ir="dynamo",
+            arg_inputs=[X],
+            min_block_size=1,
+            target_executorch=True,
+        )
+    found = told(torch_tensorrt.executorch.export(module, arg_inputs=[X]))
+    assert "aten.sigmoid.default" not in {each.name for each in found.on_host()}
 
 
 def test_the_program_is_left_as_it_is() -> None:

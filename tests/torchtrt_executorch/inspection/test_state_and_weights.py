@@ -112,6 +112,39 @@ def test_buffers_of_two_methods_without_a_table() -> None:
     assert "method0 and method1 each keep a buffer cache" in text
 
 
+def test_which_buffer_is_named_does_not_depend_on_hashes() -> None:
+    facts = read(with_methods(cached(False), 2))
+    many = [
+        replace(
+            method,
+            values=[
+                *(replace(value, name="") for value in method.values),
+                *(
+                    replace(method.values[0], index=len(method.values) + i, name=name)
+                    for i, name in enumerate("hgfedcba")
+                ),
+            ],
+        )
+        for method in facts.methods
+    ]
+    many = [
+        replace(
+            method,
+            values=[replace(value, initialized=True) for value in method.values],
+            instructions=[
+                replace(
+                    method.instructions[0],
+                    writes=tuple(range(len(method.values))),
+                )
+            ],
+        )
+        for method in many
+    ]
+    changed = replace(facts, methods=many, common=CommonState())
+    (text,) = found(changed, "separate-state")
+    assert "a buffer a and 7 more" in text
+
+
 def test_a_library_of_another_machine() -> None:
     facts = read(planned())
     (method,) = facts.methods

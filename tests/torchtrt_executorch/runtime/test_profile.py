@@ -180,6 +180,10 @@ def test_executorch_s_inspector_reads_them_with_the_etrecord(
     (timing,) = [each for each in program.profile().timings if "cumsum" in each.name]
     assert kernel.perf_data.min == pytest.approx(timing.least / 1e6)
     assert "cumsum" in str(kernel.op_types)
+    # Model Explorer leaves out what is called DELEGATE_CALL.
+    named = {each.name: each for each in block.events if "/" in each.name}
+    assert sorted(named) == ["forward/0 (XnnpackBackend)", "forward/1 (XnnpackBackend)"]
+    assert all(each.debug_handles for each in named.values())
 
 
 def _upstream(*events: tuple[str, int, int, int, int]) -> bytes:

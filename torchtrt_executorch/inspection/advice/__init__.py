@@ -132,9 +132,8 @@ def _common_state(facts: Facts) -> Iterator[Finding]:
     # A program that was exported without the table: by the names of what methods keep.
     by_name: dict[str, list[str]] = {}
     for method in facts.methods:
-        for name in {v.name for v in map(method.values.__getitem__, state(method))} - {
-            ""
-        }:
+        names = sorted({method.values[each].name for each in state(method)} - {""})
+        for name in names:
             by_name.setdefault(name, []).append(method.name)
     several = {name: own for name, own in by_name.items() if len(own) > 1}
     if several:

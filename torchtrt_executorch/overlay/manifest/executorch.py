@@ -7,6 +7,7 @@ from torchtrt_executorch.overlay.manifest.notation import (
     EXIR,
     PROGRAM,
     SYMBOLS,
+    amended,
     patched,
     patched_beside,
 )
@@ -269,8 +270,11 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}.recipes",
         ),
         data=("executorch/backends/cuda/measured/sm_90.json",),
-        prepares=patched(
-            f"{_CUDA}._cuda_backend_patch:import_without_triton", _CUDA_BACKEND
+        prepares=(
+            *amended("torchtrt_executorch.host.quiet:prepare", EXIR),
+            *patched(
+                f"{_CUDA}._cuda_backend_patch:import_without_triton", _CUDA_BACKEND
+            ),
         ),
         amends=patched_beside(_CUDA_BACKEND, _BACKEND_API),
         anchors=anchors(
