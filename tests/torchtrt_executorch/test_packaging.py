@@ -110,8 +110,8 @@ class Environment:
     def install(self, *what: Any) -> None:
         self.pip("install", "--no-build-isolation", "--no-deps", *what)
 
-    def probe(self) -> list[Any]:
-        printed = call(self.bin / "python", "-c", PROBE, cwd=self.folder)
+    def probe(self, cwd: Path | None = None) -> list[Any]:
+        printed = call(self.bin / "python", "-c", PROBE, cwd=cwd or self.folder)
         return json.loads(printed.splitlines()[-1])
 
 
@@ -172,6 +172,11 @@ def test_installed(way: str, built: Path, tree: Path, tmp_path: Path) -> None:
     assert finders == 1
     home = tree if way == "editable" else environment.folder
     assert all(Path(file).is_relative_to(home) for file in found.values())
+    assert aoti == found["executorch.backends.aoti.aoti_partitioner"]
+    # Where the shell is in the clone its package is imported, and all that belongs to it.
+    finders, aoti, found = environment.probe(tree)
+    assert finders == 1
+    assert all(Path(file).is_relative_to(tree) for file in found.values())
     assert aoti == found["executorch.backends.aoti.aoti_partitioner"]
     if way == "wheel":
         script = environment.bin / "torchtrt-executorch"
