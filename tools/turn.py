@@ -98,11 +98,11 @@ TURNS = (
     Turn(python="3.12"),
     Turn(target="test-cpp", needed=True),
     Turn(lane="2.14-executorch-1.5", tests=RELEASE, needed=True),
+    Turn(python="3.10"),
+    Turn(python="3.13"),
 )
 #: Not seen yet.
 UNSEEN = (
-    Turn(python="3.10"),
-    Turn(python="3.13"),
     *(
         Turn(lane=lane, tests=RELEASE, needed=True)
         for lane in ("2.14", "2.14-rtx", "2.12")

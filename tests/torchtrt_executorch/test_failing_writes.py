@@ -65,15 +65,20 @@ def stood_in(made: Any, folder: Path) -> None:
         runtime_program.save_stand_ins(made.pte, folder / "stand_ins.zip")
 
 
+def _exporter() -> Any:
+    module = pytest.importorskip("transformers.exporters.exporter_executorch")
+    if not hasattr(module.ExecutorchExporter, "save_program"):
+        pytest.skip("needs transformers 5.23")
+    return module.ExecutorchExporter
+
+
 def exported(made: Any, folder: Path) -> None:
-    exporters = pytest.importorskip("transformers.exporters.exporter_executorch")
-    exporters.ExecutorchExporter.save_program(made.program, folder / "model.pte")
+    _exporter().save_program(made.program, folder / "model.pte")
 
 
 def exported_again(made: Any, folder: Path) -> None:
-    exporters = pytest.importorskip("transformers.exporters.exporter_executorch")
     loaded = SimpleNamespace(path=str(made.pte))
-    exporters.ExecutorchExporter.save_program(loaded, folder / "model.pte")
+    _exporter().save_program(loaded, folder / "model.pte")
 
 
 def profiled(made: Any, folder: Path) -> None:
