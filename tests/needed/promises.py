@@ -316,13 +316,140 @@ def damaged_blobs_are_refused() -> None:
         raise AssertionError(f"{damaged!r} was taken")
 
 
-@of("engine-backend", "tensorrt-partitioner", "executorch-export")
+class Calls(nn.Module):
+    """Calls of an engine of ``(x + y) + y`` on several GPUs, in the form in which programs are lowered.
+
+    The arguments have another order than the engine's inputs.
+
+    Args:
+        gpus: One for each call.
+        chained: Whether a call reads what the one before returns.
+        constant: ``x``, where it isn't an argument.
+    """
+
+    def __init__(
+        self, *gpus: int, chained: bool = False, constant: torch.Tensor | None = None
+    ) -> None:
+        super().__init__()
+        import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401
+        from torch_tensorrt.dynamo.runtime import _serialized_engine_layout as layout
+
+        compiled = emulated(Additions(chained=True), X, X.clone(), X.clone())
+        (held,) = (
+            e for e in compiled.modules() if getattr(e, "serialized_engine", None)
+        )
+        record, self.at = [*held.engine.serialized_info], int(layout.ENGINE_IDX)
+        engine = torch.frombuffer(bytearray(record[self.at]), dtype=torch.uint8)
+        self.register_buffer("engine", engine)
+        self.register_buffer("constant", constant)
+        self.chained, self.records = chained, []
+        for gpu in gpus:
+            record[int(layout.DEVICE_IDX)] = f"{gpu}%9%0%0%GPU"
+            self.records.append([*record])
+
+    def forward(self, y: torch.Tensor, x: torch.Tensor | None = None) -> Any:
+        call = torch.ops.tensorrt.no_op_placeholder_for_execute_engine
+        x, results = self.constant if x is None else x, []
+        for record in self.records:
+            engine = (*record[: self.at], self.engine, *record[self.at + 1 :])
+            results += call([x, y], *engine)
+            x = results[-1].sin() if self.chained else x
+        return tuple(results)
+
+
+@of("engine-backend")
+def an_engine_is_copied_once() -> None:
+    import tracemalloc
+
+    from torch_tensorrt.executorch import TensorRTBackend
+
+    program = torch.export.export(Calls(0), (X, X.clone()))
+    size = 1 << 20
+    program.state_dict["engine"] = torch.zeros(size, dtype=torch.uint8)
+    tracemalloc.start()
+    blob = TensorRTBackend.preprocess(program, []).processed_bytes
+    assert tracemalloc.get_traced_memory()[1] < 1.5 * size
+    assert len(blob) > size
+
+
+@of("engine-backend")
+def inputs_are_named_in_the_order_of_arguments() -> None:
+    from torch_tensorrt.executorch import TensorRTBackend
+    from torch_tensorrt.executorch.serialization import deserialize_engine
+
+    program = torch.export.export(Calls(0), (X, X.clone()))
+    blob = TensorRTBackend.preprocess(program, []).processed_bytes
+    bindings = deserialize_engine(blob)[1].io_bindings
+    assert [each.name for each in bindings if each.is_input] == ["y", "x"]
+
+
+def partitions(model: Calls, *inputs: torch.Tensor) -> dict[str, Any]:
+    """Return the partitions that are made of calls of engines, and mark their nodes."""
+    from torch_tensorrt.executorch import TensorRTPartitioner
+
+    program = torch.export.export(model, inputs)
+    found = TensorRTPartitioner().partition(program)
+    marked = [n for n in program.graph.nodes if n.meta.get("delegation_tag")]
+    constants = {*program.graph_signature.inputs_to_buffers} - {"b_engine"}
+    assert not constants & {node.name for node in marked}, "a constant is absorbed"
+    return dict(found.partition_tags)
+
+
+@of("tensorrt-partitioner")
+def each_engine_has_its_own_label() -> None:
+    found = partitions(Calls(1, 0, chained=True), X, X.clone())
+    labels = [
+        spec.value
+        for tag in sorted(found)
+        for spec in found[tag].compile_specs
+        if spec.key == "target_device"
+    ]
+    assert sorted(labels) == [b"cuda:0", b"cuda:1"], labels
+
+
+@of("tensorrt-partitioner")
+def engines_side_by_side_are_two_partitions() -> None:
+    assert len(partitions(Calls(0, 0), X, X.clone())) == 2
+
+
+@of("tensorrt-partitioner")
+def a_constant_stays_outside() -> None:
+    assert len(partitions(Calls(0, constant=X.clone()), X)) == 1
+
+
+@of("executorch-export")
 def engines_are_exported() -> None:
     import torch_tensorrt
 
     edge = torch_tensorrt.executorch.export(emulated(nn.ReLU(), X), arg_inputs=[X])
     (plan,) = edge.to_executorch().executorch_program.execution_plan
     assert [each.id for each in plan.delegates] == ["TensorRTBackend"]
+
+
+@of("executorch-export")
+def exported_programs_are_lowered_by_hand() -> None:
+    import torch_tensorrt
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+    from torch_tensorrt.executorch import TensorRTPartitioner
+
+    program = torch_tensorrt.dynamo.export(emulated(nn.ReLU(), X), arg_inputs=[X])
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    partitioners = [TensorRTPartitioner()]
+    edge = to_edge_transform_and_lower(
+        program, partitioner=partitioners, compile_config=config
+    )
+    (plan,) = edge.to_executorch().executorch_program.execution_plan
+    assert [each.id for each in plan.delegates] == ["TensorRTBackend"]
+
+
+@of("executorch-export")
+def compiled_modules_are_methods() -> None:
+    import torch_tensorrt
+
+    methods = {name: emulated(nn.ReLU(), X) for name in ("one", "other")}
+    edge = torch_tensorrt.executorch.export(methods)
+    plans = edge.to_executorch().executorch_program.execution_plan
+    assert [len(plan.delegates) for plan in plans] == [1, 1]
 
 
 @of("compiling-partitioner")
