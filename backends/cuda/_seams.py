@@ -130,7 +130,6 @@ SEAMS = {
 REMEMBERING = (
     "torch._dynamo.debug_utils:_cuda_system_info_comment",
     f"{_INDUCTOR}.codecache:CacheBase.get_system",
-    f"{_INDUCTOR}.comm_analysis:get_gpu_type",
     f"{_INDUCTOR}.cpp_builder",
     f"{_INDUCTOR}.kernel.mm:_is_sm7x_or_older_gpu",
     f"{_INDUCTOR}.runtime.hints:DeviceProperties.create",
