@@ -1,4 +1,5 @@
-"""Checks that tests ask for behaviour: none takes a name with an underscore from our own packages.
+"""Checks that tests ask for behaviour: none takes a name with an underscore from our own packages, or
+from objects of their classes.
 
     python tools/private_names.py
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +35,15 @@ ALLOWED = {
     "_library": "libraries that are called by hand, beside the delegate that calls them",
     "_load": "likewise",
     "_named": "likewise",
+    "_backend_id": "upstream's, of a lowered module",
+    "_schema": "PyTorch's, of an operator",
+    "_prepare": "the zoo's, which is no package of ours",
+    "_values": "where tensors lie, which no result tells",
+    "_delegates": "that nobody holds them any more",
+    "_native": "what ExecuTorch is asked again, which no result tells",
+    "_plans": "the library of a program that is timed alone",
+    "_steps": "how often a GPU's graphs were captured",
+    "_graphs": "likewise",
 }
 
 #: Folders of tests that are no folder of ours, and why.
@@ -90,6 +100,29 @@ def taken(tree: ast.Module, ours: dict[str, Path]) -> Iterator[tuple[int, str]]:
                         yield node.lineno, f"{bound[owner]}.{name}"
 
 
+def own_attributes(files: Iterable[Path]) -> set[str]:
+    """Return the attributes and methods with an underscore that our classes have."""
+    found = set()
+    for node in (each for f in files for each in ast.walk(ast.parse(f.read_text()))):
+        match node:
+            case ast.Attribute(ctx=ast.Store(), value=ast.Name(id="self"), attr=name):
+                found.add(name)
+            case ast.ClassDef(body=body):
+                found |= {n.name for n in body if isinstance(n, ast.FunctionDef)}
+    return {name for name in found if private(name)}
+
+
+def looked_at(tree: ast.Module, attributes: set[str]) -> Iterator[tuple[int, str]]:
+    """Yield the lines and attributes with an underscore that are taken from objects of our classes."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in attributes
+            and ast.unparse(node.value) not in ("self", "cls")
+        ):
+            yield node.lineno, ast.unparse(node)
+
+
 def unmirrored(folder: Path) -> bool:
     """Whether a folder of tests has the name of none of ours, nor a reason for it."""
     below = folder.relative_to(ROOT / "tests")
@@ -98,9 +131,11 @@ def unmirrored(folder: Path) -> bool:
 
 def main() -> int:
     ours, wrong = our_modules(), []
+    attributes = own_attributes(ours.values())
     for file in sorted((ROOT / "tests").rglob("*.py")):
         where = file.relative_to(ROOT)
-        for line, name in taken(ast.parse(file.read_text()), ours):
+        tree = ast.parse(file.read_text())
+        for line, name in (*taken(tree, ours), *looked_at(tree, attributes)):
             wrong.append(
                 f"{where}:{line}: {name} is nobody's business but its module's"
             )

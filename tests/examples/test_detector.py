@@ -179,7 +179,7 @@ def test_tensorrt_count_is_the_engines(demo: Demo) -> None:
     operators = [
         node
         for program in programs
-        for node in program._program.graph.nodes
+        for node in program.program.graph.nodes
         if isinstance(node.target, torch._ops.OpOverload)
     ]
     assert len(operators) == demo.report.counts["target"]["TensorRT"]

@@ -26,12 +26,13 @@ class StandIn:
             written, from call to call.
 
     Attributes:
+        program: As it was given.
         inputs: Per input binding, by name, its fake tensor or symbolic int.
         outputs: Per output binding, by name, its fake tensor.
     """
 
     def __init__(self, program: ExportedProgram) -> None:
-        self._program = program
+        self.program = program
         self._device = torch.device("cpu")
         self._running = threading.Lock()
         signature = program.graph_signature
@@ -75,7 +76,7 @@ class StandIn:
                 self._value(name, tensor)
                 for name, tensor in zip(self.inputs, inputs, strict=True)
             ]
-            held = {**self._program.state_dict, **self._program.constants}
+            held = {**self.program.state_dict, **self.program.constants}
             if self._device.type == "cpu":
                 self._check_weights(held)
             for name, tensor in self._common.items():
@@ -83,7 +84,7 @@ class StandIn:
                     tensor.data = tensor.to(self._device)
                 held[name] = tensor
             weights = [held[name] for name in self._weights]
-            results = self._program.graph_module(*weights, *values)
+            results = self.program.graph_module(*weights, *values)
             # A payload returns dense memory, never that of its inputs or weights.
             dense = torch.contiguous_format
             outputs = [
@@ -99,12 +100,12 @@ class StandIn:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its weights and buffers by name."""
-        held = {**self._program.state_dict, **self._program.constants}
+        held = {**self.program.state_dict, **self.program.constants}
         return {n: held[n] for n in self._weights if isinstance(held[n], torch.Tensor)}
 
     def sharing(self, tensors: Mapping[str, torch.Tensor]) -> StandIn:
         """Return one that has others' tensors in the place of its own, by name."""
-        result = StandIn(self._program)
+        result = StandIn(self.program)
         result._versions, result._common = self._versions, dict(tensors)
         return result
 
@@ -115,7 +116,7 @@ class StandIn:
 
     def copy(self, *, share_weights: bool = False) -> StandIn:
         """Return one with buffers of its own, and weights and constants unless they are shared."""
-        program = self._program
+        program = self.program
         with self._running, unset_fake_temporarily():
             graph, _ = copied_graph(program.graph)
             shared = self._never_written() if share_weights else {}
@@ -140,7 +141,7 @@ class StandIn:
 
     def _never_written(self) -> dict[str, torch.Tensor]:
         """Tensors that share no memory with what the program writes to, and tell who else does."""
-        tensors = {**self._program.state_dict, **self._program.constants}
+        tensors = {**self.program.state_dict, **self.program.constants}
         written = {
             tensors[target].untyped_storage()._cdata
             for kind, target in self._kinds
@@ -166,7 +167,7 @@ class StandIn:
     def archive(self) -> bytes:
         """Return the ``torch.export`` archive that holds it; equal programs give equal bytes."""
         stream = io.BytesIO()
-        torch.export.save(self._program, stream)
+        torch.export.save(self.program, stream)
         return stream.getvalue()
 
     @classmethod
@@ -189,14 +190,14 @@ class StandIn:
 
     def _move(self, device: torch.device) -> None:
         if device != self._device:
-            move_to_device_pass(self._program, str(device))
+            move_to_device_pass(self.program, str(device))
             self._device = device
 
     def _allows(self, size: int, held: int | torch.SymInt) -> bool:
         """Whether an engine that was built for ``held`` takes ``size``."""
         if not isinstance(held, torch.SymInt):
             return size == held
-        bounds = self._program.range_constraints.get(held.node.expr)
+        bounds = self.program.range_constraints.get(held.node.expr)
         # torch.export may have a lower bound of 2 where one row is all right.
         return bounds is None or bool(min(bounds.lower, 1) <= size <= bounds.upper)
 

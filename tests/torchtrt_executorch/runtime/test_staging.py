@@ -25,7 +25,9 @@ from torchtrt_executorch.runtime import (
     load,
     on_device,
 )
-from torchtrt_executorch.runtime.delegates import about
+from torchtrt_executorch.runtime.delegates import about, inputs_of
+from torchtrt_executorch.runtime.plan_reader import read_plans
+from torchtrt_executorch.runtime.reading.files import read_program
 
 from . import programs
 from .test_methods import edited
@@ -294,7 +296,7 @@ def test_inspect_and_runtime_have_an_engine_s_device_from_its_bytes() -> None:
 
     pte = edited(build(Model, HOST)[1], move)
     (delegate,) = inspection.read(pte).methods[0].delegates
-    (payload,) = _load(pte)._plans["forward"].delegates
+    (payload,) = read_plans(read_program(pte, ()), inputs_of)["forward"].delegates
     assert payload.target_device("cpu") != about(payload).device
     assert delegate.device == "cuda:3" == str(about(payload).device)
 

@@ -96,7 +96,7 @@ def kept(built: tuple[bytes, StandIn]) -> Iterator[str]:
     """The stand-in is kept in this process; yields its digest."""
     pte, program = built
     payload = digest(engine_of(pte))
-    stand_ins.keep(payload, program._program)
+    stand_ins.keep(payload, program.program)
     yield payload
     stand_ins.forget()
 

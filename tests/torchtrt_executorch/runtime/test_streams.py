@@ -12,7 +12,10 @@ from typer.testing import CliRunner
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.runtime import Delegate, DeviceError, load, register_backend
 from torchtrt_executorch.runtime.analysis import fences
+from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.plan import About
+from torchtrt_executorch.runtime.plan_reader import read_plans
+from torchtrt_executorch.runtime.reading.files import read_program
 from torchtrt_executorch.runtime.soundness import find_faults
 
 from ...loading import load_benchmark, load_file
@@ -39,9 +42,15 @@ def emitted(model, option="default", side="ours", backends=("CudaBackend",)):
     return module, programs.emit(edge, programs.OPTIONS[option](), side).buffer
 
 
+def plan_of(buffer):
+    """What the runtime makes of the only method of a program."""
+    (plan,) = read_plans(read_program(buffer, ()), inputs_of).values()
+    return plan
+
+
 def faults(buffer, ordered):
     """What is wrong with a program by its plan alone."""
-    (plan,) = load(buffer)._plans.values()
+    plan = plan_of(buffer)
 
     def about(payload):
         return About(payload.target_device("cpu"), payload.backend_id != "CudaBackend")
@@ -134,7 +143,7 @@ def test_engines_wait_for_one_another():
     model = models.by_name("handed-over")
     module, buffer = emitted(model, backends=("TensorRTBackend",))
     check(model, module, buffer, ordered=False)
-    (plan,) = load(buffer)._plans.values()
+    plan = plan_of(buffer)
     assert sum(each.delegate is not None for each in plan.operations) > 1
     assert len(fences(plan)) == 1
     _, buffer = emitted(model, side="upstream", backends=("TensorRTBackend",))
@@ -161,7 +170,7 @@ def test_what_is_there_for_the_order_of_streams_is_left_out_on_one(name, backend
             each.run(x)[0], _first(module(x)), atol=1e-5, rtol=1e-4
         )
         copies.append(sum(traffic.copies for traffic in each.stats().copies.values()))
-    (plan,) = program._plans.values()
+    plan = plan_of(buffer)
     needless = fences(plan)
     assert copies[0] - copies[1] == len(needless)
     assert bool(needless) == some
@@ -199,7 +208,7 @@ def test_a_delegate_s_inputs_are_told_from_its_outputs(model, backend):
     Where what it is a view of is read before, and not again, nothing but the delegate tells.
     """
     module, buffer = emitted(model, backends=(backend,))
-    (plan,) = load(buffer)._plans.values()
+    plan = plan_of(buffer)
     for each in plan.operations:
         if each.delegate is not None:
             payload = bytes(plan.delegates[each.delegate].payload)

@@ -39,7 +39,7 @@ def test_only_what_is_read_is_shared(shared: bool) -> None:
     stand_ins.keep(PAYLOAD, program, share_weights=shared)
     kept = stand_ins.find(PAYLOAD)
     assert kept is not None
-    held = kept._program.state_dict
+    held = kept.program.state_dict
     weight, calls = program.state_dict["linear.weight"], program.state_dict["calls"]
     assert (held["linear.weight"].data_ptr() == weight.data_ptr()) == shared
     assert held["calls"].data_ptr() != calls.data_ptr()

@@ -106,7 +106,7 @@ def test_the_error_without_a_stand_in_names_the_builder(pte: bytes) -> None:
             load(pte).run(X)
     finally:
         assert kept is not None
-        stand_ins.keep(payload, kept._program)
+        stand_ins.keep(payload, kept.program)
 
 
 def test_the_reason_is_the_builder_s_own() -> None:

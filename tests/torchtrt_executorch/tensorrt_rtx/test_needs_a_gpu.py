@@ -103,7 +103,7 @@ def test_an_engine_from_elsewhere(compiled: GraphModule) -> None:
         with pytest.raises(NeedsGpuError, match="running an engine"):
             loaded(X)
     finally:
-        stand_ins.keep(stand_ins.digest(plan), kept._program)
+        stand_ins.keep(stand_ins.digest(plan), kept.program)
     # What stands in for it comes later, and is found all the same.
     torch.testing.assert_close(loaded(X), compiled(X))
     torch.testing.assert_close(program.module()(X), compiled(X))
