@@ -19,7 +19,7 @@ from textwrap import shorten
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
 from torch_tensorrt.dynamo._graph_copies import copied_module, with_graph_of_its_own
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import ConverterRegistry
@@ -273,54 +273,33 @@ def failures_refuse(
 def run_passes(
     run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a pass manager; a pass that raises isn't run where the program is compiled again.
+    """Run a pass manager; a pass that raises is left out where the program is compiled again.
 
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around its ``__call__``.
     """
-
     manager, *rest = args
-    if goes_on():
+    if (fallback := _fallback.get()) is not None:
         passes = [
-            _tried(
-                "lowering pass", getattr(each, "__name__", str(each)), each, _unchanged
-            )
+            failures_refuse(f"the lowering pass {name}", step=name)(each)
             for each in manager.passes
+            if (name := getattr(each, "__name__", str(each))) not in fallback.without
         ]
         manager = type(manager).build_from_passlist(passes)
     return run(manager, *rest, **kwargs)
 
 
-def _unchanged(module: GraphModule, *_: Any) -> GraphModule:
-    return module
-
-
 def decompositions(
     get: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return decompositions; of one that raises the operator stays where it is compiled again.
+    """Return decompositions; one that raises is left out where the program is compiled again.
 
     For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``get_decompositions``.
     """
-
     table = get(*args, **kwargs)
-    if not goes_on():
+    if (fallback := _fallback.get()) is None:
         return table
     return {
-        operator: _tried("decomposition of", str(operator), decompose, _whole)
-        for operator, decompose in table.items()
+        each: failures_refuse(f"the decomposition of {each}", step=str(each))(decompose)
+        for each, decompose in table.items()
+        if str(each) not in fallback.without
     }
-
-
-def _whole(*args: Any, **kwargs: Any) -> Any:
-    return NotImplemented
-
-
-def _tried(
-    what: str, name: str, step: Callable[..., Any], instead: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return what is done for a step, which refuses it where it fails."""
-    if (fallback := _fallback.get()) is None:
-        return step
-    if name in fallback.without:
-        return instead
-    return failures_refuse(f"the {what} {name}", step=name)(step)
