@@ -249,7 +249,10 @@ def test_a_decomposition_that_trips(caplog: Any) -> None:
 
 
 def test_attention_is_decomposed_before_it_is_given_up(caplog: Any) -> None:
-    """Of grouped queries and a dynamic length, which TensorRT-RTX refuses in one layer."""
+    """Of grouped queries and a dynamic length, which TensorRT-RTX 1.5 refuses in one layer."""
+    import tensorrt as trt
+    from packaging.version import Version
+
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         vocab_size=128,
@@ -281,9 +284,10 @@ def test_attention_is_decomposed_before_it_is_given_up(caplog: Any) -> None:
         executorch_build_fallback=True,
     )
     assert len(engines(compiled)) == 2
-    (message,) = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
-    assert "scaled_dot_product_attention.default as one operator" in message
-    assert message.count("torch.ops.aten") == 1  # nothing else was given up
+    said = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
+    if Version(trt.__version__) < Version("1.6"):  # which has such a layer
+        assert "scaled_dot_product_attention.default as one operator" in said[0]
+    assert "; ".join(said).count("torch.ops.aten") == len(said) < 2  # nothing else
     for given in (ids, torch.arange(11)[None]):
         torch.testing.assert_close(compiled(given), model(given))
 
