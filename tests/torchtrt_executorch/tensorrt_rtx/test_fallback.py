@@ -121,7 +121,9 @@ class Long(nn.Module):
         return x
 
 
-def refusing(monkeypatch: Any, names: set[str], *, named: bool) -> list[int]:
+def refusing(
+    monkeypatch: Any, names: set[str], *, said: str = "node [/{name}]"
+) -> list[int]:
     """Have the builder refuse networks with layers of these nodes; how many layers each network had.
 
     Upstream ends a layer's name in its node's, and the builder's errors have it.
@@ -136,7 +138,9 @@ def refusing(monkeypatch: Any, names: set[str], *, named: bool) -> list[int]:
         sizes.append(len(layers))
         for name in sorted(names):
             if any(each.endswith((f"/{name}]", f"[{name}]")) for each in layers):
-                _LOGGER.error(f"no implementation for node {f'[/{name}]' * named}")
+                ends = f"{layers[0]}...{layers[-1]}"
+                about = said.format(name=name, ends=ends)
+                _LOGGER.error(f"no implementation for {about}")
                 return None
         return real(self, network, config)
 
@@ -157,9 +161,10 @@ def outside(compiled: GraphModule) -> list[str]:
     ]
 
 
-def test_a_builder_that_names_nothing(monkeypatch: Any) -> None:
-    """Most of the partition is built all the same, in few attempts."""
-    sizes = refusing(monkeypatch, {"erf"}, named=False)
+@pytest.mark.parametrize("said", ["", "node {{ForeignNode[{ends}]}}"])
+def test_a_builder_that_names_nothing(said: str, monkeypatch: Any) -> None:
+    """Or only the ends of many layers: most of them are built all the same, in few attempts."""
+    sizes = refusing(monkeypatch, {"erf"}, said=said)
     compiled = build(Long(), executorch_build_fallback=True)
     torch.testing.assert_close(compiled(X), Long()(X))
     assert "erf" in outside(compiled)
@@ -197,7 +202,7 @@ def test_a_refusal_costs_no_other_partition(
     drawn = random.Random(seed)
     # Of the second half: the first has one tanh, and none of the others.
     names = {"tanh_1", drawn.choice(["exp", "relu", "sub", "maximum"])}
-    sizes = refusing(monkeypatch, names, named=named)
+    sizes = refusing(monkeypatch, names, said="node [/{name}]" if named else "")
     aside = {"torch.ops.aten.erf.default"}
     model, options = Halves(seed), {"torch_executed_ops": aside}
     compiled = build(model, executorch_build_fallback=True, **options)
@@ -299,7 +304,7 @@ def test_errors_are_heard_where_it_fails(
     """What is gone on without is a warning, and no error of the builder's beside it."""
     from torch_tensorrt.logging import _LOGGER
 
-    refusing(monkeypatch, {"erf"}, named=True)
+    refusing(monkeypatch, {"erf"})
     caplog.set_level(logging.DEBUG, _LOGGER.name)
     try:
         build(Long(), executorch_build_fallback=goes_on)
@@ -350,7 +355,7 @@ class Mixed(nn.Module):
 def test_of_an_operator_that_is_refused_twice_other_types_stay(
     monkeypatch: Any,
 ) -> None:
-    refusing(monkeypatch, {"mul_1", "mul_2"}, named=True)
+    refusing(monkeypatch, {"mul_1", "mul_2"})
     compiled = build(Mixed(), executorch_build_fallback=True)
     torch.testing.assert_close(compiled(X), Mixed()(X))
     assert outside(compiled) == ["mul_1", "mul_2"]

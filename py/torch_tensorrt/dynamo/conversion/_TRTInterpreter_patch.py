@@ -54,11 +54,11 @@ def apply(module: ModuleType) -> None:
         except RefusedError:
             raise
         except (RuntimeError, AssertionError) as error:
+            words = " ".join(said)
             calls = [n for n in self.module.graph.nodes if n.op[:5] == "call_"]
-            nodes = [node for node in calls if _is_named(node, " ".join(said))]
-            reason, exact = " ".join(said) or error, bool(nodes)
+            nodes = [node for node in calls if _is_named(node, words)]
             raise RefusedError(
-                "TensorRT's builder", reason, nodes or calls, exact=exact
+                "TensorRT's builder", words or error, nodes or calls, exact=bool(nodes)
             ) from error
         finally:
             _LOGGER.removeFilter(hear)
@@ -67,8 +67,12 @@ def apply(module: ModuleType) -> None:
 
 
 def _is_named(node: Node, said: str) -> bool:
-    """Whether an error names a layer of the node's: upstream ends their names in its name."""
-    return f"[{node.name}]" in said or f"/{node.name}]" in said
+    """Whether an error names a layer of the node's: upstream ends their names in its name.
+
+    Of many layers that are one to the builder it names the ends, between which any may be refused.
+    """
+    named = f"[{node.name}]" in said or f"/{node.name}]" in said
+    return named and "ForeignNode[" not in said
 
 
 def _distinct(network: Any, returned: Any) -> Any:
