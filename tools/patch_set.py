@@ -86,7 +86,10 @@ TESTS = {
         "tests/exir/passes/test_options.py",
     ],
     "aoti-partitioner": ["tests/backends/aoti"],
-    "cuda-operators": ["tests/backends/cuda/test_operators.py"],
+    "cuda-operators": [
+        "tests/backends/cuda/test_attention.py",
+        "tests/backends/cuda/test_operators.py",
+    ],
     "cuda-quantized-weights": ["tests/backends/cuda/test_quantized_weights.py"],
     "cuda-without-gpu": [
         "tests/backends/cuda/test_measured_tiles.py",

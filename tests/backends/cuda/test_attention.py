@@ -1,0 +1,110 @@
+"""Attention that becomes a Triton kernel: what it reads, and that it is all that counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.cuda.triton.replacement_pass import (
+    ReplaceEdgeOpWithTritonOpPass,
+)
+from torch import Tensor, nn
+from torch.fx import GraphModule, Interpreter
+from torch.nn import functional as F
+
+from .conftest import needs_compilers
+
+pytestmark = [
+    needs_compilers,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
+]
+HEADS, SHARED, LENGTH, WIDTH = 8, 2, 256, 32
+
+
+class Enough(Exception):
+    """Nothing is to be compiled."""
+
+
+class Grouped(nn.Module):
+    """Two layers of transformers' attention over a cache: four queries have a key, and none those behind it."""
+
+    def __init__(self, shared: int, turned: bool) -> None:
+        super().__init__()
+        self.shared, self.turned = shared, turned
+
+    def forward(self, query: Tensor, cache: Tensor, places: Tensor) -> Tensor:
+        mask = (torch.arange(LENGTH)[None] <= places[:, None])[None, None]
+        for _ in range(2):
+            key = cache[:, :, None].expand(-1, -1, HEADS // self.shared, -1, -1)
+            if self.turned:  # heads of a key no longer beside one another
+                key = key.transpose(1, 2)
+            key = key.reshape(-1, HEADS, LENGTH, WIDTH)
+            query = F.scaled_dot_product_attention(query, key, key, attn_mask=mask)
+        return query
+
+
+class Reference(Interpreter):
+    """A graph for a GPU on the host, with ATen's attention for Triton's, of the keys that it is to read."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory")}
+        if "sdpa" not in str(target):
+            return super().call_function(target, args, kwargs)
+        query, key, value, mask = (each.float() for each in args[:4])
+        end = kwargs.get("kv_len", torch.tensor(LENGTH))
+        read = slice(None), slice(None), slice(int(end))
+        grouped = kwargs.get("enable_gqa", False)
+        mask = mask[..., read[2]].bool()
+        result = F.scaled_dot_product_attention(
+            query, key[read], value[read], mask, enable_gqa=grouped
+        )
+        return result.to(args[0].dtype)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize(
+    ("shared", "turned"), [(SHARED, False), (SHARED, True), (1, False), (HEADS, False)]
+)
+def test_it_reads_a_cache_as_it_is(lower, monkeypatch, shared, turned, tokens) -> None:
+    """Once, and for one token no further than the mask lets it; nothing that only looks repeated."""
+    found: list[GraphModule] = []
+    replace = ReplaceEdgeOpWithTritonOpPass.call
+
+    def stop(replacing: Any, graph_module: GraphModule) -> Any:
+        result = replace(replacing, graph_module)
+        if len(_attention(graph_module)) == 2:  # not one that is tried
+            found.append(graph_module)
+            raise Enough
+        return result
+
+    monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", stop)
+    torch.manual_seed(0)
+    inputs = (
+        torch.randn(1, HEADS, tokens, WIDTH).bfloat16(),
+        torch.randn(1, shared, LENGTH, WIDTH).bfloat16(),
+        40 + torch.arange(tokens),
+    )
+    model = Grouped(shared, turned)
+    with pytest.raises(Enough):
+        lower(model, inputs, gpu="sm_80:40GiB")
+    (graph_module,) = found
+    for call in _attention(graph_module):
+        assert ("enable_gqa" in call.kwargs) == (not turned)
+        assert ("kv_len" in call.kwargs) == (tokens == 1)
+    lengths = graph_module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.amax.default
+    )
+    assert len(lengths) == (tokens == 1)  # layers share it
+    by_shape = {
+        each.shape: each for each in inputs
+    }  # a delegate's are in another order
+    given = graph_module.graph.find_nodes(op="placeholder")
+    (result,) = Reference(graph_module).run(
+        *(by_shape[each.meta["val"].shape] for each in given)
+    )
+    torch.testing.assert_close(result, model(*inputs), atol=0.02, rtol=0.02)
+
+
+def _attention(graph_module: GraphModule) -> list[Any]:
+    return [n for n in graph_module.graph.nodes if "triton.sdpa" in str(n.target)]
