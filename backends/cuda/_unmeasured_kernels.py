@@ -141,9 +141,10 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
 
     def run_node_apart(self: Any, node: Any) -> Any:
         result = run_node(self, node)
-        if apart or _sums.read_often(node):
+        often = _sums.read_often(node)
+        if apart or often or _read_by_kernels(node):
             for value in pytree.tree_leaves(result):
-                if isinstance(value, TensorBox):
+                if isinstance(value, TensorBox) and not (often and _is_cast(value)):
                     value.realize()
         return result
 
@@ -169,6 +170,20 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         ),
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__": select_by_cost,
     }
+
+
+def _read_by_kernels(node: Any) -> bool:
+    """Whether kernels of somebody's own read a value, each of which would have it computed anew."""
+    return any("triton_kernel_wrapper" in str(each.target) for each in node.users)
+
+
+def _is_cast(value: Any) -> bool:
+    """Whether no more is done for a value than to read it and to change its type."""
+    from torch._inductor.ir import Pointwise
+
+    while hasattr(value, "data"):
+        value = value.data
+    return isinstance(value, Pointwise) and value.inner_fn_opcount().num_ops <= 3
 
 
 def cheapest(
