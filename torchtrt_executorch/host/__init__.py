@@ -63,7 +63,7 @@ def prepare(upstream_name: str = "torch_tensorrt") -> Callable[[], None]:
 
 @functools.cache
 def _scopes() -> ScopedImports:
-    from torchtrt_executorch.host import building, cuda_queries, python_only
+    from torchtrt_executorch.host import building, cuda_queries, python_only, users
     from torchtrt_executorch.host.import_scopes import ScopedImports
 
     return ScopedImports(
@@ -74,6 +74,7 @@ def _scopes() -> ScopedImports:
             # What torch_tensorrt imports next when it is what imported torch: its own scope
             # is too late then, and around its import of tensorrt it replaces our errors.
             "torch_tensorrt._version": complete_host,
+            "torch_tensorrt.dynamo._defaults": users.named,
             "torch_tensorrt._utils": cuda_queries.nccl_plugin_unsupported,
             "torch_tensorrt._features": python_only.runtime_libraries_hidden,
             "torch_tensorrt.runtime._utils": cuda_queries.device_properties_name,

@@ -1,0 +1,31 @@
+"""A user without an entry in passwd and without a home, as containers run programs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ... import fresh
+
+CODE = """
+import os, pwd
+
+def nobody(user):
+    raise KeyError(f"getpwuid(): uid not found: {user}")
+
+missing = pwd.getpwuid = nobody
+import torch, torch_tensorrt
+from torch_tensorrt.dynamo import _defaults
+assert pwd.getpwuid is missing
+print(_defaults.DEBUG_LOGGING_DIR, os.getuid())
+"""
+
+
+def test_upstream_is_imported() -> None:
+    pytest.importorskip("torch_tensorrt")
+    environment = {k: v for k, v in os.environ.items() if k != "HOME"}
+    done = fresh.run(CODE, env=environment)
+    assert done.returncode == 0, done.stderr
+    folder, user = done.stdout.split()[-2:]
+    assert f"torch_tensorrt_{user}" in folder

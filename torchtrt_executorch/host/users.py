@@ -1,0 +1,31 @@
+"""Users without an entry in passwd, as containers have them: upstream asks for the name of one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+
+@contextmanager
+def named(module: ModuleType) -> Iterator[None]:
+    """Scope in which such a user's name is the number."""
+    if sys.platform == "win32":
+        yield
+        return
+    import pwd
+
+    entry_of = pwd.getpwuid
+
+    def entry(user: int) -> pwd.struct_passwd:
+        try:
+            return entry_of(user)
+        except KeyError:
+            return pwd.struct_passwd((str(user), "x", user, user, "", "/", ""))
+
+    pwd.getpwuid = entry
+    try:
+        yield
+    finally:
+        pwd.getpwuid = entry_of
