@@ -1,6 +1,6 @@
 """Prints what is in force after imports in several orders before the overlay; run by the tests, as a script.
 
-``ORDERS`` in the environment is a list of lists of modules. Each order has a process of its own, which
+``ORDERS`` in the environment names a file with a list of lists of modules. Each order has a process of its own, which
 imports them with the overlay off, activates it, imports the rest, and looks at every name of upstream's
 there. What it found is compared with a process in which the overlay came first and left out the same
 patches. Processes are forked from one that has imported torch, since that is what takes the time.
@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -115,7 +116,7 @@ def main() -> None:
     results: list[Any] = []
     expected: dict[tuple[str, ...], dict[str, Any]] = {}
     with contextlib.redirect_stdout(sys.stderr):
-        for order in json.loads(os.environ["ORDERS"]):
+        for order in json.loads(Path(os.environ["ORDERS"]).read_text()):
             verdicts, facts = forked(in_force, order)
             left_out = [n for n, (state, _) in verdicts.items() if state != "in force"]
             if tuple(left_out) not in expected:

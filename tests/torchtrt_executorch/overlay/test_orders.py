@@ -30,22 +30,33 @@ EVERY = [
     order for count in range(len(APART) + 1) for order in permutations(APART, count)
 ]
 SAMPLE = [(), (APART[1],), random.Random(7).choice(EVERY)]
+#: Each set of them, in one of its orders.
+SETS = list(
+    {frozenset(o): o for o in random.Random(8).sample(EVERY, len(EVERY))}.values()
+)
+
+
+#: Some 3 s of a processor for each.
+SLOW = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 
 
 @pytest.mark.parametrize(
     "orders",
     [
         pytest.param(SAMPLE, id="sample"),
-        pytest.param(EVERY, id="every", marks=pytest.mark.slow),
+        pytest.param(SETS, id="sets", marks=SLOW),
+        pytest.param(EVERY, id="every", marks=SLOW),
     ],
 )
-def test_whole_or_not_at_all(run, orders) -> None:
+def test_whole_or_not_at_all(run, orders, tmp_path: Path) -> None:
+    (tmp_path / "orders.json").write_text(json.dumps(orders))
     process = run(
         f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')",
-        ORDERS=json.dumps(orders),
+        ORDERS=str(tmp_path / "orders.json"),
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert len(process.facts) == len(orders)
+    print(f"{len(orders)} orders of {len(APART)} modules")
     for order, (verdicts, different) in zip(orders, process.facts, strict=True):
         assert different == {}, order
         for patch in PATCHES:
