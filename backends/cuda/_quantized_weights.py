@@ -269,12 +269,11 @@ def _row_product(
     if math.prod(shape[:-1]) != 1 or kept is None:
         return
     form = packed.get(kept.weight, Packed(8, kept.group, 0))
-    columns = weights[kept.weight].shape[1] * form.in_a_byte
-    # Each byte of a block is in one group.
-    if kept.group != columns and (form.bytes & (form.bytes - 1) or form.bytes > 2048):
-        return
-    from executorch.backends.cuda._row_product import OPERATOR  # by Triton
+    # By Triton, which not every release of PyTorch has.
+    from executorch.backends.cuda._row_product import OPERATOR, takes
 
+    if not takes(weights[kept.weight].shape[1], form.bytes):
+        return
     write = _Writer(product)
     scale, zero = kept.scale, kept.zero
     if scale is not None:

@@ -6,15 +6,53 @@ in floating point. What it has for a sum computes the row again for each row of 
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 from torch.library import triton_op, wrap_triton
 
-#: Bytes of a block, of a thread, and blocks that fill a large GPU.
-_BLOCK, _THREAD, _BLOCKS = 4096, 32, 1056
 #: Bits behind the exponent, and its bias, of the types in floating point.
 _FLOATS = {torch.float8_e4m3fn: (3, 7), torch.float8_e5m2: (2, 15)}
+#: A warp for each row of the weight, which has three loads in flight. On an H200 that is within 4 % of the
+#: fastest of 18 ways for the weights of Qwen3 and Llama, in 8 and in 4 bits; several rows to a warp take longer.
+_THREADS, _UNROLL = 32, 3
+#: What a float32 of 1 is in bits.
+_ONE = 0x3F800000
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _moved(bits, by: tl.constexpr):  # type: ignore[no-untyped-def]
+    if by >= 0:
+        return bits << by
+    else:
+        return bits >> -by
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _integer(  # type: ignore[no-untyped-def]
+    word, upper, one, PART: tl.constexpr, BITS: tl.constexpr, LEAST: tl.constexpr
+):
+    # Where they stand, behind the exponent that makes their lowest bit a 1: no conversion, exact.
+    place: tl.constexpr = PART % 4 * 8 + PART // 4 * BITS
+    high: tl.constexpr = place + BITS > 23
+    if high:
+        word = upper
+    at: tl.constexpr = place % 16 if high else place
+    mask: tl.constexpr = ((1 << BITS) - 1) << at
+    found = (word & mask) | (one + ((23 - at) << 23))
+    return found.to(tl.float32, bitcast=True) - (float(1 << (23 - at)) - LEAST)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _floating(  # type: ignore[no-untyped-def]
+    word, PART: tl.constexpr, FRACTION: tl.constexpr, POWER: tl.constexpr
+):
+    by: tl.constexpr = 23 - FRACTION - 8 * PART
+    found = _moved(word, by) & (0x7F << (23 - FRACTION))
+    found = found | (_moved(word, 24 - 8 * PART) & -0x80000000)
+    return found.to(tl.float32, bitcast=True) * POWER
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -24,96 +62,63 @@ def _row_product(  # type: ignore[no-untyped-def]
     scale,
     zero,
     out,
-    n,
-    WIDTH: tl.constexpr,  # bytes of a row of the weight
+    one,  # _ONE, which in a register can be put in by the instruction that masks
+    WORDS: tl.constexpr,  # of a row of the weight
     BITS: tl.constexpr,
     LEAST: tl.constexpr,  # what bits of 0 stand for, but for the zero point
     SIGNED: tl.constexpr,
     FRACTION: tl.constexpr,  # bits behind the exponent; -1 for integers
     POWER: tl.constexpr,  # what exponents lack
-    GROUPED: tl.constexpr,  # whether a group has a scale, or a row
+    GROUP: tl.constexpr,  # words that have a scale
     SCALED: tl.constexpr,
     SHIFTED: tl.constexpr,
-    ROWS: tl.constexpr,
-    GROUPS: tl.constexpr,
-    GROUP: tl.constexpr,  # bytes of one
+    THREADS: tl.constexpr,
+    EACH: tl.constexpr,  # words that a thread takes at once, all of a group
+    UNROLL: tl.constexpr,
 ):
-    PARTS: tl.constexpr = 8 // BITS
-    MASK: tl.constexpr = (1 << BITS) - 1
-    UNIT: tl.constexpr = 1 << BITS
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None, None]
-    there = rows < n
-    start = rows.to(tl.int64) * WIDTH
-    total = tl.zeros((ROWS, GROUPS, GROUP), tl.float32)
-    for first in tl.range(0, WIDTH, GROUPS * GROUP):
-        group = first // GROUP + tl.arange(0, GROUPS)[None, :, None]
-        within = tl.arange(0, GROUP)[None, None, :]
-        byte = group * GROUP + within
-        inside = byte < WIDTH
-        bits = tl.load(held + start + byte, there & inside, other=0).to(tl.int32)
-        values = group * GROUP * PARTS + within
-        if not GROUPED:
-            values = byte
-        along: tl.constexpr = GROUP if GROUPED else WIDTH
-        sums = tl.zeros((ROWS, GROUPS, GROUP), tl.float32)
-        less = tl.zeros((1, GROUPS, GROUP), tl.float32)
-        for part in tl.static_range(PARTS):
-            x = tl.load(row + values + part * along, inside, other=0.0).to(tl.float32)
+    GROUPED: tl.constexpr = GROUP < WORDS
+    GROUPS: tl.constexpr = WORDS // GROUP
+    index = tl.program_id(0)
+    words = held.to(tl.pointer_type(tl.int32)) + index.to(tl.int64) * WORDS
+    total = tl.zeros((THREADS,), tl.float32)
+    wholly = tl.zeros((THREADS,), tl.float32)
+    for first in tl.range(0, WORDS, THREADS * EACH, loop_unroll_factor=UNROLL):
+        begin = first + tl.arange(0, THREADS) * EACH
+        word = begin[:, None] + tl.arange(0, EACH)[None, :]
+        inside = word < WORDS
+        bits = tl.load(words + word, inside, other=0)
+        if SIGNED:
+            bits = bits ^ -0x7F7F7F80
+        upper = bits >> 16
+        sums = tl.zeros((THREADS, EACH), tl.float32)
+        less = tl.zeros((THREADS, EACH), tl.float32)
+        for part in tl.static_range(32 // BITS):
+            x = tl.load(row + part * WORDS + word, inside, other=0.0).to(tl.float32)
             if FRACTION >= 0:
-                sign = (bits & 0x80) << 24
-                found = sign | ((bits & 0x7F) << (23 - FRACTION))
-                value = found.to(tl.float32, bitcast=True) * POWER
+                sums += _floating(bits, part, FRACTION, POWER) * x
             else:
-                # 1 and the value's share of the next power of two, without a conversion
-                found = (bits >> (part * BITS)) & MASK
-                if SIGNED:
-                    found = found ^ 0x80
-                found = (found << (23 - BITS)) | 0x3F800000
-                value = found.to(tl.float32, bitcast=True)
-                less += x
-            sums += value * x
-        if FRACTION < 0:
-            offset = 1.0 - LEAST / UNIT
+                sums += _integer(bits, upper, one, part, BITS, LEAST) * x
             if SHIFTED:
-                if GROUPED:
-                    at = zero + rows * (WIDTH // GROUP) + group
-                    shift = tl.load(at, there & (group * GROUP < WIDTH), other=0)
-                else:
-                    shift = tl.load(zero + rows, there, other=0)
-                sums -= less * (offset + shift.to(tl.float32) / UNIT)
+                less += x
+        added = tl.sum(sums, 1)
+        group = begin // GROUP
+        at = index.to(tl.int64) * GROUPS + group
+        if SHIFTED:
+            if GROUPED:
+                shift = tl.load(zero + at, group < GROUPS, other=0)
+                added -= tl.sum(less, 1) * shift.to(tl.float32)
             else:
-                sums -= less * offset
+                wholly += tl.sum(less, 1)
         if GROUPED:
-            at = scale + rows * (WIDTH // GROUP) + group
-            factor = tl.load(at, there & (group * GROUP < WIDTH), other=0.0)
-            total += sums * factor.to(tl.float32)
-        else:
-            total += sums
-    result = tl.sum(tl.sum(total, 2), 1)
-    if FRACTION < 0:
-        result *= UNIT
-    index = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+            factor = tl.load(scale + at, group < GROUPS, other=0.0)
+            added *= factor.to(tl.float32)
+        total += added
+    result = tl.sum(total, 0)
+    if SHIFTED and not GROUPED:
+        result -= tl.sum(wholly, 0) * tl.load(zero + index).to(tl.float32)
     if SCALED and not GROUPED:
-        result *= tl.load(scale + index, index < n, other=0.0).to(tl.float32)
-    tl.store(out + index, result, index < n)
-
-
-def blocks(rows: int, width: int, group: int) -> tuple[int, int, int, int]:
-    """Return the rows and groups of a block, the bytes of a group, and the warps that share it.
-
-    Args:
-        rows: Of the weight.
-        width: Bytes of one.
-        group: Bytes that have a scale; 0 if a row has one.
-    """
-    sizes = [max(group, size) for size in (2048, 1024, 512, 256, 128)]
-    length = min(sizes, key=lambda size: triton.cdiv(width, size) * (size + 32))
-    together = max(1, _BLOCK // length)
-    while together > 1 and triton.cdiv(rows, together) < _BLOCKS:
-        together //= 2
-    group = group or min(length, 128)
-    warps = max(1, min(8, together * length // (32 * _THREAD)))
-    return together, length // group, group, warps
+        result *= tl.load(scale + index).to(tl.float32)
+    tl.store(out + index, result)
 
 
 @triton_op("executorch_cuda_quantized::row_product", mutates_args={})
@@ -131,45 +136,50 @@ def row_product(
     Args:
         row: (1, K), of float16, bfloat16 or float32.
         held: (N, K * bits / 8) of uint8, packed as :class:`._quantized_weights.Packed` says; or (N, K)
-            of int8, float8_e4m3fn or float8_e5m2, all of them numbers.
+            of int8, float8_e4m3fn or float8_e5m2, all of them numbers. :func:`takes` such rows.
         scale: (N, K / group), in floating point; None for 1.
         zero: Zero points, likewise, of integers; None for 0.
         bits: Of a value.
-        group: Values that have a scale: K, or a power of two that K is a multiple of.
+        group: Values that have a scale: K, or what K is a multiple of.
         least: What bits of 0 stand for.
 
     Returns:
         (1, N), of ``row``'s type.
     """
     rows, width = held.shape
-    whole = group * bits == width * 8
-    together, groups, nbytes, warps = blocks(
-        rows, width, 0 if whole else group * bits // 8
-    )
+    words, of_group = width // 4, group * bits // 32
+    # In the order of the bits of a word: neighbours are read by neighbouring threads.
+    parts = row.view(words // of_group, 8 // bits, of_group, 4)
+    parts = parts.permute(1, 3, 0, 2).contiguous()
     fraction, bias = _FLOATS.get(held.dtype, (-1, 0))
     out = row.new_empty((1, rows))
-    wrap_triton(_row_product)[(triton.cdiv(rows, together),)](
-        row,
+    wrap_triton(_row_product)[(rows,)](
+        parts,
         held if held.dtype in (torch.uint8, torch.int8) else held.view(torch.uint8),
         held if scale is None else scale,
         held if zero is None else zero,
         out,
-        rows,
-        WIDTH=width,
+        _ONE,
+        WORDS=words,
         BITS=bits,
         LEAST=-128 if held.dtype == torch.int8 else least,
         SIGNED=held.dtype == torch.int8,
         FRACTION=fraction,
         POWER=2.0 ** (127 - bias),
-        GROUPED=scale is not None and not whole,
+        GROUP=of_group,
         SCALED=scale is not None,
         SHIFTED=zero is not None,
-        ROWS=together,
-        GROUPS=groups,
-        GROUP=nbytes,
-        num_warps=warps,
+        THREADS=_THREADS,
+        EACH=math.gcd(4, of_group),
+        UNROLL=_UNROLL,
+        num_warps=1,
     )
     return out
+
+
+def takes(width: int, nbytes: int) -> bool:
+    """Whether there is a product by a weight with rows of ``width`` bytes, ``nbytes`` of which have a scale."""
+    return width % 4 == 0 and nbytes % 4 == 0
 
 
 @row_product.register_fake

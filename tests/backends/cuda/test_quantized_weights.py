@@ -27,7 +27,7 @@ from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 
 from ... import fresh
-from . import quantized
+from . import quantized, row_products
 
 pytestmark = needs_compilers
 
@@ -52,6 +52,14 @@ def test_weights_as_they_are_kept_compute_what_torchao_does() -> None:
             assert off < 2**-6, name
         else:
             assert (products, off) == (0, 0), name
+
+
+def test_a_row_by_any_weight_is_exact() -> None:
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = fresh.python(Path(row_products.__file__).read_text(), env=env)
+    assert done.returncode == 0, done.stderr
+    for *case, dtype, off in json.loads(done.stdout.splitlines()[-1]):
+        assert off < (2e-7 if "float32" in dtype else 2**-7), (case, dtype)
 
 
 class SeveralSchemes(nn.Module):

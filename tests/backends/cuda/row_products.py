@@ -1,0 +1,62 @@
+"""Random rows by random weights of few bits, by the kernel that reads them as they are kept.
+
+    TRITON_INTERPRET=1 python tests/backends/cuda/row_products.py
+
+prints how far each is off the product of what the weight stands for, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+import torch
+from executorch.backends.cuda._quantized_weights import Packed
+from executorch.backends.cuda._row_product import row_product, takes
+
+KINDS = ("packed", torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def main() -> None:
+    """Print it."""
+    choose, found = random.Random(0), []
+    torch.manual_seed(0)
+    while len(found) < 60:
+        kind = KINDS[len(found) % len(KINDS)]
+        bits = choose.choice([1, 2, 4]) if kind == "packed" else 8
+        group = choose.choice([4, 12, 24, 32, 40, 64, 128, 516])
+        k = group * choose.choice([1, 1, 2, 3, 7])
+        n, dtype = choose.randint(1, 6), choose.choice([torch.float32, torch.bfloat16])
+        whole = k == group or choose.random() < 0.3
+        group = k if whole else group
+        if group * bits % 8 or not takes(k * bits // 8, group * bits // 8):
+            continue
+        least = -(1 << (bits - 1)) if kind == "packed" else 0
+        if kind == "packed":
+            values = torch.randint(least, least + (1 << bits), (n, k), dtype=torch.int8)
+            held = Packed(bits, group, least).pack(values)
+        elif kind in (torch.uint8, torch.int8):
+            of_type = torch.iinfo(kind)
+            values = torch.randint(of_type.min, of_type.max + 1, (n, k))
+            held = values.to(kind)
+        else:
+            held = values = torch.randn(n, k).to(kind)
+        row, weight = torch.randn(1, k).to(dtype), values.double().view(n, -1, group)
+        scale = zero = None
+        if not held.is_floating_point() and choose.random() < 0.5:
+            zero = torch.randint(-8, 8, (n, k // group), dtype=torch.int8)
+            weight = weight - zero.double()[:, :, None]
+        if not whole or choose.random() < 0.7:
+            scale = torch.rand(n, k // group).to(dtype) + 0.5
+            weight = weight * scale.double()[:, :, None]
+        wanted = row.double() @ weight.view(n, k).T
+        result = row_product(row, held, scale, zero, bits, group, least)
+        # Of what is added up: the sum can be small.
+        size = (row.double().abs() @ weight.view(n, k).T.abs()).max()
+        off = ((result.double() - wanted).abs().max() / size).item()
+        found.append((str(kind), bits, n, k, group, str(dtype), off))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
