@@ -100,14 +100,13 @@ def keep_quantized(program: ExportedProgram) -> None:
     """
     weights = _weights(program)
     packed = _pack(program, weights)
-    constant = _sources(program.graph, weights)
     renamed = program.graph_signature.get_replace_hook()
     with program.graph_module._set_replace_hook(renamed):
         for node in list(program.graph.nodes):
             if _is(node, _PRODUCTS):
-                _row_product(node, constant, packed, weights)
+                _row_product(node, packed, weights)
             elif _is(node, ("aten.embedding",)):
-                _look_up(node, constant, packed, weights)
+                _look_up(node, packed, weights)
             elif _is(node, ("aten._int_mm",)):
                 _of_signed(node)
         for node in list(program.graph.nodes):
@@ -151,18 +150,6 @@ def _weights(program: ExportedProgram) -> dict[Node, torch.Tensor]:
         for node in program.graph.find_nodes(op="placeholder")
         if isinstance(kept.get(target := targets.get(node.name)), torch.Tensor)
     }
-
-
-def _sources(
-    graph: Graph, weights: Mapping[Node, torch.Tensor]
-) -> dict[Node, set[Node]]:
-    """Return what weights alone determine, with the weights that do."""
-    found: dict[Node, set[Node]] = {node: {node} for node in weights}
-    for node in graph.nodes:
-        given = node.all_input_nodes
-        if node.op == "call_function" and given and found.keys() >= {*given}:
-            found[node] = set().union(*(found[each] for each in given))
-    return found
 
 
 def _named(node: Node) -> dict[str, Any]:
@@ -250,7 +237,6 @@ def _held_in(dequantize: Node) -> torch.dtype:
 
 def _row_product(
     product: Node,
-    constant: Mapping[Node, set[Node]],
     packed: Mapping[Node, Packed],
     weights: Mapping[Node, torch.Tensor],
 ) -> None:
@@ -261,11 +247,11 @@ def _row_product(
     bias = given.get("bias", given["self"] if "mat1" in given else None)
     shape = product.meta["val"].shape
     scaled = given.get("alpha", 1) != 1 or given.get("beta", 1) != 1
-    if scaled or weight not in constant or not all(isinstance(n, int) for n in shape):
+    if scaled or not all(isinstance(n, int) for n in shape):
         return
     if row.meta["val"].dtype not in _ROWS:
         return
-    kept = _kept(weight, "weight" not in given, constant, weights)
+    kept = _kept(weight, "weight" not in given, weights)
     if math.prod(shape[:-1]) != 1 or kept is None:
         return
     form = packed.get(kept.weight, Packed(8, kept.group, 0))
@@ -301,13 +287,15 @@ class _Kept:
 def _kept(
     node: Node,
     transposed: bool,
-    constant: Mapping[Node, set[Node]],
     weights: Mapping[Node, torch.Tensor],
 ) -> _Kept | None:
     """Return what ``node`` is made of, if that is all by rows of a weight; None if it isn't."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.ndim != 2:
+        return None
     if node in weights:
         weight = weights[node]
-        fits = weight.dtype in _EXACT and weight.ndim == 2 and not transposed
+        fits = weight.dtype in _EXACT and not transposed
         # The kernel takes their bits apart, of which some stand for no number.
         if fits and weight.is_floating_point():
             fits = bool(weight.float().isfinite().all())
@@ -318,24 +306,24 @@ def _kept(
     if _is(node, _TRANSPOSED):
         turned = [dim % 2 for dim in given.get("dims", (1, 0))] == [1, 0]
         source = node.all_input_nodes[0]
-        return _kept(source, transposed != turned, constant, weights)
+        return _kept(source, transposed != turned, weights)
     if _is(node, _CASTS):
-        if node.meta["val"].dtype not in _ROWS:
+        if value.dtype not in _ROWS:
             return None
-        return _kept(node.all_input_nodes[0], transposed, constant, weights)
+        return _kept(node.all_input_nodes[0], transposed, weights)
     if _is(node, ("aten.mul",)) and isinstance(given["other"], Node):
-        found = _kept(given["self"], transposed, constant, weights)
-        factor = given["other"].meta["val"].shape
-        rows, columns = node.meta["val"].shape[:: -1 if transposed else 1]
+        found = _kept(given["self"], transposed, weights)
+        factor = getattr(given["other"].meta["val"], "shape", ())
+        rows, columns = value.shape[:: -1 if transposed else 1]
         by_row = (1, rows) if transposed else (rows, 1)
         if found is None or found.scale is not None or tuple(factor) != by_row:
             return None
-        if node.meta["val"].shape != given["self"].meta["val"].shape:
+        if value.shape != given["self"].meta["val"].shape:
             return None
         return _Kept(found.weight, columns, given["other"])
     if transposed or not _is(node, _DEQUANTIZE):
         return None
-    (held, *_), (rows, columns) = node.all_input_nodes, node.meta["val"].shape
+    (held, *_), (rows, columns) = node.all_input_nodes, value.shape
     if held not in weights or weights[held].dtype not in (torch.int8, torch.uint8):
         return None
     along, group = given.get("block_size", (1, columns))
@@ -349,14 +337,13 @@ def _kept(
 
 def _look_up(
     node: Node,
-    constant: Mapping[Node, set[Node]],
     packed: Mapping[Node, Packed],
     weights: Mapping[Node, torch.Tensor],
 ) -> None:
     """Have what looks up rows of a weight of few bits make those alone of what is kept."""
     given = _named(node)
     table, indices = given["weight"], given["indices"]
-    kept = _kept(table, False, constant, weights) if table in constant else None
+    kept = _kept(table, False, weights)
     *ahead, columns = node.meta["val"].shape
     ahead = [n if isinstance(n, int) else -1 for n in ahead]
     if kept is None or table is kept.weight or ahead.count(-1) > 1:
