@@ -59,9 +59,6 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         NotImplementedError: The installed PyTorch or Triton lacks something that has to be answered.
     """
     _fill_pattern_tables()
-    environment = {
-        name: os.environ.get(name) for name in (_CACHE, _TRITON_CACHE, _NO_LINES)
-    }
     answers = {
         **_seams.forgetful(),
         **_torch_cuda(gpu),
@@ -76,21 +73,13 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         **_fat_binaries.answers(gpu, toolchain),
     }
     required = {path for path, seam in _seams.SEAMS.items() if seam.required}
-    try:
-        _keep_apart(gpu)
-        os.environ[_NO_LINES] = "1"
-        with (
-            answering(answers, required=required & answers.keys()),
-            lent_to_cuda(),
-            _unmeasured_kernels.raw_stream_name(),
-        ):
-            yield
-    finally:
-        for name, value in environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    with (
+        answering(answers, required=required & answers.keys()),
+        _kept_apart(gpu),  # one thread at a time: the environment is everybody's
+        lent_to_cuda(),
+        _unmeasured_kernels.raw_stream_name(),
+    ):
+        yield
 
 
 def _fill_pattern_tables() -> None:
@@ -175,10 +164,20 @@ def _triton(gpu: GpuProperties) -> Answers:
     }
 
 
-def _keep_apart(gpu: GpuProperties) -> None:
+@contextlib.contextmanager
+def _kept_apart(gpu: GpuProperties) -> Iterator[None]:
     """Have what compilers keep on disk be apart from what a real device would leave there."""
     from torch._inductor.runtime import cache_dir_utils
 
+    before = {name: os.environ.get(name) for name in (_CACHE, _TRITON_CACHE, _NO_LINES)}
     described = Path(cache_dir_utils.cache_dir(), f"described-{gpu.key}")
     described.mkdir(exist_ok=True)
-    os.environ[_CACHE] = str(described)
+    os.environ |= {_CACHE: str(described), _NO_LINES: "1"}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

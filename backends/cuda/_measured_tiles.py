@@ -105,7 +105,7 @@ def measured(
     return 1, []
 
 
-def files(capability: tuple[int, int]) -> list[dict[str, Any]]:
+def files(capability: tuple[int, int]) -> tuple[dict[str, Any], ...]:
     """Return all files of what was measured, the nearest to a capability first.
 
     Raises:
@@ -115,11 +115,13 @@ def files(capability: tuple[int, int]) -> list[dict[str, Any]]:
 
 
 @functools.cache
-def _files(capability: tuple[int, int], names: str) -> list[dict[str, Any]]:
+def _files(capability: tuple[int, int], names: str) -> tuple[dict[str, Any], ...]:
     named = map(Path, filter(None, names.split(os.pathsep)))
     ours = sorted(Path(__file__).with_name("measured").glob("*.json"))
     found = map(_read, [*named, *ours])
-    return sorted(found, key=lambda file: math.dist(file["capability"], capability))
+    return tuple(
+        sorted(found, key=lambda file: math.dist(file["capability"], capability))
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -261,11 +261,13 @@ def _row_product(
     if not takes(weights[kept.weight].shape[1], form.bytes):
         return
     write = _Writer(product)
-    scale, zero = kept.scale, kept.zero
-    if scale is not None:
-        scale = write.view(scale, weights[kept.weight].shape[0], -1)
+    zero = kept.zero
     if zero is not None and not weights.get(zero, torch.ones(1)).any():
         zero = None
+    scale, zero = (
+        each and write.view(each, weights[kept.weight].shape[0], -1)
+        for each in (kept.scale, zero)
+    )
     row = write.view(row, 1, -1)
     how = (form.bits, kept.group, form.least)
     result = write(OPERATOR, row, kept.weight, scale, zero, *how)

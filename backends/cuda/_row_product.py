@@ -1,4 +1,4 @@
-"""A row times a weight that is kept in few bits: each byte is read once, and nothing else is written.
+"""A row times a weight that is kept in few bits: each byte is read once, and none is written.
 
 What Inductor has for a product of one row are tiles for many, and a weight that it first writes to memory
 in floating point. What it has for a sum computes the row again for each row of the weight.
@@ -15,7 +15,7 @@ from torch.library import triton_op, wrap_triton
 
 #: Bits behind the exponent, and its bias, of the types in floating point.
 _FLOATS = {torch.float8_e4m3fn: (3, 7), torch.float8_e5m2: (2, 15)}
-#: A warp for each row of the weight, which has three loads in flight. On an H200 that is within 4 % of the
+#: A warp for each row of the weight, with three turns of its loop unrolled. On an H200 that is within 4 % of the
 #: fastest of 18 ways for the weights of Qwen3 and Llama, in 8 and in 4 bits; several rows to a warp take longer.
 _THREADS, _UNROLL = 32, 3
 #: What a float32 of 1 is in bits.

@@ -178,7 +178,7 @@ def _read_by_kernels(node: Any) -> bool:
 
 
 def _is_cast(value: Any) -> bool:
-    """Whether no more is done for a value than to read it and to change its type."""
+    """Whether little more is done for a value than to read it and to change its type."""
     from torch._inductor.ir import Pointwise
 
     while hasattr(value, "data"):

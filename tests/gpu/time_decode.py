@@ -6,8 +6,8 @@
 
 CUDA delegates are compiled where this runs, in bfloat16 or with weights that torchao quantized, over transformers' static cache, for the GPU
 that is there or the one that ``--gpu`` describes. A row has tokens a second, the share that they take of
-what the memory could give, and the bytes that a step copies between host and GPU; its tokens have to be
-eager's. With ``--file`` rows and a profile by kernel are appended to a file, as JSON.
+what the memory could give, and the bytes that a step copies between host and GPU; its logits behind
+eager's tokens have to be eager's. With ``--file`` rows and a profile by kernel are appended to a file, as JSON.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ CASES = {
 
 PARTS = ("torch.compile", "decode", "prefill")
 
+#: How far a logit may be off eager's, of the largest.
+TOLERANCE = 0.05
 #: Bytes of a weight, with its scales, by how torchao keeps it.
 BYTES = {None: 2, "int8": 1, "int4": 0.5 + 2 / 128, "float8": 1}
 
@@ -120,7 +122,7 @@ def model(
         cache_config={"batch_size": 1, "max_cache_len": length, "device": device},
     )
     # Random logits lie so close together that bfloat16's rounding chooses. Here a token's successor
-    # leads by far, and all else shows in the logits.
+    # leads, by less with each layer, and all else shows in the logits.
     llama.model.embed_tokens.weight = torch.nn.Parameter(embedding)
     llama.lm_head.weight = torch.nn.Parameter(embedding[successors] / 32)
     llama = llama.eval().to(torch.bfloat16)
@@ -187,14 +189,20 @@ def _logits_on_the_gpu() -> Any:
     return replace(resident(), propagate_device_config=staying)
 
 
-def generate(step: Step, tokens: int) -> tuple[list[int], Tensor]:
-    """The tokens of greedy decoding after token 1, and all of their logits."""
+def generate(
+    step: Step, tokens: int, given: list[int] | None = None
+) -> tuple[list[int], Tensor]:
+    """The tokens that are likeliest behind token 1 and ``given``, or behind one another; and all logits.
+
+    What is compared is given the same tokens: where two are nearly as likely, rounding chooses, and whatever
+    comes behind another token says nothing.
+    """
     made, logits, token = [], [], 1
     for position in range(tokens):
         result = step(torch.tensor([[token]]), torch.tensor([position]))
-        token = int(result[0, -1].argmax())
-        made.append(token)
+        made.append(int(result[0, -1].argmax()))
         logits.append(result[0, -1].float().cpu())
+        token = given[position] if given else made[-1]
     return made, torch.stack(logits)
 
 
@@ -203,8 +211,8 @@ def row(
 ) -> Expected:
     """Print a row for ``step`` beside eager's tokens and logits, and return its own."""
     tokens = arguments.tokens
-    made, logits = generate(step, tokens)
-    rounds = []
+    made, logits = generate(step, tokens, expected and expected[0])
+    rounds, ends = [], set()
     with alone(arguments.turn):
         for _ in range(ROUNDS):
             token = 1
@@ -214,23 +222,29 @@ def row(
                 result = step(torch.tensor([[token]]), torch.tensor([position]))
                 token = int(result[0, -1].argmax())
             rounds.append((time.perf_counter() - started) / tokens)
-            assert token == made[-1], f"{name} ended in {token}, before in {made[-1]}"
+            ends.add(token)
         kernels = profiled(lambda: step(torch.tensor([[1]]), torch.tensor([0])))
+    assert len(ends) == 1, f"{name} ended in {ends}"
     took = statistics.median(rounds)
     share = arguments.nbytes / took / BANDWIDTH
     found = {"tokens_per_s": round(1 / took, 1), "us": round(took * 1e6)}
     beside = ""
     if expected is not None:
-        each = (logits - expected[1]).abs() / expected[1].abs().max()
+        each = _off(logits, expected)
         off, mean = each.max().item(), each.mean().item()
-        beside = f"  eager's tokens: {made == expected[0]}, logits off by {off:.1e}, {mean:.1e} in the mean"
-        found |= {"eager's": made == expected[0], "off": off, "mean": mean}
+        same = sum(own == other for own, other in zip(made, expected[0], strict=True))
+        beside = f"  eager's tokens: {same} of {tokens}, logits off by {off:.1e}, {mean:.1e} in the mean"
+        found |= {"eager's": same, "off": off, "mean": mean}
     print(
         f"{name:40} {1 / took:7.1f} tokens/s {took * 1e6:7.0f} us {share:5.1%}{beside}",
         flush=True,
     )
     keep(arguments, name, {**found, "share": round(share, 3), "kernels": kernels})
     return made, logits
+
+
+def _off(logits: Tensor, expected: Expected) -> Tensor:
+    return (logits - expected[1]).abs() / expected[1].abs().max()
 
 
 def row_of_prefill(name: str, call: Step, arguments: argparse.Namespace) -> None:
@@ -371,7 +385,9 @@ def main() -> None:
         eager = exportable(own)
     if part in (None, "torch.compile"):
         compiled = torch.compile(eager, mode="reduce-overhead")
-        row("torch.compile, reduce-overhead", on_gpu(compiled), arguments, expected)
+        # PyTorch's own kernel for four bits has values of its own.
+        beside = None if scheme == "int4" else expected
+        row("torch.compile, reduce-overhead", on_gpu(compiled), arguments, beside)
         del compiled
         torch._dynamo.reset()
         if arguments.prefill:
@@ -394,8 +410,8 @@ def main() -> None:
         for options in ({}, {"cuda_graphs": True}):
             loaded, step = of_program(built, **options)
             full = name + ", a CUDA graph" * bool(options)
-            made, _ = row(full, step, arguments, expected)
-            failed += made != expected[0]
+            _, logits = row(full, step, arguments, expected)
+            failed += bool(_off(logits, expected).max() > TOLERANCE)
             if not options:
                 print(f"{'':40} {traffic(loaded, step, inputs) or 'nothing copied'}")
             del loaded, step

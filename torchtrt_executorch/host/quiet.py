@@ -60,5 +60,5 @@ def quieten() -> None:
 
 def prepare(upstream_name: str) -> None:
     """Silence it before ``upstream_name`` is imported, on a host without a CUDA device."""
-    if not present.cuda_device():
+    if not present.cuda_device_listed():
         quieten()

@@ -123,6 +123,17 @@ def test_other_warnings_are_heard() -> None:
 
 
 @pytest.mark.parametrize("gpu", [True, False])
+def test_before_an_import_only_without_a_gpu(
+    gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[bool] = []
+    monkeypatch.setattr(present, "cuda_device_listed", lambda: gpu)
+    monkeypatch.setattr(quiet, "quieten", lambda: called.append(True))
+    quiet.prepare("executorch.exir")
+    assert bool(called) != gpu
+
+
+@pytest.mark.parametrize("gpu", [True, False])
 def test_only_without_a_gpu(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[bool] = []
     monkeypatch.setattr(present, "cuda_device", lambda: gpu)
