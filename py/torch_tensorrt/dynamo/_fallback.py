@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import BoundArguments, signature
@@ -42,12 +42,14 @@ class RefusedError(RuntimeError):
         by: Who refuses it: ``"its converter"``, ``"TensorRT's builder"``.
         reason: Its own words.
         nodes: Those that are refused, or, where ``exact`` is False, that it may be some of.
-        step: What of the compilation is refused in their place.
+        step: What of the compilation is refused in their place, by name.
+        place: Where that is, if others may have its name.
+        cure: What helps beside leaving it out.
 
     Attributes:
         nodes: The operators of the nodes, by their names.
         partition: Likewise of all that would be in the engine, where they are known.
-        why: Who, and the first line of the reason.
+        why: Who, the beginning of the reason's first line, and the cure.
     """
 
     def __init__(
@@ -58,18 +60,23 @@ class RefusedError(RuntimeError):
         *,
         exact: bool = True,
         step: str = "",
+        place: Hashable = None,
+        cure: str = "",
     ) -> None:
-        self.exact, self.step, self.why = exact, step, f"{by}: {first_line(reason)}"
+        self.exact, self.step, self.place = exact, step, place or step
+        helps = f"; {cure}" if cure else ""
+        self.why = shorten(f"{by}: {first_line(reason)}", 500) + helps
         self.nodes = _operators(nodes)
         self.partition = {} if exact else self.nodes
         what = ", ".join(f"{name} ({kind})" for name, kind in self.nodes.items())
         named = what if exact else shorten(f"one of {what}", 300)
         operators = ", ".join(map(repr, sorted({*self.nodes.values()})))
         entry = f"={{{operators}}}" if exact else ""
-        super().__init__(
-            f"{by} refuses {step or named}: {first_line(reason)}. "
-            f"Leave it to PyTorch, with torch_executed_ops{entry}"
-        )
+        _, *more = str(reason).strip().splitlines() or [""]
+        leave = f"{', or leave' if cure else '. Leave'} it to PyTorch, with torch_executed_ops{entry}"
+        advice = helps if step else f"{helps}{leave}"
+        told = f"{by} refuses {step or named}: {first_line(reason)}{advice}"
+        super().__init__("\n".join([told, *more]))
 
 
 def _operators(nodes: Iterable[Node]) -> dict[str, str]:
@@ -92,7 +99,7 @@ class Fallback:
     """What one compilation does without, and what it has built.
 
     Args:
-        without: Steps that are left out, and why.
+        without: Steps that are left out, by their places: their names, and why.
         decomposes: Whether attention is decomposed, or can't be any more.
 
     Attributes:
@@ -101,14 +108,17 @@ class Fallback:
     """
 
     def __init__(
-        self, without: dict[str, str] | None = None, *, decomposes: bool = True
+        self,
+        without: dict[Hashable, tuple[str, str]] | None = None,
+        *,
+        decomposes: bool = True,
     ) -> None:
         self.without, self.decomposes = without or {}, decomposes
         self.engines: dict[str, Any] = {}
         self.left: dict[str, dict[str, None]] = {}
         self._failed: set[tuple[Any, ...]] = set()
         self._halved = 0
-        for step, why in self.without.items():
+        for step, why in self.without.values():
             self._say([step], why)
 
     def nodes_for(self, refusal: RefusedError, graph: Graph) -> list[Node]:
@@ -140,8 +150,13 @@ def _named(names: Iterable[str], graph: Graph) -> list[Node]:
     """Return the nodes that have ``names``; for what is taken of a tuple who returns that."""
     found = {node.name: node for node in graph.nodes}
     nodes = (found[name] for name in names if name in found)
-    taken = (n.args[0] if n.target is operator.getitem else n for n in nodes)
-    return [*dict.fromkeys(taken)]  # type: ignore[arg-type]
+    return [*dict.fromkeys(map(_whole, nodes))]
+
+
+def _whole(node: Node) -> Node:
+    while node.target is operator.getitem:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def _kind(node: Node) -> tuple[Any, ...]:
@@ -216,7 +231,7 @@ def compile_graph(compile_module: Callable[..., Any], call: BoundArguments) -> A
 def compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
     """Compile a program without what is refused, attention decomposed first; it is left as it is."""
     program, given = call.arguments["exported_program"], call.arguments
-    without: dict[str, str] = {}
+    without: dict[Hashable, tuple[str, str]] = {}
     while True:
         given["exported_program"] = own = with_graph_of_its_own(program)
         if decomposes := bool(given.get("decompose_attention", False)):
@@ -227,13 +242,13 @@ def compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
             with going_on(Fallback(without, decomposes=decomposes)):
                 return compile(*call.args, **call.kwargs)
         except RefusedError as refusal:
-            steps = [refusal.step] if refusal.step else []
+            steps = {refusal.place: refusal.step} if refusal.step else {}
             if not decomposes and (attention := attention_in(refusal)):
-                steps = [f"{name} as one operator" for name in attention]
+                steps = {name: f"{name} as one operator" for name in attention}
                 given["decompose_attention"] = True
-            if without.keys() >= {*steps}:
+            if without.keys() >= steps.keys():
                 raise
-            without.update(dict.fromkeys(steps, refusal.why))
+            without |= {place: (step, refusal.why) for place, step in steps.items()}
 
 
 def convert_once(
@@ -254,7 +269,11 @@ def convert_once(
 
 @contextmanager
 def failures_refuse(
-    by: str, nodes: Iterable[Node] = (), *, step: str = ""
+    by: str,
+    nodes: Iterable[Node] = (),
+    *,
+    step: str = "",
+    place: Hashable = None,
 ) -> Iterator[None]:
     """Have what fails refuse a partition or a step, where what is refused is left out."""
     try:
@@ -267,7 +286,9 @@ def failures_refuse(
     except Exception as error:
         if not goes_on():
             raise
-        raise RefusedError(by, error, nodes, exact=False, step=step) from error
+        raise RefusedError(
+            by, error, nodes, exact=False, step=step, place=place
+        ) from error
 
 
 def run_passes(
@@ -279,11 +300,13 @@ def run_passes(
     """
     manager, *rest = args
     if (fallback := _fallback.get()) is not None:
-        passes = [
-            failures_refuse(f"the lowering pass {name}", step=name)(each)
-            for each in manager.passes
-            if (name := getattr(each, "__name__", str(each))) not in fallback.without
-        ]
+        passes = []
+        for index, each in enumerate(manager.passes):
+            # Others may have its name, and be it, in the same list or the other one.
+            if (place := (id(manager), index)) not in fallback.without:
+                name = getattr(each, "__name__", type(each).__name__)
+                by = f"the lowering pass {name}"
+                passes.append(failures_refuse(by, step=name, place=place)(each))
         manager = type(manager).build_from_passlist(passes)
     return run(manager, *rest, **kwargs)
 

@@ -163,7 +163,7 @@ def _check_dtypes(partition: GraphModule, settings: CompilationSettings) -> None
                 continue
             raise RefusedError(
                 "TensorRT",
-                f"{node.name} is in {value.dtype}, which TensorRT doesn't have"
-                + ("; compile with truncate_double=True" if doubles else ""),
+                f"{node.name} is in {value.dtype}, which TensorRT doesn't have",
                 node.users if node.op == "placeholder" else [node],
+                cure="compile with truncate_double=True" if doubles else "",
             ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch_tensorrt.dynamo.lowering.passes._aten_lowering_pass import (
     _aten_lowering_pass,
 )
 
+import torchtrt_executorch
 from torchtrt_executorch.runtime import load
 
 pytestmark = pytest.mark.builds
@@ -172,6 +174,16 @@ def test_a_builder_that_names_nothing(said: str, monkeypatch: Any) -> None:
     assert len(sizes) < 12
 
 
+def test_the_cure_is_a_partitioner_behind(monkeypatch: Any) -> None:
+    refusing(monkeypatch, {"erf"})
+    compiled = build(Long(), executorch_build_fallback=True)
+    edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
+    (left,) = torchtrt_executorch.report(edge).methods["forward"].on_host()
+    assert left.name == "aten.erf.default"
+    assert left.reason.startswith("TensorRT's builder: ")
+    assert "CudaPartitioner([...]), XnnpackPartitioner()" in left.cure
+
+
 class Halves(nn.Module):
     """Operators that read any before them, around one that runs in PyTorch; some are of a kind."""
 
@@ -217,6 +229,15 @@ def test_a_refusal_costs_no_other_partition(
     assert len(sizes) <= (2 + 2 * len(names) if named else 2 + 8 + 2 * 8)
 
 
+def test_the_words_of_the_builder_are_kept_whole(monkeypatch: Any) -> None:
+    refusing(monkeypatch, {"erf"}, said="node [/{name}]\n" + "as it is " * 100 + "!")
+    with pytest.raises(RuntimeError) as caught:
+        build(Long())
+    first, *more = str(caught.value).splitlines()
+    assert "node [/erf]. Leave it to PyTorch, with torch_executed_ops" in first
+    assert more == ["as it is " * 100 + "!"]
+
+
 def test_a_lowering_pass_that_trips(caplog: Any) -> None:
     @_aten_lowering_pass
     def trips(module: GraphModule, settings: Any) -> GraphModule:
@@ -233,6 +254,31 @@ def test_a_lowering_pass_that_trips(caplog: Any) -> None:
     torch.testing.assert_close(compiled(X), Chain()(X))
     assert engines(compiled)
     assert "trips (the lowering pass trips: a pattern" in caplog.text
+
+
+class Unnamed:
+    """A pass that raises, and is called by another name every time."""
+
+    def __call__(self, module: GraphModule, settings: Any) -> GraphModule:
+        raise IndexError("a pattern that it doesn't know")
+
+    def __repr__(self) -> str:
+        return f"pass {random.random()}"
+
+
+@pytest.mark.parametrize("fails", [lambda *_: 1 / 0, Unnamed()])
+def test_of_passes_of_one_name_the_one_that_trips_is_left_out(fails: Any) -> None:
+    ran: list[GraphModule] = []
+    works = lambda module, settings: ran.append(module) or module  # noqa: E731
+    try:
+        _aten_lowering_pass(fails)
+        _aten_lowering_pass(works)
+        compiled = build(Chain(), executorch_build_fallback=True)
+    finally:
+        passes = ATEN_POST_LOWERING_PASSES.passes
+        passes[:] = [each for each in passes if each not in (fails, works)]
+    torch.testing.assert_close(compiled(X), Chain()(X))
+    assert len(ran) == 1
 
 
 class Reduced(nn.Module):
@@ -301,15 +347,33 @@ def test_attention_is_decomposed_before_it_is_given_up(caplog: Any) -> None:
 def test_errors_are_heard_where_it_fails(
     goes_on: bool, monkeypatch: Any, caplog: Any
 ) -> None:
-    """What is gone on without is a warning, and no error of the builder's beside it."""
+    """What is gone on without is a warning, and no error of the builder's beside it.
+
+    What another thread compiles meanwhile says is its own.
+    """
     from torch_tensorrt.logging import _LOGGER
 
+    def at_once(record: logging.LogRecord) -> bool:
+        if "no impl" in record.getMessage():
+            words = "another's node [/sin]"
+            other = threading.Thread(target=_LOGGER.error, args=[words])
+            other.start()
+            other.join()
+        return True
+
     refusing(monkeypatch, {"erf"})
+    _LOGGER.addFilter(at_once)
     caplog.set_level(logging.DEBUG, _LOGGER.name)
     try:
-        build(Long(), executorch_build_fallback=goes_on)
+        compiled = build(Long(), executorch_build_fallback=goes_on)
+        assert outside(compiled) == ["erf"]
     except RuntimeError as error:
         assert not goes_on and "no implementation for node [/erf]" in str(error)
+        assert "another's" not in str(error)
+    finally:
+        _LOGGER.removeFilter(at_once)
+    others = [each for each in caplog.records if "another's" in each.getMessage()]
+    assert {each.levelname for each in others} == {"ERROR"}
     said = {each.levelname for each in caplog.records if "no impl" in each.getMessage()}
     assert said == ({"DEBUG", "WARNING"} if goes_on else {"ERROR"})
     _LOGGER.error("afterwards")

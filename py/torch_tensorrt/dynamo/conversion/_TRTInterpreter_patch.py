@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -38,10 +39,12 @@ def apply(module: ModuleType) -> None:
     def run_explained(self: Any, *args: Any, **kwargs: Any) -> Any:
         from torch_tensorrt.logging import _LOGGER
 
+        # What the builder says in a process of its own is passed on by this thread.
+        here = threading.get_ident()
         said: dict[str, None] = {}  # in order, each once
 
         def hear(record: logging.LogRecord) -> bool:
-            if record.levelno < logging.ERROR:
+            if record.thread != here or record.levelno < logging.ERROR:
                 return True
             said.setdefault(record.getMessage())
             if goes_on():  # one warning says it in the end

@@ -134,7 +134,9 @@ def test_every_dtype_is_taken_or_named(dtype: torch.dtype, role: str) -> None:
                 assert role == "takes" and str(dtype) in str(error)
                 continue  # of an example input, before anything is traced
             assert f"in {dtype}, which TensorRT doesn't have" in str(error)
-            assert ("truncate_double=True" in str(error)) == (dtype == torch.float64)
+            assert ("truncate_double=True, or leave it" in str(error)) == (
+                dtype == torch.float64
+            )
             assert "truncate_double" not in options or dtype != torch.float64
         else:
             found, expected = compiled(x), Convert()(x)
