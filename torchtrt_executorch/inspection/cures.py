@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-_BEHIND = "a partitioner behind TensorRT can take it: CudaPartitioner([...]), XnnpackPartitioner()"
-#: By what a reason, or one of several, begins with.
+#: Those that can be behind TensorRT, by the backends whose delegates tell that they are.
+_BEHIND = {
+    "CudaBackend": "CudaPartitioner([...])",
+    "XnnpackBackend": "XnnpackPartitioner()",
+}
+#: By what a reason, or one of several, begins with. What is in braces depends on who is there.
 _CURES = {
     "output allocator": (
-        'executorch_allocator_routing="node" keeps look-ups by integers in TensorRT; else '
-        f"{_BEHIND}"
+        'executorch_allocator_routing="node" keeps look-ups by integers in TensorRT{else_behind}'
     ),
     "torch_executed_ops": "take it out of torch_executed_ops",
     "too few for an engine": "min_block_size=1 makes an engine of a single operator",
-    "no converter": _BEHIND,
-    "refused by a converter": _BEHIND,
-    "quantized": _BEHIND,
     "data-dependent shape": (
         "keep the shape in the model: torch.where(mask, x, 0) for x[mask], topk for nonzero"
     ),
-    "no partitioner took it": "add one that has it to the list, XnnpackPartitioner() as the last",
+    "no partitioner took it": "add one that has it to the list{as_the_last}",
     "ExecuTorch has no kernel": (
         "to_executorch() fails, or the host, until a partitioner takes it or a kernel is registered"
     ),
-}
+} | dict.fromkeys(
+    (
+        *("no converter", "refused by a converter", "quantized"),
+        # Who refuses it while engines are made.
+        *("its converter: ", "TensorRT's builder: ", "Torch-TensorRT: "),
+        *("TensorRT: ", "ExecuTorch: ", "target_executorch=True: "),
+    ),
+    "{behind}",
+)
 
 
-def cures(reason: str) -> Iterator[tuple[str, str]]:
-    """Yield each part of a reason that there is a cure for, with it."""
+def cures(reason: str, backends: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield each part of a reason that there is a cure for, with it.
+
+    Args:
+        backends: Those that have delegates in the method, and so were asked already.
+    """
+    names = [name for backend, name in _BEHIND.items() if backend not in backends]
+    behind = f"a partitioner behind TensorRT can take it: {', '.join(names)}"
+    last = _BEHIND["XnnpackBackend"]
+    words = {
+        "behind": behind if names else "",
+        "else_behind": f"; else {behind}" if names else "",
+        "as_the_last": f", {last} as the last" if last in names else "",
+    }
     for part in reason.split("; "):
         for known, cure in _CURES.items():
-            if part.startswith(known):
-                yield part, cure
+            if part.startswith(known) and (said := cure.format_map(words)):
+                yield part, said

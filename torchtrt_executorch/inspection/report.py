@@ -105,7 +105,8 @@ class Report:
         table = Table.grid()
         for method in self.methods.values():
             table.add_row(_table(method))
-            known = (each for o in method.on_host() for each in cures(o.reason))
+            there = {each.backend for each in method.delegates}
+            known = (e for o in method.on_host() for e in cures(o.reason, there))
             for reason, cure in dict(known).items():
                 table.add_row(Text(f"- {reason}: {cure}"))
         return table
@@ -162,16 +163,18 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
             unknown += 1
         for (operator_name, why), count in (inside or {}).items():
             counts[operator_name, known.backend, known.device, why] += count
+    there = {each.backend for each in delegates}
     found = [
-        Operators(name, backend, device, count, reason, _cure(backend, reason))
+        Operators(name, backend, device, count, reason, _cure(backend, reason, there))
         for (name, backend, device, reason), count in counts.items()
     ]
     found.sort(key=lambda each: (each.backend == HOST, each.backend, -each.count))
     return MethodReport(name, delegates, found, unknown)
 
 
-def _cure(backend: str, reason: str) -> str:
-    return "; ".join(cure for _, cure in cures(reason)) if backend == HOST else ""
+def _cure(backend: str, reason: str, there: set[str]) -> str:
+    found = cures(reason, there) if backend == HOST else ()
+    return "; ".join(cure for _, cure in found)
 
 
 def _nodes(module: GraphModule) -> Iterator[tuple[Node, GraphModule]]:

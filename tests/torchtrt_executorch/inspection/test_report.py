@@ -79,7 +79,10 @@ def test_with_a_partner() -> None:
     (sigmoid,) = [e for e in found.operators if e.name == "aten.sigmoid.default"]
     assert sigmoid.backend == "XnnpackBackend" and sigmoid.device == "host"
     assert sigmoid.reason == "torch_executed_ops"
-    assert [each.name for each in found.on_host()] == ["aten.nonzero.default"]
+    (nonzero,) = found.on_host()
+    assert nonzero.name == "aten.nonzero.default"
+    assert "CudaPartitioner" in nonzero.cure
+    assert "XnnpackPartitioner" not in nonzero.cure  # it was asked
     assert found.per_backend()["XnnpackBackend"] >= 1
 
 
