@@ -9,7 +9,7 @@ from torchtrt_executorch.host.described_gpu import ON_ARM_ALONE, DescribedGpu
 
 #: Jetson and DRIVE: binaries run on these exactly, and theirs on no other GPU.
 _TEGRA = {53, 62, 72, 87, 101, 110}
-_NAME = re.compile(r"sm_?(\d{2,3})[a-z]?")
+_NAME = re.compile(r"sm_?([1-9]\d{1,2})[a-z]?")
 
 
 def capability(name: str) -> int:

@@ -210,7 +210,9 @@ def test_where_libraries_run(
         assert not gpus.library_runs_on(gpus_of_library, gpus.capability(each))
 
 
-@pytest.mark.parametrize("name", ["", "large", "sm_", "sm_8", "8.7", "sm_87x7"])
+@pytest.mark.parametrize(
+    "name", ["", "large", "sm_", "sm_8", "sm_05", "8.7", "sm_87x7"]
+)
 def test_no_gpu(name: str) -> None:
     with pytest.raises(ValueError, match="as in sm_87"):
         gpus.capability(name)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from torchtrt_executorch.host import described_gpu
 from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.inspection.facts import Arena, Delegate, Facts, Method
 from torchtrt_executorch.native_library import NativeLibrary
@@ -69,6 +70,36 @@ def test_an_engine_of_a_release_that_is_for_other_machines(
     engine = replace(CUDA, owner="tensorrt", native=None, gpus=("sm_121",))
     engine = replace(engine, payload=f"TensorRT-RTX {version}")
     assert findings(engine, target=target).keys() == names
+
+
+@pytest.mark.parametrize("payload", ["TensorRT-RTX 1.6.1.120", "TensorRT 10.13"])
+def test_windows_has_no_delegate_for_engines(payload: str) -> None:
+    engine = replace(CUDA, owner="tensorrt", native=None, payload=payload)
+    method = Method("forward", (), (), [], [], [engine], [])
+    facts = Facts("model.pte", 1, [method])
+    for gpus in (("sm_89",), ("sm_90",), None):
+        facts.methods[0] = replace(method, delegates=[replace(engine, gpus=gpus)])
+        (found,) = advise(facts, target="windows-x86_64:sm_89:16GiB")
+        assert "isn't for windows-x86_64" in found.text
+        assert "CudaPartitioner alone" in found.advice
+        assert "TensorRT" not in found.advice
+
+
+@pytest.mark.parametrize("here", ["linux-x86_64", "linux-aarch64", "win32-AMD64"])
+@pytest.mark.parametrize("capability", ["sm_89", "sm_90"])
+def test_a_gpu_alone_means_any_machine(
+    here: str, capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = replace(CUDA, owner="tensorrt", native=None, gpus=("sm_89",))
+    engine = replace(engine, payload="TensorRT-RTX 1.5.0.114")
+    library = replace(CUDA, index=1, native=None, gpus=("sm_89",))
+    method = Method("forward", (), (), [], [], [engine, library], [])
+    facts = Facts("model.pte", 1, [method])
+    expected = advise(facts, capability)
+    monkeypatch.setattr(described_gpu, "own_platform", lambda: here)
+    assert advise(facts, capability) == expected
+    assert len(expected) == (2 if capability == "sm_90" else 0)
+    assert not any("linux-" in each.advice for each in expected)
 
 
 def test_memory_that_is_planned() -> None:

@@ -44,7 +44,7 @@ def unfit(
         if delegate.native is not None and not any_machine:
             yield from _library(method, delegate, machine)
     for gpu in machine:
-        yield from _without_code(method, gpu)
+        yield from _without_code(method, gpu, any_machine)
 
 
 def elsewhere(method: Method) -> Iterator[Finding]:
@@ -167,8 +167,11 @@ def _library(
         )
 
 
-def _without_code(method: Method, gpu: DescribedGpu) -> Iterator[Finding]:
+def _without_code(
+    method: Method, gpu: DescribedGpu, any_machine: bool
+) -> Iterator[Finding]:
     wanted = gpu.major * 10 + gpu.minor
+    described = gpu.text.removeprefix(f"{gpu.platform}:" if any_machine else "")
     for each in method.delegates:
         if each.owner not in ("tensorrt", "cuda") or each.emulated or each.damaged:
             continue
@@ -176,17 +179,22 @@ def _without_code(method: Method, gpu: DescribedGpu) -> Iterator[Finding]:
         at = method.name, calls_of(method, each)
         if each.owner == "cuda":
             runs_on = gpus.library_runs_on
-            again = f"Compile it for that GPU: {VARIABLE}={gpu.text} on a machine without one."
-        else:
+            again = f"Compile it for that GPU: {VARIABLE}={described} on a machine without one."
+        elif any_machine or gpu.platform.startswith("linux"):
             runs_on = gpus.engine_runs_on
-            again = _engine_again(gpu)
+            again = _engine_again(gpu, described)
+        else:
+            text = f"{what} is for ExecuTorch's TensorRT delegate, which isn't for {gpu.platform}."
+            again = f"Leave it to CudaPartitioner alone, with {VARIABLE}={described}."
+            yield Finding("platform", "warning", text, again, *at)
+            continue
         if each.gpus is None:
             text = f"{what} doesn't say which GPUs it runs on; sm_{wanted} has to be tried."
             yield Finding("gpu-unknown", "note", text, again, *at)
         elif not runs_on(each.gpus, wanted):
             text = f"{what} is for {', '.join(each.gpus) or 'no GPU'} and can't run on sm_{wanted}."
             yield Finding("gpu", "warning", text, again, *at)
-        elif each.owner == "tensorrt" and not _loads(each, gpu.platform):
+        elif not any_machine and not _loads(each, gpu.platform):
             text = f"{what} is by a release that isn't for {gpu.platform}."
             yield Finding("platform", "warning", text, again, *at)
 
@@ -197,16 +205,15 @@ def _loads(engine: Delegate, platform: str) -> bool:
     return name != TENSORRT_RTX.name or targets.runs_on(platform, version)
 
 
-def _engine_again(gpu: DescribedGpu) -> str:
-    known = gpus.engine_runs_on(TARGETS, gpu.major * 10 + gpu.minor)
-    if known and gpu.platform.startswith("linux"):
-        release = " 1.6 or later" if gpu.platform.endswith("aarch64") else ""
+def _engine_again(gpu: DescribedGpu, described: str) -> str:
+    if gpus.engine_runs_on(TARGETS, gpu.major * 10 + gpu.minor):
+        release = " 1.6 or later" if described.startswith("linux-aarch64") else ""
         return (
-            f"Build it for that GPU, with TensorRT-RTX{release} and {VARIABLE}={gpu.text} on a "
+            f"Build it for that GPU, with TensorRT-RTX{release} and {VARIABLE}={described} on a "
             "machine without one."
         )
     return (
         f"TensorRT-RTX builds for {', '.join(TARGETS[:-1])} and later, on Linux; TensorRT for the GPU "
         "at hand: build it there, or leave those operators to CudaPartitioner, which gets all of "
-        f"them behind TensorRTPartitioner with {VARIABLE}={gpu.text}."
+        f"them behind TensorRTPartitioner with {VARIABLE}={described}."
     )
