@@ -367,8 +367,11 @@ def an_engine_is_copied_once() -> None:
     size = 1 << 20
     program.state_dict["engine"] = torch.zeros(size, dtype=torch.uint8)
     tracemalloc.start()
-    blob = TensorRTBackend.preprocess(program, []).processed_bytes
-    assert tracemalloc.get_traced_memory()[1] < 1.5 * size
+    try:
+        blob = TensorRTBackend.preprocess(program, []).processed_bytes
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * size
+    finally:
+        tracemalloc.stop()
     assert len(blob) > size
 
 

@@ -5,8 +5,8 @@ described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for noth
 several. Where there is a GPU it builds for that one, if it supports it.
 
 ExecuTorch's TensorRT delegate is for Linux. From 1.6 on there is TensorRT-RTX for Arm, and what it builds
-there is the same, byte for byte: five networks in three types for four GPUs were built by its release for
-aarch64, under qemu, and by that for x86-64.
+there is the same, byte for byte: five networks in three types, for three GPUs and by default, were built
+by its release for aarch64, under qemu, and by that for x86-64.
 """
 
 from __future__ import annotations

@@ -56,7 +56,6 @@ def test_whole_or_not_at_all(run, orders, tmp_path: Path) -> None:
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert len(process.facts) == len(orders)
-    print(f"{len(orders)} orders of {len(APART)} modules")
     for order, (verdicts, different) in zip(orders, process.facts, strict=True):
         assert different == {}, order
         for patch in PATCHES:
