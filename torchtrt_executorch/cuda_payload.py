@@ -15,8 +15,9 @@ MAGIC = b"ETCUDAFQN"
 _ONE_LIBRARY, _LIBRARIES = b"ETCUDAFQN3", b"ETCUDAFQN0"
 _MOST_LIBRARIES, _MOST_WEIGHTS, _MOST_DIMS = 256, 1 << 20, 64
 
-#: Bytes of an element, by the type's number in ExecuTorch, of the types that weights can have there.
-ITEM_SIZES = {0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 2, 6: 4, 11: 1, 15: 2}
+#: Bytes of an element, by the type's number in ExecuTorch, of the types that weights can have there; float8's,
+#: 23 and 24, can be written, and 1.5's C++ runtime doesn't take them.
+ITEM_SIZES = {0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 2, 6: 4, 11: 1, 15: 2, 23: 1, 24: 1}
 
 
 class CudaPayloadError(ValueError):

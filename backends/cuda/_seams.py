@@ -95,7 +95,7 @@ SEAMS = {
         "it writes a weight's bytes, from the device", releases=">=1.5"
     ),
     "executorch.backends.cuda.cuda_backend:_move_to_device_resize_kv": Seam(
-        "it moves weights to the device", releases=">=1.4,<1.5"
+        "it moves weights to the device", releases=">=1.4"
     ),
     "executorch.backends.cuda.cuda_backend:_compile_time_cpu_clones": Seam(
         "it spares the device's memory", releases=">=1.4"

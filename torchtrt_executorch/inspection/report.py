@@ -21,6 +21,7 @@ from rich.text import Text
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+from torchtrt_executorch.cache.libraries import in_memory
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.engines_built import operators_of
 from torchtrt_executorch.inspection.cures import cures
@@ -217,7 +218,7 @@ def _payload(lowered: LoweredBackendModule) -> Payload:
     if store is not None:
         files = (store.pte_data, *store.external_data.values())
         for key, entry in ((k, e) for entries in files for k, e in entries.items()):
-            data = memoryview(store.buffers[entry.buffer_index])
+            data = memoryview(in_memory(store.buffers[entry.buffer_index]))
             held[key] = NamedData(data, key=key)
     return Payload(
         backend_id=lowered.backend_id,
