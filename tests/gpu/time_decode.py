@@ -8,6 +8,7 @@ CUDA delegates are compiled where this runs, in bfloat16 or with weights that to
 that is there or the one that ``--gpu`` describes. A row has tokens a second, the share that they take of
 what the memory could give, and the bytes that a step copies between host and GPU; its logits behind
 eager's tokens have to be eager's. With ``--file`` rows and a profile by kernel are appended to a file, as JSON.
+``--host`` times the program in ExecuTorch's C++ runtime as well, by what time_decode.cpp was built into.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import json
 import os
 import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -243,6 +246,40 @@ def row(
     return made, logits
 
 
+def rows_in_cpp(
+    name: str, built: Any, arguments: argparse.Namespace, expected: Expected
+) -> None:
+    """Print rows for the program in ExecuTorch's C++ runtime, with CudaBackend's CUDA graphs and without."""
+    given = [1, *expected[0][:-1]]
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        model, tokens = Path(folder, "model.pte"), Path(folder, "tokens")
+        model.write_bytes(built.buffer)
+        built.write_tensor_data_to_file(folder)
+        (weights,) = Path(folder).glob("*.ptd")
+        tokens.write_bytes(torch.tensor(given).numpy().tobytes())
+        command = [arguments.host, model, weights, tokens, str(ROUNDS)]
+        for more in ([], ["graph"]):
+            with alone(arguments.turn):
+                printed = subprocess.run(
+                    [*command, *more], check=True, capture_output=True, text=True
+                ).stdout
+            made, us = printed.splitlines()
+            took = float(us) / 1e6
+            same = sum(
+                int(own) == other
+                for own, other in zip(made.split(), expected[0], strict=True)
+            )
+            full = f"{name}, in C++" + ", a CUDA graph" * bool(more)
+            share = arguments.nbytes / took / BANDWIDTH
+            print(
+                f"{full:40} {1 / took:7.1f} tokens/s {took * 1e6:7.0f} us {share:5.1%}"
+                f"  eager's tokens: {same} of {len(given)}",
+                flush=True,
+            )
+            found = {"tokens_per_s": round(1 / took, 1), "us": round(took * 1e6)}
+            keep(arguments, full, {**found, "eager's": same, "share": round(share, 3)})
+
+
 def _off(logits: Tensor, expected: Expected) -> Tensor:
     return (logits - expected[1]).abs() / expected[1].abs().max()
 
@@ -360,6 +397,8 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, help="one alone, beside eager")
     parser.add_argument("--file", type=Path)
     parser.add_argument("--turn", default=os.devnull)
+    parser.add_argument("--host", type=Path, help="built of time_decode.cpp")
+    parser.add_argument("--folder", help="where files for it are written")
     arguments = parser.parse_args()
     if arguments.layers:
         SHAPES[arguments.shape]["num_hidden_layers"] = arguments.layers
@@ -415,6 +454,8 @@ def main() -> None:
             if not options:
                 print(f"{'':40} {traffic(loaded, step, inputs) or 'nothing copied'}")
             del loaded, step
+        if arguments.host:
+            rows_in_cpp(name, built, arguments, expected)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 20
         print(f"{'':40} lowered in {seconds:.0f} s, peak so far {peak} GiB", flush=True)
     sys.exit(failed)
