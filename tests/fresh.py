@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import socket
@@ -32,6 +33,8 @@ _READ_ONCE = (
     "OMP",
     "LD_",
 )
+#: Those of them that are not; a process that has compiled something has them set for what it starts.
+_READ_LATER = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 Done = subprocess.CompletedProcess[str]
 
@@ -73,7 +76,8 @@ class _Server:
         self._env = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith("TORCHTRT_") and name != "PYTHONPATH"
+            if not name.startswith("TORCHTRT_")
+            and name not in ("PYTHONPATH", *_READ_LATER)
         }
         self._socket, other = socket.socketpair()
         self._process = subprocess.Popen(
@@ -92,7 +96,7 @@ class _Server:
             return False
 
         def read_once(variables: dict[str, str]) -> dict[str, str]:
-            others = ("PYTHONPATH", "OMP_NUM_THREADS")
+            others = ("PYTHONPATH", "OMP_NUM_THREADS", *_READ_LATER)
             return {
                 name: value
                 for name, value in variables.items()
@@ -120,9 +124,12 @@ def _server() -> _Server:
 
 def _serve(connection: socket.socket) -> None:
     """Fork a process for each request, until there are no more."""
+    before = {*os.environ}
     import torch
     import torch._dynamo  # noqa: F401  # all of upstream's packages import it
 
+    imported = {name: os.environ[name] for name in {*os.environ} - before}
+    gc.freeze()  # or each process looks through all of it, time and again, while it imports more
     while True:
         header, files, _, _ = socket.recv_fds(connection, 8, 2)
         if not header:
@@ -133,7 +140,9 @@ def _serve(connection: socket.socket) -> None:
         child = os.fork()
         if child == 0:
             connection.close()
-            _become(json.loads(data), *files)
+            request = json.loads(data)
+            request["env"] = {**imported, **request["env"]}
+            _become(request, *files)
         for each in files:
             os.close(each)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -16,6 +16,8 @@ import pytest
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, verdict_on
 
+from ... import fresh
+
 
 def process(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -154,20 +156,16 @@ def test_it_says_when_the_import_would_fail(
     if "XDG_CACHE_HOME" in environment:
         environment = {**environment, "XDG_CACHE_HOME": str(tmp_path)}
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHTRT_")}
+    env = {**inherited, "CUDA_VISIBLE_DEVICES": "", **environment}
 
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *command],
-            env={**inherited, "CUDA_VISIBLE_DEVICES": "", **environment},
-            capture_output=True,
-            text=True,
-        )
+    def said(*options: str) -> str:
+        command = [sys.executable, "-m", "torchtrt_executorch.cli", "status", *options]
+        return subprocess.run(command, env=env, capture_output=True, text=True).stdout
 
-    said = run("-m", "torchtrt_executorch.cli", "status", "--json")
-    found = json.loads(said.stdout)["obstacles"]
-    tried = run("-c", "import torch_tensorrt")
+    found = json.loads(said("--json"))["obstacles"]
+    tried = fresh.run("import torch, torch_tensorrt", env=env)
     assert bool(found) == (tried.returncode != 0), (found, tried.stderr[-2000:])
-    shown = " ".join(run("-m", "torchtrt_executorch.cli", "status").stdout.split())
+    shown = " ".join(said().split())
     assert ("import torch_tensorrt would fail" in shown) == bool(found)
 
 
