@@ -3,7 +3,7 @@
     python3 tools/environment.py --lane 2.13 --venv .venv
 
 A lane is one file of exact releases, ``constraints/LANE.txt``, which also says what builds its
-engines: TensorRT or TensorRT-RTX. Upstream's wheels are installed as they are. TensorRT-RTX comes
+engines: TensorRT, TensorRT-RTX, or nothing where there is no Torch-TensorRT for its PyTorch. Upstream's wheels are installed as they are. TensorRT-RTX comes
 from PyPI and builds engines anywhere. TensorRT's libraries come from NVIDIA alone, so they are
 only asked for where there is a CUDA device to use them; elsewhere, and where they can't be had,
 the real Python bindings are installed without them.
@@ -87,6 +87,9 @@ class Environment:
             self._pip("TensorRT-RTX", *alone, *TENSORRT_RTX)
             return
         self._uninstall(*TENSORRT_RTX)
+        if f"\n{TENSORRT[0]}==" not in self.constraints.read_text():
+            self._uninstall(*TENSORRT, LIBRARIES)
+            return  # none for its PyTorch yet
         wanted = (*TENSORRT, LIBRARIES)
         if not (cuda_device() and self._pip("TensorRT", *wanted, may_fail=True)):
             self._pip("TensorRT's bindings", *alone, *TENSORRT)

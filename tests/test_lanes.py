@@ -1,0 +1,68 @@
+"""A lane is of exact releases: whatever an environment of one installs stands in its file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from .loading import ROOT, load_file
+
+LANES = sorted((ROOT / "constraints").glob("*.txt"))
+environment = load_file("tools/environment.py")
+
+
+def pinned(lane: Path) -> dict[str, list[Requirement]]:
+    """Return a lane's releases by distribution: some have one for each of several Pythons."""
+    found: dict[str, list[Requirement]] = {}
+    for line in lane.read_text().splitlines():
+        if line and not line.startswith("#"):
+            requirement = Requirement(line)
+            found.setdefault(canonicalize_name(requirement.name), []).append(
+                requirement
+            )
+    return found
+
+
+def required(requirement: Requirement) -> list[Requirement]:
+    """Return what it brings, as it says itself where it is installed."""
+    try:
+        texts = requires(requirement.name) or ()
+    except PackageNotFoundError:
+        return []
+    extras = requirement.extras or {""}
+    return [
+        each
+        for each in map(Requirement, texts)
+        if not each.marker
+        or any(each.marker.evaluate({"extra": extra}) for extra in extras)
+    ]
+
+
+@pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.stem)
+def test_what_is_installed_with_us_is_pinned(lane: Path) -> None:
+    (oldest,) = re.findall(r"Python 3\.(\d+) to", lane.read_text())
+    if sys.version_info < (3, int(oldest)):
+        pytest.skip(f"it is for Python 3.{oldest} and newer")
+    releases = pinned(lane)
+    ours = Requirement(f"torchtrt-executorch[{environment.EXTRAS}]")
+    left = [(ours, each) for each in required(ours)]
+    left += [(ours, Requirement(each)) for each in environment.BESIDE_TENSORRT]
+    seen = set()
+    while left:
+        by, requirement = left.pop()
+        name = canonicalize_name(requirement.name)
+        assert name in releases, f"{name}, which {by} requires, is of any release"
+        for each in releases[name]:
+            (exact,) = each.specifier
+            assert exact.operator == "==", f"{each}"
+            if by is ours:
+                assert requirement.specifier.contains(exact.version), f"{each}"
+        if (name, *sorted(requirement.extras)) not in seen:
+            seen.add((name, *sorted(requirement.extras)))
+            left += [(requirement, each) for each in required(requirement)]
