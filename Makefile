@@ -1,5 +1,5 @@
 # Everything sets itself up: `make demo` and `make test` work in a fresh clone.
-#   LANE=2.12, 2.13, 2.14, 2.13-rtx or 2.14-rtx: the upstream releases, constraints/LANE.txt;
+#   LANE=2.12, 2.13, 2.14, 2.15, 2.13-rtx, 2.14-rtx or 2.14-executorch-1.5: constraints/LANE.txt, upstream's releases;
 #   2.13-rtx where TensorRT-RTX has wheels, 2.13 elsewhere
 #   JOBS=2: test files that run at once
 #   TESTS="tests/py tests/exir": only these of `make test`
