@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import operator
 import os
 from hashlib import sha256
 from pathlib import Path
@@ -43,14 +44,6 @@ class Product(NamedTuple):
     window: int = 1
     aligned: bool = True
 
-    def distance(self, other: Product) -> float:
-        """How far apart sizes are, in powers of two."""
-        apart = sum(
-            abs(math.log2(a / b)) for a, b in zip(self[1:5], other[1:5], strict=True)
-        )
-        windows = abs(math.log2(self.window / other.window)) / 2
-        return apart + windows + 3 * (self.aligned != other.aligned)
-
 
 class Tile(NamedTuple):
     """What one block computes at a time, (m, n) in steps of ``k``, with what it has for it."""
@@ -61,28 +54,46 @@ class Tile(NamedTuple):
     stages: int
     warps: int
 
+    def count(self, product: Product) -> int:
+        """How many of them a product takes."""
+        rows, columns = math.ceil(product.m / self.m), math.ceil(product.n / self.n)
+        return rows * columns * product.batch
+
     def work(self, product: Product, multi_processors: int) -> float:
         """Steps that a multiprocessor takes, one behind the other."""
-        tiles = math.ceil(product.m / self.m) * math.ceil(product.n / self.n)
-        rounds = max(1.0, tiles * product.batch / multi_processors)
+        rounds = max(1.0, self.count(product) / multi_processors)
         return rounds * product.window * math.ceil(product.k / self.k)
+
+    def distance(self, one: Product, other: Product) -> float:
+        """How far apart products are, in powers of two: by their sizes, and by how many tiles they take."""
+        sizes = [
+            (each.m, each.n, each.batch, each.window, self.count(each))
+            for each in (one, other)
+        ]
+        apart = sum(abs(math.log2(a / b)) for a, b in zip(*sizes, strict=True)) / 2
+        steps = abs(math.log2(one.k / other.k))
+        return apart + steps + 6 * (one.aligned != other.aligned)
 
 
 def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
-    """Return the logarithm of the microseconds to expect; infinite where nothing is known."""
+    """Return the logarithm of the microseconds to expect; infinite where nothing is known.
+
+    Of the three nearest that a tile was measured for. With fewer it costs more, the farther these are: it
+    wasn't offered for others, or didn't compile.
+    """
     multi_processors, products = measured(product.kind, gpu.capability)
     near = sorted(
-        (product.distance(known), us, tile.work(known, multi_processors))
+        (tile.distance(product, known), us / tile.work(known, multi_processors))
         for known, times in products
         if (us := times.get(tile))
     )[:3]
-    weights = [1 / (0.3 + distance) ** 2 for distance, *_ in near]
-    work = tile.work(product, gpu.multi_processor_count)
-    times = [math.log(us * work / known) for _, us, known in near]
     if not near:
         return math.inf
-    mean = sum(w * t for w, t in zip(weights, times, strict=True)) / sum(weights)
-    return mean + 0.15 * (3 - len(near))
+    weights = [1 / (0.3 + distance) ** 2 for distance, _ in near]
+    steps = [math.log(us) for _, us in near]
+    mean = sum(map(operator.mul, weights, steps)) / sum(weights)
+    unknown = 0.15 * (3 - len(near)) * min(1.0, near[0][0])
+    return mean + unknown + math.log(tile.work(product, gpu.multi_processor_count))
 
 
 def fastest(product: Product, gpu: GpuProperties) -> Tile | None:
@@ -100,13 +111,13 @@ def measured(
     They are of the nearest capability of which there are any; if there are none at all, no products.
     """
     for file in files(capability):
-        if products := [row for row in file["products"] if row[0].kind == kind]:
+        if products := file["products"].get(kind):
             return file["multi_processors"], products
     return 1, []
 
 
 def files(capability: tuple[int, int]) -> tuple[dict[str, Any], ...]:
-    """Return all files of what was measured, the nearest to a capability first.
+    """Return all files of what was measured, their products by kind, the nearest to a capability first.
 
     Raises:
         ValueError: ``TORCHTRT_TUNED`` names a file of another kind, or one that can't be read.
@@ -136,10 +147,10 @@ def _read(path: Path) -> dict[str, Any]:
             _check(*sizes)
         for _, times in rows:
             _check(*times, least=0, kinds=(int, float))
-        file["products"] = [
-            (product, {t: us for t, us in zip(tiles, times, strict=True) if us})
-            for product, times in rows
-        ]
+        file["products"] = {}
+        for product, times in rows:
+            known = {t: us for t, us in zip(tiles, times, strict=True) if us}
+            file["products"].setdefault(product.kind, []).append((product, known))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} isn't what {VARIABLE} takes, a file of torchtrt-executorch tune ({error!r})"

@@ -77,4 +77,5 @@ def test_the_file_is_read_as_it_was_measured(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(tiles.VARIABLE, str(file))
     found = tiles.files((12, 0))[0]
     assert found["multi_processors"] == 170 and found["how"]["gpu"] == "a GPU"
-    assert found["products"] == [(one, {first: 2.5}), (two, {second: 3.14})]
+    rows = found["products"]["product float16"]
+    assert rows == [(one, {first: 2.5}), (two, {second: 3.14})]
