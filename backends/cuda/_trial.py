@@ -99,7 +99,7 @@ def why_not(
     """Return why the backend can't compile ``nodes``; empty if it can, or can't compile at all."""
     thread = threading.get_ident()
     backend: Any = CudaBackend
-    program = _program(nodes, numbers)
+    program = program_of(nodes, numbers)
     collect, move, decompositions = (
         backend.collect_unsupported_fallback_kernels,
         backend.move_program_to_device,
@@ -209,9 +209,10 @@ def _in_words(error: BaseException, node: Node) -> str:
     return f"AOTInductor can't compile it: {line}"
 
 
-def _program(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedProgram:
+def program_of(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedProgram:
     """Return a program that runs ``nodes`` beside one another, each on inputs of its own."""
-    graph, mode = Graph(), FakeTensorMode()
+    # As ``torch.export`` does: where there is a GPU, the numbers beside fake inputs are real tensors.
+    graph, mode = Graph(), FakeTensorMode(allow_non_fake_inputs=True)
     taken: list[Node] = []
     returned: list[Node] = []
     constants: dict[Node, Node] = {}

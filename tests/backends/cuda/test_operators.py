@@ -16,6 +16,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
+    to_edge,
     to_edge_transform_and_lower,
 )
 from executorch.exir.backend.partitioner import Partitioner
@@ -262,6 +263,23 @@ def test_operators_that_differ_in_nothing_are_tried_once(monkeypatch) -> None:
     monkeypatch.setattr(_trial, "why_not", counted)
     partitioned(nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))), X)
     assert tried == [1]  # whole as it was exported, and the same in the edge dialect
+
+
+def test_a_number_is_as_a_gpu_has_it() -> None:
+    """A real tensor, beside inputs that are fake, which AOTAutograd takes as it does from an export."""
+    from torch._functorch.aot_autograd import aot_export_module
+
+    edge = to_edge(export(Function(lambda x: x / 0.7), (X,))).exported_program()
+    (divided,) = (each for each in edge.graph.nodes if each.op == "call_function")
+    program = _trial.program_of([divided], {divided.args[1]: 0.7})
+    assert [type(each) for each in program.constants.values()] == [torch.Tensor]
+    inputs = [
+        each.meta["val"]
+        for each in program.graph.nodes
+        if each.name in program.graph_signature.user_inputs
+    ]
+    with torch.no_grad():
+        aot_export_module(program.module(), inputs, trace_joint=False)
 
 
 def test_another_thread_compiles_on() -> None:
