@@ -8,6 +8,7 @@ kept quantized, and how many of its products read them as they are kept.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -118,6 +119,54 @@ NEARLY: dict[str, tuple[nn.Module, torch.Tensor]] = {
 }
 
 
+class Beside(nn.Module):
+    """Linears of the rows that ``read`` makes, in turn; the first has a bias."""
+
+    def __init__(
+        self, lengths: tuple[int, ...], read: Callable[..., Any], scheme: Any = None
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layers = (nn.Linear(64, n, bias=i == 0) for i, n in enumerate(lengths))
+        self.layers = nn.ModuleList(layers).to(torch.bfloat16).eval()
+        self.read = read
+        if scheme is not None:
+            q.quantize_(self, scheme)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = itertools.cycle(self.read(x))
+        found = zip(self.layers, rows, strict=False)
+        return torch.cat([layer(row).tanh() for layer, row in found], -1)
+
+
+INT8, INT4 = q.Int8WeightOnlyConfig(), SCHEMES["int4, 32"][0]
+QKV = (64, 32, 32)
+#: By name: linears beside one another, how many launches they take, and whether their row is read in words.
+BESIDE: dict[str, tuple[nn.Module, int, bool | None]] = {
+    "of several lengths": (Beside(QKV, lambda x: [x[..., :64]]), 1, True),
+    "of one length": (Beside((64, 64), lambda x: [x[..., :64]]), 0, None),
+    "scaled behind": (Beside(QKV, lambda x: [x[..., :64]], INT8), 1, True),
+    "four": (Beside((32, 6, 5, 32), lambda x: [x[..., :64]], INT4), 2, True),
+    "begun anywhere": (Beside(QKV, lambda x: [x[..., 3:67]], INT8), 1, False),
+    "begun at words": (Beside(QKV, lambda x: [x[..., -72:-8]], INT8), 1, True),
+    "a part of a part": (
+        Beside(QKV, lambda x: [x[..., :72][..., 8:]], INT8),
+        1,
+        False,
+    ),
+    "of another row": (
+        Beside((64, 32), lambda x: [x[..., :64], x[..., :64] + 1], INT8),
+        2,
+        True,
+    ),
+    "transposed": (
+        Beside(QKV, lambda x: [x[..., :64].view(1, 8, 8).mT.reshape(1, 64)], INT8),
+        1,
+        True,
+    ),
+}
+
+
 def main() -> None:
     """Print it, as JSON."""
     from executorch.backends.cuda._quantized_weights import keep_quantized
@@ -134,6 +183,18 @@ def main() -> None:
         off = (result.double() - wanted.double()).nan_to_num().abs().max()
         off /= wanted.double().nan_to_num().abs().max()
         found[name] = off.item(), str(edge.graph).count(PRODUCT)
+    for name, (model, *_) in BESIDE.items():
+        x = torch.linspace(-1, 1, 80, dtype=torch.bfloat16)[None, None]
+        with torch.no_grad():
+            wanted = model(x).float()
+        config = EdgeCompileConfig(_check_ir_validity=False)
+        edge = to_edge(torch.export.export(model, (x,)), compile_config=config)
+        edge = edge.exported_program()
+        keep_quantized(edge)
+        products = [n for n in edge.graph.nodes if PRODUCT in str(n.target)]
+        (result,) = [edge.module()(x)]
+        off = (result.float() - wanted).abs().max().item()
+        found[name] = off, len(products), *{n.args[-1] for n in products}
     for scheme in SCHEMES:
         model = quantized(scheme)
         for tokens in (torch.tensor([[5]]), torch.tensor([[5, 63, 0]])):

@@ -11,10 +11,19 @@ import json
 import random
 
 import torch
-from executorch.backends.cuda._quantized_weights import Packed
+from executorch.backends.cuda import _row_product
+from executorch.backends.cuda._kept_weights import Packed
 from executorch.backends.cuda._row_product import row_product, takes
 
-KINDS = ("packed", torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
+KINDS = (
+    "packed",
+    torch.uint8,
+    torch.int8,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.bfloat16,
+    torch.float16,
+)
 
 
 def main() -> None:
@@ -23,10 +32,12 @@ def main() -> None:
     torch.manual_seed(0)
     while len(found) < 60:
         kind = KINDS[len(found) % len(KINDS)]
-        bits = choose.choice([1, 2, 4]) if kind == "packed" else 8
+        bits = choose.choice([1, 2, 4]) if kind == "packed" else kind.itemsize * 8
         group = choose.choice([4, 12, 24, 32, 40, 64, 128, 516])
         k = group * choose.choice([1, 1, 2, 3, 7])
-        n, dtype = choose.randint(1, 6), choose.choice([torch.float32, torch.bfloat16])
+        n, dtype = choose.choice([1, 2, 3, 4, 6]), choose.choice(
+            [torch.float32, torch.bfloat16, torch.float16]
+        )
         whole = k == group or choose.random() < 0.3
         group = k if whole else group
         if group * bits % 8 or not takes(k * bits // 8, group * bits // 8):
@@ -50,11 +61,23 @@ def main() -> None:
             scale = torch.rand(n, k // group).to(dtype) + 0.5
             weight = weight * scale.double()[:, :, None]
         wanted = row.double() @ weight.view(n, k).T
-        result = row_product(row, held, scale, zero, bits, group, least)
+        # One row to a warp or two, several weights in one launch, and rows that begin where words don't.
+        kept = [held, held.flip(0), held][: choose.choice([1, 1, 2, 3])]
+        ofs = [
+            [o, o.flip(0), o][: len(kept)] if o is not None else []
+            for o in (scale, zero)
+        ]
+        _row_product.MANY = choose.choice([1, 4096])
+        result = row_product(row, kept, *ofs, bits, group, least, choose.random() < 0.7)
+        result, *others = result.split(n, 1)
+        assert all(
+            (each.flip(1) if index == 0 else each).equal(result)
+            for index, each in enumerate(others)
+        )
         # Of what is added up, since the sum can be small; the interpreter cuts bfloat16 off.
         sums = row.double().abs() @ weight.view(n, k).T.abs()
-        rounding = 2.0**-7 if dtype == torch.bfloat16 else 2.0**-23
-        most = 2e-7 * sums + rounding * wanted.abs()
+        digits = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23}[dtype]
+        most = 2e-7 * sums + 2.0**-digits * wanted.abs()
         off = ((result.double() - wanted).abs() / most).max().item()
         found.append((str(kind), bits, n, k, group, str(dtype), off))
     print(json.dumps(found))

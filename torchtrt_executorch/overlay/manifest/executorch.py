@@ -232,7 +232,16 @@ EXECUTORCH_PATCHES = (
         releases={"executorch": ">=1.4,<1.6"},
         upstream="keeps a byte for each, and writes the weight in floating point before each product",
         kept_because="1.5.1 packs what its own layouts hold, for kernels of its own",
-        adds=(f"{_CUDA}._quantized_weights", f"{_CUDA}._row_product"),
+        adds=tuple(
+            f"{_CUDA}.{name}"
+            for name in (
+                "_edge_calls",
+                "_kept_weights",
+                "_quantized_weights",
+                "_row_product",
+                "_rows",
+            )
+        ),
         amends=(
             *patched(f"{_CUDA}._cuda_backend_quantized_patch:apply", _CUDA_BACKEND),
             *patched_beside(_VERIFIER),
