@@ -16,6 +16,7 @@ import torch
 from executorch.backends.cuda import (
     _constant_folding,
     _fat_binaries,
+    _host_code,
     _host_weights,
     _options,
     _seams,
@@ -66,6 +67,7 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         **_triton(gpu),
         **toolchain.answers(),
         **_unmeasured_kernels.answers(gpu),
+        **_host_code.answers(),
         **_host_weights.answers(),
         **_options.answers(toolchain.cross.program if toolchain.cross else None),
         **_constant_folding.answers(),

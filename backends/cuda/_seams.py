@@ -113,6 +113,9 @@ SEAMS = {
     f"{_INDUCTOR}.cpp_builder:get_cpp_options": Seam(
         "nothing else takes more options for the host's side: no paths, no symbols"
     ),
+    f"{_INDUCTOR}.cpp_builder:run_compile_cmd": Seam(
+        "what all libraries have in common would be compiled for each"
+    ),
     "torch.utils.cpp_extension:_join_cuda_home": Seam(
         "it looks for a toolkit, once, when it is imported", True
     ),

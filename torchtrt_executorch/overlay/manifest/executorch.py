@@ -269,6 +269,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._cross_compiler",
             f"{_CUDA}._cross_driver",
             f"{_CUDA}._gpu_properties",
+            f"{_CUDA}._host_code",
             f"{_CUDA}._host_weights",
             f"{_CUDA}._options",
             f"{_CUDA}._seams",

@@ -1,0 +1,80 @@
+"""The host code that all libraries have in common, compiled once.
+
+Of what a small program's library is compiled from, most is AOTInductor's container of models, and the functions
+in C around it. Inductor writes them before each program's own code, from one file. They are compiled
+once, with what templates they need, beside Inductor's precompiled header of the same options, and linked with the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+_MODEL = (
+    "template class torch::aot_inductor::AOTInductorModelBase<"
+    "torch::aot_inductor::AOTInductorModel>;"
+)
+
+
+def answers() -> dict[str, Callable[..., Any]]:
+    """What compiles a library's host code in two parts, within a scope."""
+    from torch._inductor import codegen, cpp_builder
+    from torch._inductor.exc import CppCompileError
+
+    compile_whole = cpp_builder.run_compile_cmd
+    interface = Path(codegen.__path__[0], "aoti_runtime", "interface.cpp")
+
+    def compile_in_parts(command: str, cwd: str) -> None:
+        try:
+            compiled = _compiled(shlex.split(command), interface.read_text(), run)
+        except (OSError, CppCompileError, subprocess.CalledProcessError):
+            compiled = False  # as a whole it may
+        if not compiled:
+            compile_whole(command, cwd)
+
+    def run(words: list[str]) -> None:
+        compile_whole(shlex.join(words), os.getcwd())
+
+    return {"torch._inductor.cpp_builder:run_compile_cmd": compile_in_parts}
+
+
+def _compiled(
+    words: list[str], interface: str, run: Callable[[list[str]], None]
+) -> bool:
+    """Compile what ``words`` would, in parts; return False of what has none."""
+    source = next((each for each in words if each.endswith(".wrapper.cpp")), "")
+    if not source or not {"-c", "-o", "-include"} <= set(words):
+        return False
+    before, found, own = Path(source).read_text().partition(interface)
+    if not found:
+        return False
+    output = words[words.index("-o") + 1]
+    # Named by its compiler, its options and what is in it, and kept for all programs.
+    header = Path(words[words.index("-include") + 1])
+    lines = interface.splitlines(keepends=True)
+    included = "".join(line for line in lines if line.startswith("#include"))
+
+    def build(code: str, target: Path) -> None:
+        file = target.with_suffix(".cpp")
+        file.write_text(code)
+        paths = {source: str(file), output: str(target)}
+        run([paths.get(each, each) for each in words])
+
+    with tempfile.TemporaryDirectory(dir=header.parent) as folder:
+        shared = f"{before}{interface}\n{_MODEL}\n"
+        options = [each for each in words if each not in (source, output)]
+        key = sha256("\0".join([shared, *options]).encode()).hexdigest()
+        common = header.with_name(f"{key}.o")
+        if not common.exists():
+            build(shared, Path(folder, "shared.o"))
+            os.replace(Path(folder, "shared.o"), common)
+        rest = Path(folder, "own.wrapper.o")
+        build(f"{before}{included}extern {_MODEL}\n{own}", rest)
+        run([words[0], "-r", "-nostdlib", "-o", output, str(rest), str(common)])
+    return True
