@@ -126,7 +126,8 @@ def _serve(connection: socket.socket) -> None:
     """Fork a process for each request, until there are no more."""
     before = {*os.environ}
     import torch
-    import torch._dynamo  # noqa: F401  # all of upstream's packages import it
+    import torch._dynamo
+    import torch._inductor.fx_passes.reinplace  # noqa: F401  # all of upstream's packages do, in the end
 
     imported = {name: os.environ[name] for name in {*os.environ} - before}
     gc.freeze()  # or each process looks through all of it, time and again, while it imports more

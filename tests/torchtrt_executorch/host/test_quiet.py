@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ import torch
 
 from torchtrt_executorch import host
 from torchtrt_executorch.host import present, quiet
+
+from ... import fresh
 
 PLAIN = """
 import sys
@@ -44,14 +46,15 @@ to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_exec
 """
 
 
-def said(folder: Path, program: str = PLAIN, **environment: str) -> list[str]:
+def said(
+    folder: Path,
+    program: str = PLAIN,
+    run: Callable[..., fresh.Done] = fresh.python,
+    **environment: str,
+) -> list[str]:
     """What the program prints, lines without anything left out."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(folder / "model.pte")],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
-        capture_output=True,
-        text=True,
-    )
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment}
+    done = run(program, str(folder / "model.pte"), env=env)
     assert done.returncode == 0, done.stderr
     return [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
 
@@ -64,7 +67,7 @@ def test_a_plain_program(tmp_path: Path) -> None:
     """
     lines = [line for line in said(tmp_path) if "[TRT]" not in line]
     assert all("emulated" in line.lower() for line in lines), lines
-    noisy = said(tmp_path, **{quiet.VARIABLE: "1"})
+    noisy = said(tmp_path, run=fresh.run, **{quiet.VARIABLE: "1"})
     assert len(noisy) >= len(lines) + 5
     assert any("treespec" in line for line in noisy)
 
