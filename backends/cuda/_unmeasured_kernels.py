@@ -15,7 +15,7 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -297,7 +297,8 @@ def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
     ]
     for kernel in kernels:
         kernel.precompile()
-        chosen = _improved(kernel, best(kernel.launchers, gpu), gpu)
+        found = best(kernel.launchers, gpu, kernel.size_hints or {})
+        chosen = _improved(kernel, found, gpu)
         kernel.save_gpu_kernel("stream", chosen)
 
 
@@ -340,11 +341,17 @@ def _blocks_of_sum(kernel: Any, launcher: Any, gpu: GpuProperties) -> Tile | Non
     return fastest(Product("sum float16", sizes["x"], 1, sizes["r0_"]), gpu)
 
 
-def best(launchers: list[Any], gpu: GpuProperties) -> Any:
+def best(launchers: list[Any], gpu: GpuProperties, sizes: Mapping[str, int]) -> Any:
     """Return one of a kernel's launchers, which differ in their configuration.
 
     The largest blocks of which a multiprocessor holds two and no thread spills; the first of
-    several. Two, so that one computes while another waits.
+    several. Two, so that one computes while another waits. Of fewer blocks than there are
+    multiprocessors, those that leave the fewest of them idle.
+
+    Args:
+        launchers: A kernel's.
+        gpu: Which it is for.
+        sizes: What the kernel's blocks divide among them, by dimension; none if that isn't known.
     """
 
     def rank(launcher: Any) -> tuple[float, ...]:
@@ -359,8 +366,14 @@ def best(launchers: list[Any], gpu: GpuProperties) -> Any:
             for key, value in config.kwargs.items()
             if "BLOCK" in key and isinstance(value, int)
         )
+        blocks = math.prod(
+            math.ceil(size / config.kwargs.get(f"{name.upper()}BLOCK", size))
+            for name, size in sizes.items()
+            if not name.startswith("r")
+        )
+        busy = min(blocks, gpu.multi_processor_count)
         spilled = max(0, launcher.n_spills - FRAME)
-        return spilled, -min(together, 2), -block
+        return spilled, -min(together, 2), -busy, -block
 
     return launchers[0] if len(launchers) == 1 else min(launchers, key=rank)
 

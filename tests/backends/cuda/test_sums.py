@@ -80,8 +80,8 @@ def test_what_a_sum_reads_is_computed_once(lower, monkeypatch) -> None:
     assembly = []
     best = _unmeasured_kernels.best
 
-    def noted(launchers, gpu):
-        chosen = best(launchers, gpu)
+    def noted(launchers, *args):
+        chosen = best(launchers, *args)
         assembly.append(chosen.bin.asm["ptx"])
         return chosen
 
@@ -91,6 +91,26 @@ def test_what_a_sum_reads_is_computed_once(lower, monkeypatch) -> None:
     assert len(names) == 3 and not any("_tem_" in name for name in names), names
     exponentials = [each.count("ex2.approx") for each in assembly]
     assert exponentials[2] == 0 and all(exponentials[:2]), exponentials
+
+
+@pytest.mark.builds
+@needs_compilers
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_few_rows_are_given_to_as_many_multiprocessors(lower, monkeypatch) -> None:
+    """As the norm of each head of one token. Of blocks for all of them, one multiprocessor would have the largest."""
+    given = []
+    best = _unmeasured_kernels.best
+
+    def noted(launchers, *args):
+        chosen = best(launchers, *args)
+        blocks = [each.config.kwargs.get("XBLOCK", 0) for each in launchers]
+        given.append((max(blocks), chosen.config.kwargs.get("XBLOCK")))
+        return chosen
+
+    monkeypatch.setattr(_unmeasured_kernels, "best", noted)
+    lower(torch.nn.RMSNorm(128), (torch.ones(32, 128),), gpu="sm_80:40GiB")
+    ((largest, chosen),) = given
+    assert largest > 1 and chosen == 1
 
 
 @pytest.mark.builds

@@ -17,13 +17,20 @@ quantization = pytest.importorskip("torchao.quantization")
 
 X = torch.linspace(-2, 2, 64).reshape(8, 8)
 Q = torch.arange(-32, 32, dtype=torch.int8).reshape(8, 8)
+Q4 = (Q % 16 - 8).to(torch.int8)
 SCALES = torch.linspace(0.1, 0.8, 8)
 ZEROS = torch.tensor([3, -2, 0, 1, 5, -7, 2, 4])
 BLOCKS = torch.linspace(0.1, 1.6, 16).reshape(8, 2)
 
 
-def arrays(network: Any, given: np.ndarray) -> np.ndarray:
-    """Return what a network of the layers that conversions are made of computes, in its own order."""
+def arrays(network: Any, given: np.ndarray, packed: Any) -> np.ndarray:
+    """Return what a network of the layers that conversions are made of computes, in its own order.
+
+    Args:
+        network: Of one output.
+        given: Its input.
+        packed: By their names the constants that have two values to a byte.
+    """
     import tensorrt as trt
 
     values = {network.get_input(i).name: given for i in range(network.num_inputs)}
@@ -36,7 +43,12 @@ def arrays(network: Any, given: np.ndarray) -> np.ndarray:
         ]
         if layer.type == trt.LayerType.CONSTANT:
             layer.__class__ = trt.IConstantLayer
-            result = np.array(layer.weights).reshape(tuple(layer.shape))
+            if layer.get_output(0).dtype == trt.DataType.INT4:
+                held = packed[layer.name].numpy()
+                result = np.stack([held << 4, held], 1).view(np.int8) >> 4
+            else:
+                result = np.array(layer.weights)
+            result = result.reshape(tuple(layer.shape))
         elif layer.type in (trt.LayerType.QUANTIZE, trt.LayerType.DEQUANTIZE):
             kind = layer.type.name.capitalize()
             layer.__class__ = getattr(trt, f"I{kind}Layer")
@@ -90,18 +102,22 @@ CONVERSIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (Q, [1, 4], BLOCKS, ZEROS.repeat(2).reshape(8, 2), torch.int8, -8, 7),
     ),
     "a cast": ("cast", (Q,)),
+    "four bits": ("affine", (Q4, [1, 4], BLOCKS, None, torch.int8, -8, 7)),
+    "four bits, rows": ("dequantize_per_channel", (Q4, SCALES, ZEROS, 0, *RANGE)),
+    "four bits, shifted": (
+        "affine",
+        (Q4 + 8, [1, 4], BLOCKS, ZEROS.repeat(2).reshape(8, 2), torch.int8, 0, 15),
+    ),
 }
 
 
-@pytest.mark.parametrize(("name", "args"), CONVERSIONS.values(), ids=CONVERSIONS)
-def test_layers_compute_what_the_operator_does(
-    name: str, args: tuple[Any, ...]
-) -> None:
+@pytest.mark.parametrize("case", CONVERSIONS)
+def test_layers_compute_what_the_operator_does(case: str) -> None:
     import tensorrt as trt
     from torch_tensorrt.dynamo.conversion import _quantized_converters as converters
     from torch_tensorrt.dynamo.conversion._ConversionContext import ConversionContext
 
-    kwargs: dict[str, Any] = {}
+    (name, args), kwargs = CONVERSIONS[case], dict[str, Any]()
     if name == "affine":
         operator = torch.ops.torchao.dequantize_affine.default
     elif name == "cast":
@@ -117,12 +133,33 @@ def test_layers_compute_what_the_operator_does(
     convert = converters.CONVERTERS[str(operator)]
     ctx = ConversionContext(network)
     network.mark_output(convert(ctx, operator, (given, *args[1:]), kwargs, "node"))
-    found = torch.from_numpy(arrays(network, X.numpy()))
+    held = [network.get_layer(i).get_output(0).dtype for i in range(network.num_layers)]
+    assert (trt.DataType.INT4 in held) == case.startswith("four bits")
+    found = torch.from_numpy(arrays(network, X.numpy(), ctx.weight_refit_map))
     assert found.dtype == wanted.dtype
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_a_plan_has_weights_in_eight_bits() -> None:
+@pytest.mark.parametrize(
+    ("config", "nbytes"),
+    [
+        (quantization.Int8WeightOnlyConfig(), 1),
+        (
+            quantization.IntxWeightOnlyConfig(
+                torch.int4, quantization.granularity.PerGroup(32)
+            ),
+            0.5 + 2 / 32,
+        ),
+        (
+            quantization.IntxWeightOnlyConfig(
+                torch.int4, quantization.granularity.PerGroup(128)
+            ),
+            0.5 + 2 / 128,
+        ),
+    ],
+    ids=["int8", "int4, 32", "int4, 128"],
+)
+def test_a_plan_has_weights_in_their_bits(config: Any, nbytes: float) -> None:
     class Layers(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -131,14 +168,16 @@ def test_a_plan_has_weights_in_eight_bits() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.down(self.up(x).relu())
 
-    model = Layers().eval()
-    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
-    program = torch.export.export(model, (torch.ones(4, 256),))
+    model = Layers().bfloat16().eval()
+    quantization.quantize_(model, config)
+    row = torch.ones(4, 256, dtype=torch.bfloat16)
+    program = torch.export.export(model, (row,))
     tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": 1})
     edge = to_edge_transform_and_lower(program, partitioner=[tensorrt])
     (node,) = edge.exported_program().graph.find_nodes(
         op="call_function", target=torch.ops.higher_order.executorch_call_delegate
     )
     assert node is not None
-    weights = 2 * 256 * 4096
-    assert weights < len(edge.to_executorch().buffer) < 1.5 * weights
+    # An engine has some 560 KB of its own.
+    weights = 2 * 256 * 4096 * nbytes
+    assert weights < len(edge.to_executorch().buffer) < weights + 700_000

@@ -1,4 +1,4 @@
-"""Converters of explicit quantization: PT2E's and torchao's conversions, of what is kept in eight bits.
+"""Converters of explicit quantization: PT2E's and torchao's conversions, of what is kept in eight bits or fewer.
 
 Upstream has converters of modelopt's operators alone, which quantize and dequantize in one. TensorRT's
 layers know scales and no zero points: those are added before, and taken away behind.
@@ -13,8 +13,10 @@ from typing import Any
 
 import tensorrt as trt
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node
 from torch_tensorrt._enums import dtype
+from torch_tensorrt._features import ENABLED_FEATURES
 from torch_tensorrt.dynamo.conversion import impl
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     ConverterPriority,
@@ -97,18 +99,26 @@ def _quantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any:
 def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any:
     given = _named(target, args, kwargs)
     value = given["self" if "self" in given else "input"]
-    shape, value = tuple(value.shape), get_trt_tensor(ctx, value, f"{name}_input")
+    shape, held = tuple(value.shape), value
     scale, zero, float_dtype = _scales(given)
     scale = torch.as_tensor(scale, dtype=torch.float32)
     zero = torch.zeros(()) if zero is None else torch.as_tensor(zero).float()
+    least = _least_of_four_bits(held)
+    # TensorRT-RTX dequantizes four bits by scales of the type that comes of it alone.
+    if least is not None and scale.to(float_dtype).float().equal(scale):
+        value, zero = _in_four_bits(ctx, held - least, f"{name}_input"), zero - least
+        held_scale = scale.to(float_dtype)
+    else:
+        value = get_trt_tensor(ctx, held, f"{name}_input")
+        held_scale = scale
     grid = _grid(shape, given, scale)
     fine = [i for i, count in enumerate(grid) if count > 1]
     shift = zero.expand(scale.shape).reshape(grid) * scale.reshape(grid)
     by_axis = len(fine) == 1 and grid[fine[0]] == shape[fine[0]]
-    scale = scale.reshape(() if not fine else (-1,) if by_axis else grid)
+    held_scale = held_scale.reshape(() if not fine else (-1,) if by_axis else grid)
     layer = ctx.net.add_dequantize(
         value,
-        get_trt_tensor(ctx, scale, f"{name}_scale"),
+        get_trt_tensor(ctx, held_scale, f"{name}_scale"),
         dtype._from(float_dtype).to(trt.DataType),
     )
     if by_axis:
@@ -134,6 +144,33 @@ def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any
         ctx, target, SourceIR.ATEN, f"{name}_shift", found, shift.to(float_dtype)
     )
     return found if not fine or by_axis else reshaped(shape, "whole")
+
+
+def _least_of_four_bits(held: Any) -> int | None:
+    """Return what a weight has to lose for its values to be of -8 to 7; None if that isn't all it takes.
+
+    Of values in four bits TensorRT-RTX takes matrices, of which a row is of whole bytes, with any scales.
+    """
+    constant = isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor)
+    if not constant or not ENABLED_FEATURES.tensorrt_rtx:
+        return None
+    if held.dim() != 2 or not held.numel() or held.shape[1] % 2:
+        return None
+    least, most = (int(each) for each in held.aminmax())
+    if least >= -8 and most <= 7:
+        return 0
+    return least + 8 if most - least <= 15 else None
+
+
+def _in_four_bits(ctx: Any, values: torch.Tensor, name: str) -> Any:
+    """Return a constant of ``values``, two to a byte, the first in its lower bits."""
+    low, high = (values.to(torch.int16) & 15).to(torch.uint8).view(-1, 2).unbind(1)
+    packed = low | high << 4
+    ctx.record_weight(name, packed)  # which has it live until the engine is built
+    weights = trt.Weights(trt.DataType.INT4, packed.data_ptr(), values.numel())
+    constant = ctx.net.add_constant(tuple(values.shape), weights)
+    constant.name = name
+    return constant.get_output(0)
 
 
 def _grid(
