@@ -85,41 +85,54 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
     refused: set[_Sides | None] = set()
     apart = False
 
+    def fastest_of(
+        choices: list[Any], tiles: list[Tile | None], name: str, *of: Any
+    ) -> Any:
+        """The choice to take: those without tiles behind all others, as nothing of them was measured."""
+        product = product_of(name, *of)
+
+        def expected(at: int) -> tuple[bool, float]:
+            tile = tiles[at]
+            known = math.inf if tile is None else cost(product, tile, gpu)
+            return sides(tile) in refused, known
+
+        return choices[min(range(len(choices)), key=expected)]
+
     def select_by_cost(
         self: Any,
         name: str,
         choices: list[Any],
-        input_nodes: list[Any],
+        nodes: list[Any],
         layout: Any,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        left = [choice for choice in choices if sides(tile_of(choice)) not in refused]
-        if len(choices) > 1:
-            choices = [cheapest(name, left or choices, input_nodes, layout, gpu)]
-        return select(self, name, choices, input_nodes, layout, *args, **kwargs)
+        tiles = [tile_of(choice) for choice in choices]
+        if any(tiles) and len(choices) > 1:
+            tf32 = any(map(takes_tf32, choices))
+            choices = [fastest_of(choices, tiles, name, nodes, layout, tf32)]
+        return select(self, name, choices, nodes, layout, *args, **kwargs)
 
     def only_the_fastest(
         self: Any,
         template_choices: dict[str, Any],
-        kernel_inputs: Any,
+        inputs: Any,
         templates: list[Any],
-        op_name: str,
+        name: str,
         *args: Any,
         **kwargs: Any,
     ) -> list[Any]:
         """Of the configurations, before a kernel is written for each: one that is to be taken."""
         every = finalize(
-            self, template_choices, kernel_inputs, templates, op_name, *args, **kwargs
+            self, template_choices, inputs, templates, name, *args, **kwargs
         )
-        known = [(each, _tile_of_configuration(each)) for each in every]
-        tiled = [(each, t) for each, t in known if t and sides(t) not in refused]
-        if len(tiled) < 2:
+        values = [each.params.to_kwargs() for each in every]
+        tiles = [_tile_of_configuration(each) for each in values]
+        if not any(tiles):
             return every
-        nodes, layout = kernel_inputs.nodes(), kernel_inputs.output_layout()
-        tf32 = tiled[0][0].params.to_kwargs().get("ALLOW_TF32")
-        product = product_of(op_name, nodes, layout, bool(tf32))
-        return [min(tiled, key=lambda pair: cost(product, pair[1], gpu))[0]]
+        tf32 = any(each.get("ALLOW_TF32") for each in values)
+        of = inputs.nodes(), inputs.output_layout(), tf32
+        return [fastest_of(every, tiles, name, *of)]
 
     def compile_until_it_does(*args: Any, **kwargs: Any) -> Any:
         nonlocal apart
@@ -186,28 +199,6 @@ def _is_cast(value: Any) -> bool:
     return isinstance(value, Pointwise) and value.inner_fn_opcount().num_ops <= 3
 
 
-def cheapest(
-    name: str,
-    choices: list[Any],
-    input_nodes: list[Any],
-    layout: Any,
-    gpu: GpuProperties,
-) -> Any:
-    """Return the choice that :mod:`._measured_tiles` finds fastest, the first of several.
-
-    Those without tiles, of which nothing was measured, are taken where there is no other.
-    """
-
-    def expected(choice: Any) -> float:
-        tile = tile_of(choice)
-        if tile is None:
-            return math.inf
-        product = product_of(name, input_nodes, layout, takes_tf32(choice))
-        return cost(product, tile, gpu)
-
-    return min(choices, key=expected)
-
-
 def tile_of(choice: Any) -> Tile | None:
     """The tile of a choice; None of one that has none, as the library's own operators."""
     info = choice.info_dict()
@@ -222,12 +213,11 @@ def takes_tf32(choice: Any) -> bool:
     return str(choice.info_dict().get("allow_tf32")) == "True"
 
 
-def _tile_of_configuration(each: Any) -> Tile | None:
+def _tile_of_configuration(values: dict[str, Any]) -> Tile | None:
     """The tile of what a choice is made of, if it is a template with one."""
-    values = each.params.to_kwargs()
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
     return (
-        Tile(*(values[name] for name in names)) if set(names) <= set(values) else None
+        Tile(*(values[each] for each in names)) if set(names) <= set(values) else None
     )
 
 

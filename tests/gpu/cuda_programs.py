@@ -6,8 +6,7 @@
 ``make`` writes a ``.pte`` and its ``.ptd`` for each model of ``cuda_models``, compiled for the GPU that
 ``--gpu`` or, where there is no other, ``TORCHTRT_GPU`` describes, and says what that took. With
 ``--first`` it takes the first of Inductor's choices for a described GPU. Where there is a GPU, and none is
-described, upstream's ``CudaBackend`` chooses by timing; ``--timings`` keeps what that measured, and
-``--among`` has it time the few that were fastest in such a file, which is as good and sooner done.
+described, upstream's ``CudaBackend`` chooses by timing; ``--timings`` keeps what that measured.
 
 ``run`` compares them with eager PyTorch, and times them beside it, beside ``torch.compile``, and beside
 the same programs in other folders: by events, around replays of a CUDA graph of several calls. One
@@ -128,42 +127,6 @@ def problem(name: str, nodes: Any) -> str:
     """What is chosen for: an operator, and the sizes, strides and types of what it takes."""
     each = [(node.get_size(), node.get_stride(), node.get_dtype()) for node in nodes]
     return f"{name} {each}"
-
-
-def keep_few(file: Path, gpu: str) -> None:
-    """Have autotuning time those choices alone that were fastest in ``file``, and ours."""
-    from executorch.backends.cuda._gpu_properties import properties
-    from executorch.backends.cuda._unmeasured_kernels import cheapest, tile_of
-    from torch._inductor.select_algorithm import AlgorithmSelectorCache
-
-    from torchtrt_executorch.host.described_gpu import DescribedGpu
-
-    cache: Any = AlgorithmSelectorCache
-    select, described = cache.__call__, properties(DescribedGpu.parse_list(gpu)[0])
-    fastest: dict[str, list[tuple[float, Any]]] = {}
-    for line in file.read_text().splitlines():
-        row = json.loads(line)
-        known = fastest.setdefault(row["problem"], [])
-        known += [(us, tuple(tile)) for us, tile in row["us"] if tile]
-
-    def among_few(
-        self: Any,
-        name: str,
-        choices: Any,
-        nodes: Any,
-        layout: Any,
-        *rest: Any,
-        **kw: Any,
-    ) -> Any:
-        known = sorted(fastest.get(problem(name, nodes), []))[:4]
-        tiles = {tile for _, tile in known}
-        few = [each for each in choices if tile_of(each) in tiles]
-        if few:
-            ours = cheapest(name, choices, nodes, layout, described)
-            few = few if ours in few else [*few, ours]
-        return select(self, name, few or choices, nodes, layout, *rest, **kw)
-
-    cache.__call__ = among_few
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
@@ -289,7 +252,6 @@ def main() -> None:
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--beside", type=Path, nargs="*", default=[])
     parser.add_argument("--timings", type=Path)
-    parser.add_argument("--among", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--turn", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -327,8 +289,6 @@ def one(case: Case, arguments: argparse.Namespace) -> int:
         if arguments.command == "make":
             if arguments.timings is not None:
                 keep_timings(arguments.timings)
-            if arguments.among is not None:
-                keep_few(arguments.among, "sm_90:80GiB")
             print(make(arguments.folder, case, arguments.gpu, arguments.first))
         else:
             row = measure(arguments.folder, case, arguments.beside, arguments.turn)
