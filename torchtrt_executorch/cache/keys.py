@@ -139,9 +139,10 @@ class _State:
         self._words("graph", str(len(graph.nodes)))
         for index, node in enumerate(graph.nodes):
             self._nodes[node] = index
-            self._words(node.op, node.name, str(node.meta.get("nn_module_stack")))
+            self._words(node.op, node.name)
             if node.op in ("call_function", "call_method"):
-                self.add(node.target)
+                # It names layers. Upstream takes it from placeholders while it builds another engine.
+                self.add([node.target, str(node.meta.get("nn_module_stack"))])
             elif node.op in ("get_attr", "call_module"):
                 held = owner
                 for name in str(node.target).split("."):

@@ -152,6 +152,29 @@ def test_what_a_compilation_leaves_does_not_count() -> None:
         assert key(x) != before
 
 
+def test_what_building_another_engine_leaves_does_not_count() -> None:
+    """Upstream takes the modules from a node's name while it builds: those of what comes next, too."""
+    from torch_tensorrt.dynamo.conversion.converter_utils import get_node_name
+
+    def key_of(named: int | None) -> str | None:
+        graph_module = exported(torch.nn.Sequential(torch.nn.ReLU())).module()
+        nodes = [*graph_module.graph.nodes]
+        both = [
+            next(node for node in nodes if node.op == op)
+            for op in ("placeholder", "call_function")
+        ]
+        for node in both:
+            node.meta["nn_module_stack"] = {"L": ("", "Sequential"), "L0": ("0", "R")}
+        if named is not None:
+            get_node_name(both[named])
+            assert len(both[named].meta["nn_module_stack"]) == 1
+        return key(graph_module)
+
+    neither = key_of(None)
+    assert neither is not None
+    assert key_of(0) == neither and key_of(1) != neither
+
+
 def test_all_that_builds_is_asked() -> None:
     """This distribution by its sources: two of one version may differ."""
     installed = keys.installed()
