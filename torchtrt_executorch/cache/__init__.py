@@ -4,7 +4,8 @@ An entry is found by the digest of everything that goes into it (:mod:`.keys`), 
 is what would have been built. It is one file, written whole, with the lengths and digests of what is
 in it: one that is damaged is dropped, and built again. The least recently used go first once all of
 them take more than ``TORCHTRT_EXECUTORCH_CACHE_SIZE`` (4 GiB). ``TORCHTRT_EXECUTORCH_CACHE=0`` turns
-it off, any other value is the folder for it. Whatever fails here, something is built as without it.
+it off, any other value is the folder for it, but for other words for no. Whatever fails here, something is
+built as without it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 SWITCH = "TORCHTRT_EXECUTORCH_CACHE"
 SIZE = "TORCHTRT_EXECUTORCH_CACHE_SIZE"
 DEFAULT_SIZE = 4 << 30
+#: A folder of such a name would fill where somebody wanted nothing kept.
+_NO = ("0", "off", "no", "false")
 
 _MAGIC = b"torchtrt-executorch cache 1\n"
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -191,7 +194,7 @@ def _read(stream: Any, key: str) -> tuple[Any, list[bytes]]:
 def _store() -> Store | None:
     """Return where things are kept; None where they aren't."""
     chosen = os.environ.get(SWITCH, "")
-    if chosen == "0":
+    if chosen.lower() in _NO:
         return None
     try:
         return Store(Path(chosen) if chosen else folder() / "built", limit())

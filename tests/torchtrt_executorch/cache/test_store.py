@@ -115,11 +115,12 @@ def test_what_has_no_key_is_not_kept(folder: Path) -> None:
     assert len(built) == 2 and not folder.exists()
 
 
-@pytest.mark.parametrize("off", ["variable", "size", "scope", "no home", "a file"])
+@pytest.mark.parametrize("off", ["0", "off", "size", "scope", "no home", "a file"])
 def test_off(off: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
-    if off == "variable":
-        monkeypatch.setenv(cache.SWITCH, "0")
+    monkeypatch.chdir(folder.parent)
+    if off in ("0", "off"):
+        monkeypatch.setenv(cache.SWITCH, off)
     elif off == "size":
         monkeypatch.setenv(cache.SIZE, "0")
     elif off == "no home":
@@ -135,7 +136,7 @@ def test_off(off: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 assert kept(built) == b"it"
         else:
             assert kept(built) == b"it"
-    assert len(built) == 2
+    assert len(built) == 2 and not Path("off").exists()
 
 
 @pytest.mark.parametrize(
