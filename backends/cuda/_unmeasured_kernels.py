@@ -82,6 +82,8 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
     select, compile_graph = AlgorithmSelectorCache.__call__, compile_fx.compile_fx_aot
     compile_kernel = CachingAutotuner.precompile
     run_node = GraphLowering.run_node
+    # A model's layers have the same products.
+    costs = functools.cache(lambda product, tile: cost(product, tile, gpu))
     refused: set[_Sides | None] = set()
     apart = False
 
@@ -93,7 +95,7 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
 
         def expected(at: int) -> tuple[bool, float]:
             tile = tiles[at]
-            known = math.inf if tile is None else cost(product, tile, gpu)
+            known = math.inf if tile is None else costs(product, tile)
             return sides(tile) in refused, known
 
         return choices[min(range(len(choices)), key=expected)]
