@@ -18,12 +18,12 @@ from typing import Any
 from unittest import mock
 
 import torch
+from executorch.backends.cuda._edge_calls import operator as operator_of
 from executorch.backends.cuda._unmeasured_kernels import Stopped, caused_by
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.capture._config import EdgeCompileConfig
 from executorch.exir.dialects._ops import ops
-from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
@@ -127,7 +127,7 @@ def why_not(
         table = decompositions()
         if threading.get_ident() != thread:
             return table
-        called = {_operator(node.target) for node in program.graph.nodes}
+        called = {operator_of(node.target) for node in program.graph.nodes}
         return {key: value for key, value in table.items() if key in called}
 
     try:
@@ -296,11 +296,6 @@ def _results(program: ExportedProgram) -> list[torch.dtype]:
     return [each.meta["val"].dtype for each in returned]
 
 
-def _operator(target: Any) -> Any:
-    """Return ATen's operator for one of the edge dialect."""
-    return target._op if isinstance(target, EdgeOpOverload) else target
-
-
 def _in_edge_dialect(target: Any) -> Any:
     """Return the operator that passes of the backend look for."""
     if not isinstance(target, torch._ops.OpOverload):
@@ -329,7 +324,7 @@ def _key(node: Node, numbers: Mapping[Node, Any]) -> str:
         value = pytree.tree_map(_describe, producer.meta["val"])
         return (value, numbers[producer]) if producer in numbers else value
 
-    name = str(_operator(node.target))
+    name = str(operator_of(node.target))
     return repr(
         (name, map_arg((node.args, node.kwargs), describe), sorted(_read(node)))
     )

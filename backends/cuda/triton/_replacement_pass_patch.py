@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from executorch.backends.cuda._edge_calls import operator
 from torch._guards import detect_fake_mode
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule, Node, map_arg
@@ -104,8 +105,8 @@ def _before_repeating(repeated: Any) -> Node | None:
 
 def _name(node: Node) -> str:
     """The name of an operator, of the edge dialect or ATen's."""
-    operator = getattr(node.target, "_op", node.target)
-    return operator._schema.name.split("::")[1] if hasattr(operator, "_schema") else ""
+    called = operator(node.target)
+    return called._schema.name.split("::")[1] if hasattr(called, "_schema") else ""
 
 
 def _end_with_the_mask(node: Node, lengths: dict[Node, Node]) -> None:

@@ -198,7 +198,7 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="has attention in bfloat16 alone, and fails on what it has no kernel for",
         kept_because="1.5.1 still fails on all of it but split_copy",
-        adds=(f"{_CUDA}._trial",),
+        adds=(f"{_CUDA}._edge_calls", f"{_CUDA}._trial"),
         requires=("aoti-partitioner",),
         amends=patched_beside(_VIEWS, _TRITON, _CUDA_PARTITIONER),
         anchors=anchors(
@@ -235,13 +235,13 @@ EXECUTORCH_PATCHES = (
         adds=tuple(
             f"{_CUDA}.{name}"
             for name in (
-                "_edge_calls",
                 "_kept_weights",
                 "_quantized_weights",
                 "_row_product",
                 "_rows",
             )
         ),
+        requires=("cuda-operators",),
         amends=(
             *patched(f"{_CUDA}._cuda_backend_quantized_patch:apply", _CUDA_BACKEND),
             *patched_beside(_VERIFIER),
