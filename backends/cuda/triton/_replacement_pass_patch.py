@@ -5,7 +5,7 @@ of booleans for all heads, and more. Whatever they refuse stays what it was, whi
 
 Attention reads keys and values of fewer heads as they are, not repeated for each, and where it is of one
 token no more of them than the mask lets through: else a decoder's step would copy its cache several times
-over, and read all of it.
+over, and read all of it. That of one token takes the largest score away before it adds, which ExecuTorch's doesn't.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from executorch.backends.cuda._edge_calls import operator
+from executorch.backends.cuda.triton._decode_attention import OPERATOR
 from torch._guards import detect_fake_mode
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule, Node, map_arg
@@ -66,6 +67,7 @@ def apply(module: ModuleType) -> None:
             _share_heads(self._pick_sdpa_kernel(node), node)
         replace(self, graph_module, node)
         if before.next.target is module.triton.sdpa_decode_splitk:
+            before.next.target = OPERATOR
             _end_with_the_mask(before.next, vars(self).setdefault("_lengths", {}))
 
     replacing._should_replace_node = should_replace_node
@@ -113,12 +115,11 @@ def _end_with_the_mask(node: Node, lengths: dict[Node, Node]) -> None:
     """Have attention of one token end behind the last key that its mask lets through.
 
     Args:
-        node: A call of ``sdpa_decode_splitk``.
+        node: A call of ``sdpa_decode``.
         lengths: What was written for masks, which layers share.
     """
-    arguments = node.target.default._schema.arguments  # type: ignore[union-attr]
     mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-    if not isinstance(mask, Node) or "kv_len" not in {each.name for each in arguments}:
+    if not isinstance(mask, Node):
         return
     if mask not in lengths:
         value = _value(mask)

@@ -198,7 +198,11 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="has attention in bfloat16 alone, and fails on what it has no kernel for",
         kept_because="1.5.1 still fails on all of it but split_copy",
-        adds=(f"{_CUDA}._edge_calls", f"{_CUDA}._trial"),
+        adds=(
+            f"{_CUDA}._edge_calls",
+            f"{_CUDA}._trial",
+            f"{_CUDA}.triton._decode_attention",
+        ),
         requires=("aoti-partitioner",),
         amends=patched_beside(_VIEWS, _TRITON, _CUDA_PARTITIONER),
         anchors=anchors(

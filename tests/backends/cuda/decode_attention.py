@@ -1,0 +1,49 @@
+"""Attention of one token by the kernel that splits a cache, beside PyTorch's.
+
+    TRITON_INTERPRET=1 python tests/backends/cuda/decode_attention.py
+
+prints how far each of random cases is off, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+import torch
+from executorch.backends.cuda.triton._decode_attention import sdpa_decode
+from torch.nn.functional import scaled_dot_product_attention as attention
+
+
+def main(device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+    """Print it; the interpreter multiplies tiles in float32 alone."""
+    choose, found = random.Random(0), []
+    torch.manual_seed(0)
+    for case in range(24):
+        batches, shared = choose.choice([1, 2]), choose.choice([1, 2])
+        heads = shared * choose.choice([1, 3, 4])
+        length, width = choose.choice([1, 70, 256, 513, 900]), choose.choice([16, 64])
+        large = choose.choice([0.1, 1, 6, 30])  # scores of 118 at 6
+        q = torch.randn(batches, heads, 1, width) * large
+        k = torch.randn(batches, shared, length, width) * large
+        if case % 5 == 4:  # none of which is near 0
+            q, k = q.abs(), -k.abs() - large
+        v = torch.randn(batches, shared, length, width)
+        q, k, v = (each.to(device, dtype) for each in (q, k, v))
+        mask = end = None
+        if case % 3:
+            mask = torch.rand(batches, 1, 1, length, device=device) < 0.5  # holes
+            if case % 6 == 1:
+                mask[0] = False
+            places = torch.arange(1, length + 1, device=device)
+            end = (mask * places).amax().to(torch.int32)
+        wide = [each.double() for each in (q, k, v)]
+        wanted = attention(*wide, mask, enable_gqa=True)
+        result = sdpa_decode(q, k, v, mask, kv_len=end)
+        off = (result.double() - wanted).abs().max().item()
+        found.append((batches, heads, shared, length, width, large, case % 3 > 0, off))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
