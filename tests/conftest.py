@@ -26,7 +26,8 @@ _folder = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have tests share what they build, in all processes of this run and in no other run."""
-    gc.disable()  # while all is imported, of which nothing is garbage: a fifth of that time
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+        gc.disable()  # while all is imported, of which nothing is garbage: a fifth of that time
     if SWITCH not in os.environ:
         folder = config.stash[_folder] = tempfile.TemporaryDirectory()
         os.environ[SWITCH] = folder.name

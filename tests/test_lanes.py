@@ -18,14 +18,14 @@ environment = load_file("tools/environment.py")
 
 
 def pinned(lane: Path) -> dict[str, list[Requirement]]:
-    """Return a lane's releases by distribution: some have one for each of several Pythons."""
+    """Return a lane's releases for this Python and machine, by distribution."""
     found: dict[str, list[Requirement]] = {}
     for line in lane.read_text().splitlines():
         if line and not line.startswith("#"):
             requirement = Requirement(line)
-            found.setdefault(canonicalize_name(requirement.name), []).append(
-                requirement
-            )
+            if not requirement.marker or requirement.marker.evaluate():
+                name = canonicalize_name(requirement.name)
+                found.setdefault(name, []).append(requirement)
     return found
 
 
@@ -56,7 +56,8 @@ def test_what_is_installed_with_us_is_pinned(lane: Path) -> None:
     releases = pinned(lane)
     ours = Requirement(f"torchtrt-executorch[{environment.EXTRAS}]")
     left = [(ours, each) for each in required(ours)]
-    left += [(ours, Requirement(each)) for each in environment.BESIDE_TENSORRT]
+    alone = environment.BUILD_TOOLS + ("torch", "executorch")
+    left += [(ours, Requirement(each)) for each in alone + environment.BESIDE_TENSORRT]
     seen = set()
     while left:
         by, requirement = left.pop()

@@ -33,6 +33,7 @@ TENSORRT_RTX = (
     "tensorrt-rtx-cu13-bindings",
     "tensorrt-rtx-cu13-libs",
 )
+BUILD_TOOLS = ("pip", "setuptools", "wheel")
 #: What torch-tensorrt requires beside torch and TensorRT.
 BESIDE_TENSORRT = (
     "packaging",
@@ -70,7 +71,7 @@ class Environment:
         self._stamp.unlink(missing_ok=True)
         if not (self.folder / "bin" / "python").exists():
             venv.create(self.folder, with_pip=True)
-        self._pip("build tools", "pip", "setuptools", "wheel")
+        self._pip("build tools", *BUILD_TOOLS)
         self._pip("PyTorch", "torch")
         self._install_builder()
         self._pip("ExecuTorch", "executorch", *BESIDE_TENSORRT)

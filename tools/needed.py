@@ -27,7 +27,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PROMISES_FILE = ROOT / "tests" / "needed" / "promises.py"
 PAGE = ROOT / "docs" / "needed.md"
 FRESH = runpy.run_path(str(ROOT / "tests" / "fresh.py"))
-LANES = tuple(sorted(file.stem for file in (ROOT / "constraints").glob("*.txt")))
+#: Those with a Torch-TensorRT, which most patches are for.
+LANES = tuple(
+    sorted(
+        file.stem
+        for file in (ROOT / "constraints").glob("*.txt")
+        if "\ntorch-tensorrt" in file.read_text()
+    )
+)
 HEAD = """# What is still needed, by release
 
 Upstream moves, and what it has by itself a patch is no longer needed for. `python tools/needed.py` asks, on

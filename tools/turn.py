@@ -96,7 +96,8 @@ class Turn:
         if self.lane:
             options.append(f"LANE={self.lane}")
         if self.python:
-            options += [f"PYTHON={interpreter}", f"VENV=.venv-py{self.python}"]
+            lane = f"-{self.lane}" if self.lane else ""
+            options += [f"PYTHON={interpreter}", f"VENV=.venv{lane}-py{self.python}"]
         tests = [f"TESTS={' '.join(self.tests)}"] if self.target == "test" else []
         found = [["make", self.target, *tests, *options]]
         if self.needed:
@@ -111,7 +112,7 @@ TURNS = (
     Turn(lane="2.14-executorch-1.5", tests=RELEASE, needed=True),
     Turn(python="3.10"),
     Turn(python="3.13"),
-    Turn(lane="2.15", tests=ALONE),
+    Turn(lane="2.15", python="3.12", tests=ALONE),
     Turn(lane="2.14-rtx", tests=RELEASE, needed=True),
     Turn(lane="2.14", tests=RELEASE, needed=True),
 )

@@ -6,7 +6,7 @@
 // token behind each is printed; then ROUNDS times, and the median microseconds of a step are. The logits stay on the
 // GPU then, where a sampler would read them. With `graph` CudaBackend replays the method as a CUDA graph.
 //
-// Built as examples/cpp is, against an executorch with the CUDA backend.
+// Built as examples/cpp is, in the place of its host.cpp, against an executorch with the CUDA backend.
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
 #include <executorch/runtime/backend/interface.h>

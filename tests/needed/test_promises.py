@@ -20,3 +20,8 @@ def test_every_patch_is_there() -> None:
         if line.startswith("| `")
     ]
     assert rows == names
+
+
+def test_the_page_is_what_the_tool_writes() -> None:
+    needed = load_file("tools/needed.py")
+    assert needed.page(needed.recorded()) == needed.PAGE.read_text()
