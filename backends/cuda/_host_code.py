@@ -7,14 +7,21 @@ once, with what templates they need, beside Inductor's precompiled header of the
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
 
 _MODEL = (
     "template class torch::aot_inductor::AOTInductorModelBase<"
@@ -33,8 +40,9 @@ def answers() -> dict[str, Callable[..., Any]]:
     def compile_in_parts(command: str, cwd: str) -> None:
         try:
             compiled = _compiled(shlex.split(command), interface.read_text(), run)
-        except (OSError, CppCompileError, subprocess.CalledProcessError):
-            compiled = False  # as a whole it may
+        except (OSError, CppCompileError, subprocess.CalledProcessError) as error:
+            logger.info("compiled as a whole: %s", error)
+            compiled = False
         if not compiled:
             compile_whole(command, cwd)
 
@@ -55,7 +63,8 @@ def _compiled(
     if not found:
         return False
     output = words[words.index("-o") + 1]
-    # Named by its compiler, its options and what is in it, and kept for all programs.
+    # Named by its compiler, its options and what is in it, and kept for all programs. What is compiled
+    # here includes more of PyTorch than the precompiled header does.
     header = Path(words[words.index("-include") + 1])
     lines = interface.splitlines(keepends=True)
     included = "".join(line for line in lines if line.startswith("#include"))
@@ -69,12 +78,29 @@ def _compiled(
     with tempfile.TemporaryDirectory(dir=header.parent) as folder:
         shared = f"{before}{interface}\n{_MODEL}\n"
         options = [each for each in words if each not in (source, output)]
-        key = sha256("\0".join([shared, *options]).encode()).hexdigest()
-        common = header.with_name(f"{key}.o")
-        if not common.exists():
-            build(shared, Path(folder, "shared.o"))
-            os.replace(Path(folder, "shared.o"), common)
+        key = sha256("\0".join([shared, *options, *_headers()]).encode()).hexdigest()
+        common, staged = Path(folder, "shared.o"), Path(folder, "kept.o")
+        for kept in header.parent.glob(f"{key}-*.o"):
+            shutil.copyfile(kept, common)
+            if kept.name == _name(key, common):
+                break
+        else:
+            build(shared, common)
+            shutil.copyfile(common, staged)
+            os.replace(staged, header.with_name(_name(key, common)))
         rest = Path(folder, "own.wrapper.o")
         build(f"{before}{included}extern {_MODEL}\n{own}", rest)
         run([words[0], "-r", "-nostdlib", "-o", output, str(rest), str(common)])
     return True
+
+
+def _name(key: str, file: Path) -> str:
+    """An object by what it was compiled from and what it is: of an empty one the linker says nothing."""
+    return f"{key}-{sha256(file.read_bytes()).hexdigest()}.o"
+
+
+@cache
+def _headers() -> tuple[str, ...]:
+    """What the installed PyTorch has a library's host code include of AOTInductor's own."""
+    folder = Path(torch.__path__[0], "include", "torch", "csrc", "inductor")
+    return tuple(each.read_text() for each in sorted(folder.glob("aoti_runtime/*.h")))

@@ -93,10 +93,10 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         """The choice to take: those without tiles behind all others, as nothing of them was measured."""
         product = product_of(name, *of)
 
-        def expected(at: int) -> tuple[bool, float]:
+        def expected(at: int) -> tuple[bool, bool, float]:
             tile = tiles[at]
             known = math.inf if tile is None else costs(product, tile)
-            return sides(tile) in refused, known
+            return sides(tile) in refused, tile is None, known
 
         return choices[min(range(len(choices)), key=expected)]
 

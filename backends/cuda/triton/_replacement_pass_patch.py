@@ -1,7 +1,8 @@
 """Amends ``replacement_pass``: an operator becomes a Triton kernel only if the kernel takes it.
 
 The kernels check what they are given, while they are traced: attention takes bfloat16 alone, a mask
-of booleans for all heads, and more. Whatever they refuse stays what it was, which AOTInductor decomposes.
+of booleans for all heads, and more. Whatever they refuse stays what it was, which AOTInductor decomposes. That
+values are as wide as keys not all of them ask, and all of them rely on it.
 
 Attention reads keys and values of fewer heads as they are, not repeated for each, and where it is of one
 token no more of them than the mask lets through: else a decoder's step would copy its cache several times
@@ -53,8 +54,9 @@ def apply(module: ModuleType) -> None:
         if not should_replace(self, node):
             return False
         if node.target is attention:
-            head = _value(node.args[0]).shape[-1]
-            return head >= _LEAST_HEAD and _takes(self._pick_sdpa_kernel(node), node)
+            widths = {_value(each).shape[-1] for each in node.args[:3]}
+            fits = len(widths) == 1 and min(widths) >= _LEAST_HEAD
+            return fits and _takes(self._pick_sdpa_kernel(node), node)
         kernel = module.EDGE_TO_TRITON_KERNELS[node.target]
         return _value(node.args[0]).dtype in _TOLD_APART and _takes(kernel, node)
 

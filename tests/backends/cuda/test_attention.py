@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ... import fresh
 from . import decode_attention
-from .conftest import needs_compilers
+from .conftest import delegates, needs_compilers
 
 pytestmark = [
     needs_compilers,
@@ -111,6 +111,26 @@ def test_it_reads_a_cache_as_it_is(lower, monkeypatch, shared, turned, tokens) -
         *(by_shape[each.meta["val"].shape] for each in given)
     )
     torch.testing.assert_close(result, model(*inputs), atol=0.02, rtol=0.02)
+
+
+class Wider(nn.Module):
+    """Heads whose values are wider than their keys, as differential attention has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(2 * WIDTH, 8)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return self.out(F.scaled_dot_product_attention(query, key, value))
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_values_may_be_wider_than_keys(lower, tokens) -> None:
+    """The kernels read and write values as wide as keys."""
+    shapes = (tokens, WIDTH), (LENGTH, WIDTH), (LENGTH, 2 * WIDTH)
+    inputs = tuple(torch.randn(1, HEADS, *each).bfloat16() for each in shapes)
+    edge = lower(Wider().bfloat16(), inputs, gpu="sm_80:40GiB")
+    assert len(delegates(edge)) == 1
 
 
 def test_one_token_s_attention_takes_any_scores() -> None:

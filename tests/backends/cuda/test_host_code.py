@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.cuda import _host_code
+from torch._inductor import codecache
 
 from .conftest import delegates, needs_compilers
 
@@ -45,6 +46,10 @@ def test_in_parts_as_whole(
     compiled.clear()
     (parts,) = delegates(lower(torch.nn.SiLU(), (x,), gpu="sm_87:16GiB"))
     assert "own.wrapper.cpp" in compiled and "shared.cpp" not in compiled
+    for kept in Path(codecache._HEADER_DIR).glob("*.o"):
+        kept.write_bytes(b"")
+    (anew,) = delegates(lower(torch.nn.SiLU(), (x,), gpu="sm_87:16GiB"))
+    assert "shared.cpp" in compiled and anew.library == parts.library
     monkeypatch.setattr(_host_code, "answers", lambda: {})
     (whole,) = delegates(lower(torch.nn.SiLU(), (x,), gpu="sm_87:16GiB"))
     assert symbols(parts.library, tmp_path / "parts.so") == symbols(
