@@ -93,10 +93,11 @@ def read_as_kept(
             dtype = found.product.meta["val"].dtype
             rows.setdefault((found.row, dtype, *how), []).append(found)
     order = {node: index for index, node in enumerate(graph.nodes)}
+    written: dict[Node | None, Node] = {}
     for readings in rows.values():
         for together in _together(readings, order):
             if together[0].bits < 16 or _pays(together):
-                _write(together, weights)
+                _write(together, weights, written)
 
 
 def _reading(
@@ -200,7 +201,7 @@ def _together(
     for each in readings:
         needs = [n for n in (each.kept.scale, each.kept.zero) if n is not None]
         first = order[taken[0].product] if taken else 0
-        if taken and (len(taken) == MOST or any(order[n] > first for n in needs)):
+        if taken and (len(taken) == MOST or any(order[n] >= first for n in needs)):
             yield taken
             taken = []
         taken.append(each)
@@ -213,7 +214,18 @@ def _pays(together: Sequence[_Reading]) -> bool:
     return len(together) > 2 or len(lengths) > 1
 
 
-def _write(together: Sequence[_Reading], weights: Mapping[Node, torch.Tensor]) -> None:
+def _write(
+    together: Sequence[_Reading],
+    weights: Mapping[Node, torch.Tensor],
+    written: dict[Node | None, Node],
+) -> None:
+    """Write a launch.
+
+    Args:
+        together: What it computes.
+        weights: By their placeholders.
+        written: What the results of readings were replaced by, which others were found to read. These are added.
+    """
     from executorch.backends.cuda._row_product import OPERATOR
 
     first = together[0]
@@ -221,7 +233,7 @@ def _write(together: Sequence[_Reading], weights: Mapping[Node, torch.Tensor]) -
     lengths = [weights[each.kept.weight].shape[0] for each in together]
     scales, zeros = (
         [
-            write.view(value, rows, -1)
+            write.view(written.get(value, value), rows, -1)
             for value, rows in zip(values, lengths, strict=True)
             if value is not None
         ]
@@ -230,10 +242,10 @@ def _write(together: Sequence[_Reading], weights: Mapping[Node, torch.Tensor]) -
             [each.kept.zero for each in together],
         )
     )
-    how = (first.bits, first.kept.group, first.least, _aligned(first.row))
+    row = written.get(first.row, first.row)
+    how = (first.bits, first.kept.group, first.least, _aligned(row))
     held = [each.kept.weight for each in together]
-    row = write.view(first.row, 1, -1)
-    whole = write(OPERATOR, row, held, scales, zeros, *how)
+    whole = write(OPERATOR, write.view(row, 1, -1), held, scales, zeros, *how)
     begin = 0
     for each, rows in zip(together, lengths, strict=True):
         # Where it was: what is added may be computed after the first product.
@@ -243,9 +255,11 @@ def _write(together: Sequence[_Reading], weights: Mapping[Node, torch.Tensor]) -
             result = write(aten.slice_copy.Tensor, whole, 1, begin, begin + rows)
         begin += rows
         if each.bias is not None:
-            result = write(aten.add.Tensor, result, each.bias)
+            bias = written.get(each.bias, each.bias)
+            result = write(aten.add.Tensor, result, bias)
         result = write.view(result, *each.result.meta["val"].shape)
         each.result.replace_all_uses_with(result)
+        written[each.result] = result
 
 
 def _aligned(row: Node) -> bool:

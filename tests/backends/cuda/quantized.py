@@ -139,12 +139,38 @@ class Beside(nn.Module):
         return torch.cat([layer(row).tanh() for layer, row in found], -1)
 
 
+class Joined(nn.Module):
+    """Linears of (K, N) without a bias, as ``join`` has them read a row of 64 and one another."""
+
+    def __init__(
+        self,
+        sizes: tuple[tuple[int, int], ...],
+        join: Callable[..., torch.Tensor],
+        scheme: Any = None,
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layers = (nn.Linear(*size, bias=False) for size in sizes)
+        self.layers = nn.ModuleList(layers).to(torch.bfloat16).eval()
+        self.join = join
+        if scheme is not None:
+            q.quantize_(self, scheme)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.join(x[0, :, :64], *self.layers)
+
+
 INT8, INT4 = q.Int8WeightOnlyConfig(), SCHEMES["int4, 32"][0]
 QKV = (64, 32, 32)
-#: By name: linears beside one another, how many launches they take, and whether their row is read in words.
-BESIDE: dict[str, tuple[nn.Module, int, bool | None]] = {
+CHAIN = ((64, 32), (32, 64))
+LORA = ((64, 64), *CHAIN)
+#: A weight in int8, transposed, which the test scales.
+HELD = _signed(32, 64)
+SCALE = torch.linspace(1, 2, 32, dtype=torch.bfloat16)[None] / 1024
+#: By name: linears beside one another, how many launches they take, and whether all their rows are read in words.
+BESIDE: dict[str, tuple[nn.Module, int, bool]] = {
     "of several lengths": (Beside(QKV, lambda x: [x[..., :64]]), 1, True),
-    "of one length": (Beside((64, 64), lambda x: [x[..., :64]]), 0, None),
+    "of one length": (Beside((64, 64), lambda x: [x[..., :64]]), 0, True),
     "scaled behind": (Beside(QKV, lambda x: [x[..., :64]], INT8), 1, True),
     "four": (Beside((32, 6, 5, 32), lambda x: [x[..., :64]], INT4), 2, True),
     "begun anywhere": (Beside(QKV, lambda x: [x[..., 3:67]], INT8), 1, False),
@@ -164,11 +190,50 @@ BESIDE: dict[str, tuple[nn.Module, int, bool | None]] = {
         1,
         True,
     ),
+    "a chain of int4": (Joined(CHAIN, lambda x, a, b: b(a(x)), INT4), 2, True),
+    "a chain of int8": (Joined(CHAIN, lambda x, a, b: b(a(x)), INT8), 2, True),
+    "a chain of bfloat16": (
+        Joined(
+            ((64, 32), (64, 16), (32, 64), (32, 8)),
+            lambda x, a, b, c, d: torch.cat([c(y := a(x)), d(y), b(x)], -1),
+        ),
+        2,
+        True,
+    ),
+    "LoRA": (Joined(LORA, lambda x, w, a, b: w(x) + b(a(x)), INT4), 2, True),
+    "behind a result begun anywhere": (
+        Joined(
+            ((64, 60), *CHAIN),
+            lambda x, w, a, b: torch.cat([w(x), b(a(x))], -1),
+            INT4,
+        ),
+        2,
+        False,
+    ),
+    "added to another's result": (
+        Joined(
+            ((64, 32), (64, 32), (64, 16)),
+            lambda x, a, b, c: torch.cat(
+                [torch.addmm(a(x), x, b.weight.t()), c(x)], -1
+            ),
+        ),
+        1,
+        True,
+    ),
+    "scaled by another's result": (
+        Joined(
+            (),
+            lambda x: x @ (HELD.to(x).t() * (x @ (HELD.to(x).t() * SCALE))) / 1024,
+        ),
+        2,
+        True,
+    ),
 }
 
 
 def main() -> None:
     """Print it, as JSON."""
+    from executorch.backends.cuda._edge_calls import is_call
     from executorch.backends.cuda._quantized_weights import keep_quantized
     from executorch.exir import EdgeCompileConfig, to_edge
 
@@ -194,7 +259,9 @@ def main() -> None:
         products = [n for n in edge.graph.nodes if PRODUCT in str(n.target)]
         (result,) = [edge.module()(x)]
         off = (result.float() - wanted).abs().max().item()
-        found[name] = off, len(products), *{n.args[-1] for n in products}
+        left = [n for n in edge.graph.nodes if is_call(n, ("aten.mm", "aten.addmm"))]
+        in_words = all(n.args[-1] for n in products)
+        found[name] = off, len(products), in_words, len(left)
     for scheme in SCHEMES:
         model = quantized(scheme)
         for tokens in (torch.tensor([[5]]), torch.tensor([[5, 63, 0]])):

@@ -40,8 +40,9 @@ def test_weights_as_they_are_kept_compute_what_torchao_does() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     for name, (_, launches, aligned) in quantized.BESIDE.items():
-        off, *how = found.pop(name)
-        assert how == [launches, *[aligned] * (aligned is not None)], name
+        off, *how, left = found.pop(name)
+        assert how == [launches, aligned], name
+        assert (left == 0) == (launches > 0), name
         assert off < 2**-6, name
     assert len(found) == 2 * len(quantized.SCHEMES) + len(quantized.NEARLY)
     for name in quantized.NEARLY:
