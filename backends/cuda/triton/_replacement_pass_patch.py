@@ -1,8 +1,7 @@
 """Amends ``replacement_pass``: an operator becomes a Triton kernel only if the kernel takes it.
 
 The kernels check what they are given, while they are traced: attention takes bfloat16 alone, a mask
-of booleans for all heads, and more. Whatever they refuse stays what it was, which AOTInductor decomposes. That
-values are as wide as keys not all of them ask, and all of them rely on it.
+of booleans for all heads, and more. Whatever they refuse stays what it was, which AOTInductor decomposes.
 
 Attention reads keys and values of fewer heads as they are, not repeated for each, and where it is of one
 token no more of them than the mask lets through: else a decoder's step would copy its cache several times
@@ -18,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from executorch.backends.cuda._edge_calls import operator
+from executorch.backends.cuda._edge_calls import named, operator
 from executorch.backends.cuda.triton._decode_attention import OPERATOR
 from torch._guards import detect_fake_mode
 from torch._subclasses.functional_tensor import dispatch_functionalize
@@ -54,9 +53,7 @@ def apply(module: ModuleType) -> None:
         if not should_replace(self, node):
             return False
         if node.target is attention:
-            widths = {_value(each).shape[-1] for each in node.args[:3]}
-            fits = len(widths) == 1 and min(widths) >= _LEAST_HEAD
-            return fits and _takes(self._pick_sdpa_kernel(node), node)
+            return _fits(node) and _takes(self._pick_sdpa_kernel(node), node)
         kernel = module.EDGE_TO_TRITON_KERNELS[node.target]
         return _value(node.args[0]).dtype in _TOLD_APART and _takes(kernel, node)
 
@@ -74,6 +71,21 @@ def apply(module: ModuleType) -> None:
 
     replacing._should_replace_node = should_replace_node
     replacing._replace_node_with_triton = replace_node
+
+
+def _fits(attention: Node) -> bool:
+    """Whether attention is of what kernels rely on, and don't all ask for.
+
+    Values are as wide as keys, and causal attention has as many queries as keys: where it has one query, PyTorch
+    has it see the first key alone, and ExecuTorch all of them.
+    """
+    given = named(attention)
+    query, key, value = (
+        _value(given[each]).shape for each in ("query", "key", "value")
+    )
+    if given["is_causal"] and query[-2] != key[-2]:
+        return False
+    return query[-1] == key[-1] == value[-1] >= _LEAST_HEAD
 
 
 def _share_heads(kernel: Any, node: Node) -> None:

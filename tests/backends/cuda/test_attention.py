@@ -124,13 +124,32 @@ class Wider(nn.Module):
         return self.out(F.scaled_dot_product_attention(query, key, value))
 
 
-@pytest.mark.parametrize("tokens", [1, 3])
-def test_values_may_be_wider_than_keys(lower, tokens) -> None:
-    """The kernels read and write values as wide as keys."""
-    shapes = (tokens, WIDTH), (LENGTH, WIDTH), (LENGTH, 2 * WIDTH)
+class Causal(nn.Module):
+    """One query, which sees the first key alone."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+@pytest.mark.parametrize("model", [Wider(), Causal()], ids=["wider", "causal"])
+def test_what_kernels_rely_on(lower, monkeypatch, model) -> None:
+    """Attention for which it isn't so is AOTInductor's, as one delegate."""
+    left: list[GraphModule] = []
+    replace = ReplaceEdgeOpWithTritonOpPass.call
+
+    def seen(replacing: Any, graph_module: GraphModule) -> Any:
+        result = replace(replacing, graph_module)
+        left.append(graph_module)
+        return result
+
+    monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", seen)
+    shapes = (1, WIDTH), (LENGTH, WIDTH), (LENGTH, 2 * WIDTH)
+    if isinstance(model, Causal):
+        shapes = (*shapes[:2], shapes[1])
     inputs = tuple(torch.randn(1, HEADS, *each).bfloat16() for each in shapes)
-    edge = lower(Wider().bfloat16(), inputs, gpu="sm_80:40GiB")
+    edge = lower(model.bfloat16(), inputs, gpu="sm_80:40GiB")
     assert len(delegates(edge)) == 1
+    assert left and not any(map(_attention, left))
 
 
 def test_one_token_s_attention_takes_any_scores() -> None:
