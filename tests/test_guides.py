@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchtrt_executorch.cache import SWITCH
+from torchtrt_executorch.host.present import can_build_engines
 
 from .loading import ROOT, load_file
 
@@ -31,7 +32,12 @@ def test_what_stands_there_runs(tmp_path: Path) -> None:
         if line.startswith("torchtrt-executorch") and "--target" not in line
     ]
     shell = "set -e\n" + "\n".join(line.replace("--strict", "") for line in commands)
-    for command in ([sys.executable, "-c", script("python")], ["bash", "-c", shell]):
+    python = script("python")
+    if not can_build_engines():  # what the quick start says of such a host
+        kept["TORCHTRT_EMULATE"] = "1"
+        python = re.sub(".*save_stand_ins.*", "", python)
+        shell = shell.replace(" --stand-ins model.stand_ins", "")
+    for command in ([sys.executable, "-c", python], ["bash", "-c", shell]):
         done = subprocess.run(
             command, env=kept, cwd=tmp_path, capture_output=True, text=True
         )

@@ -20,6 +20,9 @@ VARIABLE = "TORCHTRT_EXECUTORCH_NOISE"
 LOGGED = {
     # torchao has libraries for GPUs and for other Pythons in its wheel, and tries each.
     "torchao": r"Failed to load .*\.so: ",
+    # PyTorch's to Torch-TensorRT's authors, from 2.14 on.
+    "torch._opaque_base": r"torch\._opaque_base is deprecated",
+    "torch._library.opaque_object": r".* is deprecated, use ",
     "torch.utils._pytree": r".*Calling register_constant\(\) on Enum subclasses is deprecated",
     # For quantized models, with a package that Torch-TensorRT doesn't require.
     "torch_tensorrt.dynamo.conversion.aten_ops_converters": (

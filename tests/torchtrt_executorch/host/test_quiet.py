@@ -69,7 +69,7 @@ def test_a_plain_program(tmp_path: Path) -> None:
     assert all("emulated" in line.lower() for line in lines), lines
     noisy = said(tmp_path, run=fresh.run, **{quiet.VARIABLE: "1"})
     assert len(noisy) >= len(lines) + 5
-    assert any("treespec" in line for line in noisy)
+    assert any("is deprecated" in line for line in noisy)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a host with a GPU is not quiet")
