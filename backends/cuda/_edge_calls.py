@@ -15,6 +15,7 @@ aten = ops.edge.aten
 #: Conversions from quantized values.
 DEQUANTIZE = ("torchao.dequantize_affine", "quantized_decomposed.dequantize_per_")
 TRANSPOSED = ("aten.permute", "aten.permute_copy", "aten.t", "aten.t_copy")
+COPIES = ("aten.clone", "dim_order_ops._clone_dim_order")
 CASTS = ("aten._to_copy", "dim_order_ops._to_dim_order_copy")
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from executorch.backends.cuda._edge_calls import (
     CASTS,
+    COPIES,
     TRANSPOSED,
     Writer,
     aten,
@@ -32,12 +33,7 @@ _VIEWS = (
     "aten.squeeze",
     "aten.squeeze_copy",
 )
-_COPIES = (
-    "aten.clone",
-    "dim_order_ops._clone_dim_order",
-    "aten.transpose",
-    "aten.transpose_copy",
-)
+_SWAPPED = ("aten.transpose", "aten.transpose_copy")
 _PARTS = ("aten.slice", "aten.slice_copy", "aten.select", "aten.select_copy")
 #: What may begin within somebody else's memory, besides.
 _WITHIN = ("aten.as_strided", "aten.as_strided_copy", "aten.permute", "aten.expand")
@@ -146,7 +142,7 @@ def _is_view(node: Node) -> bool:
     """Whether a node has the numbers of its input in their order, by whatever shape."""
     if is_call(node, _VIEWS):
         return True
-    if not is_call(node, (*CASTS, *TRANSPOSED, *_COPIES)):
+    if not is_call(node, (*CASTS, *COPIES, *TRANSPOSED, *_SWAPPED)):
         return False
     value, source = (each.meta["val"] for each in (node, node.all_input_nodes[0]))
     order = _order(node, value.ndim)

@@ -131,7 +131,7 @@ def sdpa_decode(
     """Return attention of one token, in place of ``triton::sdpa_decode_splitk``.
 
     Args:
-        query: (B, H, 1, D), D a power of two.
+        query: (B, H, 1, D), D a power of two; in floating point.
         key: (B, H / G, L, D), of the same type.
         value: Likewise.
         attn_mask: (B, 1, 1, L) of booleans. Where none is True the result is 0, as PyTorch's is.
@@ -143,9 +143,23 @@ def sdpa_decode(
 
     Returns:
         (B, H, 1, D), of ``query``'s type.
+
+    Raises:
+        ValueError: There is dropout, or it is of other types, or of another mask.
     """
     batches, heads, _, width = query.shape
     _, shared, length, _ = key.shape
+    types = [each.dtype for each in (query, key, value)]
+    if dropout_p or len(set(types)) > 1:
+        raise ValueError(
+            f"attention of one token is of one type and without dropout, not of {types}, {dropout_p}"
+        )
+    if attn_mask is not None:
+        mask = attn_mask.dtype, tuple(attn_mask.shape)
+        if mask != (torch.bool, (batches, 1, 1, length)):
+            raise ValueError(
+                f"its mask is of booleans, {(batches, 1, 1, length)}, not {mask}"
+            )
     count = min(max(-(-length // _CHUNK), 1), _SPLITS)
     group = heads // shared
     most = query.new_empty((count, batches, heads), dtype=torch.float32)
@@ -198,4 +212,4 @@ def _(query, key, value, *args, **kwargs):  # type: ignore[no-untyped-def]
     return query.new_empty(query.shape)
 
 
-OPERATOR = torch.ops.executorch_cuda.sdpa_decode
+OPERATOR = torch.ops.executorch_cuda.sdpa_decode.default

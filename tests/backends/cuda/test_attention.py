@@ -67,11 +67,20 @@ class Reference(Interpreter):
         return result.to(args[0].dtype)
 
 
-@pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize(
-    ("shared", "turned"), [(SHARED, False), (SHARED, True), (1, False), (HEADS, False)]
+    ("shared", "turned", "tokens", "dtype"),
+    [
+        *(
+            (*heads, tokens, torch.bfloat16)
+            for heads in ((SHARED, False), (SHARED, True), (1, False), (HEADS, False))
+            for tokens in (1, 3)
+        ),
+        (SHARED, False, 1, torch.float16),
+    ],
 )
-def test_it_reads_a_cache_as_it_is(lower, monkeypatch, shared, turned, tokens) -> None:
+def test_it_reads_a_cache_as_it_is(
+    lower, monkeypatch, shared, turned, tokens, dtype
+) -> None:
     """Once, and for one token no further than the mask lets it; nothing that only looks repeated."""
     found: list[GraphModule] = []
     replace = ReplaceEdgeOpWithTritonOpPass.call
@@ -86,8 +95,8 @@ def test_it_reads_a_cache_as_it_is(lower, monkeypatch, shared, turned, tokens) -
     monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", stop)
     torch.manual_seed(0)
     inputs = (
-        torch.randn(1, HEADS, tokens, WIDTH).bfloat16(),
-        torch.randn(1, shared, LENGTH, WIDTH).bfloat16(),
+        torch.randn(1, HEADS, tokens, WIDTH, dtype=dtype),
+        torch.randn(1, shared, LENGTH, WIDTH, dtype=dtype),
         40 + torch.arange(tokens),
     )
     model = Grouped(shared, turned)

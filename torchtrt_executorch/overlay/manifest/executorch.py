@@ -211,7 +211,7 @@ EXECUTORCH_PATCHES = (
             f"{_VIEWS}:ReplaceViewCopyWithViewPass.call(graph_module)",
             f"{_TRITON}:EDGE_TO_TRITON_KERNELS",
             f"{_TRITON}:ReplaceEdgeOpWithTritonOpPass._pick_sdpa_kernel(node)",
-            f"{_TRITON}:ReplaceEdgeOpWithTritonOpPass._replace_node_with_triton(graph_module, node)",
+            f"{_TRITON}:ReplaceEdgeOpWithTritonOpPass.call(graph_module)",
             f"{_TRITON}:ReplaceEdgeOpWithTritonOpPass._should_replace_node(node)",
         ),
     ),
