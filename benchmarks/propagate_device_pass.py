@@ -27,7 +27,6 @@ from executorch.exir.backend.utils import tag_constant_data
 from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.exir.passes.delegate_order_pass import missing_fences
 from executorch.exir.passes.propagate_device_pass import (
     TARGET_DEVICE_COMPILE_SPEC_KEY,
     PropagateDevicePass,
@@ -182,6 +181,8 @@ def measure(
         executorch = copy.deepcopy(edge).to_executorch(config)
     cost = cost_of(deserialize_pte_binary(executorch.buffer).program)
     cost.seconds = seconds
+    from executorch.exir.passes.delegate_order_pass import missing_fences
+
     cost.unordered = missing_fences(executorch.exported_program().graph_module)
     return cost
 

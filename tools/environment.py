@@ -83,12 +83,13 @@ class Environment:
         """Install Torch-TensorRT, and what builds its engines."""
         # The two share the package torch_tensorrt: one has to go before the other comes.
         alone = ("--no-deps", "--no-build-isolation")
-        if f"\n{TENSORRT_RTX[0]}==" in self.constraints.read_text():
+        builder = torch_tensorrt_of(self.constraints)
+        if builder == TENSORRT_RTX[0]:
             self._uninstall(*TENSORRT, LIBRARIES)
             self._pip("TensorRT-RTX", *alone, *TENSORRT_RTX)
             return
         self._uninstall(*TENSORRT_RTX)
-        if f"\n{TENSORRT[0]}==" not in self.constraints.read_text():
+        if builder is None:
             self._uninstall(*TENSORRT, LIBRARIES)
             return  # none for its PyTorch yet
         wanted = (*TENSORRT, LIBRARIES)
@@ -131,6 +132,18 @@ class Environment:
             if self.folder not in package.parents:
                 digest.update(str(package.relative_to(ROOT)).encode())
         return digest.hexdigest()
+
+
+def pins(constraints: Path) -> dict[str, str]:
+    """Return the release of each distribution that a lane pins."""
+    found = re.findall(r"^([\w-]+)==([^\s;]+)", constraints.read_text(), re.MULTILINE)
+    return dict(found)
+
+
+def torch_tensorrt_of(constraints: Path) -> str | None:
+    """Return the distribution that a lane's Torch-TensorRT is, or None where there is none for its PyTorch."""
+    names = (TENSORRT_RTX[0], TENSORRT[0])
+    return next((name for name in names if name in pins(constraints)), None)
 
 
 def cuda_device() -> bool:

@@ -2,7 +2,7 @@
 
     python tools/needed.py            # the table, with this lane's column asked anew
     python tools/needed.py --write    # and into docs/needed.md
-    python tools/needed.py host       # of that patch alone
+    python tools/needed.py host       # of that patch alone; with --write into the page
     python tools/needed.py --check    # 1 if docs/needed.md says otherwise
 
 ``needed``: nothing of what the patch promises (``tests/needed/promises.py``) is kept where it is left out;
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from environment import pins, torch_tensorrt_of
 
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import SKIP, Patch, State, verdict_on
@@ -28,13 +29,11 @@ PROMISES_FILE = ROOT / "tests" / "needed" / "promises.py"
 PAGE = ROOT / "docs" / "needed.md"
 FRESH = runpy.run_path(str(ROOT / "tests" / "fresh.py"))
 #: Those with a Torch-TensorRT, which most patches are for.
-LANES = tuple(
-    sorted(
-        file.stem
-        for file in (ROOT / "constraints").glob("*.txt")
-        if "\ntorch-tensorrt" in file.read_text()
-    )
-)
+LANES = {
+    file.stem: pins(file)
+    for file in sorted((ROOT / "constraints").glob("*.txt"), key=lambda file: file.stem)
+    if torch_tensorrt_of(file)
+}
 HEAD = """# What is still needed, by release
 
 Upstream moves, and what it has by itself a patch is no longer needed for. `python tools/needed.py` asks, on
@@ -55,9 +54,7 @@ force and with it left out.
 
 def lane() -> str:
     """Return the name of the lane whose releases are installed."""
-    for name in LANES:
-        text = (ROOT / "constraints" / f"{name}.txt").read_text()
-        pinned = dict(re.findall(r"^([\w-]+)==([^\s;]+)", text, re.MULTILINE))
+    for name, pinned in LANES.items():
         names = ("torch-tensorrt", "torch-tensorrt-rtx", "executorch")
         releases = {each: pinned[each] for each in names if each in pinned}
         if all(_installed(each) == release for each, release in releases.items()):
@@ -133,21 +130,17 @@ def page(table: dict[str, dict[str, str]]) -> str:
 
 
 def main() -> int:
-    asked = [patch for patch in PATCHES if patch.name in sys.argv[1:]]
-    for patch in asked:
-        print(f"{patch.name}: {verdict(patch)}")
-    if asked:
-        return 0
+    asked = [patch for patch in PATCHES if patch.name in sys.argv[1:]] or PATCHES
     here = lane()
     table = recorded() if PAGE.exists() else {}
-    column = {patch.name: verdict(patch) for patch in PATCHES}
+    column = {patch.name: verdict(patch) for patch in asked}
     different = {
         name: [table.get(here, {}).get(name), now]
         for name, now in column.items()
         if table.get(here, {}).get(name, "?") not in ("?", now)
     }
-    table[here] = column
-    print(page(table))
+    table[here] = {**table.get(here, {}), **column}
+    print(page(table) if asked is PATCHES else column)
     if "broken" in column.values():
         return 1
     if "--write" in sys.argv:

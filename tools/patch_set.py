@@ -67,6 +67,10 @@ TESTS = {
         "tests/py/torch_tensorrt/executorch/test_compiling_oddities.py",
     ],
     "common-state": ["tests/exir/program/test_common_state.py"],
+    "external-data": [
+        "tests/exir/program/test_external_data.py",
+        "tests/exir/program/test_saved_files.py",
+    ],
     "branch-results": [
         "tests/exir/program/test_branch_results.py",
         "tests/exir/program/test_old_values.py",

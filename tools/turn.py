@@ -65,6 +65,8 @@ RELEASE = (
 ALONE = (
     "tests/test_lanes.py",
     "tests/exir/passes",
+    "tests/exir/program/test_external_data.py",
+    "tests/exir/program/test_saved_files.py",
     "tests/backends/aoti",
     "tests/backends/cuda/test_recipes.py",
     "tests/backends/cuda/test_seams.py",

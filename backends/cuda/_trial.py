@@ -100,18 +100,19 @@ def why_not(
     thread = threading.get_ident()
     backend: Any = CudaBackend
     program = program_of(nodes, numbers)
-    collect, move, decompositions = (
+    collect, passes, decompositions = (
         backend.collect_unsupported_fallback_kernels,
-        backend.move_program_to_device,
+        backend.get_custom_passes,
         backend.get_decomposition_table,
     )
     begun = False
     found: set[str] = set()
 
-    def move_and_note(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def choose_and_note(cls: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal begun
+        chosen = passes(*args, **kwargs)  # options are read by then
         begun = begun or threading.get_ident() == thread
-        return move(*args, **kwargs)
+        return chosen
 
     @contextlib.contextmanager
     def collect_and_stop(cls: Any, missing: set[str]) -> Iterator[None]:
@@ -137,7 +138,7 @@ def why_not(
                 backend,
                 collect_unsupported_fallback_kernels=classmethod(collect_and_stop),
                 get_decomposition_table=classmethod(decompose_what_is_there),
-                move_program_to_device=classmethod(move_and_note),
+                get_custom_passes=classmethod(choose_and_note),
             ),
         ):
             backend.preprocess(program, specs)

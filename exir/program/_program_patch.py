@@ -1,36 +1,26 @@
-"""Amends ``executorch.exir.program._program``: engines go in, and files come out whole.
+"""Amends ``executorch.exir.program._program``: engines go in.
 
-Who drives ExecuTorch without :func:`torch_tensorrt.executorch.export` gets the same: programs
-that hold TensorRT engines go through ``to_edge`` and ``to_edge_transform_and_lower``
-(pytorch/TensorRT#4329), and ``save`` leaves no external weights behind (pytorch/TensorRT#4404).
+Who drives ExecuTorch without :func:`torch_tensorrt.executorch.export` gets the same: programs that
+hold TensorRT engines go through ``to_edge`` and ``to_edge_transform_and_lower`` (pytorch/TensorRT#4329).
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from inspect import signature
 from types import ModuleType
 from typing import Any, Callable
 
 from torch.export import ExportedProgram
 
-from torchtrt_executorch.files import (
-    check_writable,
-    staged,
-    write_data_files,
-    write_program,
-)
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 from torchtrt_executorch.progress import as_step
 
 
 def apply(module: ModuleType) -> None:
-    """Wrap the two ways into ExecuTorch, and the ways out of it."""
-    edge, manager = module.EdgeProgramManager, module.ExecutorchProgramManager
+    """Wrap the two ways into ExecuTorch, and the way on."""
+    edge = module.EdgeProgramManager
     lower = module.to_edge_transform_and_lower
     vars(module).update(
-        serialize_for_executorch=wrapped(module.serialize_for_executorch, _serialize),
         to_edge=wrapped(module.to_edge, _lower, like=undecorated(module.to_edge)),
         to_edge_transform_and_lower=wrapped(
             wrapped(
@@ -45,10 +35,6 @@ def apply(module: ModuleType) -> None:
     edge.to_executorch = wrapped(
         wrapped(finish, as_step("ExecuTorch: to_executorch"), like=undecorated(finish)),
         _bounded,
-    )
-    manager.save = wrapped(manager.save, _save)
-    manager.write_tensor_data_to_file = wrapped(
-        manager.write_tensor_data_to_file, _write_data
     )
 
 
@@ -110,40 +96,3 @@ def _traceable(programs: Any) -> Any:
     )
 
     return with_engine_placeholders(programs)
-
-
-def _serialize(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    from executorch.exir.program._external_data import with_expected_data
-
-    call = signature(function).bind(*args, **kwargs)
-    call.arguments["named_data_store"] = with_expected_data(
-        call.arguments["emitter_output"],
-        call.arguments.get("named_data_store"),
-        trained_on=call.arguments["config"].external_mutable_weights,
-    )
-    return function(*call.args, **call.kwargs)
-
-
-def _save(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    def save(manager: Any, path: str | os.PathLike[str]) -> None:
-        target = check_writable(path)
-        if target.suffix != ".pte":
-            raise ValueError(
-                f"can't save to {target}: an ExecuTorch program's file ends in .pte"
-            )
-        with staged(target) as folder:
-            write_program(manager, folder / target.name)
-
-    save(*args, **kwargs)
-
-
-def _write_data(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    call = signature(function).bind(*args, **kwargs)
-    manager, folder = call.args
-    write_data_files(lambda path: function(manager, path), folder)

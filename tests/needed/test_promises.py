@@ -6,8 +6,8 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 
 from ..loading import ROOT, load_file
 
-#: What amends nothing, and what has tests of its own.
-WITHOUT = {"host-staging", "one-aoti-library-per-method"}
+#: What amends nothing.
+WITHOUT = {"host-staging"}
 
 
 def test_every_patch_is_there() -> None:

@@ -40,6 +40,7 @@ OFF = "off"
 _COLOURS = {
     State.IN_FORCE.value: "green",
     State.STEPPED_ASIDE.value: "cyan",
+    State.OTHER_RELEASES.value: "cyan",
     State.NOT_APPLICABLE.value: "yellow",
     State.FAILED.value: "red",
     OFF: "yellow",

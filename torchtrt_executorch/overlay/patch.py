@@ -51,7 +51,7 @@ class Patch:
         adds: Modules that upstream doesn't have, served beside its own. Several patches may add
             one module.
         data: Files that these read, as ``executorch/backends/cuda/measured/sm_90.json``.
-        requires: Patches that this one needs in force.
+        requires: Patches that this one needs in force, on releases that they are for.
         prepares: Functions run before upstream's module starts to execute.
         amends: Functions run on upstream's module right after it has executed.
         anchors: What it relies on in upstream.
@@ -85,6 +85,7 @@ class State(Enum):
 
     IN_FORCE = "in force"
     STEPPED_ASIDE = "stepped aside"
+    OTHER_RELEASES = "for other releases"
     NOT_APPLICABLE = "not applicable"
     FAILED = "failed"
 
@@ -128,7 +129,8 @@ def verdicts_on(
                 surprising=True,
             )
         for required in patch.requires:
-            if State.IN_FORCE is verdict.state is not found[required].state:
+            enough = (State.IN_FORCE, State.OTHER_RELEASES)
+            if verdict.state is State.IN_FORCE and found[required].state not in enough:
                 verdict = Verdict(
                     State.NOT_APPLICABLE, f"it needs {required}, which is not in force"
                 )
@@ -153,10 +155,13 @@ def verdict_on(patch: Patch) -> Verdict:
     for name, release in installed.items():
         if not _matches(patch.releases[name], release):
             known = patch.releases[name]
+            if name in TESTED and _matches(TESTED[name], release):
+                reason = f"{name} {release} is not one that it is for ({known})"
+                return Verdict(State.OTHER_RELEASES, reason)
             return Verdict(
                 State.NOT_APPLICABLE,
                 f"{name} {release} is not a release it knows ({known})",
-                surprising=name in TESTED and not _matches(TESTED[name], release),
+                surprising=name in TESTED,
             )
     missing = [lack for anchor in patch.anchors if (lack := anchor.missing())]
     missing += [

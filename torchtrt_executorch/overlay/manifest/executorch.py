@@ -13,6 +13,8 @@ from torchtrt_executorch.overlay.manifest.notation import (
 )
 from torchtrt_executorch.overlay.patch import EXECUTORCH, Patch
 
+#: Those whose runtime has memory on devices, and copies to it.
+_WITH_DEVICES = {"executorch": ">=1.4,<1.6"}
 _AOTI = "executorch.backends.aoti"
 _AOTI_BACKEND = f"{_AOTI}.aoti_backend"
 _BACKEND_API = "executorch.exir.backend.backend_api"
@@ -84,7 +86,7 @@ EXECUTORCH_PATCHES = (
         name="delegate-order",
         summary="Delegates run in order in ExecuTorch's C++ runtime, whatever the host's streams are",
         pull_request="pytorch/executorch#18078",
-        releases=EXECUTORCH,
+        releases=_WITH_DEVICES,
         upstream="gives each CUDA delegate a stream, and orders none of them",
         kept_because="1.5.1 still orders no delegates",
         requires=("propagate-device-pass",),
@@ -109,7 +111,7 @@ EXECUTORCH_PATCHES = (
         name="device-state",
         summary="Mutable buffers live on the device that uses them, and no call copies them",
         pull_request="pytorch/executorch#18078",
-        releases=EXECUTORCH,
+        releases=_WITH_DEVICES,
         upstream="keeps mutable buffers in host memory, and copies them there and back",
         kept_because="1.5.1 still copies them",
         requires=("propagate-device-pass", "delegate-order"),
@@ -142,8 +144,14 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="has a cache for each method, without a word",
         kept_because="1.5.1 still does, and shares none on a device",
-        requires=("device-state",),
-        adds=(f"{EXIR}.program._common_state", f"{EXIR}.program._external_data"),
+        requires=("propagate-device-pass", "device-state"),
+        adds=(
+            f"{_PASSES}._delegate_streams",
+            f"{_PASSES}._shared_buffers",
+            f"{_PASSES}._stream_facts",
+            f"{EXIR}.program._common_state",
+            f"{EXIR}.program._external_data",
+        ),
         amends=(
             *patched(f"{EXIR}.program._common_state_patch:apply", PROGRAM),
             *patched(
@@ -155,6 +163,21 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}.memory_planning_pass:MemoryPlanningPass.run(graph_module)",
             f"{PROGRAM}:EdgeProgramManager.to_executorch(config)",
             f"{PROGRAM}:ExecutorchProgramManager.__init__(execution_programs, named_data)",
+        ),
+    ),
+    Patch(
+        name="external-data",
+        summary="save writes external weights beside the program, which knows them by size and digest",
+        pull_request="pytorch/TensorRT#4404",
+        releases=EXECUTORCH,
+        upstream="writes the program alone, and takes any data that has its keys",
+        kept_because="1.5.1 still does",
+        adds=(f"{EXIR}.program._external_data",),
+        amends=patched(f"{EXIR}.program._external_data_patch:apply", PROGRAM),
+        anchors=anchors(
+            f"{PROGRAM}:ExecutorchProgramManager.save(path)",
+            f"{PROGRAM}:ExecutorchProgramManager.write_tensor_data_to_file(outdir)",
+            f"{PROGRAM}:serialize_for_executorch",
         ),
     ),
     Patch(
@@ -233,7 +256,7 @@ EXECUTORCH_PATCHES = (
         name="cuda-quantized-weights",
         summary="Quantized weights of CUDA delegates take the bytes that their bits do, and are read so",
         pull_request="pytorch/executorch#19213",
-        releases={"executorch": ">=1.4,<1.6"},
+        releases=_WITH_DEVICES,
         upstream="keeps a byte for each, and writes the weight in floating point before each product",
         kept_because="1.5.1 packs what its own layouts hold, for kernels of its own",
         adds=tuple(

@@ -233,7 +233,6 @@ TORCH_TENSORRT_PATCHES = (
         adds=(
             *LIFTING,
             SYMBOLS,
-            f"{EXIR}.program._external_data",
             f"{DYNAMO}._inlining",
             f"{BACKEND}._engine_placeholders",
             f"{BACKEND}._release",
@@ -262,9 +261,6 @@ TORCH_TENSORRT_PATCHES = (
             f"{PROGRAM}:to_edge(programs)",
             f"{PROGRAM}:to_edge_transform_and_lower(programs, partitioner)",
             f"{PROGRAM}:EdgeProgramManager.to_executorch(config)",
-            f"{PROGRAM}:ExecutorchProgramManager.save(path)",
-            f"{PROGRAM}:ExecutorchProgramManager.write_tensor_data_to_file(outdir)",
-            f"{PROGRAM}:serialize_for_executorch",
         ),
     ),
     Patch(

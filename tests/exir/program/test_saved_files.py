@@ -1,0 +1,133 @@
+"""What ``save`` and ``write_tensor_data_to_file`` leave on the disk, with Torch-TensorRT and without."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+
+from torchtrt_executorch.runtime import load
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+class Weights(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(12.0).reshape(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+@pytest.fixture(scope="module")
+def external() -> Any:
+    """A program whose weights go to a file of their own."""
+    edge = to_edge_transform_and_lower(torch.export.export(Weights(), (X,)))
+    return edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+
+
+def test_save_leaves_no_weights_behind(external: Any, tmp_path: Path) -> None:
+    external.save(str(tmp_path / "model.pte"))
+    (weights,) = tmp_path.glob("*.ptd")
+    assert len(os.listdir(tmp_path)) == 2
+    (found,) = load(tmp_path / "model.pte", data_files=[weights]).run(X)
+    torch.testing.assert_close(found, Weights()(X))
+
+
+def test_save_is_whole_or_nothing(
+    external: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.pte"
+    path.write_bytes(b"older")
+
+    def fails(folder: str) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(external, "write_tensor_data_to_file", fails)
+    with pytest.raises(OSError, match="no space"):
+        external.save(path=path)
+    assert os.listdir(tmp_path) == ["model.pte"]
+    assert path.read_bytes() == b"older"
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("model.bin", ValueError),
+        ("nowhere/model.pte", FileNotFoundError),
+        ("", IsADirectoryError),
+    ],
+)
+def test_where_it_cant_be_saved(
+    name: str, error: type[Exception], external: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match="can't"):
+        external.save(tmp_path / name)
+    assert not os.listdir(tmp_path)
+
+
+class OtherWeights(Weights):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3, 5))
+
+
+@pytest.fixture(scope="module")
+def other() -> Any:
+    edge = to_edge_transform_and_lower(torch.export.export(OtherWeights(), (X,)))
+    return edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+
+
+def test_data_by_itself_never_overwrites_another_programs(
+    external: Any, other: Any, tmp_path: Path
+) -> None:
+    external.write_tensor_data_to_file(str(tmp_path))
+    (weights,) = tmp_path.iterdir()
+    before = weights.read_bytes()
+    with pytest.raises(FileExistsError, match=f"{weights} isn't this program's data"):
+        other.write_tensor_data_to_file(tmp_path)
+    assert [*tmp_path.iterdir()] == [weights] and weights.read_bytes() == before
+    external.write_tensor_data_to_file(outdir=tmp_path)  # its own, again
+    assert weights.read_bytes() == before
+    weights.write_bytes(b"notes")
+    with pytest.raises(FileExistsError):
+        external.write_tensor_data_to_file(tmp_path)
+    assert weights.read_bytes() == b"notes"
+
+
+class Trained(Weights):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3, 4))
+
+
+def test_data_of_the_same_sizes_that_another_program_needs(
+    external: Any, tmp_path: Path
+) -> None:
+    """The two models differ in the weights' values alone, and so do the files' bytes."""
+    edge = to_edge_transform_and_lower(torch.export.export(Trained(), (X,)))
+    trained = edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+
+    def write(manager: Any, name: str) -> None:
+        with open(tmp_path / name, "wb") as file:
+            manager.write_to_file(file)
+
+    write(external, "first.pte")
+    external.write_tensor_data_to_file(tmp_path)
+    (weights,) = tmp_path.glob("*.ptd")
+    before = weights.read_bytes()
+    write(trained, "second.pte")
+    (tmp_path / "notes.pte").write_text("no program")
+    with pytest.raises(FileExistsError, match="first.pte needs what is in"):
+        trained.write_tensor_data_to_file(tmp_path)
+    assert weights.read_bytes() == before
+    external.write_tensor_data_to_file(tmp_path)  # its own, again
+    write(trained, "first.pte")  # the model was trained on: its program comes first
+    trained.write_tensor_data_to_file(tmp_path)
+    (found,) = load(tmp_path / "first.pte", data_files=[weights]).run(X)
+    torch.testing.assert_close(found, Trained()(X))
