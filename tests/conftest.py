@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from torchtrt_executorch.cache import SWITCH, off
 
 from .decompositions import ask_once
+from .graphs import make_once
 
 # No test depends on the clock. Where many run at once an example can take any time at all.
 settings.register_profile(
@@ -42,6 +43,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """Have the garbage collector leave alone what has been imported by now: it took a fifth of the time."""
     ask_once()
+    make_once()
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)

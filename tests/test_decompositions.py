@@ -31,11 +31,68 @@ for module in (utils, decomp_utils, exported_program):
 print(len(asked) > 20)
 """
 
+OVERRIDDEN = """
+import torch
+from torch._subclasses.fake_impls import op_implementations_dict
+from torch.export import exported_program
+from tests.decompositions import ask_once
 
-def test_the_list_is_upstream_s() -> None:
+upstream = exported_program._override_composite_implicit_decomp
+ask_once()
+ours = exported_program._override_composite_implicit_decomp
+print(ours is not upstream)
+
+
+def as_ever(operators):
+    implementations = {each: {**each.py_kernels} for each in operators}
+    return implementations, {**op_implementations_dict}
+
+
+def overridden(override, callables):
+    before = as_ever(callables)
+    with override(callables):
+        assert not any(each._dispatch_cache for each in callables)
+        kernels, fakes = as_ever(callables)
+        torch.nn.functional.silu(torch.ones(2))
+    assert as_ever(callables) == before
+    assert not any(each._dispatch_cache for each in callables)
+    named = lambda each: getattr(getattr(each, "func", each), "__qualname__", each)
+    return (
+        {each: {key: named(kernel) for key, kernel in of.items()} for each, of in kernels.items()},
+        {each: named(fake) for each, fake in fakes.items()},
+        [of[torch._C.DispatchKey.CompositeImplicitAutograd] for of in kernels.values()],
+    )
+
+
+def callables():
+    default = exported_program.default_decompositions()
+    return exported_program._split_decomp_table_to_cia_and_python_decomp({**default})[0]
+
+
+with upstream(callables()):
+    pass  # it forgets fake ones that others registered, once
+for each in range(2):
+    print(len(callables()) > 100, overridden(ours, callables())[:2] == overridden(upstream, callables())[:2])
+silu, linear = torch.ops.aten.silu.default, torch.ops.aten.linear.default
+mine = {linear: lambda *_: 1}
+print(overridden(ours, mine) == overridden(upstream, mine))
+linear.py_impl(torch._C.DispatchKey.CPU)(lambda *_: 2)
+print(overridden(ours, mine) == overridden(upstream, mine))
+"""
+
+
+def run(code: str) -> list[str]:
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     ahead = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    done = fresh.run(CODE, env={**inherited, **ahead}, cwd=sys.prefix)
+    done = fresh.run(code, env={**inherited, **ahead}, cwd=sys.prefix)
     assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_list_is_upstream_s() -> None:
     later = "['decompositions_test.twice.default'] True"
-    assert done.stdout.splitlines() == ["True", "True 1", *[later] * 3, "True"]
+    assert run(CODE) == ["True", "True 1", *[later] * 3, "True"]
+
+
+def test_what_overrides_them_is_upstream_s() -> None:
+    assert run(OVERRIDDEN) == ["True", *["True True"] * 2, "True", "True"]
