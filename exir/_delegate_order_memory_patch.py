@@ -19,6 +19,6 @@ def apply(module: ModuleType) -> None:
 
 def _keep_busy(graph_module: Any) -> None:
     # Here, since importing it at the top would import this module's own upstream half-way.
-    from executorch.exir.passes.delegate_order_pass import keep_busy
+    from executorch.exir.passes._busy_memory import keep_busy
 
     keep_busy(graph_module)

@@ -18,6 +18,7 @@ from executorch.backends.cuda import (
     _fat_binaries,
     _host_code,
     _host_weights,
+    _launchers,
     _options,
     _seams,
     _sums,
@@ -79,7 +80,7 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         answering(answers, required=required & answers.keys()),
         _kept_apart(gpu),  # one thread at a time: the environment is everybody's
         lent_to_cuda(),
-        _unmeasured_kernels.raw_stream_name(),
+        _launchers.raw_stream_name(),
     ):
         yield
 

@@ -38,6 +38,9 @@ def answers() -> dict[str, Callable[..., Any]]:
     interface = Path(codegen.__path__[0], "aoti_runtime", "interface.cpp")
 
     def compile_in_parts(command: str, cwd: str) -> None:
+        def run(words: list[str]) -> None:
+            compile_whole(shlex.join(words), cwd)
+
         try:
             compiled = _compiled(shlex.split(command), interface.read_text(), run)
         except (OSError, CppCompileError, subprocess.CalledProcessError) as error:
@@ -45,9 +48,6 @@ def answers() -> dict[str, Callable[..., Any]]:
             compiled = False
         if not compiled:
             compile_whole(command, cwd)
-
-    def run(words: list[str]) -> None:
-        compile_whole(shlex.join(words), os.getcwd())
 
     return {"torch._inductor.cpp_builder:run_compile_cmd": compile_in_parts}
 

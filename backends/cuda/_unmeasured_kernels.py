@@ -1,4 +1,4 @@
-"""Kernels where nothing can be timed: compiled and saved without a run, chosen without a race.
+"""What Inductor is told where no kernel can be run or timed: which tiles to take, and what does without a run.
 
 What is chosen may not compile, alone or with what is fused to it. Then all is compiled once more without
 tiles of those sides, as often as there are others; of operators of the library's own those take part that the backend
@@ -9,37 +9,23 @@ with every value in memory of its own: operators that compile by themselves do s
 from __future__ import annotations
 
 import ast
-import contextlib
-import copy
 import functools
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from executorch.backends.cuda import _sums
-from executorch.backends.cuda._gpu_properties import (
-    GpuProperties,
-)
-from executorch.backends.cuda._measured_tiles import (
-    Product,
-    Tile,
-    cost,
-    fastest,
-)
+from executorch.backends.cuda._gpu_properties import GpuProperties
+from executorch.backends.cuda._launchers import compile_and_save
+from executorch.backends.cuda._measured_tiles import Product, Tile, cost
 from torch.utils import _pytree as pytree
 
 logger = logging.getLogger(__name__)
 
 _Error = TypeVar("_Error", bound=BaseException)
-
-#: Words of a stack frame that every kernel may have. Inductor, too, takes as many for none.
-FRAME = 16
-
-#: A size of a kernel, where it is written.
-_SIZE = re.compile(r"^ +(x|r0_)numel = (\d+)$", re.MULTILINE)
 
 _Sides = tuple[int, ...]
 
@@ -181,7 +167,7 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
             compile_or_name_the_tile
         ),
         "torch._inductor.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block": (
-            functools.partial(_compile_and_save, gpu=gpu)
+            functools.partial(compile_and_save, gpu=gpu)
         ),
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__": select_by_cost,
     }
@@ -270,119 +256,3 @@ def _sizes(values: Any) -> list[int]:
     hint: Any = getattr(variables, "optimization_hint", None)
     hint = hint or variables.size_hint  # type: ignore[attr-defined]  # before 2.13
     return [hint(value, fallback=8192) for value in values]
-
-
-def _compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
-    """Compile the kernels of a wrapper, and hand them to Inductor as if they had been run.
-
-    In place of ``PythonWrapperCodegen.generate_and_run_autotune_block``, which executes the
-    definitions of the kernels and then calls on example tensors.
-    """
-    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-
-    definitions = wrapper.kernel_autotune_defs.getvalue()
-    names: dict[str, Any] = {}
-    exec(definitions, names)
-    names["async_compile"].wait(names)
-    kernels: list[Any] = [
-        value for value in names.values() if isinstance(value, CachingAutotuner)
-    ]
-    for kernel in kernels:
-        kernel.precompile()
-        found = best(kernel.launchers, gpu, kernel.size_hints or {})
-        chosen = _improved(kernel, found, gpu)
-        kernel.save_gpu_kernel("stream", chosen)
-
-
-def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
-    """Return ``launcher``, or one with the fastest blocks of a sum or with twice the warps, if it doesn't spill.
-
-    What is fused behind a product takes registers that nothing knew of when its tile was chosen. A few
-    that are missing are enough to stop tensor cores from working ahead.
-    """
-    config = copy.deepcopy(launcher.config)
-    if blocks := _blocks_of_sum(kernel, launcher, gpu):
-        config.kwargs.update(XBLOCK=blocks.m, R0_BLOCK=blocks.k)
-        config.num_warps = blocks.warps
-    # With more warps a convolution's loop gives wrong values (triton-lang/triton#1254).
-    elif (
-        launcher.n_spills > FRAME
-        and config.num_warps <= 8
-        and "mma." in launcher.bin.asm["ptx"]
-        and "KERNEL_W" not in kernel.fn.src
-    ):
-        config.num_warps *= 2
-    else:
-        return launcher
-    other = kernel._precompile_config(config).make_launcher()
-    return other if other.n_spills <= FRAME else launcher
-
-
-def _blocks_of_sum(kernel: Any, launcher: Any, gpu: GpuProperties) -> Tile | None:
-    """Return the fastest blocks of a sum over many rows of 16 bits, if the kernel is one."""
-    narrow = {"*bf16", "*fp16"} & set(kernel.triton_meta["signature"].values())
-    # Inductor gives a row to a block where what is summed lies beside one another.
-    blocks = dict(launcher.config.kwargs)
-    if not narrow or set(blocks) != {"XBLOCK", "R0_BLOCK"} or blocks["XBLOCK"] != 1:
-        return None
-    # Powers of two, if sizes are to be known when it runs.
-    sizes = dict(kernel.size_hints)
-    sizes |= {name: int(size) for name, size in re.findall(_SIZE, kernel.fn.src)}
-    if sizes["x"] < 1024:
-        return None
-    return fastest(Product("sum float16", sizes["x"], 1, sizes["r0_"]), gpu)
-
-
-def best(launchers: list[Any], gpu: GpuProperties, sizes: Mapping[str, int]) -> Any:
-    """Return one of a kernel's launchers, which differ in their configuration.
-
-    The largest blocks of which a multiprocessor holds two and no thread spills; the first of
-    several. Two, so that one computes while another waits. Of fewer blocks than there are
-    multiprocessors, those that leave the fewest of them idle.
-
-    Args:
-        launchers: A kernel's.
-        gpu: Which it is for.
-        sizes: What the kernel's blocks divide among them, by dimension; none if that isn't known.
-    """
-
-    def rank(launcher: Any) -> tuple[float, ...]:
-        config = launcher.config
-        threads = gpu.warp_size * config.num_warps
-        together = min(
-            gpu.shared_memory_per_multiprocessor // (launcher.shared + 1024),
-            gpu.regs_per_multiprocessor // (launcher.n_regs * threads),
-        )
-        block = math.prod(
-            value
-            for key, value in config.kwargs.items()
-            if "BLOCK" in key and isinstance(value, int)
-        )
-        blocks = math.prod(
-            math.ceil(size / config.kwargs.get(f"{name.upper()}BLOCK", size))
-            for name, size in sizes.items()
-            if not name.startswith("r")
-        )
-        busy = min(blocks, gpu.multi_processor_count)
-        spilled = max(0, launcher.n_spills - FRAME)
-        return spilled, -min(together, 2), -busy, -block
-
-    return launchers[0] if len(launchers) == 1 else min(launchers, key=rank)
-
-
-@contextlib.contextmanager
-def raw_stream_name() -> Iterator[None]:
-    """Scope of the name ``torch._C._cuda_getCurrentRawStream``, which a CPU build lacks.
-
-    The definitions of kernels begin with a look-up of it. It is gone again afterwards: others
-    test for it.
-    """
-    name = "_cuda_getCurrentRawStream"
-    if hasattr(torch._C, name):
-        yield
-        return
-    setattr(torch._C, name, lambda device: 0)
-    try:
-        yield
-    finally:
-        delattr(torch._C, name)

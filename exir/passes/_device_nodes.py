@@ -17,6 +17,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.tensor import TensorSpec
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
 #: Key of the compile spec in which a partitioner names its delegate's device: ``b"cuda:0"``.
@@ -142,3 +143,22 @@ def tensor_spec(node: Node) -> TensorSpec | None:
 def values_of(node: Node) -> dict[str, object]:
     """What a new node for the same value takes over of this one's metadata."""
     return {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
+
+
+def copied_on(node: Node) -> Device | None:
+    """The device on which a copy orders what comes before it and after it; None if on none."""
+    name = operator_name(node)
+    if name not in (H2D, D2H):
+        return None
+    source = node.all_input_nodes[0]
+    on_device = tensor_spec(node if name == H2D else source)
+    value = source.meta.get("val")
+    if isinstance(value, (list, tuple)):
+        (value,) = value  # a delegate's only output, taken whole
+    never_empty = value is None or all(
+        size > 0 if isinstance(size, int) else statically_known_true(size > 0)
+        for size in value.shape
+    )
+    if on_device is None or not never_empty:
+        return None
+    return on_device.device, on_device.device_index

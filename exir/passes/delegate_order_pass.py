@@ -21,6 +21,7 @@ from executorch.exir.passes._aliases import (
     is_device_write_back,
     producer,
 )
+from executorch.exir.passes._busy_memory import devices_of_outputs
 from executorch.exir.passes._copy_schedule import (
     STEPS,
     Copy,
@@ -34,7 +35,6 @@ from executorch.exir.passes._delegate_streams import (
     NUM_INPUTS_COMPILE_SPEC_KEY,
     SHARED_STREAM_COMPILE_SPEC_KEY,
     declare,
-    needs_shared_stream,
     streams_in,
     writes_in_place,
 )
@@ -42,20 +42,17 @@ from executorch.exir.passes._device_nodes import (
     D2H,
     H2D,
     HOST,
-    Device,
+    copied_on,
     device_of_delegate,
     is_delegate,
     is_getitem,
     lowered_module,
     operator_name,
-    tensor_spec,
-    tensor_specs,
 )
-from executorch.exir.passes._stream_facts import Streams, runs_after
+from executorch.exir.passes._stream_facts import runs_after
 from executorch.exir.tensor import TensorSpec
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 logger = logging.getLogger(__name__)
@@ -66,7 +63,7 @@ class DelegateOrderPass(PassBase):
 
     Goes after `PropagateDevicePass`. Copies that the graph has anyway are moved there, within what
     their operands allow; where none can be, one byte is copied, to the device if that is enough. No
-    delegate's memory is to be given away before then (`keep_busy`). Running it again changes nothing. Time
+    delegate's memory is to be given away before then (`_busy_memory`). Running it again changes nothing. Time
     is linear in nodes plus edges, but for sorting.
 
     Args:
@@ -139,75 +136,6 @@ def missing_fences(module: GraphModule) -> int:
     return len(added)
 
 
-def keep_busy(module: GraphModule) -> None:
-    """Has what something may work on after its call live until the next copy that waits for it.
-
-    That is the next one on its device that orders all delegates there. If it is one of the next call, no
-    delegate before that has their memory either. On a host with one stream nobody meets it before.
-    """
-    nodes = list(module.graph.nodes)
-    kinds: dict[Device, set[Streams]] = {}
-    firsts: dict[Device, int] = {}
-    for place, node in enumerate(nodes):
-        if is_delegate(node):
-            device = device_of_delegate(module, node)
-            lowered = lowered_module(module, node)
-            if lowered is not None and needs_shared_stream(lowered):
-                return
-            kinds.setdefault(device, set()).add(streams_in(module, node))
-            firsts.setdefault(device, place)
-    # The next copy on a device, by whether it has to be one to the host.
-    waits: dict[tuple[Device | None, bool], int] = {}
-    left_running: list[tuple[Node, Device, bool]] = []
-    for place, node in reversed([*enumerate(nodes)]):
-        copied = _copied_on(node)
-        if is_delegate(node) or (copied and operator_name(node) == H2D):
-            device = copied or device_of_delegate(module, node)
-            mine = streams_in(module, node)
-            others = [
-                each for each in kinds.get(device, ()) if not runs_after(each, mine)
-            ]
-            to_host = not all(each.follows_copies for each in others)
-            if others and device != HOST:
-                last = waits.get((device, to_host))
-                if last is None:
-                    left_running.append((node, device, to_host))
-                    last = len(nodes) - 1
-                _extend_lifetimes(node, device, last)
-        if copied:
-            waits[copied, False] = place
-            if operator_name(node) == D2H:
-                waits[copied, True] = place
-    waited_for = _waited_for(nodes)
-    for node, device, to_host in left_running:
-        wait = waits.get((device, to_host), len(nodes))
-        if device not in waited_for and firsts[device] < wait:
-            _extend_lifetimes(node, device, len(nodes) - 1, first=0)
-
-
-def _waited_for(nodes: list[Node]) -> set[Device]:
-    """The devices that a caller waits for before the next call, who is given tensors there."""
-    return {
-        (spec.device, spec.device_index)
-        for each in nodes[-1].all_input_nodes
-        if not is_device_write_back(each)
-        for spec in tensor_specs(each)
-    }
-
-
-def _extend_lifetimes(
-    node: Node, device: Device, last: int, first: int | None = None
-) -> None:
-    """Has what a node reads and writes on a device live at least until a position, or from one on."""
-    for touched in (node, *node.all_input_nodes):
-        for spec in tensor_specs(touched):
-            start, end = spec.lifetime
-            here = (spec.device, spec.device_index) == device
-            if here and start is not None and end is not None:
-                start = start if first is None else min(start, first)
-                spec.lifetime = [start, max(end, last)]
-
-
 def _order(module: GraphModule) -> bool:
     nodes = list(module.graph.nodes)
     hazards, end = list(_hazards(module, nodes)), _end(nodes)
@@ -275,7 +203,7 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
             copy = index[one] if copied and not next_call else None
             yield Hazard(device, first, last, not later.follows_copies, copy)
 
-    waited_for = _waited_for(nodes)
+    waited_for = devices_of_outputs(nodes)
     for reader, device in delegates.items():
         made_by = {
             producer(aliases.root(each, on_host=False))
@@ -325,25 +253,6 @@ def _end(nodes: list[Node]) -> int:
     return next(writes, len(nodes) - 1)
 
 
-def _copied_on(node: Node) -> Device | None:
-    """The device on which a copy orders what comes before it and after it; None if on none."""
-    name = operator_name(node)
-    if name not in (H2D, D2H):
-        return None
-    source = node.all_input_nodes[0]
-    on_device = tensor_spec(node if name == H2D else source)
-    value = source.meta.get("val")
-    if isinstance(value, (list, tuple)):
-        (value,) = value  # a delegate's only output, taken whole
-    never_empty = value is None or all(
-        size > 0 if isinstance(size, int) else statically_known_true(size > 0)
-        for size in value.shape
-    )
-    if on_device is None or not never_empty:
-        return None
-    return on_device.device, on_device.device_index
-
-
 def _copies(aliases: Aliases, nodes: list[Node], movable: bool) -> list[Copy]:
     """The copies that order something, in the graph's order."""
     index = {node: position for position, node in enumerate(nodes)}
@@ -356,7 +265,7 @@ def _copies(aliases: Aliases, nodes: list[Node], movable: bool) -> list[Copy]:
     }
     found: dict[Node, Copy] = {}
     for node in nodes:
-        device = _copied_on(node)
+        device = copied_on(node)
         if device is None:
             continue
         source, to_host = node.all_input_nodes[0], operator_name(node) == D2H

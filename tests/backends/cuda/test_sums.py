@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from executorch.backends.cuda import _measured_tiles, _sums, _unmeasured_kernels
+from executorch.backends.cuda import _launchers, _measured_tiles, _sums
 from executorch.backends.cuda._gpu_properties import properties
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,14 +78,14 @@ class Gated(torch.nn.Module):
 def test_what_a_sum_reads_is_computed_once(lower, monkeypatch) -> None:
     """By the kernel of the sum before. No product is one in tiles."""
     assembly = []
-    best = _unmeasured_kernels.best
+    best = _launchers.best
 
     def noted(launchers, *args):
         chosen = best(launchers, *args)
         assembly.append(chosen.bin.asm["ptx"])
         return chosen
 
-    monkeypatch.setattr(_unmeasured_kernels, "best", noted)
+    monkeypatch.setattr(_launchers, "best", noted)
     lower(Gated(), (torch.ones(1, 64),), gpu="sm_80:40GiB")
     names = [re.search(r"entry (triton_\w+)", each)[1] for each in assembly]
     assert len(names) == 3 and not any("_tem_" in name for name in names), names
@@ -99,7 +99,7 @@ def test_what_a_sum_reads_is_computed_once(lower, monkeypatch) -> None:
 def test_few_rows_are_given_to_as_many_multiprocessors(lower, monkeypatch) -> None:
     """As the norm of each head of one token. Of blocks for all of them, one multiprocessor would have the largest."""
     given = []
-    best = _unmeasured_kernels.best
+    best = _launchers.best
 
     def noted(launchers, *args):
         chosen = best(launchers, *args)
@@ -107,7 +107,7 @@ def test_few_rows_are_given_to_as_many_multiprocessors(lower, monkeypatch) -> No
         given.append((max(blocks), chosen.config.kwargs.get("XBLOCK")))
         return chosen
 
-    monkeypatch.setattr(_unmeasured_kernels, "best", noted)
+    monkeypatch.setattr(_launchers, "best", noted)
     lower(torch.nn.RMSNorm(128), (torch.ones(32, 128),), gpu="sm_80:40GiB")
     ((largest, chosen),) = given
     assert largest > 1 and chosen == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda import _unmeasured_kernels
+from executorch.backends.cuda import _launchers, _unmeasured_kernels
 from executorch.backends.cuda._measured_tiles import Product, Tile
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -76,6 +76,6 @@ def test_a_convolution_that_spills_keeps_its_warps(lower, monkeypatch) -> None:
         return compile_kernel(kernel, config)
 
     monkeypatch.setattr(CachingAutotuner, "_precompile_config", noted)
-    monkeypatch.setattr(_unmeasured_kernels, "FRAME", -1)  # as if each spilled
+    monkeypatch.setattr(_launchers, "FRAME", -1)  # as if each spilled
     lower(Both().half(), (torch.ones(8, 16, 16, 16).half(),), gpu="sm_80:40GiB")
     assert len(warps[True]) == 1 and len(warps[False]) == 2, warps

@@ -218,9 +218,9 @@ def test_a_delegate_s_inputs_are_told_from_its_outputs(model, backend):
 
 def test_memory_that_is_still_read_is_not_written(monkeypatch):
     """Without the planner's knowledge of it, a delegate writes where another one reads."""
-    from executorch.exir.passes import delegate_order_pass
+    from executorch.exir.passes import _busy_memory
 
-    monkeypatch.setattr(delegate_order_pass, "keep_busy", lambda module: None)
+    monkeypatch.setattr(_busy_memory, "keep_busy", lambda module: None)
     model = models.by_name("reused-memory")
     module, buffer = emitted(model)
     refused(model, buffer, "writes .*may still read")

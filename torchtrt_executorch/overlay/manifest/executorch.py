@@ -94,6 +94,7 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}._copy_schedule",
             f"{_PASSES}._stream_facts",
             f"{_PASSES}._delegate_streams",
+            f"{_PASSES}._busy_memory",
             f"{_PASSES}.delegate_order_pass",
         ),
         amends=(
@@ -298,6 +299,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._gpu_properties",
             f"{_CUDA}._host_code",
             f"{_CUDA}._host_weights",
+            f"{_CUDA}._launchers",
             f"{_CUDA}._options",
             f"{_CUDA}._seams",
             f"{_CUDA}._sums",
