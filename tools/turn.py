@@ -58,6 +58,7 @@ RELEASE = (
     f"{_OWN}/test_patch_set.py",
     "tests/exir/program/test_branch_results.py",
     "tests/exir/passes/test_labels.py",
+    "tests/py/torch_tensorrt/executorch/test_static_cache.py",
 )
 
 

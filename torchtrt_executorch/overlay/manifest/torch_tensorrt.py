@@ -145,6 +145,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{_COMPILER}:compile(exported_program, kwarg_inputs)",
             f"{_COMPILER}:cross_compile_for_windows(exported_program, kwarg_inputs)",
             f"{_COMPILER}:convert_exported_program_to_serialized_trt_engine(exported_program)",
+            f"{_COMPILER}:post_lowering",
             f"{DYNAMO}.backend.backends:_graph_has_higher_order_ops(gm)",
         ),
     ),

@@ -228,6 +228,53 @@ def test_several_sizes() -> None:
         torch.testing.assert_close(ours(x), eager(x))
 
 
+class Rows(torch.nn.Module):
+    """Writes rows of a cache along a dimension, at positions that are given or known."""
+
+    def __init__(self, dim: int, at: list[int] | None) -> None:
+        super().__init__()
+        self.dim, self.at = dim, None if at is None else torch.tensor(at)
+
+    def forward(
+        self, cache: torch.Tensor, at: torch.Tensor, x: torch.Tensor
+    ) -> torch.Tensor:
+        at = at if self.at is None else self.at
+        return cache.index_copy(self.dim, at, x * 2) * 3
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("known", [None, [6, 0, 3]], ids=["given", "known"])
+def test_a_dynamic_number_is_written_in_the_engine(
+    dim: int, known: list[int] | None
+) -> None:
+    """As by the prefill of a static cache; from 2.14 on upstream has converters of static shapes alone."""
+    other = (dim + 1) % 3
+    model, size = Rows(dim, known), torch.export.Dim("size", min=1, max=8)
+
+    def inputs(count: int) -> tuple[torch.Tensor, ...]:
+        shape = [8, 8, 8]
+        if known:
+            shape[other] = count
+        rows = list(shape)
+        rows[dim] = count = len(known) if known else count
+        return torch.randn(shape), torch.randperm(8)[:count], torch.randn(rows)
+
+    dynamic = (
+        ({other: size}, {}, {other: size})
+        if known
+        else ({}, {0: size}, {dim % 3: size})
+    )
+    program = torch.export.export(model, inputs(4), dynamic_shapes=dynamic)
+    with emulated_engines():
+        ours = torch_tensorrt.dynamo.compile(
+            program, arg_inputs=list(inputs(4)), **OPTIONS
+        )
+    assert [name[:11] for name, _ in ours.named_children()] == ["_run_on_acc"]
+    for count in (4, 1, 8):
+        given = inputs(count)
+        torch.testing.assert_close(ours(*given), model(*given))
+
+
 def test_model_that_writes_nothing_is_compiled_as_it_is() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import gc
 import itertools
 import subprocess
 import sys
 import time
 import tracemalloc
 from types import ModuleType
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import pytest
 import torch
@@ -53,12 +52,11 @@ def bindings_of(program: ExportedProgram) -> tuple[list[str], list[str]]:
 
 
 @pytest.fixture
-def upstream() -> Iterator[Any]:
-    name = "torch_tensorrt.executorch.backend"
-    yield load_upstream(name)
-    # ExecuTorch looks backends up among the subclasses that are alive.
-    del sys.modules[f"_upstream.{name}"]
-    gc.collect()
+def upstream() -> Any:
+    module = load_upstream("torch_tensorrt.executorch.backend")
+    # ExecuTorch looks backends up by name among the subclasses that are alive, as this one is for long.
+    module.TensorRTBackend.__name__ = "UpstreamsTensorRTBackend"
+    return module
 
 
 # The blob
