@@ -8,30 +8,30 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from torchtrt_executorch.cache import SWITCH
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("count", [1, len(SNIPPETS)], ids=["the first", "all of them"])
-def test_snippets_run(count: int, tmp_path: Path) -> None:
-    """In a fresh interpreter, on whatever host this is."""
-    inherited = {
-        k: v
-        for k, v in os.environ.items()
-        if k == SWITCH or not k.startswith("TORCHTRT_")
-    }
-    checks = """
+CHECKS = """
 from torchtrt_executorch.runtime import load
 for size in (x, torch.randn(3, 64)):
     (found,) = load("model.pte", emulated_engines=True).run(size, scale)
     torch.testing.assert_close(found, model(size, scale=scale))
 """
+
+
+def test_snippets_run(tmp_path: Path) -> None:
+    """In a fresh interpreter, on whatever host this is; the program is right after the first and after all of them."""
+    inherited = {
+        k: v
+        for k, v in os.environ.items()
+        if k == SWITCH or not k.startswith("TORCHTRT_")
+    }
+    first, *others = SNIPPETS
     done = subprocess.run(
-        [sys.executable, "-c", "".join(SNIPPETS[:count]) + checks],
+        [sys.executable, "-c", "".join((first, CHECKS, *others, CHECKS))],
         env=inherited,
         cwd=tmp_path,
         capture_output=True,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +13,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
 from torch.nn import functional as F
 
-from ... import fresh
-from . import decode_attention
+from . import decode_attention, interpreted
 from .conftest import delegates, needs_compilers
 
 pytestmark = [
@@ -163,10 +159,8 @@ def test_what_kernels_rely_on(lower, monkeypatch, model) -> None:
 
 def test_one_token_s_attention_takes_any_scores() -> None:
     """Large and small ones, masks with holes and with nothing in them, several rows, any length, by Triton's interpreter."""
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = fresh.python(Path(decode_attention.__file__).read_text(), env=env)
-    assert done.returncode == 0, done.stderr
-    for *case, off in json.loads(done.stdout.splitlines()[-1]):
+    (found,) = interpreted.run(decode_attention)
+    for *case, off in found:
         assert off < 1e-4, case
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,18 +27,22 @@ from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 
 from ... import fresh
-from . import quantized, row_products
+from . import interpreted, quantized, row_products
 
 pytestmark = needs_compilers
 
 
-def test_weights_as_they_are_kept_compute_what_torchao_does() -> None:
-    """By Triton's interpreter: a row's products read each scheme's weights, and nothing else rounds."""
-    code = Path(quantized.__file__).read_text()
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = fresh.python(code, env=env)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def by_the_interpreter() -> list[Any]:
+    """How far schemes and any rows by any weights are off, by Triton's interpreter."""
+    return interpreted.run(quantized, row_products)
+
+
+def test_weights_as_they_are_kept_compute_what_torchao_does(
+    by_the_interpreter: list[Any],
+) -> None:
+    """A row's products read each scheme's weights, and nothing else rounds."""
+    found = {**by_the_interpreter[0]}
     for name, (_, launches, aligned) in quantized.BESIDE.items():
         off, *how, left = found.pop(name)
         assert how == [launches, aligned], name
@@ -59,11 +63,8 @@ def test_weights_as_they_are_kept_compute_what_torchao_does() -> None:
             assert (products, off) == (0, 0), name
 
 
-def test_a_row_by_any_weight_is_exact() -> None:
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = fresh.python(Path(row_products.__file__).read_text(), env=env)
-    assert done.returncode == 0, done.stderr
-    for *case, off in json.loads(done.stdout.splitlines()[-1]):
+def test_a_row_by_any_weight_is_exact(by_the_interpreter: list[Any]) -> None:
+    for *case, off in by_the_interpreter[1]:
         assert off < 1, case
 
 
