@@ -33,6 +33,8 @@ TENSORRT_RTX = (
     "tensorrt-rtx-cu13-bindings",
     "tensorrt-rtx-cu13-libs",
 )
+#: ExecuTorch's runtime with Torch-TensorRT's delegate, of one release of either.
+RUNTIME = "torch-tensorrt-executorch-runtime"
 BUILD_TOOLS = ("pip", "setuptools", "wheel")
 #: What torch-tensorrt requires beside torch and TensorRT.
 BESIDE_TENSORRT = (
@@ -75,6 +77,8 @@ class Environment:
         self._pip("PyTorch", "torch")
         self._install_builder()
         self._pip("ExecuTorch", "executorch", *BESIDE_TENSORRT)
+        if RUNTIME in pins(self.constraints):
+            self._pip("Torch-TensorRT's runtime", "--no-deps", RUNTIME, may_fail=True)
         project = f"{ROOT}[{EXTRAS}]"
         self._pip("this project", "--no-build-isolation", "-e", project)
         self._stamp.write_text(self._sources())

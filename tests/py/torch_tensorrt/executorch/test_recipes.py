@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
+from executorch.exir._serialize._program import deserialize_pte_binary
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
+
+from .... import fresh
 
 exporting = pytest.importorskip("executorch.export")
 X = torch.linspace(-1, 1, 16).reshape(2, 8)
@@ -47,6 +53,34 @@ def test_tensorrt_before_another() -> None:
     (plan,) = session.get_executorch_program().execution_plan
     engines = ["TensorRTBackend", "XnnpackBackend", "TensorRTBackend"]
     assert [each.id for each in plan.delegates] == engines
+
+
+#: As a user's script does it: recipes are asked for before Torch-TensorRT is imported by anybody else.
+SCRIPT = """
+import executorch.export as exporting
+import torch
+from torch_tensorrt.executorch.recipes import TensorRTRecipeType
+from torchtrt_executorch import emulated_engines
+
+model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval(), torch.ones(2, 8)
+with torch.no_grad(), emulated_engines():
+    recipe = exporting.ExportRecipe.get_recipe(
+        TensorRTRecipeType.ENGINES, compile_settings={{"min_block_size": 1}}
+    )
+    exporting.export(model, [(x,)], recipe).save_to_pte({path!r})
+    torch.save(model(x), {values!r})
+"""
+
+
+def test_by_a_script_to_a_file(tmp_path: Path) -> None:
+    path, values = str(tmp_path / "model.pte"), str(tmp_path / "values.pt")
+    code = SCRIPT.format(path=path, values=values)
+    done = fresh.run(code, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr[-2000:]
+    (plan,) = deserialize_pte_binary(Path(path).read_bytes()).program.execution_plan
+    assert [each.id for each in plan.delegates] == ["TensorRTBackend"]
+    program = load(path, emulated_engines=True)
+    torch.testing.assert_close(program.run(torch.ones(2, 8))[0], torch.load(values))
 
 
 def test_what_others_ask_for() -> None:
