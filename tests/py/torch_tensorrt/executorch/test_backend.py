@@ -102,7 +102,10 @@ def test_the_slots_are_upstreams() -> None:
     assert Slot.OUTPUT_ALLOCATOR == layout.REQUIRES_OUTPUT_ALLOCATOR_IDX
 
 
-@pytest.mark.skipif(Layout.installed() is not Layout.TR02, reason="needs 2.14")
+@pytest.mark.skipif(
+    Layout.installed() is not Layout.TR02,
+    reason="blobs know aliased outputs from 2.14 on",
+)
 def test_an_aliased_output_is_in_the_blob_as_upstream_writes_it(
     upstream: Any, placeholder_program: Export
 ) -> None:

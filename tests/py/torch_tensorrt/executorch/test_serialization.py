@@ -102,7 +102,10 @@ def test_a_blob_is_upstreams_byte_for_byte(
     assert serialize_engine(engine, metadata) == expected
 
 
-@pytest.mark.skipif(Layout.installed() is not Layout.TR02, reason="needs 2.14")
+@pytest.mark.skipif(
+    Layout.installed() is not Layout.TR02,
+    reason="blobs know aliased outputs from 2.14 on",
+)
 @given(engine=st.binary(max_size=300), metadata=metadatas(aliased=True))
 def test_an_aliased_blob_is_upstreams_byte_for_byte(
     upstream: ModuleType, engine: bytes, metadata: TensorRTBlobMetadata
@@ -111,7 +114,9 @@ def test_an_aliased_blob_is_upstreams_byte_for_byte(
     assert serialize_engine(engine, metadata) == expected
 
 
-@pytest.mark.skipif(Layout.installed() is not Layout.RECORD, reason="needs 2.12")
+@pytest.mark.skipif(
+    Layout.installed() is not Layout.RECORD, reason="only 2.12 writes engine records"
+)
 @given(record=records)
 def test_a_record_blob_is_upstreams_byte_for_byte(
     upstream: ModuleType, record: list
