@@ -37,6 +37,8 @@ from torch.fx import GraphModule, Node
 
 #: Key of a placeholder's metadata: the :class:`Group` of the shared buffer on a device that it is.
 GROUP_META = "shared_buffers"
+#: Key of a placeholder's metadata: the fully qualified name of the mutable buffer that it is.
+STATE_META = "mutable_buffer"
 
 
 @dataclass(frozen=True)
@@ -243,8 +245,6 @@ def _memories(graph_module: GraphModule) -> dict[str, tuple[TensorSpec, TensorSp
 
 def shared_writes(graph_module: GraphModule) -> Iterator[tuple[str, Node]]:
     """Where shared buffers on devices get their new values, with their names."""
-    from executorch.exir.passes.device_state_pass import STATE_META
-
     shared = SHARED.get() or {}
     for node in filter(is_device_write_back, graph_module.graph.nodes):
         name = node.all_input_nodes[0].meta.get(STATE_META)

@@ -30,14 +30,11 @@ from executorch.exir.passes._device_nodes import (
     tensor_spec,
 )
 from executorch.exir.passes._device_placement import Options, Placement
-from executorch.exir.passes._shared_buffers import SHARED, shared_writes
+from executorch.exir.passes._shared_buffers import SHARED, STATE_META, shared_writes
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 logger = logging.getLogger(__name__)
-
-#: Key of a placeholder's metadata: the fully qualified name of the mutable buffer that it is.
-STATE_META = "mutable_buffer"
 
 _VIEWS = RESHAPES | IDENTITIES
 

@@ -25,7 +25,7 @@ def _named_buffers(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Mark the placeholders of mutable buffers: a pass over the graph can't tell them from inputs."""
-    from executorch.exir.passes.device_state_pass import STATE_META
+    from executorch.exir.passes._shared_buffers import STATE_META
 
     module, graph_signature = function(*args, **kwargs)
     mutated = set(graph_signature.buffers_to_mutate.values())

@@ -13,6 +13,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from hypothesis import Phase, given, settings
 from torch.export import export
 
@@ -22,10 +23,10 @@ from torchtrt_executorch.runtime.plan import About, Payload
 from ..loading import load_file
 from .device_programs import BACKENDS, Case, Lowering, Step, cases
 
-PropagateDeviceConfig = pytest.importorskip(
-    "executorch.exir.passes.propagate_device_config",
+pytest.importorskip(
+    "executorch.exir.passes._device_copy_ops_registry",
     reason="executorch 1.3 has no device copies",
-).PropagateDeviceConfig
+)
 standin = load_file("tests/cpp/standin.py")
 CALLS = 4
 

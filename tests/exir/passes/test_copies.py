@@ -8,12 +8,13 @@ from executorch.exir import memory
 from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 
-PropagateDeviceConfig = pytest.importorskip(
-    "executorch.exir.passes.propagate_device_config",
+pytest.importorskip(
+    "executorch.exir.passes._device_copy_ops_registry",
     reason="executorch 1.3 has no device copies",
-).PropagateDeviceConfig
+)
 
 X, Y = torch.randn(2, 6), torch.randn(2, 6)
 SKIP_H2D = {"skip_h2d_for_method_inputs": True}
