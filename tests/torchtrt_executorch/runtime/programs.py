@@ -26,7 +26,7 @@ from torch.export import Dim, export
 Inputs = tuple[Any, ...]
 
 needs_device_copies = pytest.mark.skipif(
-    find_spec("executorch.exir.passes.propagate_device_config") is None,
+    find_spec("executorch.exir.passes._device_copy_ops_registry") is None,
     reason="executorch before 1.4 inserts no device copies",
 )
 
