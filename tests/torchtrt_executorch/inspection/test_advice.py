@@ -16,6 +16,7 @@ from torchtrt_executorch import report
 from torchtrt_executorch.inspection import gpus, read
 from torchtrt_executorch.inspection.advice import Finding, advise
 
+from ..runtime.programs import needs_device_copies
 from .programs import (
     emulated,
     engine_blob,
@@ -86,7 +87,16 @@ CASES: dict[str, tuple[Callable[[], bytes], Callable[[], bytes], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+COPIES = ("copies-at-the-edge", "round-trip")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=needs_device_copies if name in COPIES else ())
+        for name in CASES
+    ],
+)
 def test_found_where_it_is(name: str) -> None:
     has, has_not, said = CASES[name]
     found = named(name, has())
@@ -133,6 +143,7 @@ def test_no_planning_advises_planning_with_the_flags() -> None:
     assert "skip_* flags do nothing without it" in found.advice
 
 
+@needs_device_copies
 def test_a_round_trip_says_which_kernel() -> None:
     program = pte(there_and_back, size=32, **PLANNED)
     (found,) = named("round-trip", program)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.difference import difference
 
+from ..runtime.programs import needs_device_copies
 from .programs import planned, pte, straight, there_and_back, unplanned
 
 
@@ -12,6 +13,7 @@ def test_nothing() -> None:
     assert difference(read(planned()), read(planned())) == []
 
 
+@needs_device_copies
 def test_device_planning() -> None:
     """Copies instead of staging, device memory instead of the host's; the same delegates."""
     before, after = read(unplanned()), read(planned())

@@ -15,6 +15,7 @@ from torchtrt_executorch.inspection.data import SCHEMA, as_data
 from torchtrt_executorch.inspection.facts import HOST
 from torchtrt_executorch.inspection.memory import usage
 
+from ..runtime.programs import needs_device_copies
 from .programs import emulated, planned, repeated, unplanned
 
 
@@ -39,6 +40,7 @@ def test_every_instruction_and_value() -> None:
     assert sizes == dict(enumerate(plan.non_const_buffer_sizes[1:], 1))
 
 
+@needs_device_copies
 def test_what_crosses_is_what_the_runtime_copies() -> None:
     program = runtime.load(planned(), simulate_devices=True)
     runtime.register_backend("NamedDeviceBackend", _Adds)

@@ -15,6 +15,7 @@ from torchtrt_executorch.inspection.page import page
 from torchtrt_executorch.inspection.picture import draw
 from torchtrt_executorch.inspection.rows import rows
 
+from ..runtime.programs import needs_device_copies
 from .programs import planned, repeated, unplanned
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -149,6 +150,7 @@ def test_keyboard(browser: Any, tmp_path: Path, width: int) -> None:
     assert page.said == []
 
 
+@needs_device_copies
 def test_screen_readers(browser: Any, tmp_path: Path) -> None:
     """Every row is an option of a named list, and is named itself."""
     page = opened(browser, tmp_path, planned())

@@ -23,6 +23,7 @@ from torchtrt_executorch.inspection.state import buffers, first_call_alone
 from torchtrt_executorch.native_library import NativeLibrary
 from torchtrt_executorch.runtime.reading.common_state import CommonState
 
+from ..runtime.programs import needs_device_copies
 from .hostile import with_methods
 from .programs import bench, planned
 
@@ -63,6 +64,7 @@ def test_a_cache_that_crosses_in_every_call() -> None:
     assert "1 buffer, cache, cross" in text and "KiB" in text
 
 
+@needs_device_copies
 def test_one_that_lives_on_its_device_does_not() -> None:
     assert not found(read(cached(True)), "state-crosses")
     assert not found(read(planned()), "state-crosses")

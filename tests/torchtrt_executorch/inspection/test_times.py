@@ -20,6 +20,7 @@ from torchtrt_executorch.inspection.picture import draw, svg
 from torchtrt_executorch.inspection.times import with_times
 from torchtrt_executorch.runtime import ProgramError, etdump
 
+from ..runtime.programs import needs_device_copies
 from .programs import emulated, planned, pte, there_and_back
 
 US = 1000
@@ -75,6 +76,7 @@ def test_every_view_has_them(tmp_path: Path) -> None:
     assert as_data(read(planned()), [])["methods"][0]["times"] is None
 
 
+@needs_device_copies
 def test_advice_goes_by_time(tmp_path: Path) -> None:
     program = pte(there_and_back, enable_non_cpu_memory_planning=True, size=64)
     (method,) = read(program).methods
@@ -144,6 +146,7 @@ def test_which_method_calls_are_of(tmp_path: Path) -> None:
     assert prefill.times is not None and decode.times is None
 
 
+@needs_device_copies
 def test_more_copies_than_are_listed(tmp_path: Path) -> None:
     """All of them are timed, and the first are listed."""
     facts = read(planned())
