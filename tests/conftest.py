@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -22,6 +24,7 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
+_classes = 0
 _folder = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 
@@ -44,10 +47,36 @@ def pytest_collection_finish() -> None:
     """Have the garbage collector leave alone what has been imported by now: it took a fifth of the time."""
     ask_once()
     make_once()
+    _unheard("torch.__trace")
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
     gc.enable()
+
+
+def _unheard(name: str) -> None:
+    """Have nobody listen to what is made for listeners alone: pytest would, where users' processes don't."""
+    logger = logging.getLogger(name)
+    for handler in [*logger.handlers]:
+        logger.removeHandler(handler)
+    logger.addHandler = lambda handler: None  # type: ignore[method-assign]
+
+
+def pytest_runtest_logfinish() -> None:
+    """Look for garbage when many graphs are in it.
+
+    Each has a class of its own below Module, of which PyTorch sets methods time and again: that takes as long
+    as there are classes, and with those of all tests before was most of the time.
+    """
+    global _classes
+    graphs = sys.modules.get("torch.fx")
+    if graphs and len(graphs.GraphModule.__subclasses__()) > _classes + 300:
+        backends = sys.modules.get("executorch.exir.backend.utils")
+        compared = getattr(backends, "is_same_node", None)
+        if hasattr(compared, "cache_clear"):
+            compared.cache_clear()  # of nodes, and thereby of all graphs there were
+        gc.collect()
+        _classes = len(graphs.GraphModule.__subclasses__())
 
 
 @pytest.fixture(autouse=True, scope="module")
