@@ -25,8 +25,9 @@ from executorch.exir.backend.partitioner import (
 )
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.passes._shared_buffers import STATE_META
 from executorch.exir.passes.delegate_order_pass import DelegateOrderPass
-from executorch.exir.passes.device_state_pass import STATE_META, DeviceStatePass
+from executorch.exir.passes.device_state_pass import DeviceStatePass
 from executorch.exir.passes.propagate_device_pass import (
     TARGET_DEVICE_COMPILE_SPEC_KEY,
     PropagateDevicePass,

@@ -109,7 +109,7 @@ class Turn:
 
 
 TURNS = (
-    Turn(lane="2.13", tests=BUILDER),
+    Turn(lane="2.13", tests=BUILDER, needed=True),
     Turn(python="3.12"),
     Turn(target="test-cpp", needed=True),
     Turn(lane="2.14-executorch-1.5", tests=RELEASE, needed=True),

@@ -76,16 +76,33 @@ def test_unknown_release(run, tmp_path: Path) -> None:
     )
 
 
+#: A buffer that two methods share, without what keeps it on a device.
+SHARING = """
+import json, torch
+from executorch.exir import ExecutorchBackendConfig, to_edge
+from executorch.exir.passes import MemoryPlanningPass
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import verdicts_on
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+    def forward(self, x):
+        self.count.add_(1)
+        return x + self.count
+
+program = torch.export.export(Counting(), (torch.ones(4),))
+planning = MemoryPlanningPass(share_mutable_buffers=True)
+config = ExecutorchBackendConfig(memory_planning_pass=planning)
+to_edge({"one": program, "other": program}).to_executorch(config)
+print(json.dumps({name: each.state.value for name, each in verdicts_on(PATCHES).items()}))
+"""
+
+
 def test_what_is_for_other_releases_holds_up_nobody(run, tmp_path: Path) -> None:
     """executorch 1.3 has no memory on devices: what orders it and keeps state there isn't for it."""
-    process = run(
-        "import json\n"
-        "from torchtrt_executorch.overlay.manifest import PATCHES\n"
-        "from torchtrt_executorch.overlay.patch import verdicts_on\n"
-        "states = {name: each.state.value for name, each in verdicts_on(PATCHES).items()}\n"
-        "print(json.dumps(states))",
-        release(tmp_path, "executorch", "1.3.1"),
-    )
+    process = run(SHARING, release(tmp_path, "executorch", "1.3.1"))
     found = {name for name, s in process.facts.items() if s == "for other releases"}
     assert {"delegate-order", "device-state", "cuda-quantized-weights"} <= found
     assert process.facts["common-state"] == process.facts["external-data"] == "in force"
