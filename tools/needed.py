@@ -132,8 +132,10 @@ def page(table: dict[str, dict[str, str]]) -> str:
 def main() -> int:
     asked = [patch for patch in PATCHES if patch.name in sys.argv[1:]] or PATCHES
     here = lane()
-    table = recorded() if PAGE.exists() else {}
     column = {patch.name: verdict(patch) for patch in asked}
+    table = (
+        recorded() if PAGE.exists() else {}
+    )  # another lane may have written meanwhile
     different = {
         name: [table.get(here, {}).get(name), now]
         for name, now in column.items()
