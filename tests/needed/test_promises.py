@@ -23,5 +23,6 @@ def test_every_patch_is_there() -> None:
 
 
 def test_the_page_is_what_the_tool_writes() -> None:
+    load_file("tools/environment.py")  # beside it, for a script
     needed = load_file("tools/needed.py")
     assert needed.page(needed.recorded()) == needed.PAGE.read_text()
