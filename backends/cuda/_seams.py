@@ -69,7 +69,7 @@ SEAMS = {
     ),
     f"{_INDUCTOR}.choices:InductorChoices._finalize_template_configs": Seam(
         "it writes a kernel for each configuration, of which one is taken",
-        releases=">=2.13",
+        releases=">=2.12",
     ),
     f"{_INDUCTOR}.runtime.triton_heuristics:CachingAutotuner.precompile": Seam(
         "what doesn't compile is passed over when kernels are timed"
@@ -98,7 +98,7 @@ SEAMS = {
         "it moves weights to the device", releases=">=1.4"
     ),
     "executorch.backends.cuda.cuda_backend:_compile_time_cpu_clones": Seam(
-        "it spares the device's memory", releases=">=1.4"
+        "it spares the device's memory", releases=">=1.3"
     ),
     # Compilers
     "triton.compiler.compiler:compile": Seam(
