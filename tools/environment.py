@@ -77,6 +77,7 @@ class Environment:
         self._pip("PyTorch", "torch")
         self._install_builder()
         self._pip("ExecuTorch", "executorch", *BESIDE_TENSORRT)
+        self._uninstall(RUNTIME)
         if RUNTIME in pins(self.constraints):
             self._pip("Torch-TensorRT's runtime", "--no-deps", RUNTIME, may_fail=True)
         project = f"{ROOT}[{EXTRAS}]"

@@ -133,9 +133,8 @@ def main() -> int:
     asked = [patch for patch in PATCHES if patch.name in sys.argv[1:]] or PATCHES
     here = lane()
     column = {patch.name: verdict(patch) for patch in asked}
-    table = (
-        recorded() if PAGE.exists() else {}
-    )  # another lane may have written meanwhile
+    # Once all is asked: another lane may have written meanwhile.
+    table = recorded() if PAGE.exists() else {}
     different = {
         name: [table.get(here, {}).get(name), now]
         for name, now in column.items()

@@ -100,19 +100,20 @@ def why_not(
     thread = threading.get_ident()
     backend: Any = CudaBackend
     program = program_of(nodes, numbers)
-    collect, passes, decompositions = (
+    collect, options, decompositions = (
         backend.collect_unsupported_fallback_kernels,
-        backend.get_custom_passes,
+        backend.get_aoti_compile_options,
         backend.get_decomposition_table,
     )
     begun = False
     found: set[str] = set()
 
-    def choose_and_note(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def read_and_note(cls: Any, specs: list[CompileSpec]) -> Any:
         nonlocal begun
-        chosen = passes(*args, **kwargs)  # options are read by then
+        found = options(specs)
+        backend.get_custom_passes(specs)  # which has options of its own
         begun = begun or threading.get_ident() == thread
-        return chosen
+        return found
 
     @contextlib.contextmanager
     def collect_and_stop(cls: Any, missing: set[str]) -> Iterator[None]:
@@ -138,7 +139,7 @@ def why_not(
                 backend,
                 collect_unsupported_fallback_kernels=classmethod(collect_and_stop),
                 get_decomposition_table=classmethod(decompose_what_is_there),
-                get_custom_passes=classmethod(choose_and_note),
+                get_aoti_compile_options=classmethod(read_and_note),
             ),
         ):
             backend.preprocess(program, specs)

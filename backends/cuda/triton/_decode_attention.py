@@ -145,10 +145,13 @@ def sdpa_decode(
         (B, H, 1, D), of ``query``'s type.
 
     Raises:
-        ValueError: There is dropout, or it is of other types, or of another mask.
+        ValueError: There is dropout, or it is of other types, shapes or another mask.
     """
     batches, heads, _, width = query.shape
     _, shared, length, _ = key.shape
+    if key.shape != value.shape or len(key) != batches or heads % shared:
+        shapes = [tuple(each.shape) for each in (query, key, value)]
+        raise ValueError(f"attention of one token has each key once, not {shapes}")
     types = [each.dtype for each in (query, key, value)]
     if dropout_p or len(set(types)) > 1:
         raise ValueError(

@@ -1,6 +1,6 @@
 """Amends ``replacement_pass``: an operator becomes a Triton kernel only if the kernel takes it.
 
-The kernels check what they are given, while they are traced: attention takes bfloat16 alone, a mask
+The kernels check what they are given, while they are traced: attention of several tokens takes bfloat16 alone, a mask
 of booleans for all heads, and more. Whatever they refuse stays what it was, which AOTInductor decomposes.
 
 Attention reads keys and values of fewer heads as they are, not repeated for each, and where it is of one

@@ -11,12 +11,9 @@ Upstream: ``torch_tensorrt.dynamo._compiler``; 2.14 copies most buffers back by 
 from __future__ import annotations
 
 import inspect
-import operator
 from types import ModuleType
 from typing import Any, Callable
 
-import torch
-from torch.fx import GraphModule, Node
 from torch_tensorrt.dynamo._state_as_inputs import (
     StateAsInputs,
 )
@@ -29,14 +26,13 @@ from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
 
 def apply(module: ModuleType) -> None:
-    """Wrap what compiles a program, to a module or to a single engine, and what lowers a graph."""
+    """Wrap what compiles a program, to a module or to a single engine."""
     cross = module.cross_compile_for_windows
     single = module.convert_exported_program_to_serialized_trt_engine
     vars(module).update(
         compile=wrapped(module.compile, _stateful),
         cross_compile_for_windows=wrapped(cross, _stateful, like=_behind(cross)),
         convert_exported_program_to_serialized_trt_engine=wrapped(single, _stateless),
-        post_lowering=wrapped(module.post_lowering, _dynamic_copies_as_puts),
     )
 
 
@@ -69,34 +65,3 @@ def _stateless(
             "in as an input and return it as an output, or use torch_tensorrt.dynamo.compile"
         )
     return function(*args, **kwargs)
-
-
-def _dynamic_copies_as_puts(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> GraphModule:
-    """Have what writes a dynamic number of rows, as a cache's prefill does, stay in its engine.
-
-    Upstream decomposes ``index_copy`` up to 2.13. From 2.14 on it has converters for it, of static
-    shapes alone, while that of ``index_put``, which is the decomposition, takes any.
-    """
-    gm: GraphModule = function(*args, **kwargs)
-    copy = torch.ops.aten.index_copy.default
-    for node in gm.graph.find_nodes(op="call_function", target=copy):
-        written, dim, index, source = node.args
-        shapes = [_shape(gm, each) for each in (written, index, source)]
-        if len(shapes[1]) == 1 and any(map(_is_dynamic, shapes)):
-            before = [None] * (dim % len(shapes[0]))
-            node.target = torch.ops.aten.index_put.default
-            node.args = (written, [*before, index], source)
-    gm.recompile()
-    return gm
-
-
-def _shape(gm: GraphModule, node: Node) -> torch.Size:
-    if node.op == "get_attr":  # what was folded has no value of its own
-        return operator.attrgetter(str(node.target))(gm).shape
-    return node.meta["val"].shape
-
-
-def _is_dynamic(shape: torch.Size) -> bool:
-    return any(isinstance(size, torch.SymInt) for size in shape)

@@ -129,6 +129,14 @@ class Wider(nn.Module):
         return self.out(F.scaled_dot_product_attention(query, key, value))
 
 
+class Shared(nn.Module):
+    """Keys of one row for several, which attention repeats by itself."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query = torch.cat([query, -query])
+        return F.scaled_dot_product_attention(query, key, value)
+
+
 class Causal(nn.Module):
     """One query, which sees the first key alone."""
 
@@ -136,7 +144,9 @@ class Causal(nn.Module):
         return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
-@pytest.mark.parametrize("model", [Wider(), Causal()], ids=["wider", "causal"])
+@pytest.mark.parametrize(
+    "model", [Wider(), Causal(), Shared()], ids=["wider", "causal", "shared"]
+)
 def test_what_kernels_rely_on(lower, monkeypatch, model) -> None:
     """Attention for which it isn't so is AOTInductor's, as one delegate."""
     left: list[GraphModule] = []
@@ -149,7 +159,7 @@ def test_what_kernels_rely_on(lower, monkeypatch, model) -> None:
 
     monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", seen)
     shapes = (1, WIDTH), (LENGTH, WIDTH), (LENGTH, 2 * WIDTH)
-    if isinstance(model, Causal):
+    if not isinstance(model, Wider):
         shapes = (*shapes[:2], shapes[1])
     inputs = tuple(torch.randn(1, HEADS, *each).bfloat16() for each in shapes)
     edge = lower(model.bfloat16(), inputs, gpu="sm_80:40GiB")

@@ -21,6 +21,7 @@ from torchtrt_executorch.overlay.manifest.notation import (
 from torchtrt_executorch.overlay.patch import TESTED, TORCH_TENSORRT, Patch
 
 _COMPILER = f"{DYNAMO}._compiler"
+_LOWERING = f"{DYNAMO}.lowering.passes._aten_lowering_pass"
 _COMPILE = "torch_tensorrt._compile"
 _SETTINGS = f"{DYNAMO}._settings"
 _REGISTRY = f"{CONVERSION}._ConverterRegistry"
@@ -139,13 +140,13 @@ TORCH_TENSORRT_PATCHES = (
         adds=(*WRITES, f"{DYNAMO}._state_as_inputs"),
         amends=(
             *patched(f"{DYNAMO}._mutations_patch:apply", _COMPILER),
-            *patched_beside(f"{DYNAMO}.backend.backends"),
+            *patched_beside(f"{DYNAMO}.backend.backends", _LOWERING),
         ),
         anchors=anchors(
             f"{_COMPILER}:compile(exported_program, kwarg_inputs)",
             f"{_COMPILER}:cross_compile_for_windows(exported_program, kwarg_inputs)",
             f"{_COMPILER}:convert_exported_program_to_serialized_trt_engine(exported_program)",
-            f"{_COMPILER}:post_lowering",
+            f"{_LOWERING}:post_lowering(gm, settings)",
             f"{DYNAMO}.backend.backends:_graph_has_higher_order_ops(gm)",
         ),
     ),
