@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,9 @@ def test_a_plain_program(tmp_path: Path) -> None:
     assert all("emulated" in line.lower() for line in lines), lines
     noisy = said(tmp_path, run=fresh.run, **{quiet.VARIABLE: "1"})
     assert len(noisy) >= len(lines) + 5
-    assert any("is deprecated" in line for line in noisy)
+    # 2.13 is known to say it of tree specs in this program; other lanes say it of something.
+    word = "treespec" if version("torch").startswith("2.13.") else ""
+    assert any(word in line and "is deprecated" in line for line in noisy)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a host with a GPU is not quiet")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from torchtrt_executorch.host import present
+
 from ... import fresh
 
 CODE = """
@@ -25,9 +27,11 @@ print(_defaults.DEBUG_LOGGING_DIR, os.getuid())
 
 def test_upstream_is_imported(tmp_path: Path) -> None:
     pytest.importorskip("torch_tensorrt")
-    environment = {k: v for k, v in os.environ.items() if k != "HOME"}
-    # Where TensorRT's libraries are missing its link stubs have to be kept somewhere, as their error says.
-    environment["XDG_CACHE_HOME"] = str(tmp_path)
+    dropped = ("HOME", "XDG_CACHE_HOME")
+    environment = {k: v for k, v in os.environ.items() if k not in dropped}
+    # Where they are missing their link stubs have to be kept somewhere, as their error says.
+    if not present.tensorrt_libraries():
+        environment["XDG_CACHE_HOME"] = str(tmp_path)
     done = fresh.run(CODE, env=environment)
     assert done.returncode == 0, done.stderr
     folder, user = done.stdout.split()[-2:]

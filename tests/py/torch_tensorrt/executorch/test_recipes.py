@@ -75,7 +75,7 @@ with torch.no_grad(), emulated_engines():
 def test_by_a_script_to_a_file(tmp_path: Path) -> None:
     path, values = str(tmp_path / "model.pte"), str(tmp_path / "values.pt")
     code = SCRIPT.format(path=path, values=values)
-    done = fresh.run(code, env=dict(os.environ))
+    done = fresh.python(code, env=dict(os.environ))
     assert done.returncode == 0, done.stderr[-2000:]
     (plan,) = deserialize_pte_binary(Path(path).read_bytes()).program.execution_plan
     assert [each.id for each in plan.delegates] == ["TensorRTBackend"]
