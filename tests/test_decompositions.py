@@ -32,6 +32,8 @@ print(len(asked) > 20)
 """
 
 OVERRIDDEN = """
+import functools
+
 import torch
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch.export import exported_program
@@ -56,7 +58,14 @@ def overridden(override, callables):
         torch.nn.functional.silu(torch.ones(2))
     assert as_ever(callables) == before
     assert not any(each._dispatch_cache for each in callables)
-    named = lambda each: getattr(getattr(each, "func", each), "__qualname__", each)
+    def named(each):
+        if isinstance(each, functools.partial):
+            bound = {key: named(value) for key, value in each.keywords.items()}
+            return named(each.func), [*map(named, each.args)], bound
+        if isinstance(each, torch._ops.OpOverload):
+            return each
+        return getattr(each, "__qualname__", each)
+
     return (
         {each: {key: named(kernel) for key, kernel in of.items()} for each, of in kernels.items()},
         {each: named(fake) for each, fake in fakes.items()},

@@ -31,8 +31,11 @@ BUILDER = (
     f"{_OWN}/overlay/test_[!eo]*.py",
     f"{_OWN}/test_[!t]*.py",
 )
+#: What the tests themselves replace in PyTorch, to be quicker, beside what PyTorch does.
+QUICKER = ("tests/test_decompositions.py", "tests/test_graphs.py")
 #: What Python can matter to: how modules are loaded, processes, files, pickles, the command line.
 PYTHON = (
+    *QUICKER,
     f"{_OWN}/cache",
     f"{_OWN}/stand_ins",
     f"{_OWN}/tensorrt_rtx/test_apart.py",
@@ -53,17 +56,21 @@ PYTHON = (
 
 #: What a release can matter to: what upstream does by itself there, and that the overlay fits it.
 RELEASE = (
+    *QUICKER,
     f"{_OWN}/overlay/test_served.py",
     f"{_OWN}/overlay/test_anchors.py",
     f"{_OWN}/test_patch_set.py",
     "tests/exir/program/test_branch_results.py",
+    "tests/exir/program/test_saved_files.py",
     "tests/exir/passes/test_labels.py",
+    "tests/py/torch_tensorrt/dynamo/test_mutations.py",
     "tests/py/torch_tensorrt/executorch/test_static_cache.py",
 )
 
 
 #: What runs where there is no Torch-TensorRT: the patches of ExecuTorch by themselves.
 ALONE = (
+    *QUICKER,
     "tests/test_lanes.py",
     "tests/exir/passes",
     "tests/exir/program/test_external_data.py",
