@@ -9,9 +9,6 @@ import pytest
 import torch
 import torch_tensorrt
 from torch.export import ExportedProgram
-
-# What registers the placeholder: 2.12 imports it when it saves.
-from torch_tensorrt.dynamo.runtime.meta_ops import register_meta_ops  # noqa: F401
 from torch_tensorrt.executorch._engine_record import Slot
 from torch_tensorrt.executorch.serialization import Layout
 
@@ -83,6 +80,9 @@ class EngineCall(torch.nn.Module):
         returned: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        # Registers the placeholder: 2.12 imports it when it saves, and what doesn't name it is to do without.
+        import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401
+
         self.record = [*record]
         for slot, value in (changes or {}).items():
             self.record[slot] = value
