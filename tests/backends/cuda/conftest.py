@@ -6,12 +6,14 @@ import copy
 import importlib.util
 import shutil
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Callable
 
 import pytest
 import torch
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from packaging.version import Version
 from torch.export import export
 
 from torchtrt_executorch import cuda_payload
@@ -20,6 +22,8 @@ needs_compilers = pytest.mark.skipif(
     not (importlib.util.find_spec("triton") and shutil.which("g++")),
     reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
 )
+#: Whether executorch is 1.3, which has less of CUDA delegates.
+FIRST = Version(version("executorch")) < Version("1.4")
 
 
 @dataclass(frozen=True)
