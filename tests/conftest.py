@@ -66,17 +66,25 @@ def pytest_runtest_logfinish() -> None:
     """Look for garbage when many graphs are in it.
 
     Each has a class of its own below Module, of which PyTorch sets methods time and again: that takes as long
-    as there are classes, and with those of all tests before was most of the time.
+    as there are classes, and with those of all tests before was most of the time. Most are young; all there
+    is, which takes long to look through, is only looked through where that has freed few.
     """
     global _classes
-    graphs = sys.modules.get("torch.fx")
-    if graphs and len(graphs.GraphModule.__subclasses__()) > _classes + 300:
+    for generation in (1, 2):
+        if _graphs() <= _classes + 100:
+            return
         backends = sys.modules.get("executorch.exir.backend.utils")
         compared = getattr(backends, "is_same_node", None)
         if hasattr(compared, "cache_clear"):
             compared.cache_clear()  # of nodes, and thereby of all graphs there were
-        gc.collect()
-        _classes = len(graphs.GraphModule.__subclasses__())
+        gc.collect(generation)
+    _classes = _graphs()
+
+
+def _graphs() -> int:
+    """Return how many graphs there are."""
+    graphs = sys.modules.get("torch.fx")
+    return len(graphs.GraphModule.__subclasses__()) if graphs else 0
 
 
 @pytest.fixture(autouse=True, scope="module")

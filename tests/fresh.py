@@ -96,7 +96,7 @@ class _Server:
             return False
 
         def read_once(variables: dict[str, str]) -> dict[str, str]:
-            others = ("PYTHONPATH", "OMP_NUM_THREADS", *_READ_LATER)
+            others = ("PYTHONPATH", "OMP_NUM_THREADS", AUTOLOAD, *_READ_LATER)
             return {
                 name: value
                 for name, value in variables.items()
@@ -130,7 +130,9 @@ def _serve(connection: socket.socket) -> None:
     import torch._inductor.fx_passes.reinplace  # noqa: F401  # all of upstream's packages do, in the end
 
     imported = {name: os.environ[name] for name in {*os.environ} - before}
-    gc.freeze()  # or each process looks through all of it, time and again, while it imports more
+    # Or each process looks for garbage, time and again, in all of this and in what it imports.
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
     while True:
         header, files, _, _ = socket.recv_fds(connection, 8, 2)
         if not header:

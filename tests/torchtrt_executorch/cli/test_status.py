@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -36,9 +37,32 @@ def status(*options: str, **environment: str) -> str:
     return done.stdout
 
 
+@functools.cache
 def rows(**environment: str) -> dict[str, Any]:
-    found = json.loads(status("--json", **environment))
+    """Each patch's row by its name; all there is under the empty name."""
+    return by_name(status("--json", **environment))
+
+
+def by_name(report: str) -> dict[str, Any]:
+    found = json.loads(report)
     return {row["name"]: row for row in found["patches"]} | {"": found}
+
+
+#: The report in both forms: most of what a process takes is to find out what it says.
+BOTH = """
+from torchtrt_executorch.cli import app
+app(["status", "--json"], standalone_mode=False)
+print("and", flush=True)
+app(["status"], standalone_mode=False)
+"""
+
+
+def both(env: dict[str, str]) -> tuple[dict[str, Any], str]:
+    """The rows, and the table."""
+    done = fresh.python(BOTH, env={**env, "COLUMNS": "600"})
+    assert done.returncode == 0, done.stderr
+    report, _, table = done.stdout.partition("\nand\n")
+    return by_name(report), table
 
 
 def test_a_line_for_each_patch() -> None:
@@ -98,35 +122,30 @@ def test_json_is_the_manifest_and_what_is_in_force() -> None:
 
 def test_what_is_turned_off() -> None:
     name = next(p.name for p in PATCHES if verdict_on(p).state is State.IN_FORCE)
-    found = rows(TORCHTRT_EXECUTORCH="0", TORCHTRT_EXECUTORCH_SKIP=name)
+    off = {"TORCHTRT_EXECUTORCH": "0", "TORCHTRT_EXECUTORCH_SKIP": name}
+    found, words = both({**os.environ, **off})
     assert found[""]["active"] is False
     assert found[name]["state"] == "not applicable"
     assert "TORCHTRT_EXECUTORCH_SKIP" in found[name]["reason"]
     states = {row["state"] for row in found[""]["patches"]}
     assert State.IN_FORCE.value not in states and "off" in states
-    words = status(TORCHTRT_EXECUTORCH="0", TORCHTRT_EXECUTORCH_SKIP=name)
     assert "The overlay is off: TORCHTRT_EXECUTORCH=0" in words
 
 
-@pytest.mark.parametrize("options", [(), ("--try",)])
-def test_pytorch_calls_no_plug_ins(options: tuple[str, ...]) -> None:
+def test_pytorch_calls_no_plug_ins() -> None:
     """With PyTorch's own switch off nothing is in force, as the process that tries it finds."""
     switch = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    found = json.loads(status("--json", *options, **switch))
-    assert found["active"] is False
-    assert all(row["state"] != State.IN_FORCE.value for row in found["patches"])
+    read, words = both({**os.environ, **switch})
+    for found in (read, by_name(status("--json", "--try", **switch))):
+        assert found.pop("")["active"] is False
+        assert all(row["state"] != State.IN_FORCE.value for row in found.values())
     asked = (
         "import sys, torch; print(any(type(f).__module__.startswith('torchtrt_executorch')"
         " for f in sys.meta_path))"
     )
-    tried = subprocess.run(
-        [sys.executable, "-c", asked],
-        env={**os.environ, **switch},
-        capture_output=True,
-        text=True,
-    )
+    tried = fresh.python(asked, env={**os.environ, **switch})
     assert tried.stdout.strip() == "False", tried.stderr
-    assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in status(**switch)
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in words
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
@@ -158,15 +177,12 @@ def test_it_says_when_the_import_would_fail(
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHTRT_")}
     env = {**inherited, "CUDA_VISIBLE_DEVICES": "", **environment}
 
-    def said(*options: str) -> str:
-        command = [sys.executable, "-m", "torchtrt_executorch.cli", "status", *options]
-        return subprocess.run(command, env=env, capture_output=True, text=True).stdout
-
-    found = json.loads(said("--json"))["obstacles"]
+    found, words = both(env)
+    obstacles = found[""]["obstacles"]
     tried = fresh.run("import torch, torch_tensorrt", env=env)
-    assert bool(found) == (tried.returncode != 0), (found, tried.stderr[-2000:])
-    shown = " ".join(said().split())
-    assert ("import torch_tensorrt would fail" in shown) == bool(found)
+    assert bool(obstacles) == (tried.returncode != 0), (obstacles, tried.stderr[-2000:])
+    shown = " ".join(words.split())
+    assert ("import torch_tensorrt would fail" in shown) == bool(obstacles)
 
 
 #: An amendment of executorch-export's can't be imported.
@@ -218,9 +234,10 @@ def test_what_happened_in_this_very_process() -> None:
 def test_the_target() -> None:
     """What is compiled for where there is no GPU, and what engines can be built for there."""
     jetson = "linux-aarch64:sm_87:16GiB"
-    found = rows(TORCHTRT_GPU=jetson)[""]
+    reported, words = both({**os.environ, "TORCHTRT_GPU": jetson})
+    found = reported[""]
     assert found["targets"] == [jetson]
-    assert f"without a GPU, for: {jetson}" in status(TORCHTRT_GPU=jetson)
+    assert f"without a GPU, for: {jetson}" in words
     assert rows(TORCHTRT_GPU="")[""]["targets"][0].count(":") == 2
     for_rtx = importlib.util.find_spec("tensorrt_rtx") is not None
     assert found["engines_for"].startswith("sm_75") == for_rtx
