@@ -24,7 +24,7 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
-_classes = 0
+_left_alone = 0  # graphs
 _folder = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 
@@ -48,8 +48,7 @@ def pytest_collection_finish() -> None:
     ask_once()
     make_once()
     _unheard("torch.__trace")
-    gc.collect()
-    gc.freeze()
+    _leave_alone()
     gc.set_threshold(100_000, 20, 50)
     gc.enable()
 
@@ -66,19 +65,12 @@ def pytest_runtest_logfinish() -> None:
     """Look for garbage when many graphs are in it.
 
     Each has a class of its own below Module, of which PyTorch sets methods time and again: that takes as long
-    as there are classes, and with those of all tests before was most of the time. Most are young; all there
-    is, which takes long to look through, is only looked through where that has freed few.
+    as there are classes, and with those of all tests before was most of the time. Nearly all are young.
     """
-    global _classes
     for generation in (1, 2):
-        if _graphs() <= _classes + 100:
-            return
-        backends = sys.modules.get("executorch.exir.backend.utils")
-        compared = getattr(backends, "is_same_node", None)
-        if hasattr(compared, "cache_clear"):
-            compared.cache_clear()  # of nodes, and thereby of all graphs there were
-        gc.collect(generation)
-    _classes = _graphs()
+        if _graphs() > _left_alone + 100:
+            _forget_graphs()
+            gc.collect(generation)
 
 
 def _graphs() -> int:
@@ -87,9 +79,31 @@ def _graphs() -> int:
     return len(graphs.GraphModule.__subclasses__()) if graphs else 0
 
 
+def _forget_graphs() -> None:
+    """Have ExecuTorch forget what nodes it compared, and thereby all graphs there were."""
+    backends = sys.modules.get("executorch.exir.backend.utils")
+    compared = getattr(backends, "is_same_node", None)
+    if hasattr(compared, "cache_clear"):
+        compared.cache_clear()
+
+
+def _leave_alone() -> None:
+    """Free what is garbage, and have the garbage collector never look at the rest again.
+
+    What stays when a module of tests is through stays for good: modules and what they keep. Whoever compiles
+    an engine has all that is left looked through.
+    """
+    global _left_alone
+    _forget_graphs()
+    gc.collect()
+    gc.freeze()
+    _left_alone = _graphs()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _anew(request: pytest.FixtureRequest) -> Iterator[None]:
     """Have modules that test building itself take nothing that was built before."""
     marked = list(request.node.iter_markers("builds"))
     with off() if marked else nullcontext():
         yield
+    _leave_alone()
