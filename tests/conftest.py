@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
 import logging
 import os
 import sys
@@ -48,6 +50,9 @@ def pytest_collection_finish() -> None:
     ask_once()
     make_once()
     _unheard("torch.__trace")
+    inspect.stack = functools.partial(
+        inspect.stack, 0
+    )  # no sources: XnnpackPartitioner only asks who calls it
     _leave_alone()
     gc.set_threshold(100_000, 20, 50)
     gc.enable()

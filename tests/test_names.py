@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
+from . import fresh
+
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Run in a process of its own, which then has imported what no other test is to have.
 _CHECK = """
-import ast, importlib, importlib.util, sys
+import ast, importlib, importlib.util, sys, torch
 wrong = []
 OURS = ("benchmarks", "torchtrt_executorch", "executorch", "torch_tensorrt")
 for file in sys.argv[1:]:
@@ -45,6 +46,5 @@ def test_names_are_there() -> None:
         for file in sorted((ROOT / folder).rglob("*.py"))
     ]
     assert len(scripts) > 20
-    command = [sys.executable, "-W", "ignore", "-c", _CHECK, *scripts]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = fresh.run(_CHECK, *scripts, env=dict(os.environ), cwd=ROOT)
     assert done.returncode == 0, done.stderr
