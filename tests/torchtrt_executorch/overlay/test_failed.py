@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, verdict_on
+from torchtrt_executorch.overlay.patch import State, verdict_on, verdicts_on
 
 # Runs amendments, notes them, and lets the one that FAIL names fail when it has done its work.
 IMPORTS = """
@@ -67,12 +67,14 @@ def order(run) -> list[str]:
 
 
 def requiring(name: str) -> list[str]:
-    """The patches that require one, in turn, in the manifest's order."""
+    """The patches for what is installed that require one, in turn, in the manifest's order."""
+    verdicts = verdicts_on(PATCHES)
+    here = [p for p in PATCHES if verdicts[p.name].state is State.IN_FORCE]
     found = {name}
-    for patch in PATCHES * len(PATCHES):
+    for patch in here * len(here):
         if found & {*patch.requires}:
             found.add(patch.name)
-    return [patch.name for patch in PATCHES if patch.name in found - {name}]
+    return [patch.name for patch in here if patch.name in found - {name}]
 
 
 def compared(facts: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import State, verdicts_on
 from torchtrt_executorch.overlay.upstream import locate
 
 SCRIPT = Path(__file__).with_name("orders.py")
@@ -56,12 +57,13 @@ def test_whole_or_not_at_all(run, orders, tmp_path: Path) -> None:
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert len(process.facts) == len(orders)
+    usual = verdicts_on(PATCHES)
     for order, (verdicts, different) in zip(orders, process.facts, strict=True):
         assert different == {}, order
         for patch in PATCHES:
             state, reason = verdicts[patch.name]
             late = [name for name in patch.modules if name in order]
-            if late and state == "not applicable" and "installed" not in reason:
+            if late and usual[patch.name].state is State.IN_FORCE:
                 assert (
                     "imported before the overlay" in reason or "needs" in reason
                 ), reason
