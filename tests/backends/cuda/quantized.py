@@ -55,7 +55,7 @@ class Layers(nn.Module):
 
 def quantized(scheme: str) -> nn.Module:
     """The layers in bfloat16, with all weights in ``scheme``."""
-    sizes = (258, 126) if scheme == "odd groups" else (256, 128)
+    sizes = {"odd groups": (258, 66), "int4, 128": (256, 128)}.get(scheme, (256, 64))
     model = Layers(*sizes).to(torch.bfloat16).eval()
     kinds = (nn.Linear, nn.Embedding)[: 1 if "activations" in scheme else 2]
     q.quantize_(model, SCHEMES[scheme][0], lambda m, _: isinstance(m, kinds))
@@ -161,7 +161,7 @@ class Joined(nn.Module):
 
 
 INT8, INT4 = q.Int8WeightOnlyConfig(), SCHEMES["int4, 32"][0]
-QKV = (64, 32, 32)
+QKV = (16, 8, 8)
 CHAIN = ((64, 32), (32, 64))
 LORA = ((64, 64), *CHAIN)
 #: A weight in int8, transposed, which the test scales.
@@ -170,9 +170,9 @@ SCALE = torch.linspace(1, 2, 32, dtype=torch.bfloat16)[None] / 1024
 #: By name: linears beside one another, how many launches they take, and whether all their rows are read in words.
 BESIDE: dict[str, tuple[nn.Module, int, bool]] = {
     "of several lengths": (Beside(QKV, lambda x: [x[..., :64]]), 1, True),
-    "of one length": (Beside((64, 64), lambda x: [x[..., :64]]), 0, True),
+    "of one length": (Beside((16, 16), lambda x: [x[..., :64]]), 0, True),
     "scaled behind": (Beside(QKV, lambda x: [x[..., :64]], INT8), 1, True),
-    "four": (Beside((32, 6, 5, 32), lambda x: [x[..., :64]], INT4), 2, True),
+    "four": (Beside((8, 6, 5, 8), lambda x: [x[..., :64]], INT4), 2, True),
     "begun anywhere": (Beside(QKV, lambda x: [x[..., 3:67]], INT8), 1, False),
     "begun at words": (Beside(QKV, lambda x: [x[..., -72:-8]], INT8), 1, True),
     "a part of a part": (
@@ -181,7 +181,7 @@ BESIDE: dict[str, tuple[nn.Module, int, bool]] = {
         False,
     ),
     "of another row": (
-        Beside((64, 32), lambda x: [x[..., :64], x[..., :64] + 1], INT8),
+        Beside((16, 8), lambda x: [x[..., :64], x[..., :64] + 1], INT8),
         2,
         True,
     ),
