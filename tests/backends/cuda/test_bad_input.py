@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from torchtrt_executorch.patches.executorch.backends.cuda._cuda_backend_patch im
     described_gpu,
 )
 
+from ... import fresh
 from .conftest import needs_compilers
 
 pytestmark = pytest.mark.builds
@@ -144,13 +143,7 @@ to_edge_transform_and_lower(program, partitioner=[partitioner])
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
 def test_without_triton_the_partitioner_works_and_lowering_says_what_to_do() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", WITHOUT_TRITON],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = fresh.python(WITHOUT_TRITON, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.stdout.splitlines() == ["1", "No module named 'triton'"], done.stderr
     *_, last = done.stderr.splitlines()
     assert "ToolchainError: CUDA delegates are compiled by Triton" in last

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from ... import fresh
 from .conftest import needs_compilers
 
 pytestmark = pytest.mark.builds
@@ -63,13 +62,8 @@ print(json.dumps(sorted(set(asked))))
 @needs_compilers
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
 def test_no_other_function_remembers_the_described_device() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ASKED],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # Where others were forked, what had been imported before is nothing that gc.get_objects has.
+    done = fresh.python(ASKED, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     asked = set(json.loads(done.stdout.splitlines()[-1]))
     # A warning that is given once, and answers nothing.

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import pickle
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -24,6 +23,8 @@ from torch.fx import GraphModule
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.emulation import emulation_enabled, flat
 from torchtrt_executorch.emulation.payload import MAGIC, dump, is_emulated, load
+
+from ... import fresh
 
 needs_objects = pytest.mark.skipif(
     find_spec("torch_tensorrt.dynamo.runtime._TRTEngine") is None,
@@ -232,14 +233,7 @@ def test_environment_switch_and_the_same_bytes_in_every_process(payload: bytes) 
         "PYTHONHASHSEED": "4711",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS],
-        env={**os.environ, **settings},
-        cwd=sys.prefix,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = fresh.python(PROCESS, env={**os.environ, **settings}, cwd=sys.prefix)
     assert done.returncode == 0, done.stderr
     digest, agrees = json.loads(done.stdout.splitlines()[-1])
     assert agrees
