@@ -48,8 +48,10 @@ _COLOURS = {
 #: PyTorch's own switch for plug-ins: it calls them when this is 1, or not set.
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
-# Imports what the patches amend, and says what became of each patch.
+# Imports what the patches amend, and says what became of each patch. Of what is imported nothing is garbage.
 _TRIAL = """
+import gc
+gc.disable()
 import importlib, json, torch
 from torchtrt_executorch import overlay
 from torchtrt_executorch.cli.exits import FOUND, unable
