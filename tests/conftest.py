@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from torchtrt_executorch.cache import SWITCH, off
 
 from .decompositions import ask_once
+from .fresh import THRESHOLDS
 from .graphs import make_once
 
 # No test depends on the clock. Where many run at once an example can take any time at all.
@@ -26,7 +27,8 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
-_left_alone = 0  # graphs
+graphs_left = 0  # when garbage was last looked for
+_through = False  # with a module of tests
 _folder = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 
@@ -50,11 +52,10 @@ def pytest_collection_finish() -> None:
     ask_once()
     make_once()
     _unheard("torch.__trace")
-    inspect.stack = functools.partial(
-        inspect.stack, 0
-    )  # no sources: XnnpackPartitioner only asks who calls it
-    _leave_alone()
-    gc.set_threshold(100_000, 20, 50)
+    # Without lines of sources: XnnpackPartitioner asks time and again who calls it, and only for names.
+    inspect.stack = functools.partial(inspect.stack, 0)
+    leave_alone()
+    gc.set_threshold(*THRESHOLDS)
     gc.enable()
 
 
@@ -72,16 +73,23 @@ def pytest_runtest_logfinish() -> None:
     Each has a class of its own below Module, of which PyTorch sets methods time and again: that takes as long
     as there are classes, and with those of all tests before was most of the time. Nearly all are young.
     """
+    global graphs_left, _through
+    if _through:  # and pytest has let go of what its tests were given
+        _through = False
+        leave_alone()
+        return
     for generation in (1, 2):
-        if _graphs() > _left_alone + 100:
-            _forget_graphs()
-            gc.collect(generation)
+        if graphs() <= graphs_left + 100:
+            return
+        _forget_graphs()
+        gc.collect(generation)
+    graphs_left = graphs()
 
 
-def _graphs() -> int:
+def graphs() -> int:
     """Return how many graphs there are."""
-    graphs = sys.modules.get("torch.fx")
-    return len(graphs.GraphModule.__subclasses__()) if graphs else 0
+    fx = sys.modules.get("torch.fx")
+    return len(fx.GraphModule.__subclasses__()) if fx else 0
 
 
 def _forget_graphs() -> None:
@@ -92,17 +100,17 @@ def _forget_graphs() -> None:
         compared.cache_clear()
 
 
-def _leave_alone() -> None:
+def leave_alone() -> None:
     """Free what is garbage, and have the garbage collector never look at the rest again.
 
-    What stays when a module of tests is through stays for good: modules and what they keep. Whoever compiles
-    an engine has all that is left looked through.
+    What there is behind a module of tests stays: modules and what they keep. torch_tensorrt has all garbage
+    looked for whenever it compiles an engine, and would go through all of that.
     """
-    global _left_alone
+    global graphs_left
     _forget_graphs()
     gc.collect()
     gc.freeze()
-    _left_alone = _graphs()
+    graphs_left = graphs()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -111,4 +119,5 @@ def _anew(request: pytest.FixtureRequest) -> Iterator[None]:
     marked = list(request.node.iter_markers("builds"))
     with off() if marked else nullcontext():
         yield
-    _leave_alone()
+    global _through
+    _through = True

@@ -1,8 +1,9 @@
 """Processes of their own, in which PyTorch is imported already: that is most of what they would take.
 
 They are forked from one that has imported PyTorch and its compiler, which all of upstream's packages
-import, with plug-ins off, and nothing of ours or upstream's. Each then has its environment and path, calls the plug-ins as ``import torch`` does, and runs
-the code as ``python -c`` would. What depends on who imports torch, and where it is not imported, is for
+import, with plug-ins off, and nothing of ours or upstream's. Each then has its environment and path, calls the
+plug-ins if that environment says so, as the end of ``import torch`` does, and runs the code as
+``python -c`` would. What depends on who imports torch, and where it is not imported, is for
 an interpreter of its own: :func:`python`, which is also taken where a variable of Python's or PyTorch's
 differs, since those are read once.
 """
@@ -38,13 +39,13 @@ _READ_LATER = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 Done = subprocess.CompletedProcess[str]
 
-#: Looking for garbage in what is imported takes a fifth of the time, and finds none.
-_THRESHOLDS = (100_000, 20, 50)
+#: Of garbage collection. Looking for garbage in what is imported takes a fifth of the time, and finds hardly any.
+THRESHOLDS = (100_000, 20, 50)
 
 
 def python(code: str, *arguments: str, env: dict[str, str], cwd: Any = None) -> Done:
-    """Run ``code`` in an interpreter of its own."""
-    quick = f"__import__('gc').set_threshold{_THRESHOLDS}\n{code}"
+    """Run ``code``, which begins with no import from the future, in an interpreter of its own."""
+    quick = f"__import__('gc').set_threshold{THRESHOLDS}\n{code}"
     return subprocess.run(
         [sys.executable, "-c", quick, *arguments],
         env=env,
@@ -135,7 +136,7 @@ def _serve(connection: socket.socket) -> None:
 
     imported = {name: os.environ[name] for name in {*os.environ} - before}
     gc.freeze()  # or each process looks for garbage in all of this, time and again
-    gc.set_threshold(*_THRESHOLDS)
+    gc.set_threshold(*THRESHOLDS)
     while True:
         header, files, _, _ = socket.recv_fds(connection, 8, 2)
         if not header:
@@ -171,7 +172,7 @@ def _become(request: dict[str, Any], output: int, errors: int) -> None:
     sys.modules["__main__"] = main
     status = 0
     try:
-        if os.environ.get(AUTOLOAD, "1") != "0":
+        if os.environ.get(AUTOLOAD, "1") == "1":
             sys.modules["torch"]._import_device_backends()
         exec(compile(request["code"], "<string>", "exec"), vars(main))
     except SystemExit as ended:

@@ -10,18 +10,20 @@ from . import conftest
 
 def test_graphs_that_nobody_has_any_more_are_freed() -> None:
     """Also those that ExecuTorch has compared, which it remembers for good."""
-    graphs = [torch.fx.symbolic_trace(torch.nn.ReLU()) for _ in range(101)]
+    before = conftest.graphs_left = conftest.graphs()
+    graphs = [torch.fx.symbolic_trace(torch.nn.ReLU()) for _ in range(200)]
     for graph in graphs:
-        first, *_ = graph.graph.nodes
+        first = next(iter(graph.graph.nodes))
         assert is_same_node(first, first)
-    enough = conftest._left_alone + 100
-    assert conftest._graphs() > enough
     del graphs, graph, first
+    assert conftest.graphs() >= before + 200
     conftest.pytest_runtest_logfinish()
-    assert conftest._graphs() <= enough
+    assert conftest.graphs() <= before + 100
 
 
-def test_what_is_left_alone_is_counted_anew() -> None:
-    graphs = [torch.fx.symbolic_trace(torch.nn.ReLU()) for _ in range(101)]
-    conftest._leave_alone()
-    assert conftest._left_alone == conftest._graphs() >= len(graphs)
+def test_what_is_left_alone_is_counted() -> None:
+    before = conftest.graphs()
+    graph = torch.fx.symbolic_trace(torch.nn.ReLU())
+    conftest.leave_alone()
+    assert 0 < conftest.graphs_left <= before + 1
+    assert type(graph) in torch.fx.GraphModule.__subclasses__()

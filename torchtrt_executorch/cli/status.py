@@ -48,7 +48,7 @@ _COLOURS = {
 #: PyTorch's own switch for plug-ins: it calls them when this is 1, or not set.
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
-# Imports what the patches amend, and says what became of each patch. Of what is imported nothing is garbage.
+# Imports what the patches amend, and says what became of each patch. Hardly anything of it is garbage.
 _TRIAL = """
 import gc
 gc.disable()

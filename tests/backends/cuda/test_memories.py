@@ -62,7 +62,7 @@ print(json.dumps(sorted(set(asked))))
 @needs_compilers
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
 def test_no_other_function_remembers_the_described_device() -> None:
-    # Where others were forked, what had been imported before is nothing that gc.get_objects has.
+    # Not forked: gc.get_objects leaves out what was frozen.
     done = fresh.python(ASKED, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     asked = set(json.loads(done.stdout.splitlines()[-1]))

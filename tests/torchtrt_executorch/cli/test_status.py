@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -37,7 +36,6 @@ def status(*options: str, **environment: str) -> str:
     return done.stdout
 
 
-@functools.cache
 def rows(**environment: str) -> dict[str, Any]:
     """Each patch's row by its name; all there is under the empty name."""
     return by_name(status("--json", **environment))
@@ -51,9 +49,9 @@ def by_name(report: str) -> dict[str, Any]:
 #: The report in both forms: most of what a process takes is to find out what it says.
 BOTH = """
 from torchtrt_executorch.cli import app
-app(["status", "--json"], standalone_mode=False)
+assert not app(["status", "--json"], standalone_mode=False)
 print("and", flush=True)
-app(["status"], standalone_mode=False)
+assert not app(["status"], standalone_mode=False)
 """
 
 
