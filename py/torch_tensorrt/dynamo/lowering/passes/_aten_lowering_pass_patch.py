@@ -35,6 +35,7 @@ def _lowered(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 
 def _write_dynamic_copies_as_puts(gm: GraphModule) -> None:
+    replaced = False
     for node in gm.graph.find_nodes(op="call_function", target=_COPY):
         written, dim, index, source = node.args
         shapes = [_shape(gm, each) for each in (written, index, source)]
@@ -42,7 +43,9 @@ def _write_dynamic_copies_as_puts(gm: GraphModule) -> None:
             before = [None] * (dim % len(shapes[0]))
             node.target = torch.ops.aten.index_put.default
             node.args = (written, [*before, index], source)
-    gm.recompile()
+            replaced = True
+    if replaced:
+        gm.recompile()
 
 
 def _shape(gm: GraphModule, node: Node) -> torch.Size:
