@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 
 import pytest
@@ -28,7 +28,6 @@ settings.register_profile(
 settings.load_profile("project")
 
 graphs_left = 0  # when garbage was last looked for
-_through = False  # with a module of tests
 _folder = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 
@@ -67,17 +66,26 @@ def _unheard(name: str) -> None:
     logger.addHandler = lambda handler: None  # type: ignore[method-assign]
 
 
-def pytest_runtest_logfinish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Free the graphs behind a test, once pytest has let go of what it was given."""
+    done = yield
+    if nextitem is None or nextitem.path != item.path:
+        leave_alone()
+    else:
+        free_graphs()
+    return done
+
+
+def free_graphs() -> None:
     """Look for garbage when many graphs are in it.
 
     Each has a class of its own below Module, of which PyTorch sets methods time and again: that takes as long
     as there are classes, and with those of all tests before was most of the time. Nearly all are young.
     """
-    global graphs_left, _through
-    if _through:  # and pytest has let go of what its tests were given
-        _through = False
-        leave_alone()
-        return
+    global graphs_left
     for generation in (1, 2):
         if graphs() <= graphs_left + 100:
             return
@@ -119,5 +127,3 @@ def _anew(request: pytest.FixtureRequest) -> Iterator[None]:
     marked = list(request.node.iter_markers("builds"))
     with off() if marked else nullcontext():
         yield
-    global _through
-    _through = True

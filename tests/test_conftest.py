@@ -17,7 +17,7 @@ def test_graphs_that_nobody_has_any_more_are_freed() -> None:
         assert is_same_node(first, first)
     del graphs, graph, first
     assert conftest.graphs() >= before + 200
-    conftest.pytest_runtest_logfinish()
+    conftest.free_graphs()
     assert conftest.graphs() <= before + 100
 
 
