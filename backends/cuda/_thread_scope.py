@@ -131,6 +131,8 @@ def _rebind(replacements: Mapping[int, tuple[Any, Any]]) -> None:
         if name.partition(".")[0] not in PACKAGES or module is None:
             continue
         names = vars(module)
+        if replacements.keys().isdisjoint(map(id, list(names.values()))):
+            continue  # as most
         for bound, value in list(names.items()):
             pair = replacements.get(id(value))
             if pair is not None and pair[0] is value:

@@ -1,20 +1,20 @@
-"""Anchors: what a patch relies on in upstream, checked in the source before anything runs.
+"""Anchors: what a patch relies on in upstream, checked in its code before any of it runs.
 
-Reading the source rather than the module keeps a patch whole: all of its anchors, in all of its
+Reading the code rather than the module keeps a patch whole: all of its anchors, in all of its
 modules, are known to hold or not before the first of them is imported. It also sees through
-decorators that hide a function's signature.
+decorators that hide a function's signature. It is the compiled code, which Python keeps: to parse
+the sources would take longer than to import them.
 """
 
 from __future__ import annotations
 
-import ast
+import dis
+import inspect
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Iterator
+from itertools import pairwise
+from types import CodeType
 
-from torchtrt_executorch.overlay.upstream import source
-
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+from torchtrt_executorch.overlay.upstream import code
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,23 @@ class Anchor:
     def missing(self) -> str | None:
         """Return what isn't there, in words, or None if the anchor holds."""
         try:
-            text = source(self.module)
-            if text is None:
-                return f"no module {self.module}"
-            if not self.name:
-                return None
-            scope = _scope(text)
+            scope = code(self.module)
         except (OSError, SyntaxError, ValueError) as error:
             return f"{self.module} can't be read: {error}"
+        if scope is None:
+            return f"no module {self.module}"
+        if not self.name:
+            return None
         *owners, name = self.name.split(".")
         for owner in owners:
-            definition = scope.get(owner)
-            if not isinstance(definition, ast.ClassDef):
+            definition = _definition(scope, owner)
+            if definition is None or not _of_class(definition):
                 return f"no class {owner} in {self.module}"
-            scope = _names(definition.body)
-        if name not in scope:
+            scope = definition
+        definition = _definition(scope, name)
+        if definition is None and name not in _assigned(scope):
             return f"no {self.name} in {self.module}"
-        lacking = set(self.parameters) - set(_parameters(scope[name]))
+        lacking = {*self.parameters} - {*_parameters(definition)}
         if lacking:
             return f"{self.module}.{self.name} has no {', '.join(sorted(lacking))}"
         return None
@@ -70,45 +70,34 @@ def anchors(*texts: str) -> tuple[Anchor, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=64)
-def _scope(text: bytes) -> dict[str, ast.stmt]:
-    return _names(ast.parse(text).body)
+def _definition(scope: CodeType, name: str) -> CodeType | None:
+    """Return the code of the last function or class of this name in a module's or a class's code."""
+    found = [each for each in scope.co_consts if isinstance(each, CodeType)]
+    return {each.co_name: each for each in found}.get(name)
 
 
-def _names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    return {name: statement for name, statement in _bindings(body)}
+def _of_class(code: CodeType) -> bool:
+    return not code.co_flags & inspect.CO_OPTIMIZED
 
 
-def _bindings(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
-    for statement in body:
-        if isinstance(statement, _Definition):
-            yield statement.name, statement
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            for alias in statement.names:
-                yield (alias.asname or alias.name).split(".")[0], statement
-        elif isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                for part in ast.walk(target):
-                    if isinstance(part, ast.Name):
-                        yield part.id, statement
-        elif isinstance(statement, ast.AnnAssign) and isinstance(
-            statement.target, ast.Name
-        ):
-            yield statement.target.id, statement
-        else:  # what stands under if, try, with and match is defined as well
-            for field in ("body", "handlers", "cases", "orelse", "finalbody"):
-                yield from _bindings(getattr(statement, field, []))
+def _assigned(scope: CodeType) -> set[str]:
+    """Return the names that a module or a class binds, by whatever statement."""
+    return {
+        each.argval
+        for each in dis.get_instructions(scope)
+        if each.opname == "STORE_NAME"
+    }
 
 
-def _parameters(definition: ast.stmt) -> list[str]:
-    if isinstance(definition, ast.ClassDef):
-        return [
-            name
-            for name, field in _bindings(definition.body)
-            if isinstance(field, ast.AnnAssign)
-        ]
-    if isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        arguments = definition.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        return [argument.arg for argument in every]
-    return []
+def _parameters(definition: CodeType | None) -> tuple[str, ...]:
+    if definition is None:
+        return ()
+    if not _of_class(definition):
+        named = definition.co_argcount + definition.co_kwonlyargcount
+        return definition.co_varnames[:named]
+    # Annotations are entered in a dictionary, by name.
+    return tuple(
+        key.argval
+        for key, entered in pairwise(dis.get_instructions(definition))
+        if entered.opname == "STORE_SUBSCR"
+    )

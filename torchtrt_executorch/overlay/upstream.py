@@ -7,7 +7,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Sequence
 
 #: Distributions of the same package under another name, by the name that patches go by.
@@ -86,6 +86,23 @@ def source(name: str) -> bytes | None:
         raise ValueError(f"{spec.loader!r} has no source of it")
     data: bytes = spec.loader.get_data(spec.origin)
     return data
+
+
+def code(name: str) -> CodeType | None:
+    """Return what Python runs for the upstream module ``name``, without running it.
+
+    None if there is no such module. It is compiled only where Python has not kept it, and kept then.
+
+    Raises:
+        OSError, SyntaxError, ValueError: The module has no code that can be read.
+    """
+    spec = upstream_spec(name)
+    if spec is None or spec.origin is None:
+        return None
+    found = getattr(spec.loader, "get_code", lambda name: None)(name)
+    if not isinstance(found, CodeType):
+        raise ValueError(f"{spec.loader!r} has no code of it")
+    return found
 
 
 def load_upstream(name: str) -> ModuleType:
