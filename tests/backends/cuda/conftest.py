@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import importlib.util
 import shutil
+import subprocess
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Callable
 
 import pytest
@@ -85,3 +87,18 @@ def lower() -> Callable[..., EdgeProgramManager]:
         )
 
     return lower
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that compilers are started with, in their order."""
+    names: list[str] = []
+    start = subprocess.Popen.__init__
+
+    def noted(self: Any, args: Any, *others: Any, **kwargs: Any) -> None:
+        words = [args] if isinstance(args, str) else [str(each) for each in args]
+        names.extend(Path(each).name for each in words if each.endswith(".cpp"))
+        start(self, args, *others, **kwargs)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", noted)
+    return names
