@@ -7,9 +7,11 @@ least 16 by 16, leaves most of a tile unused, and with one row most multiprocess
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,6 +23,19 @@ aten = torch.ops.aten
 
 #: The most products that are added for one value of a convolution.
 _TERMS = 64
+#: A value that is read in more places is in memory.
+_PLACES = 4
+_most: ContextVar[int] = ContextVar("_most", default=_TERMS)
+
+
+@contextlib.contextmanager
+def few_terms() -> Iterator[None]:
+    """Scope in which a sum has as many terms as it takes to be compiled as one of all, and is soon written."""
+    before = _most.set(_PLACES + 1)
+    try:
+        yield
+    finally:
+        _most.reset(before)
 
 
 def answers() -> dict[str, Callable[..., Any]]:
@@ -49,7 +64,7 @@ def read_often(node: Node) -> bool:
     What computes it would be repeated as often, so it has to be in memory.
     """
     return any(
-        (reader.target is aten.constant_pad_nd.default and _terms(reader) > 4)
+        (reader.target is aten.constant_pad_nd.default and _terms(reader) > _PLACES)
         or (reader.target is aten.unsqueeze.default and _is_repeated(reader))
         for reader in node.users
     )
@@ -130,7 +145,8 @@ def convolution(
     padded = padded.reshape(-1, groups, depth, *padded.shape[2:])
     weights = weight.reshape(groups, outputs // groups, *weight.shape[1:])
     total: Any = 0
-    for channel, *place in itertools.product(range(depth), *map(range, window)):
+    places = itertools.product(range(depth), *map(range, window))
+    for channel, *place in itertools.islice(places, _most.get()):
         read = padded[:, :, channel]
         for axis, (at, step, hop, count) in enumerate(
             zip(place, dilation, stride, pixels, strict=True)

@@ -19,6 +19,7 @@ from unittest import mock
 
 import torch
 from executorch.backends.cuda._edge_calls import operator as operator_of
+from executorch.backends.cuda._sums import few_terms
 from executorch.backends.cuda._unmeasured_kernels import Stopped, caused_by
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -160,7 +161,7 @@ def why_not(
 
 @contextlib.contextmanager
 def no_compilers() -> Iterator[None]:
-    """Scope in which this thread's wrappers are written and no more is done about them."""
+    """Scope in which this thread's wrappers are written, soon, and no more is done about them."""
     from torch._inductor.codecache import AotCodeCompiler
     from torch._inductor.codegen.cpp_wrapper_gpu import CppWrapperGpu
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
@@ -193,6 +194,7 @@ def no_compilers() -> Iterator[None]:
             CppWrapperGpu, "generate_and_run_autotune_block", stop(compile_kernels)
         ),
         mock.patch.object(AlgorithmSelectorCache, "__call__", select_first),
+        few_terms(),
         # It warns of what a trial is there to find.
         mock.patch.object(logging.getLogger("torch._inductor.ir"), "disabled", True),
     ):

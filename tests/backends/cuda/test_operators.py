@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda import _trial
+from executorch.backends.cuda import _sums, _trial
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -22,6 +24,7 @@ from executorch.exir import (
 from executorch.exir.backend.partitioner import Partitioner
 from torch import nn
 from torch.export import export
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.torch_version import TorchVersion
 
 from torchtrt_executorch import report
@@ -302,6 +305,29 @@ def test_another_thread_compiles_on() -> None:
         other.start()
         other.join()
     assert reached[0] is _trial.Stopped and reached[1] is not _trial.Stopped
+
+
+@pytest.mark.parametrize("window", [(2, 2), (7, 7)])
+def test_of_a_large_sum_some_terms_are_tried(window: tuple[int, int]) -> None:
+    """As many as have what is summed read from memory, as all have: the graph has the same operators."""
+    shapes = torch.ones(1, 4, 9, 9), torch.ones(4, 1, *window)
+
+    def terms() -> Counter[str]:
+        def convolve(x: torch.Tensor, weight: torch.Tensor) -> Any:
+            return _sums.convolution(
+                x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 4
+            )
+
+        nodes = make_fx(convolve)(*shapes).graph.nodes
+        return Counter(str(node.target) for node in nodes)
+
+    whole = terms()
+    with _trial.no_compilers():
+        tried = terms()
+    product = str(torch.ops.aten.mul.Tensor)
+    assert whole[product] == math.prod(window)
+    assert tried[product] == min(math.prod(window), 5)
+    assert whole.keys() == tried.keys() and terms() == whole
 
 
 def test_what_nothing_traced_is_not_tried() -> None:
