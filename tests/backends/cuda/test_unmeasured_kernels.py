@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +23,16 @@ pytestmark = [
 LOGGER = _unmeasured_kernels.logger.name
 
 
+@pytest.fixture
+def on_tensor_cores() -> Iterator[None]:
+    """Without them ptxas takes half a minute for a large tile of float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("on_tensor_cores")
 def test_a_tile_that_does_not_fit_is_passed_over(lower, monkeypatch, caplog) -> None:
     """The largest first, of which the GPU has no shared memory for several."""
 
