@@ -56,8 +56,13 @@ def python(code: str, *arguments: str, env: dict[str, str], cwd: Any = None) -> 
     )
 
 
-def run(code: str, *arguments: str, env: dict[str, str], cwd: Any = None) -> Done:
-    """Run ``code`` in a process that was forked after ``import torch``; like :func:`python`."""
+def run(
+    code: str, *arguments: str, env: dict[str, str], cwd: Any = None, once: bool = True
+) -> Done:
+    """Run ``code`` in a process that was forked after ``import torch``; like :func:`python`.
+
+    PyTorch makes ``once`` there what it does in the tests' own processes.
+    """
     server = _server()
     if not server.suits(env):
         return python(code, *arguments, env=env, cwd=cwd)
@@ -67,6 +72,7 @@ def run(code: str, *arguments: str, env: dict[str, str], cwd: Any = None) -> Don
             "code": code,
             "env": env,
             "cwd": str(cwd or os.getcwd()),
+            "once": once,
         }
         status = server.ask(request, output.fileno(), errors.fileno())
         output.seek(0)
@@ -167,6 +173,9 @@ def _become(request: dict[str, Any], output: int, errors: int) -> None:
     sys.path[0:1] = ["", *filter(None, ahead)]
     sys.path_importer_cache.clear()
     sys.argv = request["argv"]
+    if request["once"]:
+        ask_once()
+        make_once()
     main = type(sys)("__main__")
     main.__annotations__ = {}
     sys.modules["__main__"] = main
@@ -190,6 +199,9 @@ def _become(request: dict[str, Any], output: int, errors: int) -> None:
 
 
 if __name__ == "__main__":
+    from decompositions import ask_once
+    from graphs import make_once
+
     sys.path.pop(0)  # this folder, which no other process has
     sys.path.insert(0, "")
     _serve(socket.socket(fileno=int(sys.argv[1])))

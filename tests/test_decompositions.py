@@ -93,7 +93,7 @@ print(overridden(ours, mine) == overridden(upstream, mine))
 def run(code: str) -> list[str]:
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     ahead = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    done = fresh.run(code, env={**inherited, **ahead}, cwd=sys.prefix)
+    done = fresh.run(code, env={**inherited, **ahead}, cwd=sys.prefix, once=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
