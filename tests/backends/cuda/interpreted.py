@@ -31,7 +31,7 @@ def run(*scripts: ModuleType) -> list[Any]:
 def quickly() -> None:
     """Have a launch replace Triton's language once, not for each function that its kernel calls.
 
-    And a lowering ask once what there is in PyTorch.
+    And make a table of NumPy's types once, and a lowering ask once what there is in PyTorch.
     """
     from triton.runtime import interpreter
 
@@ -55,3 +55,12 @@ def quickly() -> None:
         return SimpleNamespace(restore=restore)
 
     interpreter._patch_lang = replace_once
+    find, found = interpreter._get_np_dtype, {}
+
+    def find_once(kind: Any) -> Any:
+        name = kind.scalar.name
+        if name not in found:
+            found[name] = find(kind)
+        return found[name]
+
+    interpreter._get_np_dtype = find_once

@@ -96,7 +96,7 @@ def test_a_delegate_has_the_bytes_that_the_bits_take() -> None:
     edge = to_edge_transform_and_lower(program, partitioner=[partitioner])
     assert report(edge).methods["forward"].on_host() == []
     (delegate,) = delegates(edge)
-    values = 64 * 256 + 256 * 64 + 64 * 16
+    values = 64 * 256 + 256 * 32 + 32 * 16
     kept = values * model.bits // 8
     scales = sum(
         each.nbytes
