@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests import fresh
-
+from ... import fresh
+from ...loading import ROOT
 from .conftest import needs_compilers
 
 pytestmark = pytest.mark.builds
 
-#: Lowers ``x * weight``, and waits between what compiles the library and what reads it for the other
-#: process to be as far. Prints the weight that it finds in its delegate.
+#: Lowers ``x * weight`` in two processes, each of which waits between what compiles the library and what
+#: reads it for the other to be as far. Each prints which it is, and the weight that it finds in its delegate.
 LOWER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
-
-folder, own, other = Path({folder!r}), "{own}", "{other}"
 
 import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
@@ -29,13 +26,15 @@ from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from tests.backends.cuda.conftest import delegates
 
+second = os.fork()
+own, other = "12" if second else "21"
 compile_library = torch._inductor.aot_compile
 
 def compile_together(*args, **kwargs):
     paths = compile_library(*args, **kwargs)
-    (folder / own).touch()
+    Path(own).touch()
     began = time.monotonic()
-    while not (folder / other).exists() and time.monotonic() < began + 240:
+    while not Path(other).exists() and time.monotonic() < began + 240:
         time.sleep(0.05)
     return paths
 
@@ -54,26 +53,24 @@ spec = CudaBackend.generate_method_name_compile_spec("forward")
 (delegate,) = delegates(
     to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
 )
-print(torch.frombuffer(bytearray(delegate.weights[:4]), dtype=torch.float32).item())
+found = torch.frombuffer(bytearray(delegate.weights[:4]), dtype=torch.float32).item()
+print(own, found, flush=True)
+if second:
+    _, status = os.waitpid(second, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
 @needs_compilers
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
-def test_each_gets_its_own_library_and_weights(
-    tmp_path: Path,
-) -> None:
+def test_each_gets_its_own_library_and_weights(tmp_path: Path) -> None:
+    ahead = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         **os.environ,
-        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(ahead),
         "TORCHTRT_EXECUTORCH_CACHE": "0",
     }
-
-    def lower(own: str, other: str) -> str:
-        code = LOWER.format(folder=str(tmp_path), own=own, other=other)
-        done = fresh.python(code, env=environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()[-1]
-
-    with ThreadPoolExecutor() as pool:
-        assert list(pool.map(lower, "12", "21")) == ["1.0", "2.0"]
+    done = fresh.run(LOWER, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()[-2:]) == ["1 1.0", "2 2.0"]
+    assert {each.name for each in tmp_path.iterdir()} == {"1", "2"}
