@@ -1,6 +1,6 @@
 """What a file may do with the kernels that it can name: anything but harm the process.
 
-``python tests/fuzz/kernels.py FIRST COUNT`` runs ``COUNT`` hostile programs for each operator, from
+``python tests/fuzz/kernels.py FIRST COUNT [OPERATOR...]`` runs ``COUNT`` hostile programs for each operator, from
 the seed ``FIRST`` on. Their arguments are of the types that the operator's schema asks for, since
 anything else is refused before it runs, and otherwise as bad as can be: shapes that don't go
 together, indices beyond every end, sizes that overflow. A program may be refused, or run; the process
@@ -221,8 +221,8 @@ def program(plan: Plan) -> bytes:
     return bytes(serialize_pte_binary(PTEFile(program=made)))
 
 
-def run(first: int, count: int, only: str = "") -> tuple[int, int]:
-    """Run programs of every operator. Return how many ran to their end, and how many were refused.
+def run(first: int, count: int, *only: str) -> tuple[int, int]:
+    """Run programs of every operator, or ``only`` of some. Return how many ran to their end, and how many were refused.
 
     Raises ``AssertionError`` where memory changed that nothing was planned in.
     """
@@ -234,7 +234,7 @@ def run(first: int, count: int, only: str = "") -> tuple[int, int]:
         operator, _, overload = rest.partition(".")
         packet = getattr(getattr(torch.ops, namespace), operator, None)
         op = getattr(packet, overload or "default", None)
-        if only not in name or op is None:
+        if (only and name not in only) or op is None:
             continue
         for seed in range(first, first + count):
             plan = Plan(name, op, random.Random(f"{name} {seed}"))
