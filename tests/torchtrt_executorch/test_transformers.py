@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,10 +169,12 @@ def test_a_decoder_with_a_static_cache_generates_eager_s_tokens() -> None:
     assert tokens == wanted.tolist()
 
 
-def run(code: str, *ahead: Path) -> Any:
+def run(
+    code: str, *ahead: Path, start: Callable[..., fresh.Done] = fresh.python
+) -> Any:
     path = os.pathsep.join([*map(str, ahead), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
-    done = fresh.python(code, env=environment, cwd=sys.prefix)
+    done = start(code, env=environment, cwd=sys.prefix)
     assert done.returncode == 0, done.stderr
     assert "RuntimeWarning: torchtrt-executorch" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -203,4 +205,4 @@ def test_an_unknown_transformers_is_left_alone(tmp_path: Path) -> None:
     (info / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: transformers\nVersion: 9.9\n"
     )
-    assert run(TABLE, tmp_path) == ["cuda", "mlx", "xnnpack"]
+    assert run(TABLE, tmp_path, start=fresh.run) == ["cuda", "mlx", "xnnpack"]
