@@ -38,7 +38,8 @@ def test_what_stands_there_runs(tmp_path: Path) -> None:
         for line in script("sh").splitlines()
         if line.startswith("torchtrt-executorch") and "--target" not in line
     ]
-    shell = "set -e\n" + "\n".join(line.replace("--strict", "") for line in commands)
+    once = dict.fromkeys(line.replace("--strict", "") for line in commands)
+    shell = "set -e\n" + "\n".join(once)
     python = script("python")
     builds = can_build_engines()
     assert builds or distribution_release("torch-tensorrt-rtx") is None
