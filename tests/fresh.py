@@ -202,6 +202,8 @@ if __name__ == "__main__":
     from decompositions import ask_once
     from graphs import make_once
 
+    for name in ("decompositions", "graphs"):
+        del sys.modules[name]  # the code that is run may import them as the tests do
     sys.path.pop(0)  # this folder, which no other process has
     sys.path.insert(0, "")
     _serve(socket.socket(fileno=int(sys.argv[1])))

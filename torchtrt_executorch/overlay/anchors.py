@@ -35,7 +35,7 @@ class Anchor:
         """Return what isn't there, in words, or None if the anchor holds."""
         try:
             scope = code(self.module)
-        except (OSError, SyntaxError, ValueError) as error:
+        except (EOFError, ImportError, OSError, SyntaxError, ValueError) as error:
             return f"{self.module} can't be read: {error}"
         if scope is None:
             return f"no module {self.module}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Sequence
+from typing import Any, Sequence
 
 #: Distributions of the same package under another name, by the name that patches go by.
 VARIANTS = {"torch-tensorrt": ("torch-tensorrt-rtx",)}
@@ -91,18 +93,29 @@ def source(name: str) -> bytes | None:
 def code(name: str) -> CodeType | None:
     """Return what Python runs for the upstream module ``name``, without running it.
 
-    None if there is no such module. It is compiled only where Python has not kept it, and kept then.
+    None if there is no such module. It is compiled only where Python has not kept it.
 
     Raises:
-        OSError, SyntaxError, ValueError: The module has no code that can be read.
+        EOFError, ImportError, OSError, SyntaxError, ValueError: The module has no code that can be read.
     """
     spec = upstream_spec(name)
     if spec is None or spec.origin is None:
         return None
-    found = getattr(spec.loader, "get_code", lambda name: None)(name)
+    try:
+        status = os.stat(spec.origin)
+        stamp = status.st_mtime_ns, status.st_size
+    except OSError:  # in an archive
+        stamp = None
+    found = _code(spec.loader, name, stamp)
     if not isinstance(found, CodeType):
         raise ValueError(f"{spec.loader!r} has no code of it")
     return found
+
+
+@lru_cache(64)
+def _code(loader: Any, name: str, stamp: tuple[int, int] | None) -> Any:
+    """Read it once for all that ask: where no bytecode may be written, each time is a compilation."""
+    return getattr(loader, "get_code", lambda name: None)(name)
 
 
 def load_upstream(name: str) -> ModuleType:

@@ -58,7 +58,7 @@ def test_several_in_one_library_whose_host_side_is_compiled_once(
     gpus = ",".join(f"sm_{capability}:16GiB" for capability in ("120", "80", "90"))
     (delegate,) = delegates(lower(Model(), (X,), gpu=gpus))
     assert capabilities(delegate.library) == ["sm_80", "sm_90", "sm_120", "compute_80"]
-    assert compiled.count("own.wrapper.cpp") == 1
+    assert [n for n in compiled if n.endswith(".wrapper.cpp")] == ["own.wrapper.cpp"]
 
 
 @needs_compilers

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.cuda import _toolchain
-from torch._inductor import config
 
 from torchtrt_executorch.cuda_library import capabilities
 
@@ -44,8 +43,7 @@ def test_the_headers_of_the_extra_are_enough(
 
     monkeypatch.setattr(subprocess.Popen, "__init__", noted)
     x = torch.ones(4, 6)
-    with config.patch(cpp_cache_precompile_headers=False):  # for this one program
-        (delegate,) = delegates(lower(torch.nn.Softplus(), (x,), gpu="sm_87:16GiB"))
+    (delegate,) = delegates(lower(torch.nn.Softplus(), (x,), gpu="sm_87:16GiB"))
     assert capabilities(delegate.library) == ["sm_87", "compute_87"]
     compiled = [command for command in commands if "wrapper.cpp" in command]
     assert any(f"{home}/include" in command for command in compiled)

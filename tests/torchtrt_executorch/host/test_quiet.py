@@ -80,7 +80,7 @@ def test_a_plain_program(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a host with a GPU is not quiet")
 def test_executorch_alone(tmp_path: Path) -> None:
-    assert not said(tmp_path, ALONE, run=fresh.run)
+    assert not said(tmp_path, ALONE)
 
 
 @pytest.mark.parametrize(

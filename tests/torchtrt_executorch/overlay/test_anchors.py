@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import py_compile
 import sys
 from pathlib import Path
 
@@ -79,6 +80,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "module.py").write_text(SOURCE)
     (folder / "sub" / "__init__.py").write_text("here = 1")
     (folder / "broken.py").write_text("def (:")
+    (folder / "cut.py").write_text("x = 1")
+    kept = Path(py_compile.compile(str(folder / "cut.py"), doraise=True))
+    kept.write_bytes(kept.read_bytes()[:20])
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -129,6 +133,8 @@ MISSING = [
     ("anchored.module", "Record", ("unannotated",), "has no unannotated"),
     ("anchored.module", "left", ("x",), "has no x"),
     ("anchored.broken", "x", (), "can't be read"),
+    ("anchored.cut", "x", (), "can't be read"),
+    ("sys", "x", (), "has no code of it"),
 ]
 
 

@@ -68,12 +68,12 @@ def test_every_amendment_has_its_file_and_is_named_after_what_it_amends() -> Non
 
 def test_no_file_is_loaded_under_two_names(run) -> None:
     """Whatever is imported first: our runtime, which needs no torch_tensorrt, or upstream."""
-    for first, alone in (
-        ("import torchtrt_executorch.runtime", True),
-        ("import torch_tensorrt", False),
-        ("import executorch.exir", False),
+    for first in (
+        "import torchtrt_executorch.runtime",
+        "import torch_tensorrt",
+        "import executorch.exir",
     ):
-        names = run(EVERYTHING.format(first=first), alone=alone).facts
+        names = run(EVERYTHING.format(first=first), alone=True).facts
         ours = {our_spec(name).origin: name for name in tree()}
         assert (
             {file: loaded for file, loaded in names.items() if len(loaded) > 1}
