@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -101,11 +102,21 @@ def graphs() -> int:
 
 
 def _forget_graphs() -> None:
-    """Have ExecuTorch forget what nodes it compared, and thereby all graphs there were."""
-    backends = sys.modules.get("executorch.exir.backend.utils")
-    compared = getattr(backends, "is_same_node", None)
-    if hasattr(compared, "cache_clear"):
-        compared.cache_clear()
+    """Have PyTorch and ExecuTorch forget what they asked of graphs, and thereby all graphs there were."""
+    compared = _upstream("executorch.exir.backend.utils", "is_same_node")
+    fakes = _upstream("torch._subclasses.fake_tensor", "FakeTensorMode")
+    shapes = _upstream("torch.fx.experimental.symbolic_shapes", "ShapeEnv")
+    for asked in (compared, fakes, *getattr(shapes, "__dict__", {}).values()):
+        if hasattr(asked, "cache_clear"):
+            asked.cache_clear()
+    proxies = "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT"
+    if traced := _upstream("torch.fx.experimental.proxy_tensor", proxies):
+        traced.clear()
+
+
+def _upstream(module: str, name: str) -> Any:
+    """Return what a module has by this name, if it is imported."""
+    return getattr(sys.modules.get(module), name, None)
 
 
 def leave_alone() -> None:
@@ -116,6 +127,8 @@ def leave_alone() -> None:
     """
     global graphs_left
     _forget_graphs()
+    if forget := _upstream("torch._dynamo", "reset"):
+        forget()  # and what it compiled
     gc.collect()
     gc.freeze()
     graphs_left = graphs()
