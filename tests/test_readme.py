@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from torchtrt_executorch.cache import SWITCH
+
+from . import fresh
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
@@ -36,11 +36,6 @@ def test_snippets_run(tmp_path: Path) -> None:
         if k == SWITCH or not k.startswith("TORCHTRT_")
     }
     first, *others = SNIPPETS
-    done = subprocess.run(
-        [sys.executable, "-c", "".join((first, KEEP, *others, CHECKS))],
-        env=inherited,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    code = "".join((first, KEEP, *others, CHECKS))
+    done = fresh.python(code, env=inherited, cwd=tmp_path, once=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -23,7 +23,7 @@ def run(*scripts: ModuleType) -> list[Any]:
     """Return what each of them prints in the last line, all in one process."""
     paths = [str(each.__file__) for each in scripts]
     env = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = fresh.python(_CODE, *paths, env=env, cwd=ROOT)
+    done = fresh.run(_CODE, *paths, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()[-len(scripts) :]]
 
@@ -31,15 +31,10 @@ def run(*scripts: ModuleType) -> list[Any]:
 def quickly() -> None:
     """Have a launch replace Triton's language once, not for each function that its kernel calls.
 
-    And make a table of NumPy's types once, and a lowering ask once what there is in PyTorch.
+    And make a table of NumPy's types once.
     """
     from triton.runtime import interpreter
 
-    from tests.decompositions import ask_once
-    from tests.graphs import make_once
-
-    ask_once()
-    make_once()
     replace, replaced = interpreter._patch_lang, []
 
     def replace_once(function: Any) -> Any:

@@ -193,11 +193,11 @@ def test_another_process_finds_the_same() -> None:
     )
     code = f"import torch\n{code}"
     done = [
-        run(code, env={**os.environ, **environment})
-        for run, environment in (
-            (fresh.python, {"PYTHONHASHSEED": "1"}),
-            (fresh.run, {}),
-            (fresh.run, {SKIP: "cuda-quantized-weights"}),
+        fresh.run(code, env={**os.environ, **environment})
+        for environment in (
+            {"PYTHONHASHSEED": "1"},
+            {},
+            {SKIP: "cuda-quantized-weights"},
         )
     ]
     found = [each.stdout.splitlines()[-1] for each in done]
