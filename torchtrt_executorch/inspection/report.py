@@ -223,7 +223,7 @@ def _payload(lowered: LoweredBackendModule) -> Payload:
     return Payload(
         backend_id=lowered.backend_id,
         name=lowered.backend_id,
-        payload=memoryview(lowered.processed_bytes),
+        held=memoryview(lowered.processed_bytes),
         compile_specs={each.key: each.value for each in lowered.compile_specs},
         named_data=held,
     )

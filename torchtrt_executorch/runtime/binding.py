@@ -106,6 +106,7 @@ class Binder:
             around, twin = self._surroundings, self._twins.get(key)
             context = DelegateContext(
                 **{each.name: getattr(payload, each.name) for each in fields(Payload)},
+                read=around.file.read,
                 args=args,
                 num_inputs=inputs,
                 placement=around.placement,

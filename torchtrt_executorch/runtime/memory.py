@@ -250,24 +250,26 @@ def _stored(
         found = file.named_data[stored.key]
         if found.layout is not None:
             layout.check_stored(found.layout)
-        data = found.data
+        held = found.held
     elif stored.segment is None:
-        data = file.constant(stored.index)
+        held = file.constant(stored.index)
     else:
-        data = file.initial_state(stored.segment, stored.index)
+        held = file.initial_state(stored.segment, stored.index)
     count = layout.nbytes
-    if len(data) < count:
+    if len(held) < count:
         raise ProgramError(
-            f"{layout.name} needs {count} bytes of data and the file has {len(data)}"
+            f"{layout.name} needs {count} bytes of data and the file has {len(held)}"
         )
     if count == 0:
         return torch.empty(layout.sizes, dtype=layout.dtype)
-    if stays and file.mapped:
-        # What others do to the file isn't to be seen; methods have one copy in common.
-        key = stored, count
-        if key not in file.constants:
-            file.constants[key] = bytearray(data[:count])
-        data = memoryview(file.constants[key])
+    # Methods have one in common of what stays; what doesn't is the device's alone.
+    key = stored, count
+    data = file.constants.get(key)
+    if data is None:
+        named = stored.key is not None
+        data = found.data if named else file.read(held[:count])
+        if stays:
+            file.constants[key] = data
     flat = torch.frombuffer(data, dtype=torch.uint8, count=count)
     if flat.data_ptr() % layout.dtype.itemsize:
         flat = flat.clone()

@@ -21,7 +21,7 @@ from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.kernels import registered_kernels
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.memory import SharedState, Values
-from torchtrt_executorch.runtime.plan import Plan, ValueInfo
+from torchtrt_executorch.runtime.plan import About, Payload, Plan, ValueInfo
 from torchtrt_executorch.runtime.profiling import Clock
 from torchtrt_executorch.runtime.soundness import find_faults, with_inputs_on
 from torchtrt_executorch.runtime.values import Value
@@ -93,6 +93,10 @@ class Method:
         ]
         self._position = 0
         self._simulate = placement.simulate
+        #: what delegates say of themselves, asked while the file is what it was
+        self._told = {
+            each.name: about(each) for each in plan.delegates if placement.simulate
+        }
         #: where inputs lived in calls that were looked at
         self._sound: list[dict[int, torch.device]] = []
 
@@ -271,10 +275,13 @@ class Method:
             return
         plan = with_inputs_on(self._plan, homes)
         ordered = self._surroundings.placement.ordered_streams
-        for fault in find_faults(plan, about, ordered):
+        for fault in find_faults(plan, self._about, ordered):
             self._position = fault.operation
             raise DeviceError(fault.text)
         self._sound.append(homes)
+
+    def _about(self, payload: Payload) -> About:
+        return self._told[payload.name]
 
     def _named(self, error: Exception) -> ProgramError:
         """``error``, with the instruction that has failed."""

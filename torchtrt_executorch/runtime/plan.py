@@ -197,13 +197,22 @@ class About:
 
 @dataclass(frozen=True)
 class Payload:
-    """What a program holds for one delegate."""
+    """What a program holds for one delegate.
+
+    Attributes:
+        held: The payload's bytes, as the file has them.
+    """
 
     backend_id: str
     name: str
-    payload: memoryview
+    held: memoryview
     compile_specs: Mapping[str, bytes]
     named_data: Mapping[str, NamedData]
+
+    @property
+    def payload(self) -> memoryview:
+        """The payload's bytes."""
+        return self.held
 
     def data(self, key: str) -> memoryview:
         """Named data of the program or of its data files. ``ProgramError`` if it isn't there."""

@@ -292,7 +292,7 @@ def _payload(file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Paylo
     return Payload(
         backend_id=backend_id,
         name=f"{plan.name}/{index} ({backend_id})",
-        payload=file.delegate_blob(delegate),
+        held=file.delegate_blob(delegate),
         compile_specs={
             spec.key or "": bytes(spec.value) for spec in delegate.compile_specs
         },

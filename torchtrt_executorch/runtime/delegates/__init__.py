@@ -50,16 +50,24 @@ class StandIns:
 class DelegateContext(Payload):
     """What a backend is given to load one delegate.
 
-    ``num_inputs`` is what the payload says, or is read off the program (what is written before it is
-    read is an output). ``common`` is what it is to have in common with delegates of other methods.
+    ``payload`` and ``data(key)`` are in memory that the delegate may keep: whatever becomes of the file
+    isn't to be seen there. ``num_inputs`` is what the payload says, or is read off the program (what is
+    written before it is read is an output). ``common`` is what it is to have in common with delegates of
+    other methods.
     """
 
+    read: Callable[[memoryview], memoryview]
     args: Sequence[Value]
     num_inputs: int
     placement: Placement
     recorder: Recorder
     stand_ins: StandIns
     common: CommonTensors = CommonTensors()
+
+    @functools.cached_property
+    def payload(self) -> memoryview:
+        """The payload's bytes. ``ProgramError`` if the file has changed since it was loaded."""
+        return self.read(self.held)
 
 
 class Delegate:

@@ -55,6 +55,7 @@ class _Program:
 
     def __init__(self, context: DelegateContext) -> None:
         self._context = context
+        self._payload = bytes(context.payload)
         self._values: list[schema.EValue] = []
         self._instructions: list[schema.Instruction] = []
         self._operators: dict[str, int] = {}
@@ -87,9 +88,7 @@ class _Program:
             version=0,
             execution_plan=[plan],
             constant_buffer=[schema.Buffer(b"")],
-            backend_delegate_data=[
-                schema.BackendDelegateInlineData(bytes(context.payload))
-            ],
+            backend_delegate_data=[schema.BackendDelegateInlineData(self._payload)],
             segments=[],
             constant_segment=schema.SubsegmentOffsets(0, []),
         )
@@ -155,7 +154,7 @@ class _Program:
         program with many delegates linear.
         """
         store, every = NamedDataStore(), self._context.named_data
-        blob = bytes(self._context.payload)
+        blob = self._payload
         named = {key: entry for key, entry in every.items() if key.encode() in blob}
         for key, entry in (named or every).items():
             store.add_named_data(key, bytes(entry.data), alignment=ALIGNMENT)

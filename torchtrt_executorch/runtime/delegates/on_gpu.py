@@ -156,6 +156,14 @@ class InPyTorch:
         self._program, self._memory = program, memory
         self._order = inputs, outputs
 
+    def clone(self) -> InPyTorch | None:
+        """Another one with the same weights, to be run beside it; None for one with state, or nothing."""
+        program = self._program
+        if program is None or program.instance() is not program:
+            return None
+        twin = program.copy(share_weights=True)
+        return InPyTorch(twin, self._memory, *self._order)
+
     def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
         """What runs on values in the delegate's order."""
         program, memory = self._program, self._memory

@@ -8,6 +8,7 @@ device baked into the engine decides which GPU runs it.
 from __future__ import annotations
 
 import operator
+from copy import copy
 from typing import Sequence
 
 import torch
@@ -37,9 +38,7 @@ class TensorRTDelegate(GpuDelegate):
     this process can't run.
     """
 
-    def __init__(
-        self, context: DelegateContext, loaded: TensorRTDelegate | None = None
-    ) -> None:
+    def __init__(self, context: DelegateContext) -> None:
         super().__init__(context)
         engine, metadata = _engine(context)
         self._inputs, outputs = _names(metadata)
@@ -50,10 +49,8 @@ class TensorRTDelegate(GpuDelegate):
                 f"{len(context.args)} values"
             )
         self.num_inputs = len(self._inputs)
-        if loaded is not None and isinstance(loaded.runner, TensorRTEngine):
-            self.runner: Runner = loaded.runner.clone()
-        else:
-            self.runner = _load(context, engine, metadata, self.device)
+        self._emulated = emulated.is_emulated(engine)
+        self.runner: Runner = _load(context, engine, metadata, self.device)
         #: where its profile begins, which TensorRT itself knows of a real one
         self._smallest = context.smallest_inputs()
         if isinstance(self.runner, TensorRTEngine):
@@ -77,8 +74,14 @@ class TensorRTDelegate(GpuDelegate):
         return About(device, True, num_inputs, built_by, lambda: (engine,))
 
     def clone(self, context: DelegateContext) -> Delegate:
-        """Another one, with the same engine and a context of its own."""
-        return TensorRTDelegate(context, self)
+        """Another one, with the same engine and a context of its own; an emulated one has its weights."""
+        shareable = InPyTorch if self._emulated else TensorRTEngine
+        runner = self.runner.clone() if isinstance(self.runner, shareable) else None
+        if runner is None:
+            return super().clone(context)
+        twin = copy(self)
+        twin.runner = runner
+        return twin
 
     def bind(self, args: Sequence[Value]) -> Run:
         """As :meth:`GpuDelegate.bind`, on inputs that TensorRT wouldn't refuse as too small."""

@@ -2,8 +2,9 @@
 
 Segments stay views into the file, which is mapped copy-on-write: weights of many gigabytes are not
 read before a method is prepared, and nothing that a program does reaches the file. What others do to the
-file reaches the mapping, so methods keep copies of what they need, and each time that more is needed it
-is made sure that the file is the one that was loaded.
+file reaches the mapping, and ends the process where they truncate it, so the mapping is for looking alone.
+What a method is prepared from is read into memory of its own (:meth:`ProgramFile.read`), once, and each
+time that more is needed it is made sure that the file is the one that was loaded.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Callable, Iterable, Mapping, Sequence, TypeVar, Union
+from typing import Any, Callable, TypeVar, Union
+
+import numpy
 
 from torchtrt_executorch.overlay.served import load_alone
 from torchtrt_executorch.runtime.errors import ProgramError, item
@@ -37,37 +40,6 @@ T = TypeVar("T")
 Source = Union[str, "PathLike[str]", bytes, bytearray, memoryview]
 
 
-@dataclass(frozen=True)
-class NamedData:
-    """One named blob.
-
-    Attributes:
-        held: Its bytes, as the file has them.
-        layout: Set for tensors of a ``.ptd``.
-        key: Its name.
-        sha256: In hexadecimal, of the bytes that the program was saved with, if it says.
-    """
-
-    held: memoryview
-    layout: Any = None
-    key: str = ""
-    sha256: str = ""
-
-    @cached_property
-    def data(self) -> memoryview:
-        """Its bytes, checked: they are read as a whole the first time, not when the file is.
-
-        Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` for other bytes than the
-        program was saved with.
-        """
-        if self.sha256 and hashlib.sha256(self.held).hexdigest() != self.sha256:
-            raise ProgramError(
-                f"a data file isn't this program's: it holds another {self.key!r} than the program "
-                "was saved with; pass the .ptd that was saved beside the .pte"
-            )
-        return self.held
-
-
 class Mapped:
     """A file that is mapped, and what it was then."""
 
@@ -80,11 +52,93 @@ class Mapped:
         except ValueError:
             raise ProgramError(f"{path}: the file is empty") from None
         self.data = memoryview(mapping)
+        self._address = _address(self.data)
 
     def state(self) -> tuple[int, int]:
         """The size, and when it was written last. It stays the same file if another takes its name."""
         found = os.fstat(self._file.fileno())
         return found.st_size, found.st_mtime_ns
+
+    def check_unchanged(self) -> None:
+        """Raise ``ProgramError`` if it isn't what it was when it was mapped."""
+        if self.state() != self.loaded:
+            raise ProgramError(
+                f"{self.path} has changed since it was loaded: load the program again, and save "
+                "another one beside it, or in its place as a whole, rather than into it"
+            )
+
+    def has(self, held: memoryview) -> bool:
+        """Whether ``held`` is a part of the mapping."""
+        return 0 <= _address(held) - self._address <= len(self.data) - len(held)
+
+    def read(self, held: memoryview) -> memoryview:
+        """Read what is in the place of ``held``, a part of the mapping, into memory of its own.
+
+        Nothing goes through the mapping: pages of a file that was truncated can't be looked at, and
+        those that were would take memory beside the copy.
+
+        Raises ``ProgramError`` if the file has changed.
+        """
+        start, memory = _address(held) - self._address, _memory(len(held))
+        done, file = 0, self._file.fileno()
+        while done < len(held):
+            part = memory[done : done + _AT_ONCE]
+            count = os.preadv(file, [part], start + done)
+            if not count:  # it was truncated
+                break
+            done += count
+        self.check_unchanged()
+        return memory
+
+
+#: What one call of the system reads at most is less than 2 GiB.
+_AT_ONCE = 1 << 30
+
+
+def _memory(size: int) -> memoryview:
+    # numpy's isn't filled with zeros first.
+    return memoryview(numpy.empty(size, numpy.uint8))  # type: ignore[arg-type]
+
+
+def _address(held: memoryview) -> int:
+    return int(numpy.frombuffer(held, numpy.uint8).ctypes.data)
+
+
+@dataclass
+class NamedData:
+    """One named blob.
+
+    Attributes:
+        held: Its bytes, as the file has them: to be looked at, as others may write to the file.
+        layout: Set for tensors of a ``.ptd``.
+        key: Its name.
+        sha256: In hexadecimal, of the bytes that the program was saved with, if it says.
+        file: What it is mapped from, if it is.
+    """
+
+    held: memoryview
+    layout: Any = None
+    key: str = ""
+    sha256: str = ""
+    file: Mapped | None = None
+    _checked: bool = field(default=False, init=False)
+
+    @property
+    def data(self) -> memoryview:
+        """Its bytes, in memory that others don't write to: each time it is asked for they are read anew.
+
+        Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` for other bytes than the
+        program was saved with, and if the file has changed since it was loaded.
+        """
+        data = self.held if self.file is None else self.file.read(self.held)
+        other = self.sha256 and not self._checked
+        if other and hashlib.sha256(data).hexdigest() != self.sha256:
+            raise ProgramError(
+                f"a data file isn't this program's: it holds another {self.key!r} than the program "
+                "was saved with; pass the .ptd that was saved beside the .pte"
+            )
+        self._checked = True
+        return data
 
 
 @dataclass(frozen=True)
@@ -97,17 +151,23 @@ class ProgramFile:
     mapped: Sequence[Mapped] = ()
     #: What its methods have in common, if it says so.
     common: CommonState | None = None
-    #: Copies of constants, by where they are, which methods have in common.
-    constants: dict[object, bytearray] = field(default_factory=dict)
+    #: Constants in memory of their own, by where they are, which methods have in common.
+    constants: dict[object, memoryview] = field(default_factory=dict)
 
     def check_unchanged(self) -> None:
         """Raise ``ProgramError`` if a file isn't what it was when it was loaded."""
         for each in self.mapped:
-            if each.state() != each.loaded:
-                raise ProgramError(
-                    f"{each.path} has changed since it was loaded: load the program again, and save "
-                    "another one beside it, or in its place as a whole, rather than into it"
-                )
+            each.check_unchanged()
+
+    def read(self, held: memoryview) -> memoryview:
+        """Return bytes of the program or of a data file in memory that others don't write to.
+
+        Raises ``ProgramError`` if the file has changed since it was loaded.
+        """
+        for each in self.mapped:
+            if each.has(held):
+                return each.read(held)
+        return held
 
     def constant(self, index: int) -> memoryview:
         """The bytes of constant buffer ``index``, up to where the next one starts or later."""
@@ -189,7 +249,7 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
         schemas.PROGRAM, schema.Program, schemas.PROGRAM_IDENTIFIER, flatbuffer
     )
     segments = schemas.segments(data, base, size, program.segments)
-    named = _named(program.named_data or [], segments)
+    named = _named(program.named_data or [], segments, mapped)
     expected = _table(named, KEY, expected_data, "external data")
     common = _table(named, common_state.KEY, common_state.read_table, "common state")
     file = ProgramFile(program, segments, named, mapped, common)
@@ -250,21 +310,27 @@ def _read_data(source: Source, mapped: list[Mapped]) -> dict[str, NamedData]:
         raise ProgramError(
             f"a .ptd file of version {file.version}; this reads version 0"
         )
-    return _named(file.named_data, schemas.segments(data, base, total, file.segments))
+    segments = schemas.segments(data, base, total, file.segments)
+    return _named(file.named_data, segments, mapped if _is_path(source) else [])
 
 
 def _map(source: Source, mapped: list[Mapped]) -> memoryview:
-    if isinstance(source, (bytes, bytearray, memoryview)):
+    if not _is_path(source):
         # A copy: a program may write to what it holds, and must not reach the caller's bytes.
-        return memoryview(bytearray(source))
-    mapped.append(Mapped(Path(source)))
+        return memoryview(bytearray(source))  # type: ignore[arg-type]
+    mapped.append(Mapped(Path(source)))  # type: ignore[arg-type]
     return mapped[-1].data
 
 
+def _is_path(source: Source) -> bool:
+    return not isinstance(source, (bytes, bytearray, memoryview))
+
+
 def _named(
-    entries: Sequence[Any], segments: Sequence[memoryview]
+    entries: Sequence[Any], segments: Sequence[memoryview], mapped: Sequence[Mapped]
 ) -> dict[str, NamedData]:
-    """Named data, by their keys: of a program, or, with layouts, of a data file."""
+    """Named data, by their keys: of a program, or, with layouts, of a data file, the last of ``mapped``."""
+    file = mapped[-1] if mapped else None
     named: dict[str, NamedData] = {}
     for each in entries:
         if each.key is None or each.key in named:
@@ -272,5 +338,5 @@ def _named(
         where = f"named data {each.key!r} is in segment"
         held = item(segments, each.segment_index, where)
         layout = getattr(each, "tensor_layout", None)
-        named[each.key] = NamedData(held, layout, each.key)
+        named[each.key] = NamedData(held, layout, each.key, file=file)
     return named
