@@ -184,14 +184,34 @@ def _batch_norm(arguments: Mapping[str, Any]) -> None:
 
 
 def _transform(arguments: Mapping[str, Any]) -> None:
-    """Each dimension once, and all of them the tensor's."""
+    """Each dimension once, and all of them the tensor's, counted from its first: torch trusts them here."""
     source, dims = arguments["self"], arguments["dim"]
     rank = source.dim()
-    found = {dim % rank for dim in dims if -rank <= dim < rank}
+    found = {dim for dim in dims if 0 <= dim < rank}
     if not dims or len(found) != len(dims):
         raise ProgramError(
             f"{list(dims)} are no dimensions to transform a tensor of {rank} by"
         )
+
+
+def _pooled(arguments: Mapping[str, Any]) -> None:
+    """Each index is one of a plane of the input's, to which the gradient is written."""
+    source, indices = arguments["self"], arguments["indices"]
+    count = source.shape[-2:].numel()
+    if indices.numel():
+        least, most = (int(each) for each in indices.aminmax())
+        if not 0 <= least <= most < count:
+            raise ProgramError(
+                f"the argument indices has {least} to {most}, and a plane of the input has {count} "
+                "elements"
+            )
+
+
+def _distances(arguments: Mapping[str, Any]) -> None:
+    """Rows of a matrix: torch checks that in front of this operator."""
+    rank = arguments["self"].dim()
+    if rank != 2:
+        raise ProgramError(f"the argument self has {rank} dimensions and has to have 2")
 
 
 #: Checks of arguments that have to go together, by the operator without its overload, which raise
@@ -201,4 +221,6 @@ _GUARDS: dict[str, Guard] = {
     "aten::_native_batch_norm_legit_no_training": _batch_norm,
     "aten::_fft_r2c": _transform,
     "aten::_fft_c2r": _transform,
+    "aten::_pdist_forward": _distances,
+    "aten::max_pool2d_with_indices_backward": _pooled,
 }

@@ -1,8 +1,9 @@
 """Kernels: torch's out-variants, found by the operator's name, and what a user registers.
 
 A ``.pte`` names its operators, and is not to be trusted: it may name those that ExecuTorch has
-kernels for, which its package lists, and what the user has registered. torch has thousands more: some
-trust the values that they are given, open files, or do what no model does.
+kernels for, which its package lists, if hostile arguments were shown to do no harm there, and what the
+user has registered. torch has thousands more: some trust the values that they are given, open files, or
+do what no model does.
 Symbolic and metadata operators are ExecuTorch's own few
 (:mod:`~torchtrt_executorch.runtime.prims`).
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import torch
@@ -121,7 +123,13 @@ def find_kernel(name: str, prim: Bind | None) -> Bind:
             f"no kernel for the operator {name!r}: ExecuTorch has none. Give one: "
             f"register_kernel({name!r}, function), where an operator of torch's will do"
         )
-    return partial(_bind_operator, name, _torch_operator(name))
+    found = _torch_operator(name)
+    if name not in safe_kernels():
+        raise ProgramError(
+            f"no kernel for the operator {name!r}: torch's wasn't shown to be safe with hostile "
+            f"arguments. Where you trust the file, say so: register_kernel({name!r}, torch.ops.{found})"
+        )
+    return partial(_bind_operator, name, found)
 
 
 def _torch_operator(name: str) -> torch._ops.OpOverload:
@@ -145,6 +153,10 @@ _LISTS = (
 )
 #: Those of its optimized kernels that have no portable twin: their list isn't in the package.
 _OPTIMIZED = {"aten::_fft_c2r.out", "aten::_fft_r2c.out", "aten::linear.out"}
+
+#: Operators whose kernels hostile arguments did no harm in, one a line; ``tests/fuzz/operators.py --write``
+#: attacks all, and writes it.
+SAFE_KERNELS = Path(__file__).with_name("safe_kernels.txt")
 
 _ENTRY = re.compile(r"^- (?:op|func): ([\w:.]+)", re.MULTILINE)
 
@@ -174,3 +186,10 @@ def executorch_kernels() -> frozenset[str]:
         if path.is_file():
             names.update(_ENTRY.findall(path.read_text(encoding="utf-8")))
     return frozenset(name if "::" in name else f"aten::{name}" for name in names)
+
+
+@lru_cache(maxsize=1)
+def safe_kernels() -> frozenset[str]:
+    """Return the names of the operators that a file may have run without the caller's word."""
+    lines = SAFE_KERNELS.read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
