@@ -1,11 +1,11 @@
 # Everything sets itself up: `make demo` and `make test` work in a fresh clone.
-#   LANE=2.12, 2.13, 2.14, 2.15, 2.13-rtx, 2.14-rtx or 2.14-executorch-1.5: constraints/LANE.txt, upstream's releases;
-#   2.13-rtx where TensorRT-RTX has wheels, 2.13 elsewhere
+#   LANE=2.14-rtx, 2.14, 2.14-executorch-1.4, 2.13-rtx, 2.15 or 2.14-rtx-1.7: constraints/LANE.txt, upstream's releases;
+#   2.14-rtx where torch-tensorrt-rtx has wheels, 2.14 elsewhere
 #   JOBS=2: test files that run at once
 #   TESTS="tests/py tests/exir": only these of `make test`
 #   PYTHON=python3.10 ... python3.13: the interpreter that the environment is made with
 
-DEFAULT := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),2.13-rtx,2.13)
+DEFAULT := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),2.14-rtx,2.14)
 LANE ?= $(DEFAULT)
 PYTHON ?= python3
 JOBS ?= 2

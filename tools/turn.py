@@ -116,20 +116,17 @@ class Turn:
 
 
 TURNS = (
-    Turn(lane="2.13", tests=BUILDER, needed=True),
+    Turn(lane="2.14", tests=BUILDER, needed=True),
     Turn(python="3.12"),
-    Turn(target="test-cpp", needed=True),
-    Turn(lane="2.14-executorch-1.5", tests=RELEASE, needed=True),
+    Turn(lane="2.13-rtx", tests=RELEASE, needed=True),
     Turn(python="3.10"),
-    Turn(python="3.13"),
     Turn(lane="2.15", python="3.12", tests=ALONE),
-    Turn(lane="2.14-rtx", tests=RELEASE, needed=True),
     Turn(
-        lane="2.14",
+        lane="2.14-executorch-1.4",
         tests=(*RELEASE, f"{_OWN}/runtime/test_upstream_runtime.py"),
-        needed=True,
     ),
-    Turn(lane="2.12", tests=RELEASE, needed=True),
+    Turn(python="3.13"),
+    Turn(lane="2.14-rtx-1.7", tests=(f"{_OWN}/tensorrt_rtx", *RELEASE)),
 )
 
 
