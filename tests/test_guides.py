@@ -7,11 +7,9 @@ import re
 import subprocess
 import sys
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 from torchtrt_executorch.cache import SWITCH
 from torchtrt_executorch.host.present import can_build_engines
@@ -24,10 +22,6 @@ DOCS = ROOT / "docs"
 script = load_file("tools/guides.py").script
 
 
-@pytest.mark.skipif(
-    Version(version("executorch")) < Version("1.4"),
-    reason="the guides are for executorch 1.4: 1.3 plans no memory on devices",
-)
 def test_what_stands_there_runs(tmp_path: Path) -> None:
     kept = {
         k: v

@@ -49,6 +49,8 @@ force and with it left out.
 | ? | nobody has asked there yet |
 | - | not for this release |
 
+`goes when` names the upstream change that makes a patch superfluous.
+
 """
 
 
@@ -109,7 +111,7 @@ def recorded() -> dict[str, dict[str, str]]:
         for line in PAGE.read_text().splitlines()
         if line.startswith(("| patch", "| `"))
     ]
-    lanes = rows[0][1:]
+    lanes = rows[0][1:-1]
     return {
         each: {row[0]: row[1 + index] for row in rows[1:]}
         for index, each in enumerate(lanes)
@@ -119,10 +121,14 @@ def recorded() -> dict[str, dict[str, str]]:
 def page(table: dict[str, dict[str, str]]) -> str:
     """Return the page of a table."""
     lines = [
-        ["patch", *LANES],
-        ["---"] * (1 + len(LANES)),
+        ["patch", *LANES, "goes when"],
+        ["---"] * (2 + len(LANES)),
         *(
-            [f"`{p.name}`", *(table.get(each, {}).get(p.name, "?") for each in LANES)]
+            [
+                f"`{p.name}`",
+                *(table.get(each, {}).get(p.name, "?") for each in LANES),
+                p.goes_when,
+            ]
             for p in PATCHES
         ),
     ]

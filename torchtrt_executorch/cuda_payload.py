@@ -1,7 +1,6 @@
 """What the payload of a ``CudaBackend`` delegate names: libraries, and weights in a blob or by name.
 
-executorch 1.3 leaves it empty and names both after the method, 1.4 has a line each. From 1.5 on it is
-binary, with an entry for each weight, which methods and delegates share; 1.5.1's has one library
+executorch 1.4 names both, a line each. From 1.5 on it is binary, with an entry for each weight, which methods and delegates share; 1.5.1's has one library
 (``ETCUDAFQN3``), that of what comes after it one for each GPU, and one with PTX for all others
 (``ETCUDAFQN0``, pytorch/executorch#22198).
 """
@@ -107,19 +106,18 @@ class CudaPayload:
         return None
 
 
-def read(payload: bytes | memoryview, method: str = "forward") -> CudaPayload:
+def read(payload: bytes | memoryview) -> CudaPayload:
     """Return what ``payload`` names.
 
     Args:
         payload: Processed bytes of the delegate, untrusted.
-        method: The compile spec ``method_name``, after which executorch 1.3 names data.
 
     Raises:
         CudaPayloadError: It is damaged, or of a format that isn't known.
     """
     data = bytes(payload)
     if not data.startswith(MAGIC):
-        return _in_lines(data, method)
+        return _in_lines(data)
     reader = _Reader(data)
     magic = reader.take(len(_ONE_LIBRARY))
     if magic == _ONE_LIBRARY:
@@ -139,13 +137,11 @@ def read(payload: bytes | memoryview, method: str = "forward") -> CudaPayload:
     return CudaPayload(tuple(libraries), weights=weights)
 
 
-def _in_lines(data: bytes, method: str) -> CudaPayload:
+def _in_lines(data: bytes) -> CudaPayload:
     try:
         keys = data.decode().split("\n")
     except UnicodeDecodeError as error:
         raise CudaPayloadError(f"the payload names no data: {error}") from None
-    if keys == [""]:
-        keys = [f"{method}_so_blob", f"{method}_weights_blob"]
     if len(keys) != 2 or not all(keys):
         raise CudaPayloadError(
             f"the payload names {len(keys)} blobs; a library and weights are due"

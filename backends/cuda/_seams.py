@@ -68,8 +68,7 @@ SEAMS = {
         "it times what there is to choose from", True
     ),
     f"{_INDUCTOR}.choices:InductorChoices._finalize_template_configs": Seam(
-        "it writes a kernel for each configuration, of which one is taken",
-        releases=">=2.12",
+        "it writes a kernel for each configuration, of which one is taken"
     ),
     f"{_INDUCTOR}.runtime.triton_heuristics:CachingAutotuner.precompile": Seam(
         "what doesn't compile is passed over when kernels are timed"
@@ -95,10 +94,10 @@ SEAMS = {
         "it writes a weight's bytes, from the device", releases=">=1.5"
     ),
     "executorch.backends.cuda.cuda_backend:_move_to_device_resize_kv": Seam(
-        "it moves weights to the device", releases=">=1.4"
+        "it moves weights to the device"
     ),
     "executorch.backends.cuda.cuda_backend:_compile_time_cpu_clones": Seam(
-        "it spares the device's memory", releases=">=1.3"
+        "it spares the device's memory"
     ),
     # Compilers
     "triton.compiler.compiler:compile": Seam(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 import re
 from functools import cache
-from importlib.util import find_spec
 from typing import TypeAlias
 
 import executorch.exir.schema as schema
@@ -31,10 +30,6 @@ MAX_DEVICE_INDEX = 127  # device_index is a signed byte in ExecuTorch's program.
 #: Bytes. TensorRT asks for it (``IExecutionContext::setTensorAddress`` in NvInferRuntime.h), and
 #: ``cudaMalloc`` gives it to an arena as a whole.
 DEVICE_ALIGNMENT = 256
-
-#: The operators are registered when this is imported. ExecuTorch 1.3 has none, and no device memory.
-COPY_OPS = "executorch.exir.passes._device_copy_ops_registry"
-HAS_DEVICE_COPIES = find_spec(COPY_OPS) is not None
 
 H2D = "et_copy::_h2d_copy"
 D2H = "et_copy::_d2h_copy"

@@ -18,7 +18,6 @@ from executorch.exir.passes._aliases import (
 from executorch.exir.passes._device_nodes import (
     D2H,
     H2D,
-    HAS_DEVICE_COPIES,
     HOST,
     Device,
     device_of_delegate,
@@ -59,8 +58,6 @@ class Placement:
         self.module = module
         self.is_branch = is_branch
         self.moves = options.enable_non_cpu_memory_planning
-        # ExecuTorch 1.3 has no device memory, and labels a caller's tensors by their delegates.
-        self.caller: Device | None = HOST if HAS_DEVICE_COPIES else None
         self.aliases = Aliases(module.graph)
         self.home: dict[Node, Device] = {}
         self.views: dict[Node, tuple[Node, Any]] = {}
@@ -94,7 +91,7 @@ class Placement:
             return HOST if self.is_branch else device
         if reader is self.output:
             stays = self.options.skip_d2h_for_method_outputs and not kept
-            return None if stays and self.moves else self.caller
+            return None if stays and self.moves else HOST
         if is_device_write_back(reader):
             spec = tensor_spec(reader.all_input_nodes[0])
             assert spec is not None
@@ -192,8 +189,8 @@ class Placement:
     def _label_in_host_memory(self, node: Node, spec: TensorSpec) -> Device:
         """The one device whose delegates make or read a value that is nobody else's."""
         devices = {side for _, side in self.readers(node, HOST) if side}
-        if node.op == "placeholder" and self.caller is not None:
-            devices.add(self.caller)
+        if node.op == "placeholder":
+            devices.add(HOST)
         if self.home[node] != HOST:
             devices.add(self.home[node])
         return devices.pop() if len(devices) == 1 and not spec.const else HOST

@@ -7,15 +7,10 @@ Serves ``executorch.exir.passes.propagate_device_pass``. From pytorch/executorch
 
 from __future__ import annotations
 
-import importlib
-
+import executorch.exir.passes._device_copy_ops_registry  # noqa: F401  registers torch.ops.et_copy, for importers as well
 import executorch.exir.schema as schema
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes._device_copies import Copies
-from executorch.exir.passes._device_nodes import (
-    COPY_OPS,
-    HAS_DEVICE_COPIES,
-)
 from executorch.exir.passes._device_nodes import (
     TARGET_DEVICE_COMPILE_SPEC_KEY as TARGET_DEVICE_COMPILE_SPEC_KEY,
 )
@@ -26,18 +21,13 @@ from executorch.exir.passes._device_nodes import (
     parse_device,
 )
 from executorch.exir.passes._device_placement import Placement
+from executorch.exir.passes.propagate_device_config import (
+    PropagateDeviceConfig as PropagateDeviceConfig,
+)
 from executorch.exir.tensor import TensorSpec
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 from torch.utils import _pytree as pytree
-
-if HAS_DEVICE_COPIES:
-    # Importers of this module rely on it to register torch.ops.et_copy and to hand the
-    # configuration on.
-    importlib.import_module(COPY_OPS)
-    from executorch.exir.passes.propagate_device_config import (
-        PropagateDeviceConfig as PropagateDeviceConfig,
-    )
 
 
 class PropagateDevicePass(PassBase):
@@ -110,12 +100,6 @@ class PropagateDevicePass(PassBase):
                     f"{name}=True needs enable_non_cpu_memory_planning=True: only device memory "
                     "planning inserts the copies that it skips."
                 )
-        if enable_non_cpu_memory_planning and not HAS_DEVICE_COPIES:
-            raise RuntimeError(
-                "enable_non_cpu_memory_planning=True needs the device copy operators "
-                "(torch.ops.et_copy), which this ExecuTorch lacks: upgrade to executorch 1.4 or "
-                "later, or leave device memory planning off."
-            )
         self.skip_h2d_for_method_inputs = skip_h2d_for_method_inputs
         self.skip_d2h_for_method_outputs = skip_d2h_for_method_outputs
         self.enable_non_cpu_memory_planning = enable_non_cpu_memory_planning

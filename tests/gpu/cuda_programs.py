@@ -74,13 +74,10 @@ def resident() -> Any:
     """Return the configuration of a program whose inputs and outputs stay on the device."""
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes import MemoryPlanningPass
+    from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 
     planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
     config = ExecutorchBackendConfig(memory_planning_pass=planning)
-    if not hasattr(config, "propagate_device_config"):  # executorch 1.3: no copies
-        return config
-    from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
-
     staying = PropagateDeviceConfig(
         skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
     )

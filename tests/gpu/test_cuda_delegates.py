@@ -23,7 +23,6 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
@@ -33,7 +32,6 @@ from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from packaging.version import Version
 from torch.export import export
 from torch.export.passes import move_to_device_pass
 from torch.nn.functional import gelu
@@ -48,10 +46,6 @@ needs_a_gpu = pytest.mark.skipif(
 needs_compilers = pytest.mark.skipif(
     not (importlib.util.find_spec("triton") and shutil.which("g++")),
     reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
-)
-needs_a_name_for_each = pytest.mark.skipif(
-    Version(version("executorch")) < Version("1.4"),
-    reason="executorch 1.3 stores one library per method, and these have several",
 )
 pytestmark = [pytest.mark.gpu, needs_compilers]
 
@@ -329,7 +323,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@needs_a_name_for_each
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_program_reproduces_eager(programs: Path, case: Case) -> None:
     _, stand_ins = run(programs, case)

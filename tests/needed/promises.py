@@ -6,7 +6,6 @@ public names, so that one that isn't kept without the patch is upstream's doing.
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 import traceback
@@ -194,7 +193,7 @@ def torch_tensorrt_is_imported() -> None:
     assert torch_tensorrt.compile
 
 
-@of("emulated-engines", "emulated-engines-2.12")
+@of("emulated-engines")
 def engines_run_without_tensorrt() -> None:
     compiled = emulated(nn.ReLU(), X)
     assert torch.equal(compiled(X), X.relu())
@@ -312,18 +311,10 @@ def state_outlives_an_engine() -> None:
             assert torch.equal(ours(x), eager(x))
 
 
-#: 2.12's Python runtime has no engine objects, and its delegates hold an engine's record as it is.
-RECORDS = not has("torch_tensorrt", "dynamo/runtime/_serialized_engine_layout.py")
-
-
 def blob_of(engine: bytes) -> bytes:
     """Return a delegate's bytes, of an engine of one input."""
     from torch_tensorrt.executorch import serialization
 
-    if RECORDS:
-        device, platform = "0%9%0%0%GPU", "linux_x86_64"
-        record = ["8", "it", device, engine, "input", "y", "0", "", platform, *"000"]
-        return serialization.serialize_engine_info(record)
     binding = serialization.TensorRTIOBinding(
         name="x", dtype="float32", shape=[2, 4], is_input=True
     )
@@ -337,9 +328,7 @@ def damaged_blobs_are_refused() -> None:
 
     blob = blob_of(b"engine" * 9)
     assert serialization.deserialize_engine(blob)[0] == b"engine" * 9
-    no_text = blob.replace(
-        *((b"input", b"\xff" * 5) if RECORDS else (b'"float32"', b"123456789"))
-    )
+    no_text = blob.replace(b'"float32"', b"123456789")
     for damaged in (blob[:-1], blob + b"x", no_text):
         try:
             serialization.deserialize_engine(damaged)
@@ -369,13 +358,10 @@ class Calls(nn.Module):
         (held,) = (
             e for e in compiled.modules() if getattr(e, "serialized_engine", None)
         )
-        record = held._pack_engine_info() if RECORDS else [*held.engine.serialized_info]
+        record = [*held.engine.serialized_info]
         self.at = [each is held.serialized_engine for each in record].index(True)
         engine = bytearray(record[self.at])
-        if RECORDS:
-            self.engine: Any = base64.b64encode(engine).decode()
-        else:
-            self.register_buffer("engine", torch.frombuffer(engine, dtype=torch.uint8))
+        self.register_buffer("engine", torch.frombuffer(engine, dtype=torch.uint8))
         self.register_buffer("constant", constant)
         self.chained, self.records = chained, []
         for gpu in gpus:
@@ -400,15 +386,12 @@ def an_engine_is_copied_once() -> None:
 
     size = 1 << 20
     calls = Calls(0)
-    if RECORDS:  # base64 text, which is read into bytes of their own first
-        calls.engine = base64.b64encode(bytes(size)).decode()
     program = torch.export.export(calls, (X, X.clone()))
-    if not RECORDS:
-        program.state_dict["engine"] = torch.zeros(size, dtype=torch.uint8)
+    program.state_dict["engine"] = torch.zeros(size, dtype=torch.uint8)
     tracemalloc.start()
     try:
         blob = TensorRTBackend.preprocess(program, []).processed_bytes
-        assert tracemalloc.get_traced_memory()[1] < (2.5 if RECORDS else 1.5) * size
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * size
     finally:
         tracemalloc.stop()
     assert len(blob) > size
@@ -533,10 +516,6 @@ def what_the_second_wants_whole_is_whole() -> None:
     assert any("linear" in name for name in inside), inside
 
 
-#: ExecuTorch 1.3 has no memory on devices, and so no copies.
-HAS_COPIES = has("executorch", "exir/passes/_device_copy_ops_registry.py")
-
-
 @of("propagate-device-pass")
 def what_the_host_reads_as_well_is_the_host_s() -> None:
     class Both(nn.Module):
@@ -555,7 +534,7 @@ def copied(done: list[str]) -> tuple[int, int]:
 @of("propagate-device-pass")
 def a_value_is_copied_to_a_device_once() -> None:
     done = on_device(Additions(chained=False), X, X.clone(), X.clone())
-    assert copied(done) == ((3, 2) if HAS_COPIES else (0, 0)), done
+    assert copied(done) == (3, 2), done
 
 
 @of("delegate-order")
@@ -653,28 +632,6 @@ def what_cannot_be_compiled_is_left() -> None:
 
     taken = tagged(CudaPartitioner([spec]), Function(product), X.double())
     assert not any("mm" in name for name in taken), taken
-
-
-@of("one-aoti-library-per-method")
-def a_second_library_is_refused_before_it_is_compiled() -> None:
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-        XnnpackPartitioner,
-    )
-    from executorch.exir import to_edge_transform_and_lower
-
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
-    linear = nn.Linear(4, 4)
-    model = Function(lambda x: linear(x.erf()).erf().erf())
-    program = torch.export.export(model, (X,))
-    partitioners = [XnnpackPartitioner(), CudaPartitioner([spec])]
-    try:
-        to_edge_transform_and_lower(program, partitioner=partitioners)
-    except NotImplementedError as error:
-        assert "one library per method" in str(error)
-    else:
-        raise AssertionError("it was taken")
 
 
 @of("cuda-quantized-weights")

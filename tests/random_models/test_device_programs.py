@@ -23,10 +23,6 @@ from torchtrt_executorch.runtime.plan import About, Payload
 from ..loading import load_file
 from .device_programs import BACKENDS, Case, Lowering, Step, cases
 
-pytest.importorskip(
-    "executorch.exir.passes._device_copy_ops_registry",
-    reason="executorch 1.3 has no device copies",
-)
 standin = load_file("tests/cpp/standin.py")
 CALLS = 4
 

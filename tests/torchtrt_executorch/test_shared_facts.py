@@ -26,9 +26,8 @@ SIGNED = {"byte": 8, "int8": 8, "short": 16, "int16": 16, "int": 32, "int32": 32
 def test_the_largest_device_index_is_what_the_schema_can_hold() -> None:
     schema = resources.files("executorch.exir._serialize") / "program.fbs"
     found = re.search(r"\bdevice_index\s*:\s*(\w+)", schema.read_text())
-    if found is not None:  # since executorch 1.3
-        largest = 2 ** (SIGNED[found[1]] - 1) - 1
-        assert largest == _device_nodes.MAX_DEVICE_INDEX
+    assert found is not None
+    assert 2 ** (SIGNED[found[1]] - 1) - 1 == _device_nodes.MAX_DEVICE_INDEX
     assert _engine_record.MAX_DEVICE_INDEX == _device_nodes.MAX_DEVICE_INDEX
 
 

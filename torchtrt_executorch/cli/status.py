@@ -40,7 +40,6 @@ OFF = "off"
 _COLOURS = {
     State.IN_FORCE.value: "green",
     State.STEPPED_ASIDE.value: "cyan",
-    State.OTHER_RELEASES.value: "cyan",
     State.NOT_APPLICABLE.value: "yellow",
     State.FAILED.value: "red",
     OFF: "yellow",
@@ -237,6 +236,7 @@ def _show_all(console: Console, row: dict[str, Any]) -> None:
         ("pull request", row["pull_request"]),
         ("upstream", row["upstream"]),
         ("kept because", row["kept_because"]),
+        ("goes when", row["goes_when"]),
         ("modules", "\n".join(row["modules"])),
         ("adds", "\n".join(row["adds"])),
     ):

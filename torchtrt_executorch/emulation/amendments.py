@@ -105,7 +105,6 @@ def _interpret(
         "symbolic_shape_expressions": conversion.extract_symbolic_shape_expressions(
             partition
         ),
-        "weight_name_map": None,  # 2.12
         "aliased_io": {},  # 2.14
     }
     result = conversion.SerializedInterpreterResult

@@ -75,8 +75,6 @@ def _scopes() -> ScopedImports:
             # is too late then, and around its import of tensorrt it replaces our errors.
             "torch_tensorrt._version": complete_host,
             "torch_tensorrt.dynamo._defaults": users.named,
-            # Imports Inductor, of which PyTorch 2.12's names a folder after the user.
-            "torch_tensorrt.dynamo._engine_cache": users.named,
             "torch_tensorrt._utils": cuda_queries.nccl_plugin_unsupported,
             "torch_tensorrt._features": python_only.runtime_libraries_hidden,
             "torch_tensorrt.runtime._utils": cuda_queries.device_properties_name,

@@ -33,7 +33,6 @@ LOGGED = {
 WARNED = (
     ("`isinstance(treespec, LeafSpec)` is deprecated", FutureWarning),
     ("var_to_val is deprecated, use backed_var_to_val", FutureWarning),
-    ("guard_size_oblivious will be removed", FutureWarning),  # executorch 1.3
     ("RuntimeSettings is only honored on TRT-RTX builds", UserWarning),
     ("Attempted to insert a get_attr Node with no underlying reference", UserWarning),
 )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packaging.version import Version
-
-from torchtrt_executorch import cuda_shims
 from torchtrt_executorch.inspection.facts import HOST, Facts
 from torchtrt_executorch.inspection.words import counted, short
 from torchtrt_executorch.runtime.reading import common_state
@@ -23,12 +20,6 @@ def _backends(facts: Facts) -> Iterator[tuple[str, str]]:
         own = [each for each in delegates if each.backend == backend]
         built = ", ".join(dict.fromkeys(short(d.payload, 60) for d in own if d.payload))
         what = f"{counted(len(own), 'delegate')}{f': {built}' if built else ''}"
-        if backend == "CudaBackend":
-            calls = {name for d in own if d.native for name in d.native.undefined}
-            since = [
-                cuda_shims.since(name) for name in calls if name.startswith("aoti_")
-            ]
-            what += f"; ExecuTorch {max(filter(None, since), default='1.3', key=Version)} or later"
         yield f"backend {short(backend, 60)}", what
 
 
@@ -57,7 +48,7 @@ def _data(facts: Facts) -> Iterator[tuple[str, str]]:
 def _options(facts: Facts) -> Iterator[tuple[str, str]]:
     devices = {a.device for m in facts.methods for a in m.arenas} - {HOST}
     if devices:
-        yield "device memory", f"planned on {', '.join(sorted(devices))}: ExecuTorch 1.4 or later"
+        yield "device memory", f"planned on {', '.join(sorted(devices))}"
     kinds = {need.kind for need in facts.common.needs()}
     if common_state.SHARED in kinds:
         yield "one memory for all methods", "examples/cpp/shared_memory.h"

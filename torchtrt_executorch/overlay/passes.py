@@ -21,7 +21,7 @@ class MethodConfig:
     Attributes:
         name: The method's.
         own: How many passes the caller gives; they come first.
-        devices: Its ``propagate_device_config``; None on ExecuTorch 1.3, which has none.
+        devices: Its ``propagate_device_config``.
         planning: Its ``memory_planning_pass``.
     """
 

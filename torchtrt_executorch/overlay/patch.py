@@ -15,11 +15,10 @@ from torchtrt_executorch.overlay.upstream import VARIANTS, installed_release, so
 
 SKIP = "TORCHTRT_EXECUTORCH_SKIP"
 
-#: Per distribution, the releases that this project is tested with. A patch that is for some of
-#: them only is left out of the others silently; a release beyond them is worth a warning, unless
-#: the distribution is one that most who have it have for something else.
-TORCH_TENSORRT = {"torch-tensorrt": ">=2.12,<2.15"}
-EXECUTORCH = {"executorch": ">=1.3,<1.6"}
+#: Per distribution, the releases that this project is tested with. One beyond them is worth a warning,
+#: unless the distribution is one that most who have it have for something else.
+TORCH_TENSORRT = {"torch-tensorrt": ">=2.13,<2.15"}
+EXECUTORCH = {"executorch": ">=1.4,<1.6"}
 TESTED: Mapping[str, str] = TORCH_TENSORRT | EXECUTORCH
 
 
@@ -47,6 +46,7 @@ class Patch:
         releases: Per distribution, the releases that it applies to.
         upstream: What upstream has by itself, and from which release on.
         kept_because: Why ours is needed beside that.
+        goes_when: The upstream change that makes it superfluous, with its pull request or issue.
         replaces: Upstream modules that ours is served for.
         adds: Modules that upstream doesn't have, served beside its own. Several patches may add
             one module.
@@ -64,6 +64,7 @@ class Patch:
     releases: Mapping[str, str]
     upstream: str
     kept_because: str
+    goes_when: str
     replaces: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
@@ -85,7 +86,6 @@ class State(Enum):
 
     IN_FORCE = "in force"
     STEPPED_ASIDE = "stepped aside"
-    OTHER_RELEASES = "for other releases"
     NOT_APPLICABLE = "not applicable"
     FAILED = "failed"
 
@@ -129,8 +129,8 @@ def verdicts_on(
                 surprising=True,
             )
         for required in patch.requires:
-            enough = (State.IN_FORCE, State.OTHER_RELEASES)
-            if verdict.state is State.IN_FORCE and found[required].state not in enough:
+            states = verdict.state, found[required].state
+            if states[0] is State.IN_FORCE is not states[1]:
                 verdict = Verdict(
                     State.NOT_APPLICABLE, f"it needs {required}, which is not in force"
                 )
@@ -154,13 +154,9 @@ def verdict_on(patch: Patch) -> Verdict:
             )
     for name, release in installed.items():
         if not _matches(patch.releases[name], release):
-            known = patch.releases[name]
-            if name in TESTED and _matches(TESTED[name], release):
-                reason = f"{name} {release} is not one that it is for ({known})"
-                return Verdict(State.OTHER_RELEASES, reason)
             return Verdict(
                 State.NOT_APPLICABLE,
-                f"{name} {release} is not a release it knows ({known})",
+                f"{name} {release} is not a release it knows ({patch.releases[name]})",
                 surprising=name in TESTED,
             )
     missing = [lack for anchor in patch.anchors if (lack := anchor.missing())]

@@ -3,7 +3,7 @@
 Upstream's ``inline_torch_modules`` finds the inputs of a part by their names. Where a part reads
 an engine's output beside an input of the model, say a mask, the first is left behind as a further
 input of the model. Here inputs go by position, as the call has them, and what a part holds keeps
-the name that it has in the model (2.12 to 2.14).
+the name that it has in the model (2.13 and 2.14).
 """
 
 from __future__ import annotations

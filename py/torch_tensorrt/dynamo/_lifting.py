@@ -208,7 +208,9 @@ def _ranges(graph: Graph) -> dict[Any, Any]:
         sizes = value.shape if isinstance(value, torch.Tensor) else [value]
         for size in sizes:
             if isinstance(size, torch.SymInt):
-                known = size.node.shape_env.var_to_range
+                environment = size.node.shape_env
+                assert environment is not None
+                known = environment.var_to_range
                 symbols = size.node.expr.free_symbols
                 ranges |= {
                     symbol: known[symbol] for symbol in symbols if symbol in known

@@ -11,7 +11,6 @@ from packaging.version import Version
 class Layout(Enum):
     """A blob layout, with the first torch-tensorrt release that reads it."""
 
-    RECORD = (2, 12)
     TR01 = (2, 13)
     TR02 = (2, 14)
 
@@ -25,11 +24,14 @@ class Layout(Enum):
         """Return the layout that torch-tensorrt ``release`` reads.
 
         Raises:
-            ValueError: The release is older than the first one with an ExecuTorch backend.
+            ValueError: No known layout is of a release this old.
         """
         readable = [each for each in Layout if each.value <= Version(release).release]
         if not readable:
-            raise ValueError(f"torch-tensorrt {release} reads no engine blobs")
+            raise ValueError(
+                f"torch-tensorrt {release} reads none of the known engine blobs, "
+                f"which begin with {Layout.TR01.release}"
+            )
         return readable[-1]
 
     @staticmethod

@@ -5,7 +5,7 @@ An engine reaches ExecuTorch in one of two calls (pytorch/TensorRT#4329):
 - ``tensorrt::execute_engine(inputs, engine)``: the engine is an object, behind a ``get_attr`` or
   lifted into the program's constants.
 - ``tensorrt::no_op_placeholder_for_execute_engine(inputs, *record)``: the record is spelled out in
-  strings. Its engine is base64 text on 2.12 and a uint8 tensor of shape (bytes,) from 2.13 on,
+  strings. Its engine is a uint8 tensor of shape (bytes,),
   behind a ``get_attr`` or lifted into a buffer.
 """
 

@@ -8,7 +8,6 @@ that they never appear in generated source (pytorch/TensorRT#4329).
 
 from __future__ import annotations
 
-import base64
 import warnings
 import weakref
 from typing import Any
@@ -37,7 +36,6 @@ from torch_tensorrt.executorch._engine_record import (
     Slot,
     text,
 )
-from torch_tensorrt.executorch._release import placeholder_takes_text
 from torch_tensorrt.executorch.backend import (
     _validate_engine_info,
 )
@@ -108,11 +106,9 @@ class _Rewrite:
         node.target = operator
         node.args = (node.args[0], *slots)
 
-    def _engine(self, held: Node, payload: Any) -> Node | str:
-        """Return what the placeholder call takes for the engine behind ``held``."""
+    def _engine(self, held: Node, payload: Any) -> Node:
+        """Return the constant that the placeholder call takes for the engine behind ``held``."""
         data = engine_bytes(payload)
-        if placeholder_takes_text():
-            return base64.b64encode(data).decode()
         with warnings.catch_warnings():  # the bytes are read-only, and nobody writes
             warnings.filterwarnings("ignore", message=".*not writable")
             tensor = torch.frombuffer(data, dtype=torch.uint8)

@@ -9,12 +9,10 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any, Mapping
 
-import torch
 from packaging.version import Version
 from torch.fx import GraphModule
 from torch_tensorrt import __version__
 from torch_tensorrt.dynamo import _exporter, _tracer
-from torch_tensorrt.executorch._engine_record import Slot
 
 RELEASE: str = __version__
 
@@ -46,12 +44,3 @@ def named_dims(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, .
     ``torch_tensorrt.Input`` has names for them from 2.14 on.
     """
     return () if _build_dim_registry is None else (_build_dim_registry(args, kwargs),)
-
-
-def placeholder_takes_text() -> bool:
-    """Whether the placeholder operator takes an engine as base64 text, as on 2.12, or as a tensor.
-
-    The operator has to be registered.
-    """
-    operator = torch.ops.tensorrt.no_op_placeholder_for_execute_engine.default
-    return str(operator._schema.arguments[1 + Slot.ENGINE].type) == "str"

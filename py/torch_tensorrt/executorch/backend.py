@@ -27,10 +27,8 @@ from torch_tensorrt.executorch._engine_record import (
     text,
 )
 from torch_tensorrt.executorch.serialization import (
-    Layout,
     TensorRTBlobMetadata,
     serialize_engine,
-    serialize_engine_info,
 )
 
 __all__ = ["TensorRTBackend"]
@@ -76,8 +74,6 @@ class TensorRTBackend(BackendDetails):
             record[Slot.ENGINE] = engine = engine_bytes(record[Slot.ENGINE])
         except RuntimeError as error:
             raise RuntimeError(f"{node.name}: {error}") from error
-        if Layout.installed() is Layout.RECORD:
-            return PreprocessResult(processed_bytes=serialize_engine_info(record))
         return PreprocessResult(processed_bytes=serialize_engine(engine, metadata))
 
 

@@ -213,7 +213,9 @@ def _min_shapes(program: ExportedProgram, node: Node) -> dict[str, list[int]]:
         if not isinstance(size, torch.SymInt):
             return size
         # A symbol is 2 at least while it is traced, and may be 1 all the same.
-        expression, ranges = size.node.expr, size.node.shape_env.var_to_range
+        expression, environment = size.node.expr, size.node.shape_env
+        assert environment is not None
+        ranges = environment.var_to_range
         ones = {
             symbol: 1 for symbol in expression.free_symbols if ranges[symbol].lower <= 2
         }

@@ -19,7 +19,6 @@ from torch_tensorrt.executorch._engine_blob import (
     TENSORRT_MAGIC_ALIASED_IO,
     deserialize_engine,
     serialize_engine,
-    serialize_engine_info,
 )
 
 __all__ = [
@@ -33,5 +32,4 @@ __all__ = [
     "TensorRTIOBinding",
     "deserialize_engine",
     "serialize_engine",
-    "serialize_engine_info",
 ]

@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from executorch.exir.backend.backend_api import to_backend
-from packaging.version import Version
 from torch.export import export
 from torch.export.graph_signature import InputKind
 
 opaque = pytest.importorskip("torch._library.opaque_object")
 bases = pytest.importorskip("torch._opaque_base")
-
-if Version(torch.__version__) < Version("2.13"):
-    pytest.skip("torch 2.12 can't lift opaque objects", allow_module_level=True)
 
 
 class Scale(bases.OpaqueBase):

@@ -7,7 +7,6 @@ import importlib.util
 import shutil
 import subprocess
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Callable
 
@@ -15,7 +14,6 @@ import pytest
 import torch
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from packaging.version import Version
 from torch.export import export
 
 from torchtrt_executorch import cuda_payload
@@ -24,8 +22,6 @@ needs_compilers = pytest.mark.skipif(
     not (importlib.util.find_spec("triton") and shutil.which("g++")),
     reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
 )
-#: Whether executorch is 1.3, which has less of CUDA delegates.
-FIRST = Version(version("executorch")) < Version("1.4")
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ def delegates(manager: EdgeProgramManager, method: str = "forward") -> list[Dele
             entries = dict(store.pte_data)
             for external in store.external_data.values():
                 entries.update(external)
-            keys = cuda_payload.read(module.processed_bytes, method).keys
+            keys = cuda_payload.read(module.processed_bytes).keys
             library, *weights = (
                 store.buffers[entries[key].buffer_index] for key in keys
             )

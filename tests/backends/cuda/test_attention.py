@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.nn import functional as F
 
 from . import decode_attention, interpreted
-from .conftest import FIRST, delegates, needs_compilers
+from .conftest import delegates, needs_compilers
 
 pytestmark = [
     needs_compilers,
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 HEADS, SHARED, WIDTH = 8, 2, 32
 #: From which on ExecuTorch has attention of one token split a cache.
-LENGTH = 2304 if FIRST else 256
+LENGTH = 256
 
 
 class Enough(Exception):

@@ -19,12 +19,9 @@ from torch import nn
 
 from torchtrt_executorch import report, runtime
 
-from .conftest import FIRST, delegates, needs_compilers
+from .conftest import delegates, needs_compilers
 
 pytest.importorskip("torchao.quantization")
-if FIRST:
-    why = "beside executorch 1.3 a weight has a byte for each value"
-    pytest.skip(why, allow_module_level=True)
 
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner

@@ -16,7 +16,7 @@ from torch import nn
 
 from torchtrt_executorch import emulated_engines, runtime
 
-from .conftest import FIRST, Delegate, delegates, needs_compilers
+from .conftest import Delegate, delegates, needs_compilers
 
 pytestmark = [
     needs_compilers,
@@ -40,8 +40,6 @@ class Tied(nn.Module):
 
 def lowered(**specs: str) -> EdgeProgramManager:
     """Lower :class:`Tied`: linears are an emulated engine's, all else is the CUDA backend's."""
-    if FIRST:
-        pytest.skip("executorch 1.3 stores one library per method, and these have two")
     torch_tensorrt = pytest.importorskip("torch_tensorrt")
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner

@@ -17,10 +17,9 @@ from executorch.exir import (
     to_edge,
 )
 from executorch.exir.delegate import executorch_call_delegate
-from executorch.exir.passes.propagate_device_pass import (
-    HAS_DEVICE_COPIES,
-    PropagateDevicePass,
-)
+from executorch.exir.passes.delegate_order_pass import DelegateOrderPass
+from executorch.exir.passes.device_state_pass import DeviceStatePass
+from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
 from executorch.exir.schema import DeviceType, Program, Tensor
 from executorch.exir.tensor import TensorSpec
@@ -28,10 +27,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, export
 
 from ...loading import load_benchmark
-
-if HAS_DEVICE_COPIES:  # what else there is to do on a device, executorch 1.3 can't
-    from executorch.exir.passes.delegate_order_pass import DelegateOrderPass
-    from executorch.exir.passes.device_state_pass import DeviceStatePass
 
 #: The benchmark's partitioner, scenarios and counters, which the tests share.
 bench = load_benchmark("propagate_device_pass")
@@ -109,15 +104,12 @@ def run_passes(
     options = {"enable_non_cpu_memory_planning": True, **options}
     placing = PropagateDevicePass(**options)
     planning = options["enable_non_cpu_memory_planning"]
-    passes: list[Any] = [placing]
-    if HAS_DEVICE_COPIES:
-        passes = [
-            DeviceStatePass(placing),
-            placing,
-            DelegateOrderPass(planning, shared_stream),
-        ]
     changed = False
-    for each in passes:
+    for each in (
+        DeviceStatePass(placing),
+        placing,
+        DelegateOrderPass(planning, shared_stream),
+    ):
         result = each(module)
         module, changed = result.graph_module, changed | result.modified
     return module, changed

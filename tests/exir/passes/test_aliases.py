@@ -12,11 +12,6 @@ from executorch.exir.program import _program
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip(
-    "executorch.exir.passes._device_copy_ops_registry",
-    reason="executorch 1.3 has no device copies",
-)
-
 SHAPES = ((4, 4), (2, 8), (16,), (1, 4, 4))
 NAMES = ("view", "view", "squeeze", "unsqueeze", "clone", "relu", "add", "add")
 

@@ -17,11 +17,6 @@ from torchtrt_executorch.overlay.upstream import load_upstream
 
 from ...calls import counted
 
-pytest.importorskip(
-    "executorch.exir.passes._device_copy_ops_registry",
-    reason="executorch 1.3 has no device copies",
-)
-
 
 def shared_bytes(kit, edge):
     """By device, the bytes of the values that more than one delegate reads there."""

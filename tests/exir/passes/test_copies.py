@@ -11,11 +11,6 @@ from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 
-pytest.importorskip(
-    "executorch.exir.passes._device_copy_ops_registry",
-    reason="executorch 1.3 has no device copies",
-)
-
 X, Y = torch.randn(2, 6), torch.randn(2, 6)
 SKIP_H2D = {"skip_h2d_for_method_inputs": True}
 SKIP_D2H = {"skip_d2h_for_method_outputs": True}

@@ -15,17 +15,6 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-PropagateDeviceConfig = (
-    pytest.importorskip(
-        "executorch.exir.passes._device_copy_ops_registry",
-        reason="executorch 1.3 has no device copies",
-    )
-    and __import__(
-        "executorch.exir.passes.propagate_device_config",
-        fromlist=["PropagateDeviceConfig"],
-    ).PropagateDeviceConfig
-)
-
 SHAPE = (4, 4)
 CUDA, TENSORRT, UNKNOWN = "CudaBackend", "TensorRTBackend", "NamedDeviceBackend"
 BACKENDS = (CUDA, CUDA, CUDA, TENSORRT, UNKNOWN)

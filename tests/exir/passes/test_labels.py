@@ -1,6 +1,5 @@
 """Labels: which device each tensor is said to be on."""
 
-import importlib.util
 import operator
 
 import pytest
@@ -17,17 +16,6 @@ from torchtrt_executorch.overlay.upstream import load_upstream
 
 from ...loading import ROOT
 
-HAS_COPIES = (
-    importlib.util.find_spec("executorch.exir.passes._device_copy_ops_registry")
-    is not None
-)
-needs_copies = pytest.mark.skipif(
-    not HAS_COPIES, reason="executorch 1.3 has no device copies"
-)
-#: The label of what a caller gives or gets, with no device memory planned: where its memory is. 1.3
-#: knows no other than host memory, and labels by delegates.
-CALLERS = "cpu" if HAS_COPIES else "cuda:0"
-PLANNING = [False, pytest.param(True, marks=needs_copies)]
 PAIR = (torch.randn(2, 3), torch.randn(2, 3))
 
 
@@ -93,7 +81,7 @@ def test_an_invalid_device_names_the_delegate_and_its_backend(kit):
         edge.to_executorch()
 
 
-@pytest.mark.parametrize("planning", PLANNING)
+@pytest.mark.parametrize("planning", [False, True])
 def test_a_delegate_without_a_lowered_module_is_named(kit, planning):
     module = kit.lower(Sum(), PAIR).exported_program().graph_module
     delegate = kit.find(module, "delegate")[0]
@@ -103,12 +91,12 @@ def test_a_delegate_without_a_lowered_module_is_named(kit, planning):
 
 
 @pytest.mark.parametrize("target", ["cuda:0", "cuda:1", "cpu", None])
-@pytest.mark.parametrize("planning", PLANNING)
+@pytest.mark.parametrize("planning", [False, True])
 def test_labels_of_a_delegate_follow_its_target(kit, target, planning):
     edge = kit.lower(Sum(), PAIR, [target])
     module = kit.place(edge.exported_program(), enable_non_cpu_memory_planning=planning)
     (delegate,) = kit.find(module, "delegate")
-    expected = target if target and (planning or not HAS_COPIES) else "cpu"
+    expected = target if target and planning else "cpu"
     labels = [kit.device_of(arg) for arg in delegate.args[1:]]
     labels += [kit.device(spec) for spec in delegate.meta["spec"]]
     labels += [kit.device_of(user) for user in delegate.users]
@@ -117,7 +105,6 @@ def test_labels_of_a_delegate_follow_its_target(kit, target, planning):
     assert kit.copies(module) == ((2, 1) if on_device else (0, 0))
 
 
-@needs_copies
 def test_several_devices_in_one_program(kit):
     edge = kit.lower(TwoStages(), PAIR, ["cuda:0", "cuda:1"])
     module = kit.place(edge.exported_program())
@@ -134,7 +121,7 @@ def test_without_device_planning_what_the_host_reads_keeps_its_cpu_label(kit):
     a, b = (n for n in module.graph.nodes if n.op == "placeholder")
     total, last = (n for n in module.graph.nodes if n.target is operator.getitem)
     labels = [kit.device_of(node) for node in (a, b, total, last)]
-    assert labels == ["cpu", CALLERS, "cpu", CALLERS]
+    assert labels == ["cpu", "cpu", "cpu", "cpu"]
     first = kit.find(module, "delegate")[0]
     assert kit.device(first.meta["spec"][0]) == "cpu"  # the emitter reads this one
 
@@ -145,7 +132,7 @@ def test_without_device_planning_two_devices_that_share_a_tensor_leave_it_on_cpu
     a, b = (n for n in module.graph.nodes if n.op == "placeholder")
     between, last = (n for n in module.graph.nodes if n.target is operator.getitem)
     labels = [kit.device_of(node) for node in (a, b, between, last)]
-    first = CALLERS
+    first = "cpu"
     assert labels == [first, "cpu", "cpu", first.replace("0", "1")]
 
 
@@ -163,7 +150,7 @@ def test_without_device_planning_a_constant_stays_on_the_host(kit):
     labels = {
         n.name: kit.device_of(n) for n in module.graph.nodes if n.op == "placeholder"
     }
-    assert labels == {"b_shared": "cpu", "a": CALLERS, "b": CALLERS}
+    assert labels == {"b_shared": "cpu", "a": "cpu", "b": "cpu"}
 
 
 class Stages(torch.nn.Module):
@@ -175,7 +162,7 @@ class Stages(torch.nn.Module):
 
 
 @pytest.mark.parametrize("devices", [["cuda:0"], ["cuda:0", "cuda:1"]])
-@pytest.mark.parametrize("planning", PLANNING)
+@pytest.mark.parametrize("planning", [False, True])
 def test_the_emitted_program_carries_the_labels(kit, planning, devices):
     edge = kit.lower(Stages(), PAIR, devices)
     program = kit.bench.deserialize_pte_binary(
@@ -190,10 +177,9 @@ def test_the_emitted_program_carries_the_labels(kit, planning, devices):
     else:
         assert {buffer for _, buffer in labels} == {"cpu"}
         shared = len(devices) == 1  # what one delegate hands to the next
-        assert ("cuda:0", "cpu") in labels if shared or not HAS_COPIES else True
+        assert ("cuda:0", "cpu") in labels if shared else True
 
 
-@needs_copies
 def test_without_device_planning_a_callers_tensors_are_the_hosts(kit):
     """A host that goes by labels puts inputs and gets outputs where their memory is."""
     edge = kit.lower(Stages(), PAIR)
@@ -206,7 +192,6 @@ def test_without_device_planning_a_callers_tensors_are_the_hosts(kit):
         assert info is None or info.device_type == DeviceType.CPU
 
 
-@needs_copies
 def test_tensors_on_a_device_are_aligned_as_engines_want_them(kit):
     edge = kit.lower(Stages(), PAIR, ["cuda:0", "cuda:1"])
     (plan,) = edge.to_executorch().executorch_program.execution_plan

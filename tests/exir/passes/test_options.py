@@ -1,20 +1,14 @@
 """The pass's options, and how a program's configuration reaches them."""
 
-from importlib.metadata import version
-
 import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.exir.passes import MemoryPlanningPass, propagate_device_pass
-from executorch.exir.passes._device_nodes import HAS_DEVICE_COPIES
+from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
-from packaging.version import Version
 from torch.export import export
-
-COPY_OPS = "executorch.exir.passes._device_copy_ops_registry"
 
 
 class Sum(torch.nn.Module):
@@ -23,7 +17,6 @@ class Sum(torch.nn.Module):
 
 
 def test_methods_of_one_program_are_configured_each_by_itself(kit):
-    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
     pair = (torch.randn(2, 3), torch.randn(2, 3))
     partitioner = kit.bench.EachAlone(kit.ADD, ["cuda:0"])
     edge = to_edge_transform_and_lower(
@@ -58,19 +51,6 @@ def test_options_that_would_do_nothing_are_refused(option):
         )
 
 
-def test_releases_with_device_copies_are_known():
-    """Most tests of copies are skipped where there are none: not because upstream has moved a file."""
-    expected = Version(version("executorch")) >= Version("1.4.dev0")
-    assert expected == HAS_DEVICE_COPIES
-
-
-def test_a_release_without_device_copies_is_told_apart(monkeypatch):
-    monkeypatch.setattr(propagate_device_pass, "HAS_DEVICE_COPIES", False)
-    with pytest.raises(RuntimeError, match=r"executorch 1\.4"):
-        PropagateDevicePass(enable_non_cpu_memory_planning=True)
-    PropagateDevicePass()
-
-
 def two_delegates(kit, backend_id="CudaBackend"):
     """The second reads what the first one wrote."""
 
@@ -95,7 +75,6 @@ def delegates(program):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("per_method", [False, True])
 def test_one_stream_is_an_option_and_the_program_says_so(kit, shared, per_method):
-    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
     config = PropagateDeviceConfig(shared_stream=shared)
     program = two_delegates(kit).to_executorch(
         ExecutorchBackendConfig(
@@ -114,7 +93,6 @@ def test_one_stream_is_an_option_and_the_program_says_so(kit, shared, per_method
 @pytest.mark.parametrize("resident", [False, True])
 def test_delegates_that_run_in_order_say_nothing(kit, resident):
     """Engines do among themselves, and behind no copy to their device."""
-    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
     program = two_delegates(kit, "TensorRTBackend").to_executorch(
         ExecutorchBackendConfig(
             propagate_device_config=PropagateDeviceConfig(resident, shared_stream=True),
@@ -129,7 +107,6 @@ def test_delegates_that_run_in_order_say_nothing(kit, resident):
 
 
 def test_device_inputs_that_would_be_planned_are_warned_of(kit, recwarn):
-    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
     devices = PropagateDeviceConfig(skip_h2d_for_method_inputs=True)
     with pytest.warns(RuntimeWarning, match="alloc_graph_input=False"):
         two_delegates(kit).to_executorch(
@@ -146,7 +123,6 @@ def test_device_inputs_that_would_be_planned_are_warned_of(kit, recwarn):
 
 
 def test_host_memory_that_a_backend_refuses_is_warned_of(kit):
-    pytest.importorskip(COPY_OPS, reason="executorch 1.3 has no device copies")
     off = ExecutorchBackendConfig(enable_non_cpu_memory_planning=False)
     with pytest.warns(UserWarning, match="CudaBackend takes tensors in its device's"):
         two_delegates(kit).to_executorch(off)

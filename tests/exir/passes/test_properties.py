@@ -1,7 +1,6 @@
 """Random graphs of host operators, delegates on three devices, shared values and views."""
 
 import copy
-import importlib.util
 import operator
 from collections import Counter
 from dataclasses import dataclass
@@ -28,11 +27,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchtrt_executorch.overlay.upstream import load_upstream
 
-needs_copies = pytest.mark.skipif(
-    importlib.util.find_spec("executorch.exir.passes._device_copy_ops_registry")
-    is None,
-    reason="executorch 1.3 has no device copies",
-)
 EDGE = exir_ops.edge.aten
 SHAPES = ((4, 4), (2, 8))
 BYTES = 4 * 4 * 4
@@ -254,21 +248,18 @@ def check_memory(kit, plan):
         assert ours[device] <= theirs[device] + BYTES * len(kept)
 
 
-@needs_copies
 @given(plan=plans(), skip_inputs=st.booleans(), skip_outputs=st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_placement_of_random_graphs(kit, plan, skip_inputs, skip_outputs):
     check_placement(kit, plan, skip_inputs, skip_outputs)
 
 
-@needs_copies
 @given(plan=plans())
 @settings(max_examples=40, deadline=None)
 def test_memory_of_random_graphs_beside_upstreams(kit, plan):
     check_memory(kit, plan)
 
 
-@needs_copies
 @pytest.mark.slow
 @given(plan=plans(), skip_inputs=st.booleans(), skip_outputs=st.booleans())
 @settings(max_examples=1000, deadline=None)
@@ -276,7 +267,6 @@ def test_placement_of_many_random_graphs(kit, plan, skip_inputs, skip_outputs):
     check_placement(kit, plan, skip_inputs, skip_outputs)
 
 
-@needs_copies
 @pytest.mark.slow
 @given(plan=plans())
 @settings(max_examples=1000, deadline=None)

@@ -8,11 +8,6 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip(
-    "executorch.exir.passes._device_copy_ops_registry",
-    reason="executorch 1.3 has no device copies",
-)
-
 SHAPE = (4, 4)
 HOST, DEVICES = "cpu", ("cuda:0", "cuda:1")
 STATE_META = "mutable_buffer"

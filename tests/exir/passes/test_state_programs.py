@@ -13,11 +13,6 @@ from executorch.exir.passes import MemoryPlanningPass
 from torchtrt_executorch.inspection.reading import read as read_facts
 from torchtrt_executorch.inspection.state import ON_DEVICE, ON_HOST, buffers
 
-pytest.importorskip(
-    "executorch.exir.passes._device_copy_ops_registry",
-    reason="executorch 1.3 has no device copies",
-)
-
 
 class Cache(torch.nn.Module):
     """A buffer that is read and written by one delegate, and another that the host only counts in."""

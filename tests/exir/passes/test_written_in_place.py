@@ -6,11 +6,6 @@ from executorch.exir import memory
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
 
-pytest.importorskip(
-    "executorch.exir.passes._device_copy_ops_registry",
-    reason="executorch 1.3 has no device copies",
-)
-
 SHAPE = (4, 4)
 
 

@@ -159,8 +159,7 @@ def executorch_first(folder: Path) -> None:
     check(to_edge(program).exported_program().module())
 
 
-#: What torch_tensorrt 2.12 can't do without its C++ runtime: its engines are no objects there.
-RETRACING = (
+ENTRIES = (
     torch_export,
     torch_export_data_dependent,
     dynamo_export,
@@ -169,8 +168,6 @@ RETRACING = (
     export_retraced,
     export_data_dependent,
     executorch_first,
-)
-OTHERS = (
     compile,
     dynamo_compile,
     torch_compile,
@@ -179,5 +176,5 @@ OTHERS = (
 )
 
 if __name__ == "__main__":
-    entries = {entry.__name__: entry for entry in (*RETRACING, *OTHERS)}
+    entries = {entry.__name__: entry for entry in ENTRIES}
     entries[sys.argv[1]](Path(sys.argv[2]))

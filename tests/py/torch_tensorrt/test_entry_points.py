@@ -6,18 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
-
-from torchtrt_executorch.overlay.upstream import installed_release
 
 from ... import fresh
 from . import entry_points
 
-HAS_OBJECTS = Version(installed_release("torch-tensorrt") or "0") >= Version("2.13")
-ENTRIES = (*entry_points.OTHERS, *(entry_points.RETRACING if HAS_OBJECTS else ()))
 
-
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+@pytest.mark.parametrize(
+    "entry", entry_points.ENTRIES, ids=lambda entry: entry.__name__
+)
 def test_in_a_fresh_interpreter(entry, tmp_path: Path) -> None:
     code = (
         f"import runpy; runpy.run_path({entry_points.__file__!r}, run_name='__main__')"

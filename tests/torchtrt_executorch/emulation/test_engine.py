@@ -11,7 +11,6 @@ import os
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,6 @@ from torchtrt_executorch.emulation.payload import MAGIC, dump, is_emulated, load
 
 from ... import fresh
 
-needs_objects = pytest.mark.skipif(
-    find_spec("torch_tensorrt.dynamo.runtime._TRTEngine") is None,
-    reason="2.12's Python runtime has no engine objects",
-)
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
@@ -80,7 +75,6 @@ def test_log_says_emulated(
     assert "not in TensorRT" in record.message
 
 
-@needs_objects
 def test_bindings(compiled: GraphModule) -> None:
     import tensorrt as trt
 
@@ -99,8 +93,8 @@ def test_bindings(compiled: GraphModule) -> None:
     "way",
     [
         "deepcopy",
-        pytest.param("pickle", marks=needs_objects),
-        pytest.param("state", marks=needs_objects),
+        "pickle",
+        "state",
         "exported",
     ],
 )

@@ -111,11 +111,6 @@ def test_weights_that_delegates_share_count_once() -> None:
     assert findings(shared, replace(shared, index=1)) == {}
 
 
-def test_a_newer_shim() -> None:
-    newer = replace(NATIVE, undefined=("aoti_torch_get_numel",))
-    assert findings(replace(CUDA, native=newer)) == {"shim-release": "note"}
-
-
 def test_each_of_several_gpus() -> None:
     both = "linux-aarch64:sm_87:16GiB,sm_110:64GiB"
     assert findings(CUDA, target=both) == {"gpu": "warning"}

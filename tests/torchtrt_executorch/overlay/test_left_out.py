@@ -100,15 +100,6 @@ print(json.dumps({name: each.state.value for name, each in verdicts_on(PATCHES).
 """
 
 
-def test_what_is_for_other_releases_holds_up_nobody(run, tmp_path: Path) -> None:
-    """executorch 1.3 has no memory on devices: what orders it and keeps state there isn't for it."""
-    process = run(SHARING, release(tmp_path, "executorch", "1.3.1"))
-    found = {name for name, s in process.facts.items() if s == "for other releases"}
-    assert {"delegate-order", "device-state", "cuda-quantized-weights"} <= found
-    assert process.facts["common-state"] == process.facts["external-data"] == "in force"
-    assert process.warnings == []
-
-
 def test_missing_anchor(run, variant) -> None:
     """One anchor is lost; nothing of its patch is applied, in none of its modules."""
     ahead = variant(

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from executorch.runtime import Runtime
-from packaging.version import Version
 from torch.utils._pytree import tree_leaves
 
 from torchtrt_executorch.runtime import load
@@ -28,8 +27,6 @@ def test_agrees_with_executorch_and_with_eager(case: programs.Case) -> None:
     for inputs in case.calls():
         results = ours(*inputs)
         _same(results, theirs.execute(tree_leaves(inputs)))
-        if case.name == "lstm" and Version(torch.__version__) < Version("2.13"):
-            pytest.skip("exported by torch 2.12 its states have a dimension more")
         _same(results, tree_leaves(eager(*inputs)))
 
 

@@ -262,10 +262,6 @@ def _damage(at: int) -> Any:
     return edit
 
 
-@pytest.mark.skipif(
-    serialization.Layout.installed() is serialization.Layout.RECORD,
-    reason="bytes 17 and 40 of a record, as 2.12 has it, are a name",
-)
 @pytest.mark.parametrize("at", [0, 5, 17, 40])
 def test_damaged_blobs_are_refused(at: int) -> None:
     with pytest.raises(ProgramError, match=r"forward/0 \(TensorRTBackend\)"):

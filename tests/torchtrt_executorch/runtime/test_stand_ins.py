@@ -20,7 +20,6 @@ from executorch.exir import schema
 from torch import nn
 from torch.export import export
 from torch_tensorrt.executorch.serialization import (
-    Layout,
     deserialize_engine,
     serialize_engine,
 )
@@ -326,10 +325,7 @@ def test_an_engine_without_rows_is_refused_as_tensorrt_does() -> None:
         """As TensorRT would have built it, which nothing runs here."""
         (inline,) = program.backend_delegate_data
         _, metadata = deserialize_engine(bytes(inline.data))
-        layout = Layout.installed()
-        if layout is Layout.RECORD:  # whose engines are text
-            layout = Layout.TR01
-        inline.data = serialize_engine(b"ftrt" + bytes(60), metadata, layout=layout)
+        inline.data = serialize_engine(b"ftrt" + bytes(60), metadata)
 
     program = load(edited(bytes(pte), real), simulate_devices=True)
     program.run(torch.randn(1, 3))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Iterator, Sequence
 
-from packaging.version import Version
-
 from torchtrt_executorch import cuda_shims
 from torchtrt_executorch.host import targets
 from torchtrt_executorch.host.builder import TENSORRT_RTX
@@ -139,30 +137,14 @@ def _library(
             "Install that there, or compile the delegate without it.",
             *at,
         )
-    shims = {
-        name: cuda_shims.since(name)
-        for name in library.undefined
-        if name.startswith("aoti_")
-    }
-    unknown = [name for name, release in shims.items() if release is None]
-    if unknown:
+    calls = (name for name in library.undefined if name.startswith("aoti_"))
+    if unknown := [name for name in calls if not cuda_shims.offered(name)]:
         yield Finding(
             "shim",
             "warning",
-            f"{what} calls {', '.join(short(each, 60) for each in unknown[:5])}, which no release of "
-            "ExecuTorch's libaoti_cuda_shims up to 1.4 offers.",
+            f"{what} calls {', '.join(short(each, 60) for each in unknown[:5])}, which "
+            "ExecuTorch's libaoti_cuda_shims doesn't offer.",
             "Leave those operators to another partitioner, or build ExecuTorch with such a function.",
-            *at,
-        )
-        return
-    release = max(filter(None, shims.values()), default="1.3", key=Version)
-    if Version(release) > Version("1.3"):
-        newer = [name for name, since in shims.items() if since == release]
-        yield Finding(
-            "shim-release",
-            "note",
-            f"{what} calls {', '.join(newer[:5])}, which ExecuTorch has from {release} on.",
-            f"Build the host with executorch {release} or later.",
             *at,
         )
 

@@ -13,8 +13,6 @@ from torchtrt_executorch.overlay.manifest.notation import (
 )
 from torchtrt_executorch.overlay.patch import EXECUTORCH, Patch
 
-#: Those whose runtime has memory on devices, and copies to it.
-_WITH_DEVICES = {"executorch": ">=1.4,<1.6"}
 _AOTI = "executorch.backends.aoti"
 _AOTI_BACKEND = f"{_AOTI}.aoti_backend"
 _BACKEND_API = "executorch.exir.backend.backend_api"
@@ -36,6 +34,7 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="asks one partitioner after the other, and decomposes in between",
         kept_because="1.5.1 still decomposes for the first what the second wants whole",
+        goes_when="to_edge_transform_and_lower asks all partitioners before it decomposes (pytorch/executorch#8781)",
         adds=(
             f"{EXIR}.program._whole_operators",
             f"{EXIR}.program._transforms",
@@ -56,14 +55,16 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="stages in its C++ runtime, without a word",
         kept_because="it is how our own runtime works, and amends nothing upstream",
+        goes_when="never: it is how this project's own runtime works",
     ),
     Patch(
         name="propagate-device-pass",
         summary="Device labels that are true, and each value across to a device at most once",
         pull_request="pytorch/executorch#18078",
         releases=EXECUTORCH,
-        upstream="labels from 1.3, copies from 1.4, one per delegate that reads the value",
+        upstream="labels and copies, one per delegate that reads the value",
         kept_because="1.5.1 still copies a shared value once for every delegate",
+        goes_when="upstream shares a copy among its readers (pytorch/executorch#20914 elides some)",
         replaces=(
             f"{_PASSES}.propagate_device_pass",
             f"{_PASSES}.propagate_device_config",
@@ -86,9 +87,10 @@ EXECUTORCH_PATCHES = (
         name="delegate-order",
         summary="Delegates run in order in ExecuTorch's C++ runtime, whatever the host's streams are",
         pull_request="pytorch/executorch#18078",
-        releases=_WITH_DEVICES,
+        releases=EXECUTORCH,
         upstream="gives each CUDA delegate a stream, and orders none of them",
         kept_because="1.5.1 still orders no delegates",
+        goes_when="CUDA delegates wait for one another in ExecuTorch's runtime (no pull request yet)",
         requires=("propagate-device-pass",),
         adds=(
             f"{_PASSES}._copy_schedule",
@@ -112,9 +114,10 @@ EXECUTORCH_PATCHES = (
         name="device-state",
         summary="Mutable buffers live on the device that uses them, and no call copies them",
         pull_request="pytorch/executorch#18078",
-        releases=_WITH_DEVICES,
+        releases=EXECUTORCH,
         upstream="keeps mutable buffers in host memory, and copies them there and back",
         kept_because="1.5.1 still copies them",
+        goes_when="memory planning places mutable buffers on devices (pytorch/TensorRT#4667, pytorch/executorch#22814)",
         requires=("propagate-device-pass", "delegate-order"),
         adds=(
             f"{EXIR}.emit._device_state",
@@ -145,6 +148,7 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="has a cache for each method, without a word",
         kept_because="1.5.1 still does, and shares none on a device",
+        goes_when="one arena per device serves all methods (pytorch/executorch#21958)",
         requires=("propagate-device-pass", "device-state"),
         adds=(
             f"{_PASSES}._delegate_streams",
@@ -173,6 +177,7 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="writes the program alone, and takes any data that has its keys",
         kept_because="1.5.1 still does",
+        goes_when="save writes external data with the program (pytorch/TensorRT#4404)",
         adds=(f"{EXIR}.program._external_data",),
         amends=patched(f"{EXIR}.program._external_data_patch:apply", PROGRAM),
         anchors=anchors(
@@ -188,6 +193,7 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="has all branches write to the same memory, and leaves their results there",
         kept_because="1.5.1 still plans all branches into the same memory",
+        goes_when="branches are planned apart (pytorch/executorch#21494 or #21818)",
         adds=(
             *_ALIASES,
             f"{_PASSES}._old_values",
@@ -205,8 +211,9 @@ EXECUTORCH_PATCHES = (
         summary="Composes after any partitioner, fewest partitions, linear time",
         pull_request="pytorch/executorch#20077",
         releases=EXECUTORCH,
-        upstream="skips foreign delegates from 1.4 on, in quadratic time",
+        upstream="skips foreign delegates, in quadratic time",
         kept_because="1.5.1 still proposes partitions in quadratic time",
+        goes_when="upstream's AotiPartitioner makes the fewest partitions, in linear time (pytorch/executorch#20077)",
         replaces=(f"{_AOTI}.aoti_partitioner",),
         adds=(
             SYMBOLS,
@@ -222,6 +229,7 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="has attention in bfloat16 alone, and fails on what it has no kernel for",
         kept_because="1.5.1 still fails on all of it but split_copy",
+        goes_when="CudaPartitioner claims only what CudaBackend compiles (no pull request yet)",
         adds=(
             f"{_CUDA}._edge_calls",
             f"{_CUDA}._trial",
@@ -240,26 +248,13 @@ EXECUTORCH_PATCHES = (
         ),
     ),
     Patch(
-        name="one-aoti-library-per-method",
-        summary="Refuses a second AOTInductor partition per method before anything is compiled",
-        pull_request="pytorch/executorch#20077",
-        releases=EXECUTORCH,
-        upstream="keys a library by its hash from 1.4 on",
-        kept_because="1.3 keys it by the method's name alone",
-        amends=patched_beside(_AOTI_BACKEND),
-        anchors=anchors(
-            f"{_AOTI_BACKEND}:AotiBackend.method_name_from_compile_specs(compile_specs)",
-            f"{EXIR}.backend.backend_details:BackendDetails.preprocess_multimethod(edge_programs, compile_specs)",
-        ),
-        superseded={"executorch": ">=1.4"},
-    ),
-    Patch(
         name="cuda-quantized-weights",
         summary="Quantized weights of CUDA delegates take the bytes that their bits do, and are read so",
         pull_request="pytorch/executorch#19213",
-        releases=_WITH_DEVICES,
+        releases=EXECUTORCH,
         upstream="keeps a byte for each, and writes the weight in floating point before each product",
         kept_because="1.5.1 packs what its own layouts hold, for kernels of its own",
+        goes_when="Inductor has a GEMV over packed weights of any width (pytorch/executorch#19213 has int4)",
         adds=tuple(
             f"{_CUDA}.{name}"
             for name in (
@@ -287,6 +282,7 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="compiles for the GPU that it finds, and can't be imported without Triton",
         kept_because="1.5.1 still needs a GPU",
+        goes_when="CudaBackend compiles for a compute capability by name (pytorch/executorch#22198 has libraries for several, on a GPU)",
         adds=(
             f"{_CUDA}._constant_folding",
             f"{_CUDA}._cubin",

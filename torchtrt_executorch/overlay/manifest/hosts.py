@@ -20,20 +20,8 @@ _CONVERT = f"{CONVERSION}._conversion"
 _INTERPRETER = f"{CONVERSION}._TRTInterpreter"
 _ENGINE = f"{RUNTIME}._TRTEngine"
 _MODULE = f"{RUNTIME}._TorchTensorRTModule"
-_PYTHON_MODULE = f"{RUNTIME}._PythonTorchTensorRTModule"
 _MUTABLE = f"{RUNTIME}._MutableTorchTensorRTModule"
 _CUDAGRAPHS = "torch_tensorrt.runtime._cudagraphs"
-
-#: Emulated engines are built and, in an edge program, run in the same way on every release.
-_EMULATED = (
-    *amended(f"{_EMULATION}:apply_to_conversion", _CONVERT),
-    *amended(f"{_EMULATION}:apply_to_placeholder", META_OPS),
-)
-_EMULATED_ANCHORS = anchors(
-    f"{_CONVERT}:interpret_module_to_result(module, inputs, settings)",
-    f"{_CONVERT}:SerializedInterpreterResult(serialized_engine, input_names, output_names)",
-    f"{META_OPS}:no_op_placeholder_for_execute_engine(inputs, serialized_engine)",
-)
 
 HOST_PATCHES = (
     Patch(
@@ -43,6 +31,7 @@ HOST_PATCHES = (
         releases=TORCH_TENSORRT,
         upstream="queries CUDA and loads TensorRT while it is imported",
         kept_because="2.14 still needs both to be imported",
+        goes_when="torch_tensorrt is imported without CUDA and without TensorRT (pytorch/TensorRT#4504)",
         prepares=amended(f"{_HOST}:prepare", "tensorrt", "torch_tensorrt"),
         amends=(
             *amended(f"{_HOST}.importable:apply", "torch_tensorrt"),
@@ -82,12 +71,14 @@ HOST_PATCHES = (
         name="emulated-engines",
         summary="Everything after the partitioning, without TensorRT",
         pull_request="pytorch/TensorRT#4504",
-        releases={"torch-tensorrt": ">=2.13,<2.15"},
+        releases=TORCH_TENSORRT,
         upstream="nothing",
         kept_because="upstream has no engine that runs without TensorRT",
+        goes_when="never: upstream plans no engines without TensorRT",
         adds=(*LIFTING, ENGINE_BYTES),
         amends=(
-            *_EMULATED,
+            *amended(f"{_EMULATION}:apply_to_conversion", _CONVERT),
+            *amended(f"{_EMULATION}:apply_to_placeholder", META_OPS),
             *amended(
                 f"{_EMULATION}:apply_to_runtime",
                 _INTERPRETER,
@@ -97,39 +88,14 @@ HOST_PATCHES = (
             *amended(f"{_EMULATION}:apply_to_engine", _ENGINE),
             *amended(f"{_EMULATION}:apply_to_module", _MODULE),
         ),
-        anchors=(
-            *_EMULATED_ANCHORS,
-            *anchors(
-                f"{_ENGINE}:TRTEngine.execute(inputs)",
-                f"{_ENGINE}:TRTEngine._setup_engine",
-                f"{_ENGINE}:trt",
-                f"{_MODULE}:TorchTensorRTModule.forward",
-            ),
-        ),
-    ),
-    Patch(
-        name="emulated-engines-2.12",
-        summary="The same for 2.12's Python runtime, which then can be exported as well",
-        pull_request="pytorch/TensorRT#4574",
-        releases={"torch-tensorrt": ">=2.12,<2.13"},
-        upstream="an engine class for the Python runtime from 2.13 on",
-        kept_because="2.12 gets no more releases",
-        adds=(*LIFTING, ENGINE_BYTES),
-        amends=(
-            *_EMULATED,
-            *amended(f"{_EMULATION}_2_12:apply_to_layout", _MODULE),
-            *amended(f"{_HOST}.cuda_queries:apply", _PYTHON_MODULE),
-            *amended(f"{_EMULATION}_2_12:apply_to_python_module", _PYTHON_MODULE),
-            *amended(f"{_EMULATION}_2_12:apply_to_exporter", f"{DYNAMO}._exporter"),
-        ),
-        anchors=(
-            *_EMULATED_ANCHORS,
-            *anchors(
-                f"{_MODULE}:TorchTensorRTModule.decode_metadata(encoded_metadata)",
-                f"{_PYTHON_MODULE}:PythonTorchTensorRTModule.forward",
-                f"{_PYTHON_MODULE}:trt",
-                f"{DYNAMO}._exporter:inline_trt_modules(gm, cross_compile_module)",
-            ),
+        anchors=anchors(
+            f"{_CONVERT}:interpret_module_to_result(module, inputs, settings)",
+            f"{_CONVERT}:SerializedInterpreterResult(serialized_engine, input_names, output_names)",
+            f"{META_OPS}:no_op_placeholder_for_execute_engine(inputs, serialized_engine)",
+            f"{_ENGINE}:TRTEngine.execute(inputs)",
+            f"{_ENGINE}:TRTEngine._setup_engine",
+            f"{_ENGINE}:trt",
+            f"{_MODULE}:TorchTensorRTModule.forward",
         ),
     ),
 )

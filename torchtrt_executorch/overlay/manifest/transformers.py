@@ -18,6 +18,7 @@ TRANSFORMERS_PATCHES = (
         releases={"transformers": ">=5.23,<5.24"},
         upstream="exports with XNNPACK, CUDA where there is a GPU, and MLX",
         kept_because="5.23 has no TensorRT, and runs what ExecuTorch's wheel has a backend for",
+        goes_when="transformers lets packages register a backend of its ExecuTorch exporter",
         requires=("compiling-partitioner",),
         amends=(
             *amended(f"{_OURS}.exporter:apply", _EXPORTER),

@@ -98,9 +98,8 @@ class _Library:
 
 def read_payload(context: Payload) -> CudaPayload:
     """What the payload names. Raises ``ProgramError`` if it is damaged."""
-    method = context.compile_specs.get("method_name", b"forward")
     try:
-        return cuda_payload.read(context.payload, method.decode())
+        return cuda_payload.read(context.payload)
     except ValueError as error:
         raise ProgramError(f"{context.name}: {error}") from error
 

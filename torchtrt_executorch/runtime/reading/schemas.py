@@ -26,9 +26,9 @@ from torchtrt_executorch.runtime.reading.flatbuffer import (
     Union,
 )
 
-#: ``file_identifier`` of ``program.fbs``, the same from executorch 1.3 to 1.5.
+#: ``file_identifier`` of ``program.fbs``, the same in executorch 1.4 and 1.5.
 PROGRAM_IDENTIFIER = b"ET12"
-#: ``file_identifier`` of ``flat_tensor.fbs``, of ``.ptd`` files, the same from executorch 1.3 to 1.5.
+#: ``file_identifier`` of ``flat_tensor.fbs``, of ``.ptd`` files, the same in executorch 1.4 and 1.5.
 FLAT_TENSOR_IDENTIFIER = b"FT01"
 #: ``file_identifier`` of ``bundled_program_schema.fbs``, of ``.bpte`` files.
 BUNDLED_IDENTIFIER = b"BP08"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -310,10 +309,6 @@ def test_pte(stateful: torch.fx.GraphModule, retrace: bool) -> None:
             torch.testing.assert_close(list(found), expected)
 
 
-@pytest.mark.skipif(
-    find_spec("torch_tensorrt.dynamo.runtime._TRTEngine") is None,
-    reason="2.12's Python runtime has no engine objects for torch.export to record",
-)
 def test_cache_around_a_compiled_module() -> None:
     """The other way: the engine is stateless, and a module around it owns the cache."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any, Callable, Mapping, Sequence
 
 import pytest
@@ -10,15 +9,8 @@ import torch
 import torch_tensorrt
 from torch.export import ExportedProgram
 from torch_tensorrt.executorch._engine_record import Slot
-from torch_tensorrt.executorch.serialization import Layout
 
 from torchtrt_executorch import emulated_engines
-
-#: 2.12's Python-only mode has no engine objects, and its records have engines in base64.
-HAS_OBJECTS = Layout.installed() is not Layout.RECORD
-needs_objects = pytest.mark.skipif(
-    not HAS_OBJECTS, reason="2.12 has no engine objects, and engines are text there"
-)
 
 
 class Affine(torch.nn.Module):
@@ -57,9 +49,7 @@ def compile_engine(
 def record_of(module: torch.fx.GraphModule) -> list[Any]:
     """Return the record of a compiled module's only engine."""
     (held,) = [each for each in module.modules() if hasattr(each, "serialized_engine")]
-    return list(
-        held.engine.serialized_info if HAS_OBJECTS else held._pack_engine_info()
-    )
+    return list(held.engine.serialized_info)
 
 
 class EngineCall(torch.nn.Module):
@@ -80,18 +70,14 @@ class EngineCall(torch.nn.Module):
         returned: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        # Registers the placeholder: 2.12 imports it when it saves, and what doesn't name it is to do without.
+        # Registers the placeholder.
         import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401
 
         self.record = [*record]
         for slot, value in (changes or {}).items():
             self.record[slot] = value
-        engine = self.record[Slot.ENGINE]
-        if HAS_OBJECTS:
-            tensor = torch.frombuffer(bytearray(engine), dtype=torch.uint8)
-            self.register_buffer("engine", tensor)
-        else:
-            self.engine = base64.b64encode(engine).decode()
+        engine = bytearray(self.record[Slot.ENGINE])
+        self.register_buffer("engine", torch.frombuffer(engine, dtype=torch.uint8))
         self.order, self.returned = order, returned
 
     def forward(self, *arguments: torch.Tensor) -> Any:
@@ -110,11 +96,9 @@ def callable_in_a_program(
 ) -> torch.nn.Module:
     """Return a compiled module as ``torch.export`` can trace it within another.
 
-    That is the module itself, but on 2.12, and if its engine's record is to be changed.
+    That is the module itself, unless its engine's record is to be changed.
     """
-    if HAS_OBJECTS and not changes:
-        return module
-    return EngineCall(record_of(module), changes)
+    return EngineCall(record_of(module), changes) if changes else module
 
 
 @pytest.fixture(scope="session")

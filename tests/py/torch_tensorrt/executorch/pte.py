@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any, Callable, Sequence
 
 import torch
@@ -17,11 +16,6 @@ from torch_tensorrt.executorch.serialization import (
 from torchtrt_executorch import runtime
 
 from .conftest import callable_in_a_program
-
-#: ExecuTorch 1.3 has labels, but neither memory on devices nor copies to it.
-HAS_DEVICE_MEMORY = (
-    find_spec("executorch.exir.passes._device_copy_ops_registry") is not None
-)
 
 Model = Callable[[Sequence[torch.nn.Module]], torch.nn.Module]
 
@@ -43,7 +37,7 @@ def pte_of(source: Any, **options: Any) -> bytes:
 
 def load(pte: bytes) -> runtime.Program:
     """Load a ``.pte``; if it has device memory, it raises if a tensor isn't where its reader works."""
-    return runtime.load(pte, simulate_devices=HAS_DEVICE_MEMORY, emulated_engines=True)
+    return runtime.load(pte, simulate_devices=True, emulated_engines=True)
 
 
 class Delegate:
@@ -65,9 +59,7 @@ class Delegate:
     def lives_on(self, device: int) -> bool:
         """Whether its arguments are labelled with GPU ``device``, where it is planned all of them."""
         labels = {_label(tensor) for tensor in self.tensors}
-        if HAS_DEVICE_MEMORY:
-            return labels == {("CUDA", device)}
-        return labels <= {("CUDA", device), ("CPU", 0)}
+        return labels == {("CUDA", device)}
 
 
 def _label(tensor: Tensor) -> tuple[str, int]:

@@ -33,8 +33,6 @@ from torch_tensorrt.executorch.serialization import (
 
 from torchtrt_executorch.overlay.upstream import load_upstream
 
-from .conftest import needs_objects
-
 Export = Callable[..., ExportedProgram]
 
 
@@ -90,7 +88,6 @@ def test_the_blob_is_upstreams_byte_for_byte(
     assert blob_of(program) == theirs.processed_bytes
 
 
-@needs_objects
 def test_the_slots_are_upstreams() -> None:
     from torch_tensorrt.dynamo.runtime import _serialized_engine_layout as layout
 
@@ -174,7 +171,6 @@ def test_an_output_has_to_come_from_the_engine(placeholder_program: Export) -> N
         blob_of(program)
 
 
-@needs_objects
 def test_a_constant_among_the_inputs_is_refused(
     placeholder_program: Export,
 ) -> None:
@@ -203,7 +199,6 @@ def test_a_partition_without_an_engine_is_refused() -> None:
         blob_of(program)
 
 
-@needs_objects
 def test_an_engine_that_is_not_in_the_program_is_refused(
     placeholder_program: Export,
 ) -> None:
@@ -213,7 +208,6 @@ def test_an_engine_that_is_not_in_the_program_is_refused(
         blob_of(program)
 
 
-@needs_objects
 def test_an_engine_that_is_an_input_is_refused(placeholder_program: Export) -> None:
     program = placeholder_program()
     (node,) = engine_nodes(program.graph.nodes)
@@ -224,7 +218,6 @@ def test_an_engine_that_is_an_input_is_refused(placeholder_program: Export) -> N
         blob_of(program)
 
 
-@needs_objects
 @pytest.mark.parametrize(
     "engine, complaint",
     [
@@ -251,7 +244,7 @@ class CppEngine:
         engine = record[Slot.ENGINE]
         text = [*record]
         text[Slot.ENGINE] = base64.b64encode(engine).decode()
-        self._state = text if release == "2.12" else (text, "tensorrt.Engine")
+        self._state = (text, "tensorrt.Engine")
         if release == "2.14":
             bare = [*record]
             bare[Slot.ENGINE] = ""
@@ -304,7 +297,6 @@ def as_upstreams_placeholder(
 OBJECTS = [lifted, lifted_by_the_legacy_exporter, as_attribute]
 
 
-@needs_objects
 @pytest.mark.parametrize("form", [*OBJECTS, as_placeholder, as_upstreams_placeholder])
 def test_the_record_of_every_form(
     affine: torch.fx.GraphModule,
@@ -321,9 +313,8 @@ def test_the_record_of_every_form(
         assert found == [v for i, v in enumerate(affine_record) if i != Slot.ENGINE]
 
 
-@needs_objects
 @pytest.mark.parametrize("form", OBJECTS)
-@pytest.mark.parametrize("release", ["2.12", "2.13", "2.14"])
+@pytest.mark.parametrize("release", ["2.13", "2.14"])
 def test_the_record_of_an_object_of_the_cpp_runtime(
     affine: torch.fx.GraphModule,
     affine_inputs: Any,
@@ -342,7 +333,6 @@ def test_the_record_of_an_object_of_the_cpp_runtime(
     assert record[Slot.DEVICE] == affine_record[Slot.DEVICE]
 
 
-@needs_objects
 def test_metadata_is_read_without_serializing_the_engine(
     affine: torch.fx.GraphModule, affine_inputs: Any, affine_record: list[Any]
 ) -> None:
@@ -355,7 +345,6 @@ def test_metadata_is_read_without_serializing_the_engine(
     assert record[Slot.DEVICE] == affine_record[Slot.DEVICE]
 
 
-@needs_objects
 def test_an_engine_object_that_is_missing_is_refused(
     affine: torch.fx.GraphModule, affine_inputs: Any
 ) -> None:
@@ -438,7 +427,6 @@ def test_a_tensor_is_looked_at_not_copied() -> None:
     assert view[5] == 9
 
 
-@needs_objects
 def test_preprocess_copies_the_engine_once(placeholder_program: Export) -> None:
     program = placeholder_program()
     size = 32 << 20
@@ -458,9 +446,9 @@ import resource, sys
 import numpy, torch
 from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
 from torch_tensorrt.executorch.serialization import (
-    Layout, TensorRTBlobMetadata, serialize_engine, serialize_engine_info)
+    TensorRTBlobMetadata, serialize_engine)
 import base64
-size, form, layout = int(sys.argv[1]), sys.argv[2], Layout[sys.argv[3]]
+size, form = int(sys.argv[1]), sys.argv[2]
 payload = torch.full((size,), 7, dtype=torch.uint8)
 if form == "text":
     payload = base64.b64encode(memoryview(payload.numpy())).decode()
@@ -469,10 +457,7 @@ def resident():
 before = resident()
 open("/proc/self/clear_refs", "w").write("5")
 engine = engine_bytes(payload)
-if layout is Layout.RECORD:
-    blob = serialize_engine_info([None, None, None, engine])
-else:
-    blob = serialize_engine(engine, TensorRTBlobMetadata(), layout=layout)
+blob = serialize_engine(engine, TensorRTBlobMetadata())
 peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if "VmHWM" in line)
 assert len(blob) >= size
 print((peak - before) / size)
@@ -481,10 +466,9 @@ print((peak - before) / size)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("layout", [Layout.RECORD, Layout.TR01])
 @pytest.mark.parametrize("form, bound", [("tensor", 1.1), ("text", 2.2)])
-def test_peak_memory_of_a_large_engine(form: str, bound: float, layout: Layout) -> None:
-    arguments = [sys.executable, "-c", PEAK, str(1 << 30), form, layout.name]
+def test_peak_memory_of_a_large_engine(form: str, bound: float) -> None:
+    arguments = [sys.executable, "-c", PEAK, str(1 << 30), form]
     peak = float(subprocess.check_output(arguments))
     assert 1 <= peak < bound
 

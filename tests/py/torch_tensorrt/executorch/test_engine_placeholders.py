@@ -25,9 +25,6 @@ from torch_tensorrt.executorch._engine_placeholders import (
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.emulation.payload import is_emulated
 
-from .conftest import needs_objects
-
-pytestmark = needs_objects
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 

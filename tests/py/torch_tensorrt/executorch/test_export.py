@@ -25,8 +25,6 @@ from torch_tensorrt.executorch import export
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
 
-from .conftest import needs_objects
-
 DEFAULT = "TensorRTBackend"
 XNNPACK = "XnnpackBackend"
 
@@ -151,7 +149,7 @@ def test_interface_is_that_of_2_14() -> None:
         "graph",
         "retraced",
         "exported",
-        pytest.param("loaded", marks=needs_objects),
+        "loaded",
         "mapping",
     ],
 )
@@ -413,7 +411,6 @@ def test_partitioner_of_another_method(compiled: GraphModule) -> None:
         export(compiled, partitioners=[wrong])
 
 
-@needs_objects
 def test_engine_that_needs_an_output_allocator() -> None:
     class NonZero(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -30,8 +30,8 @@ from torch_tensorrt.executorch.serialization import (
     TensorRTBlobMetadata,
 )
 
-from .conftest import EngineCall, Linear, compile_engine, needs_objects, record_of
-from .pte import HAS_DEVICE_MEMORY, copies, delegates, load, program_of, pte_of
+from .conftest import EngineCall, Linear, compile_engine, record_of
+from .pte import copies, delegates, load, program_of, pte_of
 
 X = torch.randn(2, 4)
 LOGGER = "torch_tensorrt.executorch.partitioner"
@@ -109,7 +109,7 @@ def test_each_engine_has_the_label_of_its_own_gpu(engine_on: EngineOn) -> None:
     assert first.lives_on(0) and second.lives_on(1)
     # In, to the sine on the host, from there to the other GPU, out; and behind each copy that feeds
     # an engine one byte to the host, which it waits for.
-    assert copies(pte) == ["h2d", "d2h", "d2h"] * 2 * HAS_DEVICE_MEMORY
+    assert copies(pte) == ["h2d", "d2h", "d2h"] * 2
     agrees(pte, Chain, modules)
 
 
@@ -118,7 +118,7 @@ def test_a_value_crosses_from_one_gpu_to_another(engine_on: EngineOn) -> None:
     pte = pte_of(program_of(Direct, modules, X))
     first, second = delegates(pte)
     assert first.lives_on(1) and second.lives_on(0)
-    assert copies(pte) == ["h2d", "d2h", "d2h"] * 2 * HAS_DEVICE_MEMORY
+    assert copies(pte) == ["h2d", "d2h", "d2h"] * 2
     agrees(pte, Direct, modules)
 
 
@@ -126,7 +126,7 @@ def test_a_value_stays_on_its_gpu(engine_on: EngineOn) -> None:
     modules = [engine_on(1), engine_on(1)]
     pte = pte_of(program_of(Direct, modules, X))
     assert all(each.lives_on(1) for each in delegates(pte))
-    assert copies(pte) == ["h2d", "d2h", "d2h"] * HAS_DEVICE_MEMORY
+    assert copies(pte) == ["h2d", "d2h", "d2h"]
     agrees(pte, Direct, modules)
 
 
@@ -238,7 +238,6 @@ def test_the_engine_in_the_pte_is_the_compiled_one(engine_on: EngineOn) -> None:
         assert delegate.metadata == TensorRTBlobMetadata.from_record(record)
 
 
-@needs_objects
 def test_an_engine_that_two_calls_share(engine_on: EngineOn) -> None:
     modules = [engine_on(1), engine_on(1)]
     program = program_of(Chain, modules, X)
@@ -257,7 +256,7 @@ def test_a_program_without_engines_is_left_alone() -> None:
     assert not any("delegation_tag" in node.meta for node in program.graph.nodes)
 
 
-@pytest.mark.parametrize("retrace", [False, pytest.param(True, marks=needs_objects)])
+@pytest.mark.parametrize("retrace", [False, True])
 def test_a_compiled_module_by_either_exporter(
     engine_on: EngineOn, retrace: bool
 ) -> None:
@@ -327,7 +326,6 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-@needs_objects
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_lowering_a_large_engine_copies_it_twice_at_most(engine_on: EngineOn) -> None:

@@ -21,8 +21,6 @@ from torch.export import ExportedProgram, export
 from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines, report
-from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, verdict_on
 from torchtrt_executorch.runtime import load
 
 torchao = pytest.importorskip("torchao.quantization")
@@ -31,10 +29,6 @@ pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
 X = torch.linspace(-1, 1, 512).reshape(4, 128)
 #: Bytes of what isn't weights: emulated engines of an operator or two, and tables.
 _REST = 49152
-#: Of the patch that has ExecuTorch's verifier pass products of integers.
-(_QUANTIZED,) = (
-    verdict_on(patch) for patch in PATCHES if patch.name == "cuda-quantized-weights"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -229,10 +223,6 @@ def test_integers_that_are_no_weights_stay_in_tensorrt() -> None:
     assert report(edge).methods["forward"].on_host() == []
 
 
-@pytest.mark.skipif(
-    _QUANTIZED.state is State.OTHER_RELEASES,
-    reason=f"ExecuTorch refuses products of integers by itself: {_QUANTIZED.reason}",
-)
 def test_what_nobody_takes_is_named_with_its_module() -> None:
     model = Layers().eval()
     torchao.quantize_(model, torchao.Int8DynamicActivationInt8WeightConfig())

@@ -24,15 +24,9 @@ from torch_tensorrt.executorch.serialization import (
     TensorRTIOBinding,
     deserialize_engine,
     serialize_engine,
-    serialize_engine_info,
 )
 
 from torchtrt_executorch.overlay.upstream import load_upstream
-
-TR_LAYOUTS = [Layout.TR01, Layout.TR02]
-needs_tr = pytest.mark.skipif(
-    Layout.installed() is Layout.RECORD, reason="upstream 2.12 has no TR01"
-)
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 names = texts.filter(bool)
@@ -67,14 +61,6 @@ def metadatas(draw: Callable, aliased: bool = False) -> TensorRTBlobMetadata:
     )
 
 
-slots = st.one_of(
-    st.none(),
-    texts.filter(lambda value: len(value) < 99),
-    st.binary(max_size=99),
-)
-records = st.lists(slots, max_size=14)
-
-
 @pytest.fixture(scope="module")
 def upstream() -> ModuleType:
     return load_upstream("torch_tensorrt.executorch.serialization")
@@ -93,7 +79,6 @@ def theirs(upstream: ModuleType, metadata: TensorRTBlobMetadata) -> Any:
 # Against the upstream code of the installed release
 
 
-@needs_tr
 @given(engine=st.binary(max_size=300), metadata=metadatas())
 def test_a_blob_is_upstreams_byte_for_byte(
     upstream: ModuleType, engine: bytes, metadata: TensorRTBlobMetadata
@@ -114,17 +99,6 @@ def test_an_aliased_blob_is_upstreams_byte_for_byte(
     assert serialize_engine(engine, metadata) == expected
 
 
-@pytest.mark.skipif(
-    Layout.installed() is not Layout.RECORD, reason="only 2.12 writes engine records"
-)
-@given(record=records)
-def test_a_record_blob_is_upstreams_byte_for_byte(
-    upstream: ModuleType, record: list
-) -> None:
-    assert serialize_engine_info(record) == upstream.serialize_engine_info(record)
-
-
-@needs_tr
 @given(engine=st.binary(max_size=300), metadata=metadatas())
 def test_upstream_reads_what_we_read(
     upstream: ModuleType, engine: bytes, metadata: TensorRTBlobMetadata
@@ -141,7 +115,6 @@ def test_every_public_name_of_upstream_is_there(upstream: ModuleType) -> None:
     assert public - imported - typing <= set(serialization.__all__)
 
 
-@needs_tr
 def test_constants_are_upstreams(upstream: ModuleType) -> None:
     for name in ("TENSORRT_MAGIC", "HEADER_FORMAT", "HEADER_SIZE"):
         assert getattr(serialization, name) == getattr(upstream, name)
@@ -150,7 +123,7 @@ def test_constants_are_upstreams(upstream: ModuleType) -> None:
 # Every layout, whatever is installed
 
 
-@pytest.mark.parametrize("layout", TR_LAYOUTS)
+@pytest.mark.parametrize("layout", Layout)
 @given(engine=st.binary(max_size=300), metadata=metadatas())
 def test_round_trip(
     layout: Layout, engine: bytes, metadata: TensorRTBlobMetadata
@@ -183,28 +156,11 @@ def record(**changes: Any) -> list[Any]:
     return values
 
 
-def test_a_record_blob_says_what_the_other_layouts_say() -> None:
-    engine, metadata = deserialize_engine(serialize_engine_info(record()))
-    assert engine == b"engine"
-    assert metadata == TensorRTBlobMetadata(
-        io_bindings=[
-            TensorRTIOBinding("x"),
-            TensorRTIOBinding("y"),
-            TensorRTIOBinding("output0", is_input=False),
-        ],
-        hardware_compatible=True,
-        device_id=1,
-        serialized_metadata="gAN9",
-        target_platform="linux_x86_64",
-    )
-
-
 @pytest.mark.parametrize(
     "release, layout",
     [
-        ("2.12.0", Layout.RECORD),
-        ("2.12.1+cu130", Layout.RECORD),
         ("2.13.0", Layout.TR01),
+        ("2.13.1+cu130", Layout.TR01),
         ("2.14.0.dev20260901", Layout.TR02),
         ("3.0", Layout.TR02),
     ],
@@ -214,13 +170,8 @@ def test_the_release_decides_the_layout(release: str, layout: Layout) -> None:
 
 
 def test_a_release_without_blobs_has_no_layout() -> None:
-    with pytest.raises(ValueError, match="2.11.0"):
-        Layout.of_release("2.11.0")
-
-
-def test_the_layout_of_2_12_needs_the_record() -> None:
-    with pytest.raises(ValueError, match="serialize_engine_info"):
-        serialize_engine(b"", TensorRTBlobMetadata(), layout=Layout.RECORD)
+    with pytest.raises(ValueError, match="2.12.1"):
+        Layout.of_release("2.12.1")
 
 
 def test_neither_torch_nor_torch_tensorrt_is_needed() -> None:
@@ -234,7 +185,7 @@ def test_neither_torch_nor_torch_tensorrt_is_needed() -> None:
 # Bytes
 
 
-@pytest.mark.parametrize("layout", TR_LAYOUTS)
+@pytest.mark.parametrize("layout", Layout)
 def test_writing_copies_the_engine_once(layout: Layout) -> None:
     engine = bytearray(8 << 20)
     tracemalloc.start()
@@ -409,22 +360,17 @@ def test_unknown_keys_are_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    "blob, complaint",
+    "slots, complaint",
     [
-        (serialize_engine_info(record())[:-1], "slot NATIVE_MULTIDEVICE"),
-        (serialize_engine_info(record())[:40], "slot DEVICE from"),
-        (serialize_engine_info(record())[:6], "before slot ABI_VERSION"),
-        (serialize_engine_info(record()) + b"\0", "1 bytes behind the last slot"),
-        (serialize_engine_info(record(INPUT_NAMES=b"\xff")), "INPUT_NAMES"),
-        (serialize_engine_info(record(METADATA=b"\xff")), "METADATA"),
-        (serialize_engine_info(record(INPUT_NAMES="x%x")), "a name of its own"),
-        (serialize_engine_info(record(INPUT_NAMES="a%" * 20000)), "over 16384 names"),
-        (struct.pack("<II", 12, 2**32 - 1) + bytes(99), "slot ABI_VERSION from 8 to"),
+        ({"INPUT_NAMES": b"\xff"}, "INPUT_NAMES"),
+        ({"METADATA": b"\xff"}, "METADATA"),
+        ({"INPUT_NAMES": "x%x"}, "a name of its own"),
+        ({"INPUT_NAMES": "a%" * 20000}, "over 16384 names"),
     ],
 )
-def test_a_bad_record_is_refused(blob: bytes, complaint: str) -> None:
+def test_a_bad_record_is_refused(slots: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError) as refusal:
-        deserialize_engine(blob)
+        TensorRTBlobMetadata.from_record(record(**slots))
     assert complaint in str(refusal.value)
 
 
@@ -434,7 +380,7 @@ def blobs() -> st.SearchStrategy[bytes]:
             serialize_engine,
             st.binary(max_size=64),
             metadatas(),
-            layout=st.sampled_from(TR_LAYOUTS),
+            layout=st.sampled_from(Layout),
         ),
         st.builds(
             serialize_engine,
@@ -442,7 +388,6 @@ def blobs() -> st.SearchStrategy[bytes]:
             metadatas(aliased=True),
             layout=st.just(Layout.TR02),
         ),
-        st.builds(serialize_engine_info, records),
     )
 
 
@@ -472,7 +417,6 @@ def test_damage_is_refused_or_read_as_a_valid_blob(data: st.DataObject) -> None:
     assert deserialize_engine(again) == (engine, metadata)
 
 
-@needs_tr
 @given(data=st.data())
 def test_what_we_accept_upstream_reads_alike(
     upstream: ModuleType, data: st.DataObject
@@ -541,8 +485,3 @@ def test_what_can_not_be_read_is_not_written(
     with pytest.raises(ValueError) as refusal:
         serialize_engine(b"", metadata, layout=Layout.TR01)
     assert complaint in str(refusal.value)
-
-
-def test_a_slot_that_is_no_text_is_not_written() -> None:
-    with pytest.raises(TypeError, match="DEVICE is int"):
-        serialize_engine_info(record(DEVICE=3))

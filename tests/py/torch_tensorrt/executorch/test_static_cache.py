@@ -9,11 +9,6 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 integration = pytest.importorskip("transformers.integrations.executorch")
-pytest.importorskip(
-    "executorch.exir.passes._device_copy_ops_registry",
-    reason="executorch 1.3 has no device copies",
-)
-
 LENGTH, STEPS = 80, 64
 
 

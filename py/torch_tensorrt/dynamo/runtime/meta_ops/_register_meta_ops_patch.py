@@ -64,6 +64,7 @@ def _symbols_of(size: Any, expression: Any) -> dict[Any, Any]:
     if not isinstance(size, torch.SymInt) or size.node.expr != expression:
         return {}
     environment = size.node.shape_env
+    assert environment is not None
     return {
         symbol: environment.create_symintnode(symbol, hint=None)
         for symbol in size.node.expr.free_symbols
