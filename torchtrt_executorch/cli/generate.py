@@ -52,7 +52,10 @@ def generate(
     ] = None,
     stand_ins: Annotated[
         Path | None,
-        typer.Option(help="The stand-ins saved beside the .pte.", **_Option),
+        typer.Option(
+            help="The stand-ins saved with the .pte. By default those beside it.",
+            **_Option,
+        ),
     ] = None,
 ) -> None:
     """Print what a language model makes of a prompt, as it comes."""

@@ -70,8 +70,8 @@ def run(
     stand_ins: Annotated[
         Path | None,
         typer.Option(
-            help="The stand-ins saved beside the .pte, PyTorch programs that run where its "
-            "payloads can't.",
+            help="The stand-ins saved with the .pte, PyTorch programs that run where its "
+            "payloads can't. By default those beside it.",
             **_Option,
         ),
     ] = None,

@@ -8,7 +8,6 @@ program, written once, and those of a program that is read back are views of the
 from __future__ import annotations
 
 import functools
-import io
 import json
 import struct
 import warnings
@@ -24,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from torchtrt_executorch.lifting import copied_graph
 from torchtrt_executorch.stand_ins import Buffer
+from torchtrt_executorch.stand_ins.archive import read_archive, write_archive
 
 #: Bytes of the archive, of the table and of the weights; the CRC-32 of table and weights.
 _HEADER = struct.Struct("<QQQL4x")
@@ -49,10 +49,8 @@ def write(program: ExportedProgram, prefix: bytes = b"") -> bytes:
         padding = -data.numel() % _ALIGNMENT
         parts += [memoryview(data.numpy()), bytes(padding)]  # type: ignore[arg-type]
         start += data.numel() + padding
-    stream = io.BytesIO()
-    torch.export.save(_with_inputs(program, specs), stream)
     table = json.dumps(rows).encode()
-    archive = stream.getvalue()
+    archive = write_archive(_with_inputs(program, specs))
     header = _HEADER.pack(len(archive), len(table), start, _checksum(table, *parts))
     return b"".join((prefix, header, archive, table, *parts))
 
@@ -61,7 +59,8 @@ def read(data: memoryview) -> ExportedProgram:
     """Return the program that :func:`write` wrote, without the prefix; its weights are read-only.
 
     Raises:
-        Exception: The bytes are damaged; of any kind, as PyTorch has it.
+        Exception: The bytes are damaged, or it can't be loaded here; as
+            :func:`~torchtrt_executorch.stand_ins.archive.read_archive` has it, or of any other kind.
     """
     *sizes, checksum = _HEADER.unpack_from(data)
     if len(data) != _HEADER.size + sum(sizes):
@@ -75,7 +74,7 @@ def read(data: memoryview) -> ExportedProgram:
         raise ValueError(
             "its weights have another checksum than they were written with"
         )
-    program = torch.export.load(io.BytesIO(archive))
+    program = read_archive(archive)
     rows = json.loads(bytes(table))
     specs = list(program.graph_signature.input_specs)
     inputs = [i for i, s in enumerate(specs) if s.kind is InputKind.USER_INPUT]

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram
 
 from torchtrt_executorch.emulation import flat
+from torchtrt_executorch.operators import UnknownOperatorError
 from torchtrt_executorch.stand_ins import Buffer, StandIn, digest, find
 
 #: Readable in a hex dump; no TensorRT engine starts so.
@@ -33,7 +34,8 @@ def load(engine: Buffer) -> StandIn:
     """Return the program in the payload ``engine``, whose bytes its weights are views of.
 
     Raises:
-        ValueError: ``engine`` is not the payload of an emulated engine, or is damaged.
+        ValueError: ``engine`` is not the payload of an emulated engine, is damaged, or can't be loaded
+            here.
     """
     if not is_emulated(engine):
         start = bytes(memoryview(engine)[: len(MAGIC)])
@@ -42,6 +44,8 @@ def load(engine: Buffer) -> StandIn:
         # The weights are real, whoever traces around us.
         with unset_fake_temporarily():
             return StandIn(flat.read(memoryview(engine)[len(MAGIC) :]))
+    except (UnknownOperatorError, RuntimeError) as error:
+        raise ValueError(f"an emulated engine can't run here: {error}") from error
     except Exception as error:
         raise ValueError(f"damaged emulated engine: {error}") from error
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import torch
 
+from torchtrt_executorch.operators import UnknownOperatorError, register
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernel_calls import bind_call
 from torchtrt_executorch.runtime.reading.schemas import PACKAGE
@@ -133,6 +135,8 @@ def find_kernel(name: str, prim: Bind | None) -> Bind:
 
 
 def _torch_operator(name: str) -> torch._ops.OpOverload:
+    with suppress(UnknownOperatorError):
+        register([name])
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), operator, None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from typing import Any, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Mapping, Sequence
 
 from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.files import check_writable, staged
@@ -23,6 +25,8 @@ from torchtrt_executorch.runtime.soundness import needs_shared_stream
 from torchtrt_executorch.runtime.stats import Recorder, Stats
 from torchtrt_executorch.stand_ins import find
 from torchtrt_executorch.stand_ins.file import StandInFile, write
+
+logger = logging.getLogger("torchtrt_executorch.runtime")
 
 
 class Program:
@@ -98,7 +102,7 @@ def load(
     simulate_devices: bool = False,
     ordered_streams: bool | None = None,
     emulated_engines: bool | None = None,
-    stand_ins: str | os.PathLike[str] | None = None,
+    stand_ins: str | os.PathLike[str] | Literal[False] | None = None,
     cuda_graphs: bool = False,
     profile: bool = False,
 ) -> Program:
@@ -118,9 +122,10 @@ def load(
             own, and nothing but a copy waits for it. ``None`` goes by what the program says it needs.
         emulated_engines: Whether the payloads of emulated TensorRT engines may be loaded; ``None`` asks
             the ``emulated_engines()`` context and ``TORCHTRT_EMULATE``.
-        stand_ins: The file that was saved beside the program, of what runs where payloads can't:
-            PyTorch programs, so name one only if you trust its author. Those that this process keeps
-            are found without it.
+        stand_ins: The file of what runs where payloads can't: PyTorch programs, so give one only if you
+            trust its author. ``None`` takes ``model.stand_ins`` or ``model_stand_ins.zip`` beside
+            ``model.pte``, if it was saved for the program's payloads; ``False`` takes no file. Those that
+            this process keeps are found without one.
         cuda_graphs: Have delegates that follow each other on a GPU captured, and launched as one CUDA
             graph from the third call with the same shapes on; the log says what can't be, and why.
         profile: Time every instruction, for :meth:`Program.profile` and ``stats().timings``. Each call
@@ -138,7 +143,9 @@ def load(
     plans = read_plans(file, inputs_of)
     emulated = emulation_enabled() if emulated_engines is None else emulated_engines
     given: StandInFile | None = None
-    if stand_ins is not None:
+    if stand_ins is None:
+        given = _stand_ins_beside(path_or_bytes, plans)
+    elif stand_ins is not False:
         try:
             given = StandInFile(stand_ins)
             given.check(_payloads(plans))
@@ -186,6 +193,23 @@ def save_stand_ins(
         )
     with staged(target) as folder:
         write(folder / target.name, found)
+
+
+def _stand_ins_beside(source: Source, plans: Mapping[str, Plan]) -> StandInFile | None:
+    """The stand-ins that were saved for a program's payloads, in a file that is named after it."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return None
+    for path in StandInFile.named_after(Path(source)):
+        try:
+            found = StandInFile(path)
+            found.check(_payloads(plans))
+        except (ValueError, OSError) as error:
+            logger.warning(
+                "stand-ins are not taken from the program's folder: %s", error
+            )
+        else:
+            return found
+    return None
 
 
 def _payloads(plans: Mapping[str, Plan]) -> set[str]:

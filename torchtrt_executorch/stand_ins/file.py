@@ -13,6 +13,8 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from torchtrt_executorch.operators import UnknownOperatorError
+from torchtrt_executorch.stand_ins.archive import DamagedArchiveError
 from torchtrt_executorch.stand_ins.program import StandIn
 
 _NAME = re.compile(r"(?P<digest>[0-9a-f]{64})\.pt2", re.ASCII)
@@ -60,17 +62,27 @@ class StandInFile:
         """Return the stand-in for a payload, by its digest; None if the file has none.
 
         Raises:
-            ValueError: It is damaged.
+            ValueError: It is damaged, or can't be loaded here.
         """
         if payload not in self.payloads:
             return None
         try:
             with zipfile.ZipFile(self.path) as file:
                 return StandIn.from_archive(file.read(f"{payload}.pt2"))
-        except (ValueError, zipfile.BadZipFile) as error:
+        except (DamagedArchiveError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"{self.path}: the stand-in for {payload[:12]} is damaged: {error}"
             ) from error
+        except (UnknownOperatorError, RuntimeError) as error:
+            raise ValueError(
+                f"{self.path}: the stand-in for {payload[:12]} can't run here: {error}"
+            ) from error
+
+    @staticmethod
+    def named_after(program: Path) -> list[Path]:
+        """Return the files beside a program that are called as its stand-ins are saved."""
+        names = f"{program.stem}.stand_ins", f"{program.stem}_stand_ins.zip"
+        return [file for name in names if (file := program.with_name(name)).is_file()]
 
     def check(self, payloads: Iterable[str]) -> None:
         """Refuse stand-ins for payloads other than ``payloads``: they belong to another program.

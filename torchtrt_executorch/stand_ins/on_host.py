@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import functools
-from typing import Any
 
-import torch
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch._export.verifier import Verifier
 from torch._ops import OpOverload
@@ -14,11 +11,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule
 
 from torchtrt_executorch.lifting import copied_graph
-
-#: The namespace of the CUDA backend's own operators.
-_OWN = "executorch_cuda"
-_library: Any = torch.library.Library
-_kernels = _library(_OWN, "IMPL", "CPU")
+from torchtrt_executorch.operators import register
 
 
 def on_host(program: ExportedProgram) -> ExportedProgram:
@@ -46,24 +39,10 @@ def _in_aten(module: GraphModule) -> GraphModule:
     for node in graph.nodes:
         if isinstance(node.target, EdgeOpOverload):
             node.target = node.target._op
-        if isinstance(node.target, OpOverload) and node.target.namespace == _OWN:
-            _let_run_on_host(node.target)
+        if isinstance(node.target, OpOverload):
+            register([str(node.target._name)])
     result = GraphModule(module, graph)
     for name, branch in module.named_children():  # of control flow
         if isinstance(branch, GraphModule):
             setattr(result, name, _in_aten(branch))
     return result
-
-
-@functools.cache
-def _let_run_on_host(operator: Any) -> None:
-    """Give an operator of the backend's own, which is in PyTorch's for CUDA, a kernel for the CPU."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    if has_kernel(operator.name(), "CPU") or not has_kernel(operator.name(), "CUDA"):
-        return
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-
-    def as_on_cuda(*args: Any, **kwargs: Any) -> Any:
-        return operator.redispatch(keys, *args, **kwargs)
-
-    _kernels.impl(operator, as_on_cuda)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import threading
 from collections.abc import Mapping
 from typing import Any, Sequence
@@ -16,6 +15,7 @@ from torch.export.passes import move_to_device_pass
 from torch.fx import GraphModule
 
 from torchtrt_executorch.lifting import copied_graph
+from torchtrt_executorch.stand_ins.archive import read_archive, write_archive
 
 
 class StandIn:
@@ -165,28 +165,13 @@ class StandIn:
                 )
 
     def archive(self) -> bytes:
-        """Return the ``torch.export`` archive that holds it; equal programs give equal bytes."""
-        stream = io.BytesIO()
-        torch.export.save(self.program, stream)
-        return stream.getvalue()
+        """Return the archive that holds it: see :func:`.archive.write_archive`."""
+        return write_archive(self.program)
 
     @classmethod
     def from_archive(cls, archive: bytes) -> StandIn:
-        """Return the program in ``archive``, which has to come from someone who is trusted.
-
-        Its operators are looked up by name, its symbolic shapes are parsed by sympy, and PyTorch
-        may unpickle what it holds.
-
-        Raises:
-            ValueError: It isn't an archive, or is damaged.
-        """
-        try:
-            with (
-                unset_fake_temporarily()
-            ):  # the weights are real, whoever traces around us
-                return cls(torch.export.load(io.BytesIO(archive)))
-        except Exception as error:
-            raise ValueError(str(error)) from error
+        """Return the program in ``archive``, as :func:`.archive.read_archive` reads it."""
+        return cls(read_archive(archive))
 
     def _move(self, device: torch.device) -> None:
         if device != self._device:

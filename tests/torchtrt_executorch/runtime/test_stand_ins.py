@@ -5,6 +5,7 @@ The payload is a plan that nothing here can run, with the program of an emulated
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from typer.testing import CliRunner
 
 from torchtrt_executorch import emulated_engines, stand_ins
 from torchtrt_executorch.cli import app
-from torchtrt_executorch.emulation.payload import MAGIC
+from torchtrt_executorch.emulation.payload import MAGIC, dump
 from torchtrt_executorch.emulation.payload import load as load_payload
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
@@ -179,6 +180,74 @@ def test_another_process_finds_it_in_the_file(
     assert (
         f"{ENGINE}, TensorRT " in result.stdout and ", by a stand-in" in result.stdout
     )
+
+
+@pytest.mark.parametrize("name", ["model.stand_ins", "model_stand_ins.zip"])
+def test_it_is_found_beside_the_program(
+    pte: bytes, file: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (file.parent / "model.pte").write_bytes(pte)
+    beside = file.rename(file.parent / name)
+    program = load(file.parent / "model.pte")
+    torch.testing.assert_close(program.run(X)[0], Model()(X))
+    assert f"(from {beside})" in caplog.text
+    for source in (pte, file.parent / "model.pte"):
+        with pytest.raises(ProgramError, match="needs a CUDA device"):
+            load(source, stand_ins=False).run(X)
+
+
+def test_one_beside_it_for_another_engine_is_not_taken(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other, _ = with_an_engine(seed=1)
+    (file.parent / "model.pte").write_bytes(other)
+    with pytest.raises(ProgramError, match="needs a CUDA device"):
+        load(file.parent / "model.pte").run(X)
+    assert str(file) in caplog.text and digest(engine_of(other))[:12] in caplog.text
+
+
+def test_an_operator_that_nothing_registers_is_named(pte: bytes, file: Path) -> None:
+    """The bytes are what was written: nothing of them is damaged."""
+    (payload,) = StandInFile(file).payloads
+    with torch.library._scoped_library("of_the_user", "DEF") as library:
+        library.define("double(Tensor x) -> Tensor")
+        library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
+
+        class Doubled(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.ops.of_the_user.double(x)
+
+        stand_in = StandIn(export(Doubled(), (X,)))
+        file.unlink()
+        write(file, {payload: stand_in})
+        engine = dump(stand_in.program)
+    with pytest.raises(ProgramError) as raised:
+        load(pte, stand_ins=file).run(X)
+    with pytest.raises(ValueError) as also:
+        load_payload(engine)
+    for said in (raised, also):
+        assert "'of_the_user::double.default' is not registered" in str(said.value)
+        assert "import the library that defines it" in str(said.value)
+        assert "damaged" not in str(said.value)
+
+
+def test_one_that_pytorch_can_t_load_is_not_damaged(pte: bytes, file: Path) -> None:
+    (payload,) = StandInFile(file).payloads
+    with zipfile.ZipFile(file) as outer:
+        archive = io.BytesIO(outer.read(f"{payload}.pt2"))
+    file.unlink()
+    made = io.BytesIO()
+    with zipfile.ZipFile(archive) as before, zipfile.ZipFile(made, "w") as after:
+        for entry in before.infolist():
+            data = before.read(entry)
+            after.writestr(
+                entry, data.replace(b"torch.ops.aten.relu", b"torch.ops.aten.r3lu")
+            )
+    with zipfile.ZipFile(file, "x") as outer:
+        outer.writestr(f"{payload}.pt2", made.getvalue())
+    with pytest.raises(ProgramError, match="can't run here") as raised:
+        load(pte, stand_ins=file).run(X)
+    assert "damaged" not in str(raised.value)
 
 
 def test_one_for_another_engine_is_refused(file: Path) -> None:

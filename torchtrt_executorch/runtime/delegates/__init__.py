@@ -45,6 +45,12 @@ class StandIns:
         found = given or stand_ins.find(payload)
         return found and found.instance()
 
+    def origin(self, payload: str) -> str:
+        """Say which file a stand-in comes from, as the end of a sentence."""
+        if self.file is None or payload not in self.file.payloads:
+            return ""
+        return f" (from {self.file.path})"
+
 
 @dataclass(frozen=True)
 class DelegateContext(Payload):

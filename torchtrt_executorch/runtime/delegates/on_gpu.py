@@ -201,8 +201,9 @@ def instead(context: DelegateContext, needs: str) -> StandIn | None:
     if found is not None:
         context.recorder.stand_ins.add(context.name)
         logger.warning(
-            "%s can't run here: a stand-in, its partition in PyTorch, computes for it",
+            "%s can't run here: a stand-in, its partition in PyTorch, computes for it%s",
             context.name,
+            context.stand_ins.origin(str(payload)),
         )
         # Its own are the partition's, which others run as well.
         names, tensors = context.common.names, found.tensors
