@@ -49,7 +49,7 @@ class Packed:
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
         rows = weight.shape[0]
-        parts = (weight.to(torch.int16) - self.least).to(torch.uint8)
+        parts = (weight.contiguous().to(torch.int16) - self.least).to(torch.uint8)
         parts = parts.view(rows, -1, self.in_a_byte, self.bytes)
         packed = torch.zeros_like(parts[:, :, 0])
         for index in range(self.in_a_byte):
@@ -86,7 +86,7 @@ def kept_as(
         return None
     if node in weights:
         weight = weights[node]
-        fits = weight.dtype in types and not transposed
+        fits = weight.dtype in types and not transposed and _is_dense(weight)
         # The kernel takes their bits apart, of which some stand for no number.
         if fits and types is EXACT and weight.is_floating_point():
             fits = bool(weight.float().isfinite().all())
@@ -119,10 +119,23 @@ def kept_as(
     (held, *_), (rows, columns) = node.all_input_nodes, value.shape
     if held not in weights or weights[held].dtype not in (torch.int8, torch.uint8):
         return None
+    if not _is_dense(weights[held]):
+        return None
     along, group = given.get("block_size", (1, columns))
     scale = given.get("scale", given.get("scales"))
     zero = given.get("zero_point", given.get("zero_points"))
     if along != 1 or given.get("axis", 0) != 0 or not isinstance(scale, Node):
         return None
-    whole = math.prod(scale.meta["val"].shape) == rows * columns // group
+    of_groups = [each for each in (scale, zero) if each is not None]
+    whole = all(
+        isinstance(each, Node)
+        and math.prod(each.meta["val"].shape) == rows * columns // group
+        for each in of_groups
+    )
     return Kept(held, group, scale, zero) if whole else None
+
+
+def _is_dense(weight: torch.Tensor) -> bool:
+    """Whether a kernel that is given a weight's pointer and sizes reads its values, in aligned words."""
+    begin = weight.storage_offset() * weight.dtype.itemsize
+    return weight.numel() > 0 and weight.is_contiguous() and begin % 16 == 0

@@ -251,6 +251,11 @@ def row_product(
     Returns:
         (1, N of all), of ``row``'s type.
     """
+    # The kernel is given pointers and sizes: its tensors are contiguous, whatever they are views of.
+    row = row.contiguous()
+    held, scale, zero = (
+        [each.contiguous() for each in tensors] for tensors in (held, scale, zero)
+    )
     kind, words, of_group = held[0].dtype, held[0].shape[1], group * bits // 32
     words = words * kind.itemsize // 4
     ends = [sum(map(len, held[:count])) for count in range(1, MOST + 1)]
@@ -296,7 +301,7 @@ def row_product(
 
 def takes(width: int, nbytes: int) -> bool:
     """Whether there is a product by a weight with rows of ``width`` bytes, ``nbytes`` of which have a scale."""
-    return width % 4 == 0 and nbytes % 4 == 0
+    return width > 0 and width % 4 == 0 and nbytes > 0 and nbytes % 4 == 0
 
 
 @row_product.register_fake

@@ -131,7 +131,7 @@ def sdpa_decode(
     """Return attention of one token, in place of ``triton::sdpa_decode_splitk``.
 
     Args:
-        query: (B, H, 1, D), D a power of two; in floating point.
+        query: (B, H, 1, D), D a power of two, 16 or more; in floating point.
         key: (B, H / G, L, D), of the same type.
         value: Likewise.
         attn_mask: (B, 1, 1, L) of booleans. Where none is True the result is 0, as PyTorch's is.
@@ -145,13 +145,31 @@ def sdpa_decode(
         (B, H, 1, D), of ``query``'s type.
 
     Raises:
-        ValueError: There is dropout, or it is of other types, shapes or another mask.
+        ValueError: There is dropout, or it is of other types, shapes or another mask, or lies so far apart in
+            memory that a number of 32 bits doesn't reach it.
     """
-    batches, heads, _, width = query.shape
+    batches, heads, tokens, width = query.shape
     _, shared, length, _ = key.shape
-    if key.shape != value.shape or len(key) != batches or heads % shared:
-        shapes = [tuple(each.shape) for each in (query, key, value)]
+    shapes = [tuple(each.shape) for each in (query, key, value)]
+    if 0 in query.shape or tokens != 1 or width < 16 or width & (width - 1):
+        raise ValueError(
+            f"attention of one token has heads of 16 values or a higher power of two, not {shapes}"
+        )
+    if (
+        key.shape != value.shape
+        or key.shape[::3] != (batches, width)
+        or not shared
+        or heads % shared
+    ):
         raise ValueError(f"attention of one token has each key once, not {shapes}")
+    reach = max(map(_reach, (query, key, value)))
+    if reach >= 1 << 31:
+        raise ValueError(
+            f"attention of one token reads heads of less than 2**31 values of memory, not {reach}"
+        )
+    end = kv_len if kv_len is None else (kv_len.dtype, kv_len.numel())
+    if end not in (None, (torch.int32, 1)):
+        raise ValueError(f"attention of one token ends at a number of int32, not {end}")
     types = [each.dtype for each in (query, key, value)]
     if dropout_p or len(set(types)) > 1:
         raise ValueError(
@@ -208,6 +226,12 @@ def sdpa_decode(
         num_warps=4,
     )
     return out
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """Values of memory from a head's first to its last, which the kernel adds up in 32 bits."""
+    steps = zip(tensor.shape[2:], tensor.stride()[2:], strict=True)
+    return sum((size - 1) * step for size, step in steps)
 
 
 @sdpa_decode.register_fake

@@ -14,6 +14,8 @@ import torch
 from executorch.backends.cuda.triton._decode_attention import sdpa_decode
 from torch.nn.functional import scaled_dot_product_attention as attention
 
+from tests.backends.cuda.layouts import EXPANDED, LAYOUTS, relaid
+
 
 def main(device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
     """Print it; the interpreter multiplies tiles in float32 alone."""
@@ -29,12 +31,17 @@ def main(device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         if case % 5 == 4:  # none of which is near 0
             q, k = q.abs(), -k.abs() - large
         v = torch.randn(batches, shared, length, width)
-        q, k, v = (each.to(device, dtype) for each in (q, k, v))
+        layouts = (*LAYOUTS, EXPANDED)
+        q, k, v = (
+            relaid(each.to(device, dtype), choose.choice(layouts), choose)
+            for each in (q, k, v)
+        )
         mask = end = None
         if case % 3:
             mask = torch.rand(batches, 1, 1, length, device=device) < 0.5  # holes
             if case % 6 == 1:
                 mask[0] = False
+            mask = relaid(mask, choose.choice(layouts), choose)
             places = torch.arange(1, length + 1, device=device)
             end = (mask * places).amax().to(torch.int32)
         wide = [each.double() for each in (q, k, v)]

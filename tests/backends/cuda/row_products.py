@@ -2,7 +2,8 @@
 
     TRITON_INTERPRET=1 python tests/backends/cuda/row_products.py
 
-prints how far each is off the product of what the weight stands for, by what may be rounded, as JSON.
+prints how far each is off the product of what the weight stands for, by what may be rounded, as JSON. Half of them
+have tensors in any layout.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 from executorch.backends.cuda import _row_product
 from executorch.backends.cuda._kept_weights import Packed
 from executorch.backends.cuda._row_product import row_product, takes
+
+from tests.backends.cuda.layouts import EXPANDED, LAYOUTS, relaid
 
 KINDS = (
     "packed",
@@ -30,7 +33,11 @@ def main() -> None:
     """Print it."""
     choose, found = random.Random(0), []
     torch.manual_seed(0)
-    while len(found) < 60:
+
+    def lay(tensor: torch.Tensor, *layouts: str) -> torch.Tensor:
+        return relaid(tensor, choose.choice(layouts), choose)
+
+    while len(found) < 80:
         kind = KINDS[len(found) % len(KINDS)]
         bits = choose.choice([1, 2, 4]) if kind == "packed" else kind.itemsize * 8
         group = choose.choice([4, 12, 24, 32, 40, 64, 128, 516])
@@ -52,13 +59,17 @@ def main() -> None:
             held = values.to(kind)
         else:
             held = values = torch.randn(n, k).to(kind)
-        row, weight = torch.randn(1, k).to(dtype), values.double().view(n, -1, group)
+        layouts = LAYOUTS if len(found) % 2 else LAYOUTS[:1]
+        repeating = (*layouts, EXPANDED)[: len(layouts) + len(found) % 2]
+        row = lay(torch.randn(1, k).to(dtype), *repeating)
+        weight = values.double().view(n, -1, group)
         scale = zero = None
         if not held.is_floating_point() and choose.random() < 0.5:
             zero = torch.randint(-8, 8, (n, k // group), dtype=torch.int8)
+            zero = lay(zero, *repeating)
             weight = weight - zero.double()[:, :, None]
         if not whole or choose.random() < 0.7:
-            scale = torch.rand(n, k // group).to(dtype) + 0.5
+            scale = lay(torch.rand(n, k // group).to(dtype) + 0.5, *repeating)
             weight = weight * scale.double()[:, :, None]
         wanted = row.double() @ weight.view(n, k).T
         # One row to a warp or two, several weights in one launch, and rows that begin where words don't.
@@ -68,6 +79,7 @@ def main() -> None:
             for o in (scale, zero)
         ]
         _row_product.MANY = choose.choice([1, 4096])
+        kept = [lay(each, *layouts) for each in kept]
         result = row_product(row, kept, *ofs, bits, group, least, choose.random() < 0.7)
         result, *others = result.split(n, 1)
         assert all(
@@ -79,7 +91,8 @@ def main() -> None:
         digits = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23}[dtype]
         most = 2e-7 * sums + 2.0**-digits * wanted.abs()
         off = ((result.double() - wanted).abs() / most).max().item()
-        found.append((str(kind), bits, n, k, group, str(dtype), off))
+        case = str(kind), bits, n, k, group, str(dtype), len(found) % 2
+        found.append((*case, off))
     print(json.dumps(found))
 
 

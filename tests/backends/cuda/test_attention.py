@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from executorch.backends.cuda.triton._decode_attention import OPERATOR
 from executorch.backends.cuda.triton.replacement_pass import (
     ReplaceEdgeOpWithTritonOpPass,
 )
 from packaging.version import Version
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule, Interpreter
 from torch.nn import functional as F
 
@@ -179,6 +184,59 @@ def test_one_token_s_attention_takes_any_scores() -> None:
     (found,) = interpreted.run(decode_attention)
     for *case, off in found:
         assert off < 1e-4, case
+
+
+def _fake(*shape: int, steps: Any = None, dtype: Any = torch.bfloat16) -> Tensor:
+    return torch.empty_strided(
+        shape, steps or torch.empty(shape, device="meta").stride(), dtype=dtype
+    )
+
+
+#: What the kernel would read otherwise than it is, by what is said of it.
+REFUSED: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "not [(1, 2, 3, 16)": lambda: (_fake(1, 2, 3, 16), *(_fake(1, 2, 8, 16),) * 2),
+    "not [(1, 2, 1, 24)": lambda: (_fake(1, 2, 1, 24), *(_fake(1, 2, 8, 24),) * 2),
+    "not [(1, 2, 1, 8)": lambda: (_fake(1, 2, 1, 8), *(_fake(1, 2, 8, 8),) * 2),
+    "not [(1, 0, 1, 16)": lambda: (_fake(1, 0, 1, 16), *(_fake(1, 1, 8, 16),) * 2),
+    "not [(1, 2, 1, 16), (1, 2, 8, 32)": lambda: (
+        _fake(1, 2, 1, 16),
+        *(_fake(1, 2, 8, 32),) * 2,
+    ),
+    "not [(1, 2, 1, 16), (1, 0, 8, 16)": lambda: (
+        _fake(1, 2, 1, 16),
+        *(_fake(1, 0, 8, 16),) * 2,
+    ),
+    "not 2147483648": lambda: (
+        _fake(1, 2, 1, 16),
+        *(_fake(1, 2, (1 << 31) + 1, 16, steps=(1, 1, 1, 0)),) * 2,
+    ),
+    "not (torch.int64, 1)": lambda: (
+        _fake(1, 2, 1, 16),
+        *(_fake(1, 2, 8, 16),) * 2,
+        None,
+        0.0,
+        False,
+        0.0,
+        False,
+        _fake(dtype=torch.int64),
+    ),
+    "not (torch.int32, 2)": lambda: (
+        _fake(1, 2, 1, 16),
+        *(_fake(1, 2, 8, 16),) * 2,
+        None,
+        0.0,
+        False,
+        0.0,
+        False,
+        _fake(2, dtype=torch.int32),
+    ),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_the_kernel_refuses_what_it_would_read_otherwise(said: str) -> None:
+    with FakeTensorMode(), pytest.raises(ValueError, match=re.escape(said)):
+        dispatch_functionalize(OPERATOR)(*REFUSED[said]())
 
 
 def _attention(graph_module: GraphModule) -> list[Any]:

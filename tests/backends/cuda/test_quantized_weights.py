@@ -27,7 +27,7 @@ from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 
 from ... import fresh
-from . import interpreted, quantized, row_products
+from . import interpreted, quantized, row_products, strided_weights
 
 pytestmark = needs_compilers
 
@@ -35,7 +35,7 @@ pytestmark = needs_compilers
 @pytest.fixture(scope="module")
 def by_the_interpreter() -> list[Any]:
     """How far schemes and any rows by any weights are off, by Triton's interpreter."""
-    return interpreted.run(quantized, row_products)
+    return interpreted.run(quantized, row_products, strided_weights)
 
 
 def test_weights_as_they_are_kept_compute_what_torchao_does(
@@ -66,6 +66,17 @@ def test_weights_as_they_are_kept_compute_what_torchao_does(
 def test_a_row_by_any_weight_is_exact(by_the_interpreter: list[Any]) -> None:
     for *case, off in by_the_interpreter[1]:
         assert off < 1, case
+
+
+def test_gemv_reads_views_of_any_layout(by_the_interpreter: list[Any]) -> None:
+    """Weights that lie otherwise than the kernel indexes them are Inductor's, but for those that are packed."""
+    found = by_the_interpreter[2]
+    assert [layout for layout, *_ in found] == [*strided_weights.WEIGHTS]
+    for layout, row, off, products in found:
+        assert max(off) < 2**-6, (layout, row, off)
+        dense = layout in ("contiguous", "rows of a buffer", "sizes 0, 1")
+        if layout != "offset":  # which may begin between words
+            assert products == (len(strided_weights.KINDS) if dense else 1), layout
 
 
 class SeveralSchemes(nn.Module):
