@@ -45,7 +45,7 @@ BESIDE_TENSORRT = (
     "psutil",
     "numpy",
 )
-EXTRAS = "test,lint,demo,cuda"
+EXTRAS = "test,lint,demo,cuda,cross"
 
 
 class Environment:

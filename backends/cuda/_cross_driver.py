@@ -23,7 +23,7 @@ GLIBC = "2.28"
 _TAKING_A_VALUE = ("-D", "-I", "-isystem", "-include", "-o", "-x")
 #: Options that are passed on as they are. What is said of this machine's processor, linker, libraries
 #: and debugger is not.
-_PASSED = ("-D", "-I", "-O", "-std=", "-f", "-c", "-E", "-shared", "--version", "-v")
+_PASSED = ("-D", "-I", "-O", "-std=", "-f", "-c", "-E", "-shared")
 #: g++'s alone, or for a library that the target needn't have.
 _DROPPED = ("-fopenmp", "-fno-tree-loop-vectorize", "-fexcess-precision=fast")
 #: Headers of this machine's own.
@@ -42,6 +42,8 @@ _EXTERNAL, _UNDEFINED = 2, 0
 
 def main(zig: str, platform: str, folder: str, *arguments: str) -> int:
     """Run zig with what it takes of g++'s ``arguments``; return its exit status."""
+    if not any(_files(arguments)):
+        return _identify(zig, platform)
     windows = platform.startswith("windows")
     environment = caches(folder)
     compiler = [zig, "c++", "-target", triple(platform), *_QUIET]
@@ -82,6 +84,29 @@ def main(zig: str, platform: str, folder: str, *arguments: str) -> int:
     # Else all of the C++ library is exported, too, and may be taken for another's.
     exports.write_text("{ global: AOTInductor*; local: *; };\n")
     return run(*passed, "-s", str(stub), f"-Wl,--version-script={exports}")
+
+
+def _files(arguments: Iterable[str]) -> Iterator[str]:
+    """What there is to compile or link: a command line without any asks about the compiler."""
+    words = iter(arguments)
+    for word in words:
+        if word in _TAKING_A_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            yield word
+
+
+def _identify(zig: str, platform: str) -> int:
+    """Print which compiler this is, as clang does for ``--version`` and ``-v``.
+
+    zig 0.15 hands them on to clang with the release of the C library in the target, which clang takes
+    for a malformed one.
+    """
+    done = subprocess.run([zig, "version"], stdout=subprocess.PIPE, text=True)
+    if done.returncode == 0:
+        print(f"clang version of zig {done.stdout.strip()}")
+        print(f"Target: {triple(platform)}")
+    return done.returncode
 
 
 def triple(platform: str) -> str:
