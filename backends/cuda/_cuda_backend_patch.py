@@ -26,22 +26,18 @@ from executorch.backends.cuda._gpu_properties import (
 from torchtrt_executorch import cache, cuda_payload, stand_ins
 from torchtrt_executorch.cache.libraries import in_memory, kept_library
 from torchtrt_executorch.host import present
-from torchtrt_executorch.host.builder import installed_builder
 from torchtrt_executorch.host.described_gpu import (
+    GPU_COMPILE_SPEC_KEY,
     ON_ARM_ALONE,
-    DescribedGpu,
+    agreed,
+    chosen,
     described_gpus,
-    is_set,
     own_platform,
 )
 from torchtrt_executorch.host.stub_libraries import StubLibraries, StubLibrary
 from torchtrt_executorch.overlay import warn
 from torchtrt_executorch.overlay.upstream import locate
 from torchtrt_executorch.stand_ins.on_host import on_host
-
-#: Key of a compile spec that names the GPU to compile for, or several, as ``TORCHTRT_GPU`` does. It
-#: is obeyed where there is a GPU as well.
-GPU_COMPILE_SPEC_KEY = "gpu"
 
 _TRITON = "executorch.backends.cuda.triton"
 
@@ -174,15 +170,15 @@ def described_gpu(compile_specs: Any) -> GpuProperties | None:
     """The GPU to compile for, or what several have in common, unless it is the one that is there.
 
     Raises:
-        ValueError: It is misdescribed, or can't be compiled for.
+        ValueError: It is misdescribed, can't be compiled for, or isn't the one of ``TORCHTRT_GPU``.
     """
-    for spec in compile_specs:
-        if spec.key == GPU_COMPILE_SPEC_KEY:
-            gpus = DescribedGpu.parse_list(bytes(spec.value).decode())
-            return common_properties(gpus)
+    named = [
+        (f"CompileSpec({spec.key!r})", bytes(spec.value).decode())
+        for spec in compile_specs
+        if spec.key == GPU_COMPILE_SPEC_KEY
+    ]
+    if gpus := agreed(named) or chosen():
+        return common_properties(gpus)
     if present.cuda_device():
         return None
-    if is_set():
-        return common_properties(described_gpus())
-    gpus = DescribedGpu.parse_list(installed_builder().default_library_gpus)
-    return dataclasses.replace(common_properties(gpus), others=())
+    return dataclasses.replace(common_properties(described_gpus()), others=())

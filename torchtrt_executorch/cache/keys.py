@@ -28,10 +28,20 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from torchtrt_executorch import __version__, overlay
+from torchtrt_executorch.host.described_gpu import chosen
 from torchtrt_executorch.overlay.served import PATCHES
 
 #: Distributions whose version can change what is built.
-_BUILDERS = ("torch", "tensorrt", "executorch", "triton", "nvidia", "numpy", "sympy")
+_BUILDERS = (
+    "torch",
+    "tensorrt",
+    "executorch",
+    "triton",
+    "nvidia",
+    "ziglang",
+    "numpy",
+    "sympy",
+)
 #: Variables of the environment likewise, and which of them don't: this package's own, and folders.
 _VARIABLES = ("TORCH", "TRITON", "CUDA", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS")
 #: Inductor sets some of the latter, in the process that first compiles.
@@ -225,6 +235,7 @@ def builders() -> dict[str, Any]:
         },
         "inductor": str(_inductor()),
         "gpu": gpu(),
+        "target": [each.text for each in chosen()],
     }
 
 

@@ -18,7 +18,7 @@ from torchtrt_executorch import overlay
 from torchtrt_executorch.cli.exits import FOUND, unable
 from torchtrt_executorch.host import targets
 from torchtrt_executorch.host.builder import problems
-from torchtrt_executorch.host.described_gpu import VARIABLE, described_gpus, is_set
+from torchtrt_executorch.host.described_gpu import VARIABLE, without_gpu
 from torchtrt_executorch.host.importable import obstacles
 from torchtrt_executorch.overlay import SWITCH
 from torchtrt_executorch.overlay.manifest import PATCHES
@@ -111,7 +111,7 @@ def _off_because() -> str:
 def _targets() -> list[str]:
     """What is compiled for without a GPU; nothing if that is malformed, which is an obstacle."""
     try:
-        return [gpu.text for gpu in described_gpus()]
+        return [gpu.text for gpu in without_gpu()]
     except ValueError:
         return []
 
@@ -198,7 +198,7 @@ _EXPECTED = (
 def _show_host(console: Console, found: dict[str, Any]) -> None:
     for name, release in found["installed"].items():
         console.print(f"{name}: {release or 'not installed'}")
-    by = f"by ${VARIABLE}" if is_set() else f"${VARIABLE} names another"
+    by = f"by ${VARIABLE}" if os.environ.get(VARIABLE) else f"${VARIABLE} names another"
     if found["targets"]:
         console.print(f"without a GPU, for: {', '.join(found['targets'])} ({by})")
     console.print(f"engines without a GPU: {found['engines_for'] or 'none'}")

@@ -32,9 +32,9 @@ class Builder:
         libraries: The package that loads its libraries where pip has installed them.
         library: The library that the bindings ask the loader for.
         needs_gpu: Whether building takes a GPU.
-        default_gpu: The GPU that is described where there is none; one that engines run on.
-        default_library_gpus: The GPUs that CUDA libraries run on beside its engines; they have code
-            for the first, which runs on the others as it is, or translated by the driver.
+        default_gpus: What is compiled for where there is no GPU, and none is named. Engines are built
+            for all of them; CUDA libraries have code for the first, which runs on the others as it
+            is, or translated by the driver.
         default_targets: The GPUs that it builds one engine for unless it is told; empty if that is
             the GPU at hand.
     """
@@ -46,8 +46,7 @@ class Builder:
     libraries: str
     library: str
     needs_gpu: bool
-    default_gpu: str
-    default_library_gpus: str
+    default_gpus: str
     default_targets: str = ""
 
     def installed_version(self) -> str | None:
@@ -72,8 +71,7 @@ TENSORRT = Builder(
     libraries="tensorrt_libs",
     library="nvinfer",
     needs_gpu=True,
-    default_gpu="sm_90:80GiB",
-    default_library_gpus="sm_90:80GiB",
+    default_gpus="sm_90:80GiB",
 )
 TENSORRT_RTX = Builder(
     name="TensorRT-RTX",
@@ -83,8 +81,7 @@ TENSORRT_RTX = Builder(
     libraries="tensorrt_rtx_libs",
     library="tensorrt_rtx",
     needs_gpu=False,
-    default_gpu="sm_89:24GiB",
-    default_library_gpus="sm_80:24GiB,sm_86:24GiB,sm_89:24GiB,sm_120:24GiB",
+    default_gpus="sm_80:24GiB,sm_86:24GiB,sm_89:24GiB,sm_120:24GiB",
     default_targets="sm_80, sm_86, sm_89, sm_120 and later",
 )
 BUILDERS = (TENSORRT, TENSORRT_RTX)

@@ -81,10 +81,7 @@ class NeedsGpuError(AttributeError):
 
 
 def apply(module: ModuleType) -> None:
-    """Amend a module of :data:`ENTRY_POINTS`: its functions check first, where they may fail."""
-    may_fail = targets.is_set_here() or targets.is_unsupported_here()
-    if present.can_build_engines() and not may_fail:
-        return
+    """Amend a module of :data:`ENTRY_POINTS`: its functions check first whether they can build."""
     for name in ENTRY_POINTS[module.__name__]:
         setattr(module, name, _checked(getattr(module, name)))
 

@@ -40,21 +40,20 @@ class _DescribedCuda(wrapt.ObjectProxy):  # type: ignore[misc]
     keeps saying that none is there.
     """
 
-    def __init__(self, gpu: DescribedGpu) -> None:
+    def __init__(self) -> None:
         super().__init__(torch.cuda)
-        self._self_gpu = gpu
 
     def current_device(self) -> int:
         return 0
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
-        return self._self_gpu.capability
+        return described_gpu().capability
 
     def get_device_properties(self, device: Any = None) -> DescribedGpu:
-        return self._self_gpu
+        return described_gpu()
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        total = self._self_gpu.total_memory
+        total = described_gpu().total_memory
         return total, total
 
     def default_stream(self, device: Any = None) -> torch.Stream:
@@ -64,9 +63,9 @@ class _DescribedCuda(wrapt.ObjectProxy):  # type: ignore[misc]
 class _DescribedTorch(wrapt.ObjectProxy):  # type: ignore[misc]
     """``torch`` with :class:`_DescribedCuda`, and ``torch.device(0)`` as on a CUDA host."""
 
-    def __init__(self, gpu: DescribedGpu) -> None:
+    def __init__(self) -> None:
         super().__init__(torch)
-        self._self_cuda = _DescribedCuda(gpu)
+        self._self_cuda = _DescribedCuda()
         self._self_device = wrapt.FunctionWrapper(torch.device, _cuda_by_index)
 
     @property
@@ -90,7 +89,7 @@ def _cuda_by_index(
 
 @functools.cache
 def _described_torch() -> _DescribedTorch:
-    return _DescribedTorch(described_gpu())
+    return _DescribedTorch()
 
 
 def apply(module: ModuleType) -> None:

@@ -3,23 +3,31 @@
 ``TORCHTRT_GPU=sm_90:80GiB`` describes it: compute capability and memory. Several are separated by
 commas, ``sm_80:16GiB,sm_90:80GiB``: what is compiled then runs on each. Operating system and
 processor of the machine come before them, ``linux-aarch64:sm_87:16GiB``, where they aren't this
-machine's. Without the variable it is one that the installed builder's engines run on:
-``sm_90:80GiB`` for TensorRT, ``sm_89:24GiB`` for TensorRT-RTX. It is only in force where PyTorch
-can't use a CUDA device; a real GPU is never masked.
+machine's. Without the variable they are those that the installed builder's engines run on:
+``sm_90:80GiB`` for TensorRT, ``sm_80``, ``sm_86``, ``sm_89`` and ``sm_120`` with 24 GiB for
+TensorRT-RTX. It is only in force where PyTorch can't use a CUDA device; a real GPU is never masked.
+
+The partitioners of a program can name the target as well (:func:`compiling_for`), anywhere.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import platform as this_machine
 import re
 import sys
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 
+from torchtrt_executorch.host import present
 from torchtrt_executorch.host.builder import installed_builder
 
 VARIABLE = "TORCHTRT_GPU"
+#: Key of a partitioner's compile spec that names the same. It is obeyed where there is a GPU as well.
+GPU_COMPILE_SPEC_KEY = "gpu"
 
 _PATTERN = re.compile(
     r"sm_(?P<major>[1-9]\d?)(?P<minor>\d)[af]?:(?P<size>\d+)(?P<unit>[GM]iB)",
@@ -133,23 +141,76 @@ def _malformed(text: str, what: str) -> ValueError:
     )
 
 
-def is_set() -> bool:
-    """Whether the user has described a GPU, rather than left it to the default."""
-    return bool(os.environ.get(VARIABLE))
+_named: ContextVar[tuple[DescribedGpu, ...]] = ContextVar("_named", default=())
 
 
-@functools.cache
-def described_gpus() -> tuple[DescribedGpu, ...]:
-    """The GPUs of ``$TORCHTRT_GPU``, read once; the installed builder's default without it.
+@contextlib.contextmanager
+def compiling_for(named: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """Scope in which all that is compiled is for one target, in the place of a GPU that is here.
+
+    Args:
+        named: Who names a target, and the description, as :meth:`DescribedGpu.parse_list` reads it. The
+            scope changes nothing if nobody does.
 
     Raises:
-        ValueError: the variable has something that is not a description.
+        ValueError: One is no description, or they disagree with each other, or with ``$TORCHTRT_GPU``
+            where that is in force.
     """
-    if is_set():
-        return DescribedGpu.parse_list(os.environ[VARIABLE])
-    builder = installed_builder()
-    gpu = DescribedGpu.parse(builder.default_gpu)
-    return (dataclasses.replace(gpu, targets=builder.default_targets),)
+    gpus = agreed(named)
+    token = _named.set(gpus or _named.get())
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def agreed(named: Sequence[tuple[str, str]] = ()) -> tuple[DescribedGpu, ...]:
+    """Return the target that ``named`` and the environment agree on; none if nobody names one.
+
+    Raises:
+        ValueError: As :func:`compiling_for`.
+    """
+    if (text := os.environ.get(VARIABLE)) and not present.cuda_device():
+        named = [(VARIABLE, text), *named]
+    for who, text in named[1:]:
+        if _parsed(text) != _parsed(named[0][1]):
+            first, its = named[0]
+            raise ValueError(
+                f"{first}={its!r} and {who}={text!r} are two targets, and a program has one: name it "
+                "once, or the same GPUs in both, with commas between several"
+            )
+    return _parsed(named[0][1]) if named else ()
+
+
+#: Read time and again while something is compiled.
+_parsed = functools.cache(DescribedGpu.parse_list)
+
+
+def chosen() -> tuple[DescribedGpu, ...]:
+    """The GPUs that are compiled for since the user says so; none for the one at hand, or the default.
+
+    Raises:
+        ValueError: ``$TORCHTRT_GPU`` has something that is not a description.
+    """
+    return _named.get() or agreed()
+
+
+def described_gpus() -> tuple[DescribedGpu, ...]:
+    """The GPUs that are :func:`chosen`; the installed builder's default without.
+
+    Raises:
+        ValueError: as :func:`chosen`.
+    """
+    return chosen() or without_gpu()
+
+
+def without_gpu() -> tuple[DescribedGpu, ...]:
+    """What is compiled for where there is no GPU, if partitioners name nothing else.
+
+    Raises:
+        ValueError: as :func:`chosen`.
+    """
+    return _parsed(os.environ.get(VARIABLE) or installed_builder().default_gpus)
 
 
 def described_gpu() -> DescribedGpu:
@@ -157,8 +218,9 @@ def described_gpu() -> DescribedGpu:
     first, *others = gpus = described_gpus()
     if not others:
         return first
+    names = ", ".join(f"sm_{gpu.major}{gpu.minor}" for gpu in gpus)
     return dataclasses.replace(
         first,
         total_memory=min(gpu.total_memory for gpu in gpus),
-        targets=", ".join(f"sm_{gpu.major}{gpu.minor}" for gpu in gpus),
+        targets=names if chosen() else installed_builder().default_targets,
     )

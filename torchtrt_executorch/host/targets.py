@@ -24,8 +24,8 @@ from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
 from torchtrt_executorch.host.described_gpu import (
     VARIABLE,
     DescribedGpu,
-    described_gpus,
-    is_set,
+    chosen,
+    own_platform,
 )
 
 #: The first release for each kind of machine that runs engines in ExecuTorch.
@@ -48,12 +48,6 @@ class UntargetableGpuError(OSError):
         self.about_the_target = about_the_target
 
 
-def is_set_here() -> bool:
-    """Whether engines are built for the described GPU, and for nothing else."""
-    is_rtx = installed_builder() is TENSORRT_RTX
-    return is_rtx and not present.cuda_device() and is_set()
-
-
 def is_unsupported_here() -> bool:
     """Whether there is a GPU, and TensorRT-RTX has no engines for it."""
     if installed_builder() is not TENSORRT_RTX or not present.cuda_device():
@@ -71,7 +65,10 @@ def check() -> None:
     Raises:
         UntargetableGpuError: They can't; with what they can be built for.
     """
-    if is_unsupported_here():
+    if gpus := chosen():
+        if not _is_here(gpus):
+            check_described(gpus)
+    elif is_unsupported_here():
         import torch
 
         major, minor = torch.cuda.get_device_capability()
@@ -81,8 +78,18 @@ def check() -> None:
             "torch-tensorrt in the place of torch-tensorrt-rtx, or hide the GPU with "
             "CUDA_VISIBLE_DEVICES= to build for others"
         )
-    if is_set_here():
-        check_described(described_gpus())
+
+
+def _is_here(gpus: Sequence[DescribedGpu]) -> bool:
+    """Whether there is a GPU like the one that is named, so that TensorRT can build for it."""
+    if installed_builder() is TENSORRT_RTX or not present.cuda_device():
+        return False
+    import torch
+
+    here = torch.cuda.get_device_capability()
+    return [(each.capability, each.platform) for each in gpus] == [
+        (here, own_platform())
+    ]
 
 
 def check_described(gpus: Sequence[DescribedGpu]) -> None:
@@ -123,14 +130,16 @@ def runs_on(platform: str, version: str | None) -> bool:
 
 def apply_to_interpreter(module: ModuleType) -> None:
     """Amend ``...conversion._TRTInterpreter``: tell the builder what it builds for."""
-    if not is_set_here():
+    if installed_builder() is not TENSORRT_RTX:
         return
     configure = module.TRTInterpreter._populate_trt_builder_config
 
     @functools.wraps(configure)
     def configure_for_target(self: Any, *args: Any, **kwargs: Any) -> Any:
         configuration = configure(self, *args, **kwargs)
-        gpus = described_gpus()
+        gpus = chosen()
+        if not gpus:
+            return configuration
         check_described(gpus)
         known = dict(_targets())
         configuration.num_compute_capabilities = len(gpus)

@@ -50,6 +50,9 @@ WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY = "weight_streaming_budget"
 WEIGHT_STREAMING_BUDGET_MAX_BYTES = 2**63
 """The runtime's is an ``int64_t``: a budget is below this."""
 
+GPU_COMPILE_SPEC_KEY = "gpu"
+"""Names the GPUs that engines are built for, as for ``CudaPartitioner``; no runtime reads it."""
+
 MIN_SHAPES_COMPILE_SPEC_KEY = "min_shapes"
 """The smallest shapes of an engine's dynamic inputs, by name, as JSON: for who checks a program."""
 
@@ -160,7 +163,9 @@ class TensorRTPartitioner(Partitioner):
     def _delegation_spec(
         self, program: ExportedProgram, node: Node, tag: str
     ) -> DelegationSpec:
-        specs = list(self.compile_specs)
+        specs = [
+            spec for spec in self.compile_specs if spec.key != GPU_COMPILE_SPEC_KEY
+        ]
         if all(spec.key != _TARGET_DEVICE_COMPILE_SPEC_KEY for spec in specs):
             device = f"cuda:{_device_index(program, node, tag)}".encode()
             specs.append(CompileSpec(_TARGET_DEVICE_COMPILE_SPEC_KEY, device))

@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram
 
 from torchtrt_executorch.cache import keys
 from torchtrt_executorch.cache.keys import key
+from torchtrt_executorch.host.described_gpu import compiling_for
 from torchtrt_executorch.overlay.patch import SKIP
 
 
@@ -133,6 +134,8 @@ def test_who_builds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
             context.setattr(keys, name, lambda: ["another"])
             assert key("a") != before, name
     with torch._inductor.config.patch(max_autotune=True):
+        assert key("a") != before
+    with compiling_for([("a partitioner", "sm_75:8GiB")]):
         assert key("a") != before
     monkeypatch.setenv("TORCHTRT_EXECUTORCH_CACHE", "/elsewhere")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
+from typing import Any
 
 import pytest
 import torch
@@ -52,8 +55,8 @@ def compile_for(gpu: str) -> dict[str, object]:
 def test_most_of_them_by_default() -> None:
     found = compile_for("")
     assert found["asked"] == []
-    expected = "described sm_89, built for sm_80, sm_86, sm_89, sm_120 and later"
-    assert found["record"] == f"0%8%9%0%{expected}"
+    expected = "described sm_80, built for sm_80, sm_86, sm_89, sm_120 and later"
+    assert found["record"] == f"0%8%0%0%{expected}"
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (12, 0)])
@@ -150,3 +153,126 @@ def test_one_that_others_serve(target: str) -> None:
     assert "XnnpackBackend" in str(operator)
     assert alone[0] == "UntargetableGpuError"
     assert operator["reason"] and operator["reason"] in alone[1]
+
+
+NAMED = """
+import json, sys, torch, torch_tensorrt
+from torch_tensorrt.executorch.partitioner import TensorRTPartitioner
+from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.exir import to_edge, to_edge_transform_and_lower
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torchtrt_executorch.inspection.reading import read
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.sigmoid(torch.relu(x))
+
+def gpu(named):
+    return [CompileSpec("gpu", named.encode())] if named else []
+
+name = CudaBackend.generate_method_name_compile_spec("forward")
+for engine, library, *left in json.loads(sys.argv[1]):
+    settings = {"min_block_size": 1, "torch_executed_ops": {*left}}
+    partitioners = [
+        TensorRTPartitioner(gpu(engine), compile_settings=settings),
+        CudaPartitioner([name, *gpu(library)]),
+    ]
+    program = torch.export.export(Model(), (torch.ones(2, 3),))
+    try:
+        edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+        edge.to_executorch().save("model.pte")
+        (method,) = read("model.pte").methods
+        found = {d.backend: d.gpus for d in method.delegates}
+    except Exception as error:
+        found = [type(error).__name__, str(error)]
+    print(json.dumps(found))
+"""
+
+
+def lowered_for(
+    *named: tuple[str, ...], folder: Any, variable: str = ""
+) -> list[dict[str, list[str]]]:
+    """For which GPUs each delegate is, by what each partitioner is told, and what is left to CUDA."""
+    result = fresh.run(
+        NAMED,
+        json.dumps(named),
+        env={**os.environ, "TORCHTRT_GPU": variable},
+        cwd=folder,
+    )
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines() if line[0] in "[{"]
+
+
+needs_compilers = pytest.mark.skipif(
+    not (importlib.util.find_spec("triton") and shutil.which("g++")),
+    reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
+)
+
+
+@needs_compilers
+def test_all_partitioners_compile_for_the_target_that_one_names(tmp_path: Any) -> None:
+    """Whoever names it; one that TensorRT has no engines for is CUDA's alone."""
+    target, left = "sm_75:8GiB", "torch.ops.aten.sigmoid.default"
+    both, *engines, alone = lowered_for(
+        (target, "", left),
+        *((target, ""), ("", target), (target, target)),
+        ("", "sm_90:80GiB"),
+        folder=tmp_path,
+    )
+    engines += lowered_for(("", ""), ("", target), folder=tmp_path, variable=target)
+    assert both == {"TensorRTBackend": ["sm_75"], "CudaBackend": ["sm_75", "sm_75+"]}
+    assert engines == [{"TensorRTBackend": ["sm_75"]}] * 5
+    assert alone == {"CudaBackend": ["sm_90"]}
+
+
+@pytest.mark.parametrize(
+    ("engine", "library", "variable"),
+    [
+        ("sm_75:8GiB", "sm_80:8GiB", ""),
+        ("sm_75:8GiB", "sm_75:4GiB", ""),
+        ("sm_75:8GiB", "", "sm_80:8GiB"),
+        ("", "sm_75:8GiB", "sm_80:8GiB,sm_75:8GiB"),
+        ("sm_75:8GiB", "sm_75:8GiB", "linux-aarch64:sm_75:8GiB"),
+    ],
+)
+def test_two_targets_are_an_error(
+    tmp_path: Any, engine: str, library: str, variable: str
+) -> None:
+    ((kind, message),) = lowered_for(
+        (engine, library), folder=tmp_path, variable=variable
+    )
+    assert kind == "ValueError" and "two targets" in message
+    named = {engine, library, variable} - {""}
+    assert sum(repr(each) in message for each in named) == 2
+
+
+BEFORE = """
+import json, sys, torch, torch_tensorrt
+from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+name = CudaBackend.generate_method_name_compile_spec("forward")
+for gpu in sys.argv[1:]:
+    compiled = torch_tensorrt.compile(
+        torch.nn.ReLU(), ir="dynamo", arg_inputs=[torch.ones(2, 3)], min_block_size=1,
+        target_executorch=True)
+    behind = [CudaPartitioner([name, CompileSpec("gpu", gpu.encode())])]
+    try:
+        torch_tensorrt.executorch.export(compiled, partitioners=behind)
+        print(json.dumps(""))
+    except ValueError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+def test_an_engine_that_was_built_for_others_is_an_error() -> None:
+    """By default it is for sm_80, sm_86, sm_89, sm_120 and later: not for sm_75, nor an H100."""
+    targets = ("sm_86:8GiB", "sm_121:8GiB", "sm_75:8GiB", "sm_90:80GiB")
+    result = fresh.run(BEFORE, *targets, env={**os.environ, "TORCHTRT_GPU": ""})
+    assert result.returncode == 0, result.stderr
+    said = [json.loads(line) for line in result.stdout.splitlines() if line[0] == '"']
+    assert said[:2] == ["", ""]
+    for message, target in zip(said[2:], targets[2:], strict=True):
+        assert "was built for sm_80, sm_86" in message and target in message

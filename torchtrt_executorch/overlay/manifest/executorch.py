@@ -312,11 +312,16 @@ EXECUTORCH_PATCHES = (
                 f"{_CUDA}._cuda_backend_patch:import_without_triton", _CUDA_BACKEND
             ),
         ),
-        amends=patched_beside(_CUDA_BACKEND, _BACKEND_API),
+        amends=(
+            *patched_beside(_CUDA_BACKEND, _BACKEND_API),
+            *patched(f"{EXIR}.program._target_patch:apply", PROGRAM),
+        ),
         anchors=anchors(
             f"{_BACKEND_API}:lower_all_submodules_to_backend(backend_id)",
             f"{_CUDA_BACKEND}:CudaBackend",
             f"{_CUDA_BACKEND}:ReplaceEdgeOpWithTritonOpPass",
+            f"{PROGRAM}:EdgeProgramManager.to_backend(partitioner)",
+            f"{PROGRAM}:to_edge_transform_and_lower(programs, partitioner)",
             f"{_AOTI_BACKEND}:AotiBackend.preprocess(edge_program, compile_specs)",
         ),
     ),
