@@ -38,6 +38,7 @@ from transformers.integrations.executorch import TorchExportableModuleForDecoder
 
 from torchtrt_executorch import runtime
 from torchtrt_executorch.generation import Generator
+from torchtrt_executorch.runtime.reading.data_files import data_files
 
 
 def model(folder: Path | None, length: int) -> PreTrainedModel:
@@ -139,14 +140,13 @@ def main() -> None:
     planning = MemoryPlanningPass(share_mutable_buffers=len(backends) > 1)
     config = ExecutorchBackendConfig(memory_planning_pass=planning)
     edge.to_executorch(config).save(str(arguments.out))
-    data = sorted(arguments.out.parent.glob(f"{arguments.out.stem}.*.ptd"))
-    for file in (arguments.out, *data):
+    for file in (arguments.out, *data_files(arguments.out)):
         print(f"{file}: {file.stat().st_size:,} bytes")
     with contextlib.suppress(runtime.ProgramError):  # there are none where all runs
         kept = arguments.out.with_suffix(".stand_ins")
-        runtime.save_stand_ins(arguments.out, kept, data)
+        runtime.save_stand_ins(arguments.out, kept)
 
-    program = runtime.load(arguments.out, data)
+    program = runtime.load(arguments.out)
     prompt = [(7 * i + 3) % 100 for i in range(arguments.piece + 5)]
     made = list(Generator(program)(prompt, arguments.tokens))
     print("tokens:", *made)

@@ -57,13 +57,15 @@ def with_expected_data(
 ) -> NamedDataStoreOutput | None:
     """Return a program's named data with the table of what goes into its data files.
 
-    Without external data it is ``named`` itself.
+    Without external data it is ``named`` itself. Data of no bytes are put into the program: a delegate
+    without weights asks for them by their key, and a file with nothing in it is one more to lose.
 
     Args:
         emitted: ExecuTorch's ``EmitterOutput``.
         named: What delegates want stored.
         trained_on: The weights in data files change after they were written: no digests of them.
     """
+    named = named and _without_empty(named)
     rows: dict[str, tuple[int, str]] = {}
     for keys in emitted.external_constant_map.values():
         for key, index in keys.items():
@@ -74,6 +76,19 @@ def with_expected_data(
             data = named.buffers[entry.buffer_index]  # type: ignore[union-attr]
             rows[key] = (len(data), _digest(data))
     return with_table(named, KEY, rows) if rows else named
+
+
+def _without_empty(named: NamedDataStoreOutput) -> NamedDataStoreOutput:
+    """Return named data of which none is external that has no bytes."""
+    inside, external = dict(named.pte_data), {}
+    for file, entries in named.external_data.items():
+        kept = {k: e for k, e in entries.items() if len(named.buffers[e.buffer_index])}
+        inside.update({k: e for k, e in entries.items() if k not in kept})
+        if kept:
+            external[file] = kept
+    if len(inside) == len(named.pte_data):
+        return named
+    return replace(named, pte_data=inside, external_data=external)
 
 
 def _digest(data: Any) -> str:

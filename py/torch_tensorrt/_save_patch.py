@@ -81,4 +81,4 @@ def _write_stand_ins(folder: Path, target: Path) -> None:
     from torchtrt_executorch.runtime import save_stand_ins
 
     path = folder / f"{target.stem}_stand_ins.zip"
-    save_stand_ins(folder / target.name, path, sorted(folder.glob("*.ptd")))
+    save_stand_ins(folder / target.name, path)

@@ -60,7 +60,6 @@ def generate(
 ) -> None:
     """Print what a language model makes of a prompt, as it comes."""
     from torchtrt_executorch.generation import Generator
-    from torchtrt_executorch.inspection.reading import beside
     from torchtrt_executorch.runtime import load
 
     try:
@@ -68,7 +67,7 @@ def generate(
         numbers = known.encode(prompt).ids if known else _numbers(prompt)
         loaded = load(
             program,
-            data or beside(program),
+            data,
             emulated_engines=emulated_engines,
             stand_ins=stand_ins,
             cuda_graphs=cuda_graphs,

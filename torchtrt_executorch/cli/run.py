@@ -102,7 +102,7 @@ def run(
     try:
         loaded = load(
             program,
-            data or (),
+            data,
             simulate_devices=simulate_devices,
             ordered_streams=ordered_streams,
             emulated_engines=emulated_engines,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import glob
 import hashlib
 from collections import Counter
 from pathlib import Path
@@ -16,6 +15,7 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.plan_reader import read_plans
 from torchtrt_executorch.runtime.reading.common_state import CommonState
+from torchtrt_executorch.runtime.reading.data_files import data_files as files_beside
 from torchtrt_executorch.runtime.reading.files import (
     ProgramFile,
     Source,
@@ -29,14 +29,14 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
 
     Args:
         source: Its path, or its bytes.
-        data_files: Its ``.ptd`` files. None takes those that are named after it, beside it.
+        data_files: Its ``.ptd`` files. None takes those beside it that hold what it expects.
 
     Raises:
         ProgramError: The file is damaged, or isn't such a file.
         OSError: It can't be read.
     """
     is_path = not isinstance(source, (bytes, bytearray, memoryview))
-    found = beside(Path(source)) if is_path and data_files is None else []  # type: ignore[arg-type]
+    found = files_beside(source) if data_files is None else []
     wanted, problem = list(data_files or found), ""
     try:
         file = read_program(source, wanted)
@@ -85,21 +85,6 @@ def _twice(
 
 def _is_path(source: Source) -> bool:
     return not isinstance(source, (bytes, bytearray, memoryview))
-
-
-def beside(program: Path) -> list[Path]:
-    """Return the data files that ``save`` writes beside a program: ``model.ptd``, ``model.*.ptd``."""
-    pattern = glob.escape(str(program.with_suffix("")))
-    return [
-        Path(each)
-        for each in sorted(glob.glob(f"{pattern}*.ptd"))
-        if _own(each, program)
-    ]
-
-
-def _own(data: str, program: Path) -> bool:
-    rest = Path(data).name.removeprefix(program.stem)
-    return rest.startswith(".")
 
 
 def _missing(file: ProgramFile, plans: Sequence[Plan]) -> dict[str, int]:

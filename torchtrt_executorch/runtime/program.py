@@ -20,6 +20,7 @@ from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.plan import Plan
 from torchtrt_executorch.runtime.plan_reader import read_plans
 from torchtrt_executorch.runtime.profiling import Profile
+from torchtrt_executorch.runtime.reading.data_files import data_of
 from torchtrt_executorch.runtime.reading.files import Source, read_program
 from torchtrt_executorch.runtime.soundness import needs_shared_stream
 from torchtrt_executorch.runtime.stats import Recorder, Stats
@@ -97,7 +98,7 @@ class Program:
 
 def load(
     path_or_bytes: Source,
-    data_files: Sequence[Source] = (),
+    data_files: Sequence[Source] | None = None,
     *,
     simulate_devices: bool = False,
     ordered_streams: bool | None = None,
@@ -114,7 +115,8 @@ def load(
 
     Args:
         path_or_bytes: The file, or what is in it.
-        data_files: The ``.ptd`` files saved beside it.
+        data_files: The ``.ptd`` files that hold its external data; ``None`` takes those beside it that do,
+            by the digests that the program was saved with.
         simulate_devices: Keep everything in host memory, and check that every instruction is handed
             tensors of the device that it works on.
         ordered_streams: In a simulation, whether the host runs all delegates on one stream. ``False``
@@ -139,7 +141,7 @@ def load(
         ProgramError: The file is damaged or incomplete.
         OSError: It can't be read.
     """
-    file = read_program(path_or_bytes, data_files)
+    file = read_program(path_or_bytes, data_of(path_or_bytes, data_files))
     plans = read_plans(file, inputs_of)
     emulated = emulation_enabled() if emulated_engines is None else emulated_engines
     given: StandInFile | None = None
@@ -167,7 +169,7 @@ def load(
 def save_stand_ins(
     program: Source,
     path: str | os.PathLike[str],
-    data_files: Sequence[Source] = (),
+    data_files: Sequence[Source] | None = None,
 ) -> None:
     """Write the stand-ins that this process keeps for a ``.pte``'s payloads, for another process.
 
@@ -180,7 +182,8 @@ def save_stand_ins(
         OSError: A file can't be read or written.
     """
     target = check_writable(path)
-    plans = read_plans(read_program(program, data_files), inputs_of)
+    file = read_program(program, data_of(program, data_files))
+    plans = read_plans(file, inputs_of)
     found = {
         payload: stand_in
         for payload in _payloads(plans)

@@ -23,6 +23,7 @@ from torchtrt_executorch.files import (
     write_program,
 )
 from torchtrt_executorch.overlay.wrapping import wrapped
+from torchtrt_executorch.runtime.reading.data_files import data_files
 
 logger = logging.getLogger(__name__)
 
@@ -106,12 +107,3 @@ def _save_program(
             own = data.name.removeprefix(f"{kept.stem}.")
             name = f"{path.stem}.ptd" if own == "ptd" else data_file_name(path, own)
             shutil.copyfile(data, folder / name)
-
-
-def data_files(program: Path) -> list[Path]:
-    """Return the files of weights that :func:`write_program` put beside ``program``."""
-    return sorted(
-        file
-        for file in program.parent.glob("*.ptd")
-        if file.name.startswith(f"{program.stem}.")
-    )

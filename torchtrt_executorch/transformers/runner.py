@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from torchtrt_executorch.overlay.wrapping import wrapped
-from torchtrt_executorch.transformers.exporter import data_files
+from torchtrt_executorch.runtime.reading.data_files import data_files
 
 
 def apply(module: ModuleType) -> None:

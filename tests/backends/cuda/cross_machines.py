@@ -26,11 +26,11 @@ import torch
 from executorch.backends.cuda import _cross_driver
 
 from torchtrt_executorch import cache, native_library
-from torchtrt_executorch.inspection.reading import beside
 from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.delegates.aoti import read_payload
 from torchtrt_executorch.runtime.plan import Kind
 from torchtrt_executorch.runtime.plan_reader import read_plans
+from torchtrt_executorch.runtime.reading.data_files import data_files
 from torchtrt_executorch.runtime.reading.files import read_program
 
 SOURCES = Path(__file__).parent / "cross"
@@ -93,7 +93,7 @@ def described(tensor_sizes: tuple[int, ...], dtype: torch.dtype) -> str:
 
 def delegates(program: Path) -> Iterator[Loaded]:
     """The CUDA delegates of a program, once for each call, at the largest sizes of their inputs."""
-    file = read_program(program, beside(program))
+    file = read_program(program, data_files(program))
     for plan in read_plans(file, inputs_of).values():
         for each in plan.operations:
             if each.kind is not Kind.DELEGATE or each.delegate is None:
@@ -187,7 +187,7 @@ def compare(programs: list[Path]) -> dict[str, object]:
     for program in programs:
         found = list(delegates(program))
         platform = native_library.read(found[0].library).platform
-        files = [program, *beside(program)]
+        files = [program, *data_files(program)]
         row[platform] = {
             "library": sum(len(each.library) for each in found),
             "weights": sum(len(each.weights) for each in found),

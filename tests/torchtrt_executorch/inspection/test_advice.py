@@ -169,14 +169,15 @@ def test_external_weights(tmp_path: Path) -> None:
     facts = read(tmp_path / "model.pte")
     assert facts.data_files == (data.name,)
     assert not [each for each in advise(facts) if each.name == "missing-data"]
-    data.rename(tmp_path / "elsewhere.ptd")
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = data.rename(tmp_path / "elsewhere" / data.name)
     (found,) = [
         each
         for each in advise(read(tmp_path / "model.pte"))
         if each.name == "missing-data"
     ]
     assert found.level == "warning" and "beside" in found.text
-    given = read(tmp_path / "model.pte", [tmp_path / "elsewhere.ptd"])
+    given = read(tmp_path / "model.pte", [elsewhere])
     assert not advise(given)
     other = to_edge(export(nn.Linear(3, 3), (torch.randn(2, 3),)))
     other.to_executorch(ExecutorchBackendConfig(external_constants=True)).save(

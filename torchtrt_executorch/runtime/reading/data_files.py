@@ -1,0 +1,90 @@
+"""Find the data files beside a program that hold what it expects."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.reading.files import (
+    NamedData,
+    Source,
+    read_data,
+    read_expected,
+)
+
+
+def data_files(program: Source) -> list[Path]:
+    """Return the ``.ptd`` files beside a program that hold what it expects, whatever they are called.
+
+    Of several that hold a key in the right size, the one with the digest that the program was saved with
+    is taken. What no file holds is left to those named after the program, so that whoever reads them can
+    say what is wrong with them. A program that doesn't say what it expects has those named after it.
+
+    Args:
+        program: Its path. What is in a file, as bytes, has none beside it.
+
+    Raises:
+        ProgramError: The program is damaged.
+        OSError: It can't be read.
+    """
+    if isinstance(program, (bytes, bytearray, memoryview)):
+        return []
+    path = Path(program)
+    expected, named = read_expected(path), _named_after(path)
+    others = [each for each in sorted(path.parent.glob("*.ptd")) if each not in named]
+    if not expected:
+        return named
+    held = {each: _held(each) for each in (*named, *others)}
+    found = {
+        _holder(key, row.nbytes, row.sha256, held) for key, row in expected.items()
+    }
+    if None in found:
+        found.update(named)
+    return [each for each in held if each in found]
+
+
+def data_of(program: Source, given: Sequence[Source] | None) -> Sequence[Source]:
+    """Return the data files that were given for a program, or, for None, :func:`data_files`."""
+    return data_files(program) if given is None else given
+
+
+def _named_after(program: Path) -> list[Path]:
+    """``model.ptd`` and ``model.*.ptd`` beside ``model.pte``, unless ``model.v2.pte`` has that name."""
+    longer = [
+        f"{other.stem}."
+        for other in program.parent.glob("*.pte")
+        if other.stem.startswith(f"{program.stem}.")
+    ]
+    return [
+        file
+        for file in sorted(program.parent.glob("*.ptd"))
+        if file.name.startswith(f"{program.stem}.")
+        and not file.name.startswith(tuple(longer))
+    ]
+
+
+def _held(file: Path) -> dict[str, NamedData]:
+    try:
+        return read_data(file)
+    except (ProgramError, OSError):
+        return {}  # said by whoever reads it, where it is named after the program
+
+
+def _holder(
+    key: str, nbytes: int, sha256: str, held: dict[Path, dict[str, NamedData]]
+) -> Path | None:
+    """The file that holds a key as the program was saved with it."""
+
+    def of_its_size() -> Iterator[Path]:
+        for file, entries in held.items():
+            if key in entries and len(entries[key].held) == nbytes:
+                yield file
+
+    files = [*of_its_size()]
+    if len(files) > 1 and sha256:
+        for file in files:
+            if hashlib.sha256(held[file][key].held).hexdigest() == sha256:
+                return file
+    return files[0] if files else None
