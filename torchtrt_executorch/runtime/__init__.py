@@ -10,6 +10,7 @@ from torchtrt_executorch.runtime.errors import (
     DeviceError,
     InputError,
     InstructionError,
+    ModeError,
     ProgramError,
 )
 from torchtrt_executorch.runtime.history import Timing
@@ -31,6 +32,7 @@ __all__ = [
     "InputError",
     "InstructionError",
     "Method",
+    "ModeError",
     "Profile",
     "Program",
     "ProgramError",

@@ -6,8 +6,12 @@ import threading
 from typing import Any, Callable, Sequence, TypeVar
 
 import torch
+from torch.autograd import forward_ad
+
+from torchtrt_executorch.runtime.errors import ModeError
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _AUTOCAST |= torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
@@ -36,11 +40,75 @@ _inference, _autocast = (
 )
 _functions, _dtype = torch._C._len_torch_function_stack, torch.get_default_dtype
 _FLOAT32 = torch.float32
+_dispatches, _trace = (
+    torch._C._len_torch_dispatch_stack,
+    torch._C._get_tracing_state,
+)
+_transform: Any = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
+_is_included, _PRE_DISPATCH = (
+    torch._C._dispatch_tls_is_dispatch_key_included,
+    torch._C.DispatchKey.PreDispatch,
+)
 
 
 def in_modes() -> bool:
     """Whether the caller has set modes of PyTorch's that programs weren't made for."""
-    return _inference() or _autocast() or _functions() > 0 or _dtype() is not _FLOAT32
+    return (
+        _inference()
+        or _autocast()
+        or _functions() > 0
+        or _dtype() is not _FLOAT32
+        or forward_ad._current_level >= 0
+    )
+
+
+def sees_operators() -> bool:
+    """Whether somebody sees each operator that is called now, to record, transform or replace it."""
+    return (
+        _dispatches() > 0
+        or _trace() is not None
+        or _transform() is not None
+        or _is_included(_PRE_DISPATCH)
+    )
+
+
+def refuse_modes(what: str) -> None:
+    """Raise ``ModeError`` within a mode that sees operators: ``what`` isn't done there.
+
+    A program is more than its operators: a trace would hold its results as constants and its memory as
+    tensors, a transform reach kernels and delegates that know nothing of it, and either leave tensors
+    of its own behind in the program's memory.
+    """
+    if sees_operators():
+        raise ModeError(
+            f"{what} within {_mode()}, which a program can't be part of: do it before or after, or "
+            "have PyTorch see the model that the program was exported from instead"
+        )
+
+
+def _mode() -> str:
+    """What sees operators, as users know it."""
+    if _trace() is not None:
+        return "torch.jit.trace"
+    if (transform := _transform()) is not None:
+        return f"torch.func.{transform.key().name.lower()}"
+    if (count := _dispatches()) > 0:
+        return type(torch._C._get_dispatch_stack_at(count - 1)).__name__
+    return "make_fx"
+
+
+def as_it_is(function: F) -> F:
+    """Have ``torch.compile`` call ``function``, and all that it calls, without looking into it.
+
+    That is ``torch.compiler.disable``, which would import the compiler here, and take some of each call.
+    """
+    marked: Any = function
+    marked._torchdynamo_disable = True
+    marked._torchdynamo_disable_msg = "a program isn't traced, but runs as it is"
+    frames: Any = torch._C._dynamo.eval_frame  # type: ignore[attr-defined]
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    frames.set_code_exec_strategy(marked.__code__, skip)
+    return function
 
 
 def without_modes(function: Callable[[], T]) -> T:
@@ -48,9 +116,9 @@ def without_modes(function: Callable[[], T]) -> T:
 
     A program says of each tensor what it is and where. Inference mode would make memory that can't be
     used outside of it, autocast have stand-ins compute in other types, a default device or dtype change
-    what has none of its own.
+    what has none of its own, forward-mode derivatives stay behind in its memory.
     """
-    before = torch.get_default_dtype()
+    before, derives = torch.get_default_dtype(), torch._C._is_fwd_grad_enabled()
     off: Any = torch._C
     # Guards of PyTorch's own: an interrupt can't come between what they do and its end.
     with (
@@ -60,9 +128,13 @@ def without_modes(function: Callable[[], T]) -> T:
     ):
         try:
             off._set_default_dtype(torch.float32)
+            off._set_fwd_grad_enabled(False)
             return function()
         finally:  # not torch.set_default_dtype, at whose beginning an interrupt may come
-            off._set_default_dtype(before)
+            try:
+                off._set_default_dtype(before)
+            finally:
+                off._set_fwd_grad_enabled(derives)
 
 
 class StreamOrder:

@@ -19,6 +19,10 @@ class DeviceError(ProgramError):
     """An instruction was handed a tensor that lives on the wrong device."""
 
 
+class ModeError(RuntimeError):
+    """A program is called, or prepared, within tracing, a transform or a dispatch mode of PyTorch's."""
+
+
 class InputError(ValueError):
     """The caller's inputs don't fit what the method takes."""
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Sequence
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from torchtrt_executorch.runtime.analysis import Uses
@@ -63,14 +62,22 @@ class _Input:
         if (
             type(given) is not torch.Tensor
             or given.dtype is not self._dtype
+            or given.is_nested
             or given.shape != self._shape
             or given.layout is not torch.strided
             or given.stride() != self._strides
             or given.device != self._device
         ):
             return False
+        try:
+            if not given.data_ptr():  # nothing, or zeros that aren't in memory
+                return False
+        except RuntimeError:  # what a transform has wrapped
+            return False
         value = self._value
         if not value.planned:
+            if given.is_neg() or given.is_conj():
+                return False
             # An autograd graph isn't to be kept alive either.
             as_it_is = not (self._own or given.requires_grad)
             value.data = given if as_it_is else given.detach()
@@ -94,11 +101,10 @@ class _Input:
         tensor = given.tensor if isinstance(given, OnDevice) else given
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{where} is a {type(given).__name__}, not a tensor")
-        if is_traceable_wrapper_subclass(tensor):
-            kind = type(tensor).__name__
-            raise InputError(f"{where} is a {kind}, which has no memory of its own")
         if tensor.layout is not torch.strided:
             raise InputError(f"{where} is {tensor.layout}; it has to be dense")
+        if kind := _more_than_memory(tensor):
+            raise InputError(f"{where} is {kind}, and not a tensor in plain memory")
         if tensor.dtype != layout.dtype:
             raise InputError(f"{where} is {tensor.dtype}; it has to be {layout.dtype}")
         shape = tuple(tensor.shape)
@@ -117,8 +123,10 @@ class _Input:
             if placement.simulate:
                 value.data = value.data.cpu()
             strides = layout.strides(shape)
-            if value.data.stride() != strides:
-                laid_out = value.data.new_empty_strided(shape, strides)
+            if value.data.stride() != strides or _is_lazy(value.data):
+                laid_out = torch.empty_strided(
+                    shape, strides, dtype=layout.dtype, device=value.data.device
+                )
                 value.data = laid_out.copy_(value.data)
             value.device = value.label = home
             as_it_is = value.data.data_ptr() == tensor.data_ptr()
@@ -128,6 +136,39 @@ class _Input:
         self._dtype = tensor.dtype if plain else None
         self._shape, self._strides = tensor.shape, tensor.stride()
         self._device, self._home = tensor.device, value.device
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's values aren't what is in its memory: it is yet to be conjugated, or negated."""
+    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
+
+
+_keys: Any = torch._C._dispatch_keys
+_LAZY: int = sum(
+    torch._C.DispatchKeySet(key).raw_repr()
+    for key in (
+        torch._C.DispatchKey.Conjugate,
+        torch._C.DispatchKey.Negative,
+        torch._C.DispatchKey.ZeroTensor,
+    )
+)
+
+
+def _more_than_memory(tensor: torch.Tensor) -> str:
+    """What a tensor is whose operators aren't those of its memory; empty for others.
+
+    Subclasses whose operators are Python's, as fake tensors and wrappers, what a transform has wrapped,
+    nested and quantized tensors, those without values: PyTorch dispatches on something else for them.
+    """
+    if tensor.is_meta:
+        return "on the device meta"
+    plain = _keys(torch.empty(0, device=tensor.device)).raw_repr() | _LAZY
+    keys = _keys(tensor)
+    if not keys.raw_repr() & ~plain:
+        return ""
+    if type(tensor) is not torch.Tensor:
+        return f"a {type(tensor).__name__}"
+    return f"one that PyTorch dispatches by {keys}"
 
 
 class Inputs:

@@ -10,7 +10,14 @@ import torch
 from torchtrt_executorch.runtime import graphs
 from torchtrt_executorch.runtime.analysis import Uses, fences, transposed_constants
 from torchtrt_executorch.runtime.binding import Binder, Key, Surroundings, nothing
-from torchtrt_executorch.runtime.calling import Turns, in_modes, without_modes
+from torchtrt_executorch.runtime.calling import (
+    Turns,
+    as_it_is,
+    in_modes,
+    refuse_modes,
+    sees_operators,
+    without_modes,
+)
 from torchtrt_executorch.runtime.delegates import Delegate, about, uses_gpu
 from torchtrt_executorch.runtime.errors import (
     DeviceError,
@@ -150,12 +157,18 @@ class Method:
         recorder = self._surroundings.recorder
         return recorder.clock(self.name, self._plan.operations, devices, until)
 
+    @as_it_is
     def clone(self) -> Method:
         """The same method once more, for calls that run beside this one's.
 
         It has memory of its own, and state that starts anew, apart from what other methods share.
         Constants and TensorRT's engines are shared; other delegates are loaded once more.
+
+        Raises:
+            ModeError: It is cloned within tracing, a transform or a dispatch mode.
+            ProgramError: A file has changed since the program was loaded.
         """
+        refuse_modes(f"{self.name} is cloned")
         alone = SharedState([self._plan]), Turns()
         return without_modes(
             lambda: Method(self._plan, self._surroundings, *alone, original=self)
@@ -185,11 +198,13 @@ class Method:
         places.update(delegate.device for delegate in self._delegates.values())
         return sorted(place.index or 0 for place in places if place.type == "cuda")
 
+    @as_it_is
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the method.
 
         Modes that the caller has set (inference mode, autocast, a default device or dtype, gradients)
-        make no difference.
+        make no difference, and ``torch.compile`` calls it as it is. Inputs' gradients and derivatives
+        end here.
 
         Args:
             inputs: The model's, in order; lists, tuples and dicts are flattened as PyTorch flattened
@@ -200,8 +215,12 @@ class Method:
 
         Raises:
             InputError: The method doesn't take these.
+            ModeError: It is called within what sees each operator: ``torch.export`` and other tracing,
+                transforms as ``torch.vmap``, a ``TorchDispatchMode``.
             InstructionError: An instruction failed; ``DeviceError`` if a tensor was on the wrong device.
         """
+        if sees_operators():
+            refuse_modes(f"{self.name} is called")
         turns = self._turns
         if turns.lock._is_owned():
             raise InstructionError(

@@ -11,7 +11,12 @@ from typing import Any, Literal, Mapping, Sequence
 from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.files import check_writable, staged
 from torchtrt_executorch.runtime.binding import Surroundings
-from torchtrt_executorch.runtime.calling import Turns, without_modes
+from torchtrt_executorch.runtime.calling import (
+    Turns,
+    as_it_is,
+    refuse_modes,
+    without_modes,
+)
 from torchtrt_executorch.runtime.delegates import StandIns, digest, inputs_of
 from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
@@ -46,6 +51,7 @@ class Program:
         """The names of the program's methods, in the file's order."""
         return tuple(self._plans)
 
+    @as_it_is
     def method(self, name: str = "forward") -> Method:
         """The method ``name``, the same object every time: its state is the program's.
 
@@ -54,6 +60,7 @@ class Program:
 
         Raises:
             KeyError: There is none.
+            ModeError: It is to be prepared within tracing, a transform or a dispatch mode.
             ProgramError: It can't be run here.
         """
         if name not in self._plans:
@@ -62,11 +69,13 @@ class Program:
             )
         with self._lock:
             if name not in self._methods:
+                refuse_modes(f"{name} is prepared")
                 turns = self._turns if self._shared else Turns()
                 prepared = self._plans[name], self._surroundings, self._shared, turns
                 self._methods[name] = without_modes(lambda: Method(*prepared))
             return self._methods[name]
 
+    @as_it_is
     def run(self, *inputs: Any) -> tuple[Any, ...]:
         """Call ``forward``, or the only method that there is.
 
@@ -96,6 +105,7 @@ class Program:
         return self._surroundings.recorder.snapshot()
 
 
+@as_it_is
 def load(
     path_or_bytes: Source,
     data_files: Sequence[Source] | None = None,
