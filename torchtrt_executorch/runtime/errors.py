@@ -6,9 +6,18 @@ from typing import Sequence, TypeVar
 
 T = TypeVar("T")
 
+#: Of a message: what is kept of its beginning, and of its end.
+_LONGEST = 1500
+
 
 class ProgramError(ValueError):
     """A ``.pte`` or ``.ptd`` is malformed, incomplete, or asks for what can't be run here."""
+
+    def __init__(self, text: str = "") -> None:
+        # What a file calls things, and what it holds, is as long as it likes.
+        if len(text) > 2 * _LONGEST:
+            text = f"{text[:_LONGEST]} ... {text[-_LONGEST:]}"
+        super().__init__(text)
 
 
 class InstructionError(ProgramError):
@@ -34,6 +43,11 @@ def misplaced(tensor: str, home: object, reader: str, to_device: bool) -> str:
         f"{tensor} lives on {home}, and {reader}: a copy (et_copy::{copy}) is missing, or the tensor is "
         "mislabelled"
     )
+
+
+def shortened(name: str, most: int = 200) -> str:
+    """``name`` as messages have it: of a long one, where it begins. What it names may be named often."""
+    return name if len(name) <= most else f"{name[:most]}..."
 
 
 def item(items: Sequence[T], index: int, what: str) -> T:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchtrt_executorch.runtime.analysis import Uses
 from torchtrt_executorch.runtime.devices import Placement
-from torchtrt_executorch.runtime.errors import InputError, ProgramError
+from torchtrt_executorch.runtime.errors import InputError, ProgramError, shortened
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.memory import Values
 from torchtrt_executorch.runtime.plan import Plan
@@ -184,7 +184,11 @@ class Inputs:
     ) -> None:
         self._method = plan.name
         self._inputs = [
-            _Input(values[slot], slot in uses.looked_at, f"input {i} of {plan.name}")
+            _Input(
+                values[slot],
+                slot in uses.looked_at,
+                f"input {i} of {shortened(plan.name)}",
+            )
             for i, slot in enumerate(plan.inputs)
         ]
         self._tree = read_tree(plan.input_tree)

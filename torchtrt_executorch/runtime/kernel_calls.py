@@ -207,6 +207,20 @@ def _pooled(arguments: Mapping[str, Any]) -> None:
             )
 
 
+def _convolved(arguments: Mapping[str, Any]) -> None:
+    """The gradient has the shape of what the convolution makes: torch reads as many rows as the input has."""
+    names = "stride", "padding", "dilation", "transposed", "output_padding", "groups"
+    given = (arguments[name].to("meta") for name in ("input", "weight"))
+    due = torch.ops.aten.convolution(
+        *given, None, *(arguments[name] for name in names)
+    ).shape
+    found = arguments["grad_output"].shape
+    if found != due:
+        raise ProgramError(
+            f"the argument grad_output has shape {[*found]}, and the convolution makes {[*due]}"
+        )
+
+
 def _distances(arguments: Mapping[str, Any]) -> None:
     """Rows of a matrix: torch checks that in front of this operator."""
     rank = arguments["self"].dim()
@@ -222,5 +236,6 @@ _GUARDS: dict[str, Guard] = {
     "aten::_fft_r2c": _transform,
     "aten::_fft_c2r": _transform,
     "aten::_pdist_forward": _distances,
+    "aten::convolution_backward": _convolved,
     "aten::max_pool2d_with_indices_backward": _pooled,
 }

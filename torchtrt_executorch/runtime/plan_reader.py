@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, Sequence
 import torch
 
 from torchtrt_executorch.runtime.analysis import Written
-from torchtrt_executorch.runtime.errors import ProgramError, item
+from torchtrt_executorch.runtime.errors import ProgramError, item, shortened
 from torchtrt_executorch.runtime.layout import CPU, device_of, read_layout
 from torchtrt_executorch.runtime.plan import (
     FROM_DEVICE,
@@ -28,9 +28,6 @@ from torchtrt_executorch.runtime.reading.schemas import schema
 
 #: From a payload to how many inputs it takes, if its bytes tell.
 InputsOf = Callable[[Payload], "int | None"]
-
-#: Lists are taken apart where they are used; more than this is no exporter's doing.
-_MOST_USES = 20_000_000
 
 #: What is no tensor, by class: its kind, and the field that has it.
 _OTHERS: dict[type, tuple[str, str | None]] = {
@@ -73,7 +70,7 @@ class _Reader:
             raise ProgramError("plans of more than one chain are not supported")
         self._plan = plan
         self._inputs_of = inputs_of
-        self._uses_left = _MOST_USES
+        self._budget = file.budget
         self._devices = {
             entry.buffer_idx: device_of(entry.device_type, entry.device_index)
             for entry in plan.non_const_buffer_device or ()
@@ -82,11 +79,8 @@ class _Reader:
             _payload(file, plan, index) for index in range(len(plan.delegates))
         ]
         self._slots = [self._slot(i, each.val) for i, each in enumerate(plan.values)]
-        # The prims' default overload is written out, torch's is left empty.
-        self._operators = [
-            f"{each.name or ''}.{each.overload or ''}".removesuffix(".")
-            for each in plan.operators
-        ]
+        self._check_items()
+        self._operators = [self._operator(each) for each in plan.operators]
         self._calls = [i.instr_args for each in plan.chains for i in each.instructions]
         self._written = Written(self._slots, _last_named(self._calls))
         self._counts: dict[tuple[int, int], int] = {}
@@ -120,6 +114,12 @@ class _Reader:
             input_tree=(meta.encoded_inp_str if meta else None) or "",
         )
 
+    def _operator(self, operator: schema.Operator) -> str:
+        """Its name. The prims' default overload is written out, torch's is left empty."""
+        name, overload = operator.name or "", operator.overload or ""
+        self._budget.spend(len(name) + len(overload), "the names of operators")
+        return f"{name}.{overload}".removesuffix(".")
+
     def _slot(self, index: int, val: Any) -> Slot:
         name = f"value {index}"
         if isinstance(val, schema.Tensor):
@@ -138,11 +138,22 @@ class _Reader:
             held = held or ""
         return Slot(index, kind, name, literal=held)
 
+    def _check_items(self) -> None:
+        """Lists are of tensors or of numbers: one of lists would unfold into any number of them."""
+        for slot in self._slots:
+            kind = slot.kind.removesuffix(" list")
+            for index in slot.items or ():
+                if index is not None and self._slots[index].kind != kind:
+                    raise ProgramError(
+                        f"{slot.name}, a list of {kind}s, holds value {index}, of kind "
+                        f"{self._slots[index].kind}"
+                    )
+
     def _tensor(self, index: int, name: str, tensor: schema.Tensor) -> Slot:
         extra, where = tensor.extra_tensor_info, tensor.allocation_info
         qualified = (extra.fully_qualified_name or "") if extra else ""
         if qualified:
-            name = f"{name} ({qualified})"
+            name = f"{name} ({shortened(qualified)})"
         device = device_of(extra.device_type, extra.device_index) if extra else CPU
         label: torch.device | None = device
         if where is not None:
@@ -262,12 +273,7 @@ class _Reader:
         for index in indices:
             items = self._slots[index].items
             inside = (index,) if items is None else items
-            self._uses_left -= len(inside)
-            if self._uses_left < 0:
-                raise ProgramError(
-                    "instructions use the same lists over and over; no ExecuTorch exporter "
-                    "writes that"
-                )
+            self._budget.spend(len(inside), "the arguments of instructions")
             found.update((each, None) for each in inside if each is not None)
         return tuple(found)
 
@@ -289,9 +295,11 @@ def _last_named(calls: Sequence[Any]) -> dict[int, int]:
 def _payload(file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Payload:
     delegate = plan.delegates[index]
     backend_id = delegate.id or ""
+    copied = sum(len(spec.value) for spec in delegate.compile_specs)
+    file.budget.spend(copied, "the compile specs of delegates")
     return Payload(
         backend_id=backend_id,
-        name=f"{plan.name}/{index} ({backend_id})",
+        name=f"{shortened(plan.name)}/{index} ({shortened(backend_id)})",
         held=file.delegate_blob(delegate),
         compile_specs={
             spec.key or "": bytes(spec.value) for spec in delegate.compile_specs

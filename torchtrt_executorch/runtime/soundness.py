@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Seque
 import torch
 
 from torchtrt_executorch.overlay.served import load_alone
-from torchtrt_executorch.runtime.errors import misplaced
+from torchtrt_executorch.runtime.errors import misplaced, shortened
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.plan import (
     NEEDS_SHARED_STREAM,
@@ -236,7 +236,7 @@ class _Search:
         elif each.kind in (Kind.KERNEL, Kind.JUMP) and each.name not in METADATA:
             reader = "the host reads it"
             if each.kind is Kind.KERNEL:
-                reader = f"{each.name} is a host kernel"
+                reader = f"{shortened(each.name)} is a host kernel"
             for tensor in tensors:
                 if tensor.device != CPU:
                     yield misplaced(tensor.name, tensor.device, reader, False)

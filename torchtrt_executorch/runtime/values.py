@@ -142,6 +142,10 @@ class Boxed:
 
     items: Sequence[Value | None]
 
+    def __repr__(self) -> str:
+        """Without its elements: moves may have it hold lists that hold each other."""
+        return f"a list of {len(self.items)} values"
+
     def get(self) -> list[Any]:
         return [item if item is None else item.data for item in self.items]
 

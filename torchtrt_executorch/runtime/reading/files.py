@@ -23,6 +23,7 @@ import numpy
 from torchtrt_executorch.overlay.served import load_alone
 from torchtrt_executorch.runtime.errors import ProgramError, item
 from torchtrt_executorch.runtime.reading import common_state, schemas
+from torchtrt_executorch.runtime.reading.budget import Budget
 from torchtrt_executorch.runtime.reading.common_state import CommonState
 from torchtrt_executorch.runtime.reading.flatbuffer import decode
 from torchtrt_executorch.runtime.reading.schemas import FlatTensor, schema
@@ -148,6 +149,8 @@ class ProgramFile:
     program: schema.Program
     segments: Sequence[memoryview]
     named_data: Mapping[str, NamedData]
+    #: What may yet be made of it.
+    budget: Budget
     mapped: Sequence[Mapped] = ()
     #: What its methods have in common, if it says so.
     common: CommonState | None = None
@@ -254,14 +257,15 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
             schemas.BUNDLED, schemas.Bundled, schemas.BUNDLED_IDENTIFIER, data
         ).program
     flatbuffer, base, size = schemas.split_pte(data)
+    budget = Budget(len(flatbuffer))
     program = decode(
-        schemas.PROGRAM, schema.Program, schemas.PROGRAM_IDENTIFIER, flatbuffer
+        schemas.PROGRAM, schema.Program, schemas.PROGRAM_IDENTIFIER, flatbuffer, budget
     )
     segments = schemas.segments(data, base, size, program.segments)
     named = _named(program.named_data or [], segments, mapped)
     expected = _table(named, KEY, expected_data, "external data")
     common = _table(named, common_state.KEY, common_state.read_table, "common state")
-    file = ProgramFile(program, segments, named, mapped, common)
+    file = ProgramFile(program, segments, named, budget, mapped, common)
     return file, expected
 
 

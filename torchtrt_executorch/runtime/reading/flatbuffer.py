@@ -15,6 +15,7 @@ from itertools import chain, repeat
 from typing import Any, Mapping, TypeVar
 
 from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.reading.budget import Budget
 
 T = TypeVar("T")
 
@@ -45,6 +46,8 @@ class Union:
 
 STRING = "string"
 BYTES = "bytes"
+#: Bytes of the smallest table, which says where its fields are said, and of a length.
+_SMALLEST = 4
 
 #: A field's kind: a struct format (``"i"``), one with what it is where a file doesn't have it
 #: (``("i", -1)``), ``STRING``, ``BYTES``, an :class:`Enum`, a :class:`Union`, a dataclass (a nested
@@ -57,11 +60,11 @@ Schema = Mapping[type, Mapping[str, Kind]]
 class _Reader:
     """Reads tables of ``schema`` out of ``data``; everything is bounded by the buffer's size."""
 
-    def __init__(self, schema: Schema, data: memoryview) -> None:
+    def __init__(self, schema: Schema, data: memoryview, budget: Budget) -> None:
         self._schema = schema
         self._data = data
-        # Distinct elements need distinct bytes, so an honest buffer can't hold more than this.
-        self._elements_left = len(data)
+        # Distinct tables, lists and texts have distinct bytes, and are paid for by those.
+        self._budget = budget
         # By position: a writer may have stored a name once for all that are called so.
         self._texts: dict[int, str] = {}
 
@@ -93,13 +96,18 @@ class _Reader:
         return position + int(self._scalar("I", position, where))
 
     def _table(self, table: type[T], position: int, where: str) -> T:
-        self._spend(1, where)
         kinds = self._schema[table]
         vtable = position - self._scalar("i", position, where)
-        there = (self._scalar("H", vtable, where) - 4) // 2
+        length, size = self._unpack("2H", vtable, where)
+        self._budget.decode(max(size, _SMALLEST), where)
+        there = (length - 4) // 2
         # A union has two slots. Those behind the last one are a later release's.
         count = min(max(there, 0), 2 * len(kinds))
         offsets = self._unpack(f"{count}H", vtable + 4, where)
+        if count and max(offsets) >= size:
+            raise ProgramError(
+                f"{where} has a field at byte {max(offsets)} of a table of {size} bytes: the file is damaged"
+            )
         places = chain((each and position + each for each in offsets), repeat(0))
         fields: dict[str, Any] = {}
         for name, kind in kinds.items():
@@ -139,7 +147,10 @@ class _Reader:
                 f"{len(self._data)} bytes: the file is truncated or damaged"
             )
         if kind == BYTES:
+            self._budget.decode(_SMALLEST, where)
             return self._data[start : start + length]
+        if kind != STRING:
+            self._budget.decode(length * width + _SMALLEST, where)
         if not packed:
             return [
                 self._field(inside, start + 4 * index, f"{where}[{index}]")
@@ -147,27 +158,17 @@ class _Reader:
             ]
         if kind == STRING:
             return self._text(start, length, where)
-        self._spend(length, where)
         return list(struct.unpack_from(f"<{length}{inside}", self._data, start))
 
     def _text(self, start: int, length: int, where: str) -> str:
-        self._spend(1, where)  # for the reference, of four bytes
         if start not in self._texts:
-            self._spend(length, where)
+            self._budget.decode(length + _SMALLEST, where)
             try:
                 text = str(self._data[start : start + length], "utf-8")
             except UnicodeDecodeError as error:
                 raise ProgramError(f"{where} is not UTF-8 text: {error}") from None
             self._texts[start] = text
         return self._texts[start]
-
-    def _spend(self, count: int, where: str) -> None:
-        self._elements_left -= count
-        if self._elements_left < 0:
-            raise ProgramError(
-                f"{where}: the FlatBuffer refers to the same bytes over and over; "
-                "no ExecuTorch exporter writes that"
-            )
 
 
 def _default(kind: Kind) -> Any:
@@ -185,12 +186,18 @@ def _default(kind: Kind) -> Any:
     return struct.unpack("<" + kind, bytes(struct.calcsize("<" + kind)))[0]
 
 
-def decode(schema: Schema, table: type[T], identifier: bytes, data: memoryview) -> T:
-    """Decode ``data`` as a FlatBuffer whose root is ``table``.
+def decode(
+    schema: Schema,
+    table: type[T],
+    identifier: bytes,
+    data: memoryview,
+    budget: Budget | None = None,
+) -> T:
+    """Decode ``data`` as a FlatBuffer whose root is ``table``, out of ``budget``, by default its own.
 
     Absent scalars are zero, absent vectors empty, absent strings and tables ``None``.
     ``[ubyte]`` fields declared ``BYTES`` are views into ``data``, not copies.
 
     Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` for any buffer that isn't one.
     """
-    return _Reader(schema, data).root(table, identifier)
+    return _Reader(schema, data, budget or Budget(len(data))).root(table, identifier)
