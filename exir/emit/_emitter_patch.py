@@ -1,4 +1,4 @@
-"""Amends ``executorch.exir.emit._emitter``: emits what keeps mutable buffers on a device."""
+"""Amends ``executorch.exir.emit._emitter``: emits what keeps mutable buffers on a device, and constants from one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torchtrt_executorch.overlay.wrapping import wrapped
 
 
 def apply(module: ModuleType) -> None:
-    """Wrap the emission of an operator and of a method's inputs."""
+    """Wrap the emission of an operator, of a method's inputs and of a tensor."""
     emitter, top_level = module._Emitter, module._TopLevelEmitter
     emitter._emit_operator = wrapped(emitter._emit_operator, _operator)
+    emitter._tensor_spec_to_evalue = wrapped(emitter._tensor_spec_to_evalue, _tensor)
     top_level.placeholder = wrapped(top_level.placeholder, _placeholder)
     top_level.output = wrapped(top_level.output, _output)
 
@@ -31,6 +32,16 @@ def _operator(
         if GROUP_META not in emitter.node.all_input_nodes[0].meta:
             emit_exchange(emitter, emitter.node)
         return operands[0]
+    return function(*args, **kwargs)
+
+
+def _tensor(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    spec = args[1] if len(args) > 1 else kwargs["spec"]
+    # Upstream reads a constant's bytes by address, as if each were the host's (pytorch/executorch#21545).
+    if spec.storage is not None and spec.storage.device.type not in ("cpu", "meta"):
+        spec.storage = spec.storage.cpu()
     return function(*args, **kwargs)
 
 

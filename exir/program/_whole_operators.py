@@ -21,6 +21,9 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+#: Namespace of the operators of ``executorch.extension.llm.cache`` (pytorch/executorch#21383).
+_OFF_GRAPH_CACHE = "kvcache::"
+
 
 class AllPartitioners(Partitioner):
     """The partitioners of one method, for the question which operators stay whole.
@@ -108,9 +111,15 @@ def nobody_s_operators(
     if not found:
         return ""
     named = "; ".join(f"{name} of {where} in {method}" for name, where, method in found)
+    advice = "give the method one that does, or write or quantize the module otherwise"
+    if any(name.startswith(_OFF_GRAPH_CACHE) for name, _, _ in found):
+        advice = (
+            "its KV cache is off the graph, where no delegate finds it; register the cache as a buffer "
+            "of the module instead, as transformers' StaticCache does"
+        )
     return (
         f"Missing out variants: ExecuTorch has no kernel for {named}, and no partitioner has taken it: "
-        "give the method one that does, or write or quantize the module otherwise"
+        f"{advice}"
     )
 
 

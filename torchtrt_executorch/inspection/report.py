@@ -26,6 +26,7 @@ from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.engines_built import operators_of
 from torchtrt_executorch.inspection.cures import cures
 from torchtrt_executorch.inspection.facts import HOST, Delegate
+from torchtrt_executorch.inspection.known_defects import known_defects
 from torchtrt_executorch.inspection.payloads import delegate_facts
 from torchtrt_executorch.inspection.words import payload as payload_in_words
 from torchtrt_executorch.inspection.words import short
@@ -70,12 +71,14 @@ class MethodReport:
         delegates: As :class:`~torchtrt_executorch.inspection.facts.Delegate` has them, in order.
         operators: Each operator in each place, the host last.
         unknown: Engines whose operators nobody noted: built by another process.
+        warnings: Engines of a release that is known to compute wrong values for them, a sentence each.
     """
 
     name: str
     delegates: Sequence[Delegate]
     operators: Sequence[Operators]
     unknown: int = 0
+    warnings: Sequence[str] = ()
 
     def per_backend(self) -> Counter[str]:
         """Return how many operators each backend runs, ``"host"`` among them."""
@@ -110,6 +113,8 @@ class Report:
             known = (e for o in method.on_host() for e in cures(o.reason, there))
             for reason, cure in dict(known).items():
                 table.add_row(Text(f"- {reason}: {cure}"))
+            for warning in method.warnings:
+                table.add_row(Text(f"- {warning}", "red"))
         return table
 
     def __str__(self) -> str:
@@ -150,6 +155,7 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
     counts: Counter[tuple[str, str, str, str]] = Counter()
     delegates: list[Delegate] = []
     unknown = 0
+    warnings: list[str] = []
     for node, module in _nodes(program.graph_module):
         if node.target is not executorch_call_delegate:
             counts[_name(node), HOST, HOST, _reason(node)] += 1
@@ -162,6 +168,9 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
         inside = _inside(lowered, known)
         if inside is None:
             unknown += 1
+        elif known.owner == "tensorrt":
+            built_by = known.payload
+            warnings += known_defects(built_by, {name for name, _ in inside})
         for (operator_name, why), count in (inside or {}).items():
             counts[operator_name, known.backend, known.device, why] += count
     there = {each.backend for each in delegates}
@@ -170,7 +179,7 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
         for (name, backend, device, reason), count in counts.items()
     ]
     found.sort(key=lambda each: (each.backend == HOST, each.backend, -each.count))
-    return MethodReport(name, delegates, found, unknown)
+    return MethodReport(name, delegates, found, unknown, warnings)
 
 
 def _cure(backend: str, reason: str, there: set[str]) -> str:

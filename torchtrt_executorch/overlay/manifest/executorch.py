@@ -134,6 +134,7 @@ EXECUTORCH_PATCHES = (
         ),
         anchors=anchors(
             f"{EXIR}.emit._emitter:_Emitter._emit_operator(target, args, kwargs)",
+            f"{EXIR}.emit._emitter:_Emitter._tensor_spec_to_evalue(spec)",
             f"{EXIR}.emit._emitter:_TopLevelEmitter.output(target, args, kwargs)",
             f"{EXIR}.emit._emitter:_TopLevelEmitter.placeholder(target, args, kwargs)",
             f"{EXIR}.memory_planning:update_all_tensors_lifetime(graph_module)",

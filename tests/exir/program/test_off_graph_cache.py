@@ -1,0 +1,45 @@
+"""Attention over a KV cache that isn't in the graph, which ExecuTorch 1.5 can trace and not yet run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from torch import Tensor, nn
+
+pytest.importorskip("executorch.extension.llm.cache.update_and_attend")
+
+
+class Attention(nn.Module):
+    """Tokens (1, n, 32) at positions (n, 1), with four heads of eight, to (1, n, 32)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.out = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        heads = self.query(x).view(1, -1, 4, 8).transpose(1, 2)
+        attended = torch.ops.kvcache.update_and_attend(
+            heads, heads, heads, position, 0, 0.35, torch.float32
+        )
+        return self.out(attended.transpose(1, 2).reshape(1, -1, 32))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        return self.attention(x, position)
+
+
+@pytest.mark.parametrize("partitioners", [[], [XnnpackPartitioner()]], ids=len)
+def test_export_says_what_to_write_instead(partitioners: list) -> None:
+    inputs = torch.randn(1, 3, 32), torch.arange(3)[:, None]
+    program = torch.export.export(Model().eval(), inputs)
+    edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+    said = "kvcache::update_and_attend of attention in forward.*register the cache as a buffer"
+    with pytest.raises(RuntimeError, match=said):
+        edge.to_executorch()
