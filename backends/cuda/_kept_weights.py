@@ -138,4 +138,4 @@ def kept_as(
 def _is_dense(weight: torch.Tensor) -> bool:
     """Whether a kernel that is given a weight's pointer and sizes reads its values, in aligned words."""
     begin = weight.storage_offset() * weight.dtype.itemsize
-    return weight.numel() > 0 and weight.is_contiguous() and begin % 16 == 0
+    return bool(weight.numel() > 0 and weight.is_contiguous() and begin % 16 == 0)
