@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from executorch.backends.cuda import _cross_driver
+from executorch.backends.cuda._requirements import CROSS
 from executorch.backends.cuda._thread_scope import lookup
 
 _LONG = re.compile(r"(?<=\d)L\b")
-
-PIP = 'pip install "torchtrt-executorch[cross]"'
 
 
 class NoCrossCompilerError(RuntimeError):
@@ -62,7 +61,7 @@ def find(platform: str, folder: Callable[[], Path]) -> CrossCompiler:
     if spec is None or spec.origin is None:
         raise NoCrossCompilerError(
             f"the host side of CUDA delegates for {platform} is compiled by zig, and it is not "
-            f"installed: {PIP}"
+            f"installed: {CROSS}"
         )
     zig = Path(spec.origin).with_name("zig")
     kept = folder()

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from executorch.backends.cuda._cross_compiler import CrossCompiler
 from executorch.backends.cuda._cross_driver import cuda_release
-
-PIP = 'pip install "torchtrt-executorch[cuda]"'
-
+from executorch.backends.cuda._requirements import cuda, folders, has_headers
 
 #: An error of a library names the file that it's from; with a path the library would be another one in
 #: each folder. The linker's ``-s`` takes such names out of the table of symbols.
@@ -93,7 +90,7 @@ class Toolchain:
         if found is None:
             raise ToolchainError(
                 f"CUDA delegates for more than one GPU are put together by CUDA's {name}, and it "
-                f"is not in {self.home / 'bin'}: {PIP}"
+                f"is not in {self.home / 'bin'}: {cuda()}"
             )
         return found
 
@@ -122,7 +119,7 @@ def find(stubs: Callable[[], Path], cross: CrossCompiler | None = None) -> Toolc
 def no_triton() -> ToolchainError:
     """The error of whatever needs Triton, where it isn't installed."""
     return ToolchainError(
-        f"CUDA delegates are compiled by Triton, and it is not installed: {PIP}"
+        f"CUDA delegates are compiled by Triton, and it is not installed: {cuda()}"
     )
 
 
@@ -141,12 +138,12 @@ def check_compiler() -> None:
 
 def home() -> Path:
     listed = list(dict.fromkeys(folders()))
-    complete = [folder for folder in listed if _has_headers(folder)]
+    complete = [folder for folder in listed if has_headers(folder)]
     if not complete:
         looked = ", ".join(map(str, listed)) or "site-packages"
         raise ToolchainError(
             "CUDA delegates are compiled with CUDA's headers (cuda.h, cuda_runtime_api.h, "
-            f"crt/host_config.h, nv/target), which are not all in any of {looked}: {PIP}"
+            f"crt/host_config.h, nv/target), which are not all in any of {looked}: {cuda()}"
         )
     # A CPU build of PyTorch has no CUDA to differ from.
     wanted = torch.version.cuda and int(torch.version.cuda.split(".")[0])
@@ -157,26 +154,5 @@ def home() -> Path:
     found = ", ".join(f"{folder} (CUDA {each})" for folder, each in releases.items())
     raise ToolchainError(
         f"this PyTorch is of CUDA {wanted}, and there are CUDA's headers of other releases alone, "
-        f"{found}: set CUDA_HOME to a toolkit of CUDA {wanted}, or {PIP}"
-    )
-
-
-def folders() -> Iterator[Path]:
-    """Where CUDA's headers may be: toolkits, then NVIDIA's packages."""
-    from torch.utils.cpp_extension import CUDA_HOME
-
-    for name in (CUDA_HOME, os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")):
-        if name:
-            yield Path(name)
-    yield Path("/usr/local/cuda")
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        yield from sorted(Path(folder).glob("cu[0-9]*"), reverse=True)
-
-
-def _has_headers(home: Path) -> bool:
-    include = home / "include"
-    needed = ("cuda.h", "cuda_runtime_api.h", "crt/host_config.h")
-    return all((include / name).is_file() for name in needed) and any(
-        (folder / "nv" / "target").is_file() for folder in (include, include / "cccl")
+        f"{found}: set CUDA_HOME to a toolkit of CUDA {wanted}, or {cuda()}"
     )

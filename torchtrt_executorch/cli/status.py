@@ -16,6 +16,7 @@ from rich.text import Text
 
 from torchtrt_executorch import overlay
 from torchtrt_executorch.cli.exits import FOUND, unable
+from torchtrt_executorch.cuda_requirements import what_is_missing
 from torchtrt_executorch.host import targets
 from torchtrt_executorch.host.builder import problems
 from torchtrt_executorch.host.described_gpu import VARIABLE, without_gpu
@@ -37,12 +38,15 @@ DISTRIBUTIONS = (
 )
 #: What a patch is while the overlay is.
 OFF = "off"
+#: What a patch is that is in force, and has nothing to work with.
+INCOMPLETE = "incomplete"
 _COLOURS = {
     State.IN_FORCE.value: "green",
     State.STEPPED_ASIDE.value: "cyan",
     State.NOT_APPLICABLE.value: "yellow",
     State.FAILED.value: "red",
     OFF: "yellow",
+    INCOMPLETE: "yellow",
 }
 #: PyTorch's own switch for plug-ins: it calls them when this is 1, or not set.
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
@@ -78,12 +82,15 @@ def report(tried: bool = False) -> dict[str, Any]:
         expect; ``installed``: release per distribution, None where it isn't; ``problems``: what is
         wrong with those, a sentence each; ``obstacles``: why ``import torch_tensorrt`` would fail,
         likewise; ``targets``: what is compiled for where there is no GPU, ``engines_for`` what engines
-        can be built for there; ``patches``: the manifest, with ``state`` and ``reason`` of each.
+        can be built for there; ``libraries_lack``: what is missing to compile CUDA delegates, and what
+        installs it, ``for_this_machine`` and ``for_others``; ``patches``: the manifest, with ``state``
+        and ``reason`` of each.
     """
     off = _off_because()
     happened = overlay.verdicts()
     verdicts = _trial() if tried and not off else happened or verdicts_on(PATCHES)
     host = verdicts["host"].state
+    lacks = what_is_missing()
     return {
         "active": not off,
         "off_because": off,
@@ -93,7 +100,11 @@ def report(tried: bool = False) -> dict[str, Any]:
         "obstacles": list(obstacles(patched=not off and host is State.IN_FORCE)),
         "targets": _targets(),
         "engines_for": targets.engines_for(),
-        "patches": [_row(patch, verdicts[patch.name], off) for patch in PATCHES],
+        "libraries_lack": {
+            "for_this_machine": lacks,
+            "for_others": what_is_missing(cross=True),
+        },
+        "patches": [_row(patch, verdicts[patch.name], off, lacks) for patch in PATCHES],
     }
 
 
@@ -140,11 +151,13 @@ def _trial() -> Mapping[str, Verdict]:
     }
 
 
-def _row(patch: Patch, found: Verdict, off: str) -> dict[str, Any]:
+def _row(patch: Patch, found: Verdict, off: str, lacks: str) -> dict[str, Any]:
     manifest = asdict(patch) | {"modules": patch.modules}
     state, reason = found.state.value, found.reason
     if off and found.state is State.IN_FORCE:
         state, reason = OFF, off
+    elif found.state is State.IN_FORCE and patch.extra == "cuda" and lacks:
+        state, reason = INCOMPLETE, f"missing: {lacks}"
     return manifest | {"state": state, "reason": reason}
 
 
@@ -202,6 +215,9 @@ def _show_host(console: Console, found: dict[str, Any]) -> None:
     if found["targets"]:
         console.print(f"without a GPU, for: {', '.join(found['targets'])} ({by})")
     console.print(f"engines without a GPU: {found['engines_for'] or 'none'}")
+    here, others = found["libraries_lack"].values()
+    console.print(Text.assemble("CUDA delegates for this machine: ", _lacks(here)))
+    console.print(Text.assemble("CUDA delegates for other machines: ", _lacks(others)))
     for problem in found["problems"]:
         if problem not in found["obstacles"]:
             console.print(Text(problem, "red"))
@@ -210,6 +226,11 @@ def _show_host(console: Console, found: dict[str, Any]) -> None:
     if found["off_because"]:
         console.print(Text(f"The overlay is off: {found['off_because']}", "red"))
     console.print()
+
+
+def _lacks(what: str) -> Text:
+    """What is missing, in words, each with the command that installs it."""
+    return Text(f"missing {what}", "yellow") if what else Text("yes")
 
 
 def _lines(rows: list[dict[str, Any]], width: int) -> Iterator[Text]:

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from torchtrt_executorch.cuda_requirements import what_is_missing
 from torchtrt_executorch.host import targets as engines
 from torchtrt_executorch.host.described_gpu import VARIABLE, DescribedGpu, own_platform
 from torchtrt_executorch.host.devices import DEVICES
@@ -19,23 +21,37 @@ def targets(
 ) -> None:
     """Print machines that people deploy on, and what can be built for each of them here."""
     rows = [
-        {"name": name, "target": target, "engines": _engines(target)}
+        {
+            "name": name,
+            "target": target,
+            "engines": _engines(target),
+            "libraries": "no" if _lacks(target) else "yes",
+        }
         for name, target in DEVICES
     ]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table("machine", "target", "TensorRT engines", box=None, pad_edge=False)
+    table = Table("machine", "target", "engines", "CUDA", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row["name"], row["target"], row["engines"])
+        table.add_row(*row.values())
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        f"\nCUDA delegates can be compiled for all of them. {VARIABLE}=TARGET names one where there "
-        "is no GPU, CompileSpec('gpu', b'TARGET') for CudaPartitioner anywhere, and `inspect "
+        f"\n{VARIABLE}=TARGET names one where there is no GPU, CompileSpec('gpu', b'TARGET') of a "
+        "partitioner anywhere, and `inspect "
         f"--target TARGET` says whether a file runs there. This machine is {own_platform()}.",
         soft_wrap=True,
     )
+    for lacks in dict.fromkeys(_lacks(target) for _, target in DEVICES):
+        if lacks:
+            # Not marked up: an extra's brackets would be taken for a style.
+            console.print(Text(f"CUDA delegates: missing {lacks}", "yellow"))
+
+
+def _lacks(target: str) -> str:
+    gpus = DescribedGpu.parse_list(target)
+    return what_is_missing(cross=gpus[0].platform != own_platform())
 
 
 def _engines(target: str) -> str:

@@ -46,6 +46,7 @@ class Patch:
         releases: Per distribution, the releases that it applies to.
         upstream: What upstream has by itself, and from which release on.
         kept_because: Why ours is needed beside that.
+        extra: The extra of this distribution that installs what the patch works with, beside upstream.
         goes_when: The upstream change that makes it superfluous, with its pull request or issue.
         replaces: Upstream modules that ours is served for.
         adds: Modules that upstream doesn't have, served beside its own. Several patches may add
@@ -65,6 +66,7 @@ class Patch:
     upstream: str
     kept_because: str
     goes_when: str
+    extra: str = ""
     replaces: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
@@ -146,7 +148,9 @@ def verdict_on(patch: Patch) -> Verdict:
     for name, release in installed.items():
         if release is None:
             names = " or ".join((name, *VARIANTS.get(name, ())))
-            return Verdict(State.NOT_APPLICABLE, f"{names} is not installed")
+            cure = f": pip install 'torchtrt-executorch[{patch.extra}]'"
+            lacks = f"{names} is not installed{cure if name == patch.extra else ''}"
+            return Verdict(State.NOT_APPLICABLE, lacks)
     for name, release in installed.items():
         if name in patch.superseded and _matches(patch.superseded[name], release):
             return Verdict(

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from torchtrt_executorch.host.described_gpu import own_platform
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, verdict_on
 
-from ... import fresh
+from ... import fresh, pruned
 
 
 def process(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -247,3 +248,62 @@ def test_a_target_that_is_none(target: str) -> None:
     assert found["targets"] == []
     (obstacle,) = found["obstacles"]
     assert repr(target) in obstacle and "Write the compute capability" in obstacle
+
+
+#: What each distribution brings, by the beginning of its name, and what installs it again.
+EXTRAS = {
+    "triton": ("Triton", "[cuda]"),
+    "nvidia": ("CUDA's headers", "[cuda]"),
+    "ziglang": ("zig", "[cross]"),
+}
+#: Both reports, in a process of its own, on a machine without CUDA's toolkit.
+REPORTS = """
+import pathlib, sys
+from torchtrt_executorch import cuda_requirements
+sys.modules["executorch.backends.cuda._requirements"].TOOLKIT = pathlib.Path("/no/toolkit")
+from torchtrt_executorch.cli import app
+for command in ("status", "targets"):
+    assert not app([command, "--json"], standalone_mode=False)
+    print("and")
+for command in ("status", "targets"):
+    assert not app([command], standalone_mode=False)
+"""
+
+
+@pytest.mark.parametrize("without", [(), *((name,) for name in EXTRAS), (*EXTRAS,)])
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, EXTRAS)),
+    reason="pip install torchtrt-executorch[cuda,cross]",
+)
+def test_what_is_missing_is_said(without: tuple[str, ...], tmp_path: Path) -> None:
+    """By both commands, with what installs it; Triton is the one that fits PyTorch."""
+    python = pruned.environment(tmp_path / "venv", *without)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "PYTHON"))}
+    done = subprocess.run(
+        [python, "-c", REPORTS],
+        env={**env, "COLUMNS": "400", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report, machines, words = done.stdout.split("\nand\n")
+    here, others = json.loads(report)["libraries_lack"].values()
+    for name, (what, extra) in EXTRAS.items():
+        lacks = name in without
+        assert (what in others and extra in others) == lacks
+        assert (what in here and extra in here) == (lacks and name != "ziglang")
+    states = {row["name"]: row["state"] for row in json.loads(report)["patches"]}
+    complete = "incomplete" if {*without} & {"triton", "nvidia"} else "in force"
+    assert states["cuda-without-gpu"] == states["cuda-operators"] == complete
+    assert not here or f"triton=={importlib.metadata.version('triton')}" in here
+    for row in json.loads(machines):
+        own = row["target"].startswith(own_platform())
+        assert row["libraries"] == ("no" if (here if own else others) else "yes")
+    assert all(words.count(each) >= 2 for each in {here, others} - {""})
+
+
+def test_a_compiler_that_is_missing_is_said() -> None:
+    found, words = both({**os.environ, "CXX": "/no/such/compiler"})
+    lacks = found[""]["libraries_lack"]["for_this_machine"]
+    assert "/no/such/compiler" in lacks and "g++" in lacks and lacks in words
+    assert found["cuda-without-gpu"]["state"] == "incomplete"

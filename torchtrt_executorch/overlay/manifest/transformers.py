@@ -15,6 +15,7 @@ TRANSFORMERS_PATCHES = (
         name="transformers-exporter",
         summary='ExecutorchConfig(backend="tensorrt"), and a runtime for what it exports',
         pull_request="pytorch/TensorRT#4574",
+        extra="transformers",
         releases={"transformers": ">=5.23,<5.24"},
         upstream="exports with XNNPACK, CUDA where there is a GPU, and MLX",
         kept_because="5.23 has no TensorRT, and runs what ExecuTorch's wheel has a backend for",
