@@ -115,7 +115,7 @@ def _measure(name: str, sender: Any) -> None:
             found["others"] = sum(delegates.values())
             loaded = runtime.load(emitted.buffer)
             given = [leaf.clone() for leaf in leaves]
-            outputs = loaded.run(*given)
+            outputs = loaded.method()(*given)
             stats = loaded.stats()
             found["host calls"] = sum(stats.kernels.values())
             found["copies"] = sum(each.copies for each in stats.copies.values())

@@ -192,8 +192,40 @@ class Inputs:
             for i, slot in enumerate(plan.inputs)
         ]
         self._tree = read_tree(plan.input_tree)
+        self._keywords = keywords(plan.input_tree)
         self._placement = placement
         self._recorder = recorder
+
+    def with_keywords(
+        self, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """Return ``given`` and the inputs that are ``named``, in the method's order.
+
+        Raises ``InputError`` for names that the model wasn't exported with, and inputs without a value.
+        """
+        names = self._keywords
+        due = ", ".join(map(repr, names)) or "none"
+        if unknown := [name for name in named if name not in names]:
+            raise InputError(
+                f"{self._method} takes no keyword {unknown[0]!r}; the model was exported with the "
+                f"keywords {due}"
+            )
+        first = len(self._tree.children) - len(names) if self._tree else 0
+        by_place = names[: max(len(given) - first, 0)]
+        if len(given) < first or len(given) > first + len(names):
+            counted = f"{first} input{'' if first == 1 else 's'}"
+            raise InputError(
+                f"{self._method} takes {counted} by position and the keywords {due}, and is given "
+                f"{len(given)} by position"
+            )
+        if twice := [name for name in by_place if name in named]:
+            raise InputError(
+                f"{self._method} is given {twice[0]!r} by position and by keyword"
+            )
+        rest = names[len(by_place) :]
+        if missing := [name for name in rest if name not in named]:
+            raise InputError(f"{self._method} is not given the keyword {missing[0]!r}")
+        return (*given, *(named[name] for name in rest))
 
     def set(self, given: tuple[Any, ...]) -> None:
         """Check ``given``, flattened as it was for the export, and hand it to the values.
@@ -241,6 +273,12 @@ def arguments(text: str) -> tuple[Tree, Tree] | None:
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return args, keywords
+
+
+def keywords(text: str) -> tuple[str, ...]:
+    """The names of the keyword arguments, in the order of their inputs."""
+    found = arguments(text)
+    return tuple(map(str, found[1].keys or ())) if found else ()
 
 
 _DICTIONARIES = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")

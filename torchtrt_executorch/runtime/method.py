@@ -28,6 +28,7 @@ from torchtrt_executorch.runtime.inputs import Inputs
 from torchtrt_executorch.runtime.kernels import registered_kernels
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.memory import SharedState, Values
+from torchtrt_executorch.runtime.outputs import Nesting
 from torchtrt_executorch.runtime.plan import About, Payload, Plan, ValueInfo
 from torchtrt_executorch.runtime.profiling import Clock
 from torchtrt_executorch.runtime.soundness import find_faults, with_inputs_on
@@ -78,6 +79,7 @@ class Method:
         binder = Binder(plan, self._values, surroundings, needless, loaded, common)
         self._delegates: dict[Key, Delegate] = binder.delegates
         file.check_unchanged()
+        self._nesting = Nesting(plan.output_tree, len(plan.outputs))
         self._inputs = Inputs(
             plan, self._values, uses, placement, surroundings.recorder
         )
@@ -198,8 +200,16 @@ class Method:
         places.update(delegate.device for delegate in self._delegates.values())
         return sorted(place.index or 0 for place in places if place.type == "cuda")
 
+    def nested(self, outputs: tuple[Any, ...]) -> Any:
+        """Return the outputs of a call as the model returned them when it was exported.
+
+        Tuples, lists and dictionaries are nested as they were, if the file says so; a type of the user's is
+        a dictionary of its fields. A single tensor, or a flat list, is a tuple.
+        """
+        return self._nesting(outputs)
+
     @as_it_is
-    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+    def __call__(self, *inputs: Any, **keywords: Any) -> tuple[Any, ...]:
         """Run the method.
 
         Modes that the caller has set (inference mode, autocast, a default device or dtype, gradients)
@@ -209,9 +219,10 @@ class Method:
         Args:
             inputs: The model's, in order; lists, tuples and dicts are flattened as PyTorch flattened
                 them for the export.
+            keywords: Those that the model was exported with by keyword.
 
         Returns:
-            The flat outputs: tensors that are the caller's, and numbers.
+            The flat outputs: tensors that are the caller's, and numbers. See :meth:`nested`.
 
         Raises:
             InputError: The method doesn't take these.
@@ -221,6 +232,8 @@ class Method:
         """
         if sees_operators():
             refuse_modes(f"{self.name} is called")
+        if keywords:
+            inputs = self._inputs.with_keywords(inputs, keywords)
         turns = self._turns
         if turns.lock._is_owned():
             raise InstructionError(

@@ -275,6 +275,7 @@ class Plan:
         arenas: By their numbers in the program; ExecuTorch leaves the first one empty.
         places_devices: Whether arenas say where they are. All planned memory is the host's otherwise.
         input_tree: How the inputs were nested when the method was exported, as PyTorch serializes it.
+        output_tree: Likewise of the outputs.
     """
 
     name: str
@@ -286,6 +287,7 @@ class Plan:
     arenas: Sequence[Arena]
     places_devices: bool = False
     input_tree: str = ""
+    output_tree: str = ""
 
     @cached_property
     def straight(self) -> bool:

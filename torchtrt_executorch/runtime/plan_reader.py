@@ -112,6 +112,7 @@ class _Reader:
             arenas=[Arena(i, self._devices.get(i, CPU), size) for i, size in sizes],
             places_devices=bool(self._devices),
             input_tree=(meta.encoded_inp_str if meta else None) or "",
+            output_tree=(meta.encoded_out_str if meta else None) or "",
         )
 
     def _operator(self, operator: schema.Operator) -> str:

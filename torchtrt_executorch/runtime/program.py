@@ -76,17 +76,18 @@ class Program:
             return self._methods[name]
 
     @as_it_is
-    def run(self, *inputs: Any) -> tuple[Any, ...]:
+    def run(self, *inputs: Any, **keywords: Any) -> Any:
         """Call ``forward``, or the only method that there is.
 
         Args:
-            inputs: As :meth:`Method.__call__` takes them.
+            inputs, keywords: As :meth:`Method.__call__` takes them.
 
         Returns:
-            The flat outputs.
+            The outputs, as :meth:`Method.nested` nests them: a tuple, or what the model was exported with.
         """
         only = len(self._plans) == 1
-        return self.method(self.method_names[0] if only else "forward")(*inputs)
+        method = self.method(self.method_names[0] if only else "forward")
+        return method.nested(method(*inputs, **keywords))
 
     def profile(self) -> Profile:
         """Where the time went since the program was loaded, with ``load(..., profile=True)``.
