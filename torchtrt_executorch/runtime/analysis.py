@@ -90,12 +90,14 @@ class Uses:
         lone: Moving tensors that one delegate writes, and none but delegates read.
         fresh: Tensors whose memory is made for one call, and is nobody else's after it.
         looked_at: Those that something else than a delegate uses.
+        written: Those whose memory is written to, maybe as another one's.
     """
 
     moving: frozenset[int]
     lone: frozenset[int]
     fresh: frozenset[int]
     looked_at: frozenset[int]
+    written: frozenset[int]
 
     @classmethod
     def of(cls, plan: Plan) -> Uses:
@@ -111,6 +113,7 @@ class Uses:
             lone=frozenset((made - looked_at) & _written_once(plan)),
             fresh=frozenset(made - lent - replaced),
             looked_at=frozenset(looked_at),
+            written=frozenset(lent.union(*(each.writes for each in plan.operations))),
         )
 
 

@@ -45,11 +45,13 @@ def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
 class _Input:
     """One input, and what it was given last: another tensor like it needs no looking at."""
 
-    def __init__(self, value: Value, own: bool, where: str) -> None:
+    def __init__(self, value: Value, own: bool, written: bool, where: str) -> None:
         self._value = value
         #: Whether an instruction may change the tensor's shape, which isn't to be seen outside: it is
         #: given a tensor of its own, on the caller's memory.
         self._own = own
+        #: Whether one may write to it, which must not reach what else of the caller's is in that memory.
+        self._written = written
         self._where = where
         self._home = value.device
         self._dtype: torch.dtype | None = None
@@ -81,6 +83,8 @@ class _Input:
             # An autograd graph isn't to be kept alive either.
             as_it_is = not (self._own or given.requires_grad)
             value.data = given if as_it_is else given.detach()
+            if self._written:
+                value.data = _alone(value.data)
             value.device = value.label = self._home
         elif value.data.shape == self._shape:
             value.data.copy_(given)
@@ -128,6 +132,8 @@ class _Input:
                     shape, strides, dtype=layout.dtype, device=value.data.device
                 )
                 value.data = laid_out.copy_(value.data)
+            elif self._written:
+                value.data = _alone(value.data)
             value.device = value.label = home
             as_it_is = value.data.data_ptr() == tensor.data_ptr()
             as_it_is &= value.data.stride() == tensor.stride()
@@ -141,6 +147,14 @@ class _Input:
 def _is_lazy(tensor: torch.Tensor) -> bool:
     """Whether a tensor's values aren't what is in its memory: it is yet to be conjugated, or negated."""
     return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor on memory that ends where it does, so that to make it larger is an error."""
+    start = tensor.storage_offset() * tensor.itemsize
+    own = tensor.untyped_storage()[start : start + tensor.nbytes]
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return made.set_(own, 0, tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
 
 
 _keys: Any = torch._C._dispatch_keys
@@ -187,6 +201,7 @@ class Inputs:
             _Input(
                 values[slot],
                 slot in uses.looked_at,
+                slot in uses.written,
                 f"input {i} of {shortened(plan.name)}",
             )
             for i, slot in enumerate(plan.inputs)

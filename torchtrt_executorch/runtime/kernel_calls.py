@@ -54,7 +54,16 @@ def bind_call(
             loads.append((place, key, value, None))
         else:
             loads.append((place, key, value, convert))
-    growing = [v for v in changed if v.layout is not None and not v.layout.static]
+    # What an operator changes in place keeps its shape, and is read.
+    outs = {
+        value
+        for argument, each in zip(declared, args, strict=True)
+        if argument.kwarg_only
+        for value in each.tensors()
+    }
+    growing = [
+        v for v in changed if v in outs and v.layout is not None and not v.layout.static
+    ]
     steady = [
         (value.layout, value.tensor, torch.Size(value.layout.sizes))
         for value in changed
