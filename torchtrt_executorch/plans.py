@@ -20,6 +20,9 @@ _TARGETS = slice(32, 36)
 TARGETS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121", "sm_121+")
 _TARGETS_KNOWN = ("1.5.", "1.6.")
 
+#: What has built the payload of an emulated engine, in words.
+EMULATED = "EMULATED"
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -39,7 +42,7 @@ class Origin:
 def origin(plan: Buffer) -> Origin:
     """Return what ``plan`` says about who has built it; anything at all may be in it."""
     if is_emulated(plan):
-        return Origin(None, "", "EMULATED")
+        return Origin(None, "", EMULATED)
     header = bytes(memoryview(plan)[: _VERSION.stop])
     builder = _MAGICS.get(header[:4])
     if builder is None:

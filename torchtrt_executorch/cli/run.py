@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,8 +138,18 @@ def run(
             console.print(Text(found.summary(), "green"))
     if profile is not None:
         _show_times(console, loaded.profile(), program, profile)
+    if compare is not None and (instead := stats.in_pytorch):
+        console.print(Text(_not_here(instead), "yellow"))
     if differs:
         raise typer.Exit(FOUND)
+
+
+def _not_here(instead: Mapping[str, str]) -> str:
+    """What a comparison doesn't show, where PyTorch has computed both sides."""
+    kinds = " and ".join(sorted({f"{kind}s" for kind in instead.values()}))
+    names = ", ".join(instead)
+    end = "itself hasn't" if len(instead) == 1 else "themselves haven't"
+    return f"by {kinds}: {names} {end} run here"
 
 
 def _show_times(console: Console, times: Profile, program: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ from torchtrt_executorch import native_library
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.engine_blob import deserialize_engine
 from torchtrt_executorch.inspection.facts import HOST, Delegate
-from torchtrt_executorch.plans import targets
+from torchtrt_executorch.plans import EMULATED, targets
 from torchtrt_executorch.runtime.delegates import about
 from torchtrt_executorch.runtime.delegates.aoti import read_payload
 from torchtrt_executorch.runtime.plan import NEEDS_SHARED_STREAM, Payload
@@ -53,7 +53,7 @@ def _engine(payload: Payload, known: Delegate) -> Delegate:
         outputs=tuple(b.name for b in metadata.io_bindings if not b.is_input),
         smallest=payload.smallest_inputs(),
         gpus=targets(engine),
-        emulated=known.payload == "EMULATED",
+        emulated=known.payload == EMULATED,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Mapping, Sequence
 
 import torch
 
+from torchtrt_executorch.plans import EMULATED
 from torchtrt_executorch.runtime import etdump
 from torchtrt_executorch.runtime.history import History, Timing
 from torchtrt_executorch.runtime.plan import Kind, Operation
@@ -63,6 +64,17 @@ class Stats:
     stand_ins: frozenset[str] = frozenset()
     payloads: Mapping[str, str] = field(default_factory=dict)
     timings: Sequence[Timing] = ()
+
+    @property
+    def in_pytorch(self) -> Mapping[str, str]:
+        """By delegate, what PyTorch ran in its payload's place: ``"stand-in"`` or ``"emulated engine"``.
+
+        Results then say nothing of what the payload itself computes.
+        """
+        emulated = [name for name, made in self.payloads.items() if made == EMULATED]
+        return dict.fromkeys(sorted(emulated), "emulated engine") | dict.fromkeys(
+            sorted(self.stand_ins), "stand-in"
+        )
 
 
 class Tally:

@@ -176,7 +176,9 @@ def test_another_process_finds_it_in_the_file(
         capture_output=True,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert " agree" in result.stdout
+    *_, agreed, last = result.stdout.strip().splitlines()
+    assert " agree" in agreed
+    assert last == f"by stand-ins: {ENGINE} itself hasn't run here"
     assert (
         f"{ENGINE}, TensorRT " in result.stdout and ", by a stand-in" in result.stdout
     )
@@ -248,6 +250,28 @@ def test_one_that_pytorch_can_t_load_is_not_damaged(pte: bytes, file: Path) -> N
     with pytest.raises(ProgramError, match="can't run here") as raised:
         load(pte, stand_ins=file).run(X)
     assert "damaged" not in str(raised.value)
+
+
+@pytest.mark.parametrize("expected, code", [(Model()(X), 0), (Model()(X) + 1, 1)])
+def test_the_verdict_says_that_an_emulated_engine_is_none(
+    tmp_path: Path, expected: torch.Tensor, code: int
+) -> None:
+    with emulated_engines():
+        compiled = torch_tensorrt.compile(
+            Model().eval(), ir="dynamo", arg_inputs=[X], min_block_size=1
+        )
+        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
+    edge.to_executorch().save(str(tmp_path / "model.pte"))
+    torch.save((X,), tmp_path / "inputs.pt")
+    torch.save((expected.detach(),), tmp_path / "expected.pt")
+    command = (
+        "run model.pte --inputs inputs.pt --compare expected.pt --emulated-engines"
+    )
+    given = [str(tmp_path / w) if "." in w else w for w in command.split()]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, given)
+    assert result.exit_code == code
+    last = result.output.strip().splitlines()[-1]
+    assert last == f"by emulated engines: {ENGINE} itself hasn't run here"
 
 
 def test_one_for_another_engine_is_refused(file: Path) -> None:
