@@ -28,6 +28,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from torchtrt_executorch import __version__, overlay
+from torchtrt_executorch.cache.switches import switches
 from torchtrt_executorch.host.described_gpu import chosen
 from torchtrt_executorch.overlay.served import PATCHES
 
@@ -43,7 +44,11 @@ _BUILDERS = (
     "sympy",
 )
 #: Variables of the environment likewise, and which of them don't: this package's own, and folders.
-_VARIABLES = ("TORCH", "TRITON", "CUDA", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS")
+_VARIABLES = (
+    *("TORCH", "PYTORCH", "TRITON", "CUDA", "AOT", "INDUCTOR", "ATEN_CPU", "PTXAS"),
+    *("CC", "CXX", "CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "NVCC"),
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH"),
+)
 #: Inductor sets some of the latter, in the process that first compiles.
 _NO_MATTER = re.compile("TORCHTRT_EXECUTORCH|.*_CACHE_DIR$")
 #: Operators of which a name says all that there is to know; others may be anybody's.
@@ -225,6 +230,7 @@ def _name(kind: type) -> str:
 def builders() -> dict[str, Any]:
     """Return who builds: versions, our own sources and patches, the machine, the environment."""
     return {
+        "switches": switches(),  # first: it imports what patches are for
         "installed": installed(),
         "patches": patches(),
         "machine": machine(),
@@ -233,7 +239,6 @@ def builders() -> dict[str, Any]:
             for name, value in os.environ.items()
             if name.startswith(_VARIABLES) and not _NO_MATTER.match(name)
         },
-        "inductor": str(_inductor()),
         "gpu": gpu(),
         "target": [each.text for each in chosen()],
     }
@@ -243,12 +248,6 @@ def patches() -> dict[str, str] | None:
     """Return what became of each patch here: some of them are code that is built."""
     found = overlay.verdicts()
     return found and {name: verdict.state.value for name, verdict in found.items()}
-
-
-def _inductor() -> dict[str, Any]:
-    """Return its options but for one, where it leaves what it last compiled for."""
-    options: dict[str, Any] = torch._inductor.config.save_config_portable()
-    return {k: v for k, v in options.items() if k != "aot_inductor.metadata"}
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import math
 import operator
 import os
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,8 +186,8 @@ def test_all_that_builds_is_asked() -> None:
     assert any(name.startswith("tensorrt") for name in installed)
 
 
-def test_another_process_finds_the_same() -> None:
-    """With other hashes of strings, which is what sets are ordered by."""
+def test_another_process_finds_the_same(tmp_path: Path) -> None:
+    """With other hashes of strings, which is what sets are ordered by, and in another folder."""
     from ... import fresh  # which this file, run by itself, couldn't import
 
     code = (
@@ -196,11 +197,11 @@ def test_another_process_finds_the_same() -> None:
     )
     code = f"import torch\n{code}"
     done = [
-        fresh.run(code, env={**os.environ, **environment})
-        for environment in (
-            {"PYTHONHASHSEED": "1"},
-            {},
-            {SKIP: "cuda-quantized-weights"},
+        fresh.run(code, env={**os.environ, **environment}, cwd=folder)
+        for environment, folder in (
+            ({"PYTHONHASHSEED": "1"}, Path(__file__).parent),
+            ({}, tmp_path),
+            ({SKIP: "cuda-quantized-weights"}, Path(__file__).parent),
         )
     ]
     found = [each.stdout.splitlines()[-1] for each in done]
