@@ -9,7 +9,11 @@ after another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import collections.abc
+import threading
+import weakref
+from collections.abc import Sequence
+from inspect import GEN_CLOSED, getgeneratorstate
 
 import torch
 
@@ -18,15 +22,25 @@ from torchtrt_executorch.runtime import Method, Program
 #: The method by which ExecuTorch's runners, too, know how many tokens there is room for.
 _ROOM = "get_max_seq_len"
 
+#: What yields the tokens of one sequence.
+Tokens = collections.abc.Generator[int, None, None]
+
+#: The last sequence of each program, which has the cache until it is through or let go of.
+_sequences: weakref.WeakKeyDictionary[Program, weakref.ref[Tokens]] = (
+    weakref.WeakKeyDictionary()
+)
+_lock = threading.Lock()
+
 
 class Generator:
-    """Greedy decoding, or sampling, with a program.
+    """Greedy decoding, or sampling, with a program, whose cache holds one sequence at a time.
 
     Raises:
         ValueError: The program has no such methods.
     """
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         names = program.method_names
         prompt = "prefill" if "prefill" in names else "forward"
         step = "decode" if "decode" in names else "forward"
@@ -54,13 +68,15 @@ class Generator:
         temperature: float = 0.0,
         seed: int | None = None,
         stop: Sequence[int] = (),
-    ) -> Iterator[int]:
-        """Yield up to ``count`` tokens after ``prompt``, fewer if one is in ``stop``.
+    ) -> Tokens:
+        """Return what yields up to ``count`` tokens after ``prompt``, fewer if one is in ``stop``.
 
         Each call begins a sequence of its own, in the same cache. ``temperature`` 0 takes the likeliest
         token.
 
         Raises:
+            RuntimeError: Another sequence of the program's, of this generator or another, has tokens to
+                come yet: iterate it to its end or ``close()`` it, or load the program a second time.
             ValueError: The prompt is empty, or longer than what the program has room for, which its
                 method ``get_max_seq_len`` says, if it has one.
         """
@@ -77,6 +93,25 @@ class Generator:
             drawn.seed()
         else:
             drawn.manual_seed(seed)
+        sequence = self._tokens(prompt, count, temperature, drawn, stop)
+        with _lock:
+            other = _sequences.get(self._program, _nobody)()
+            if other is not None and getgeneratorstate(other) != GEN_CLOSED:
+                raise RuntimeError(
+                    "the program is in the midst of another sequence, which has its cache: iterate that "
+                    "one to its end, close() it, or load the program a second time"
+                )
+            _sequences[self._program] = weakref.ref(sequence)
+        return sequence
+
+    def _tokens(
+        self,
+        prompt: Sequence[int],
+        count: int,
+        temperature: float,
+        drawn: torch.Generator,
+        stop: Sequence[int],
+    ) -> Tokens:
         position, rest = 0, [*prompt]
         while rest:
             method, length = self._prompt, min(len(rest), self._prompt.most)
@@ -91,6 +126,10 @@ class Generator:
                 return
             logits = self._step([token], position)
             position += 1
+
+
+def _nobody() -> None:
+    """What refers to no sequence."""
 
 
 class _Tokens:

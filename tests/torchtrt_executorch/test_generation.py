@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -132,3 +133,77 @@ def test_the_command_with_a_tokenizer(tmp_path: Path) -> None:
     assert done.output.splitlines()[0].split() == [
         f"w{number}" for number in expected([1, 2, 3], 3)
     ]
+
+
+def test_what_is_wrong_is_said_when_it_is_called() -> None:
+    """Not when the first token is asked for; and it leaves the cache to the next one."""
+    generator = Generator(load(saved("any length")))
+    for prompt in ([], [1] * 17):
+        with pytest.raises(ValueError, match="at least one|17 tokens"):
+            generator(prompt, 1)
+    assert [*generator([3], 4)] == expected([3], 4)
+
+
+@pytest.mark.parametrize("form", [*FORMS][:5])
+@pytest.mark.parametrize("one", [True, False])
+@pytest.mark.parametrize("begun", [True, False])
+def test_one_sequence_at_a_time(form: str, one: bool, begun: bool) -> None:
+    """Of a program, whatever generates from it; one that is through or gone has the cache no longer."""
+    program = load(saved(form))
+    first, second = Generator(program), Generator(program)
+    if one:
+        second = first
+    running = first([1, 2, 3, 4], 5)
+    start = [next(running)] if begun else []
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="in the midst of another sequence"):
+            second([5], 5)
+    with pytest.raises(RuntimeError, match="in the midst"):
+        [*zip(first([1], 3), second([2], 3), strict=True)]
+    assert [*start, *running] == expected([1, 2, 3, 4], 5)
+    assert [*second([5], 5)] == expected([5], 5)
+    held = first([1, 2], 5)
+    next(held)
+    held.close()
+    assert [*second([7], 5)] == expected([7], 5)
+    for token in first([1, 2], 5):  # let go of in the midst
+        assert token == 3
+        break
+    assert [*second([2], 5)] == expected([2], 5)
+    Generator(load(saved(form)))([1], 5), second([2], 5)  # programs of their own
+
+
+def test_threads_do_not_share_a_cache() -> None:
+    program = load(saved("any length"))
+    found: list[list[int]] = []
+    refused: list[RuntimeError] = []
+    ready = threading.Barrier(8)
+
+    def generate(first: int) -> None:
+        ready.wait()
+        try:
+            found.append([first, *Generator(program)([first], 12)])
+        except RuntimeError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=generate, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found and len(found) + len(refused) == 8
+    for first, *rest in found:
+        assert rest == expected([first], 12)
+
+
+def test_an_interrupted_sequence_leaves_the_cache() -> None:
+    class Interrupted(BaseException):
+        pass
+
+    program = load(saved("any length"))
+    try:
+        for _ in Generator(program)([1], 12):
+            raise Interrupted
+    except Interrupted:
+        pass
+    assert [*Generator(program)([5], 5)] == expected([5], 5)
