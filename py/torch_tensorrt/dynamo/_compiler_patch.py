@@ -18,6 +18,7 @@ from torch_tensorrt.dynamo._constant_outputs import compile_with_constants
 from torch_tensorrt.dynamo._executorch_target import (
     DOC,
     check,
+    check_names,
     refuse,
     request,
 )
@@ -94,6 +95,8 @@ def _for_executorch(
     }
     full = kwargs.get("require_full_compilation")
     check(**given, require_full_compilation=full)
+    if target_executorch:
+        check_names(undecorated(function), kwargs)
     if target_executorch and "attn_bias_is_causal" in _parameters(function):
         # By default upstream takes any mask of attention for a causal one, also that of padding.
         kwargs.setdefault("attn_bias_is_causal", False)

@@ -9,8 +9,9 @@ checked, and carried from a public function to the settings that upstream builds
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -87,6 +88,37 @@ def check(
         )
 
 
+def check_names(
+    function: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    *,
+    others: Container[str] = (),
+) -> None:
+    """Check that ``function``, which ignores what it doesn't know, knows all of ``kwargs``.
+
+    Args:
+        function: It hands its ``**kwargs`` to ``torch_tensorrt.dynamo``'s ``trace`` and ``compile``.
+        kwargs: What it is called with.
+        others: Names that somebody around it knows.
+
+    Raises:
+        TypeError: It doesn't; with the nearest name.
+    """
+    from torch_tensorrt.dynamo import _compiler, _tracer
+
+    functions = function, _compiler.compile, _tracer.trace
+    known = {name for each in functions for name in inspect.signature(each).parameters}
+    # Deprecated ones are looked up by name.
+    sources = inspect.getsource(_compiler) + inspect.getsource(_tracer)
+    for name in kwargs:
+        if name not in known and name not in others and f'"{name}"' not in sources:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise TypeError(
+                f"{function.__name__} has no parameter {name!r}, which would be ignored{hint}"
+            )
+
+
 def requested(setting: str) -> Any:
     """Return the value that ``setting`` has by default, here and now.
 
@@ -132,6 +164,8 @@ def forward(
         "executorch_build_fallback": executorch_build_fallback,
     }
     full = kwargs.get("require_full_compilation") and not partial
+    if target_executorch and not partial:
+        check_names(function, kwargs)
     check(**given, require_full_compilation=full)
     changed = {name: value for name, value in given.items() if value != DEFAULTS[name]}
     return function(*args, **kwargs, **changed)

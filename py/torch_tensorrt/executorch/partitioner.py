@@ -8,6 +8,7 @@ import operator
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 
 import torch
+from executorch.exir.backend._compile_specs import check_compile_specs
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import (
     DelegationSpec,
@@ -56,6 +57,15 @@ GPU_COMPILE_SPEC_KEY = "gpu"
 MIN_SHAPES_COMPILE_SPEC_KEY = "min_shapes"
 """The smallest shapes of an engine's dynamic inputs, by name, as JSON: for who checks a program."""
 
+#: Keys of compile specs that somebody reads.
+_KNOWN = (
+    GPU_COMPILE_SPEC_KEY,
+    MIN_SHAPES_COMPILE_SPEC_KEY,
+    WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY,
+    _TARGET_DEVICE_COMPILE_SPEC_KEY,
+    "needs_shared_stream",
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -89,7 +99,8 @@ class TensorRTPartitioner(Partitioner):
 
     Raises:
         TypeError: ``compile_settings`` are no settings.
-        ValueError: One of them is not known, or they exclude each other.
+        ValueError: One of them is not known, or they exclude each other; or a compile spec is misspelled
+            or given twice.
     """
 
     def __init__(
@@ -101,6 +112,7 @@ class TensorRTPartitioner(Partitioner):
     ) -> None:
         super().__init__()
         self.compile_specs = list(compile_specs or ())
+        check_compile_specs("TensorRTPartitioner", self.compile_specs, _KNOWN)
         self.delegation_spec = DelegationSpec(
             TensorRTBackend.__name__, self.compile_specs
         )

@@ -236,6 +236,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._edge_calls",
             f"{_CUDA}._trial",
             f"{_CUDA}.triton._decode_attention",
+            f"{EXIR}.backend._compile_specs",
         ),
         requires=("aoti-partitioner",),
         amends=patched_beside(_VIEWS, _TRITON, _CUDA_PARTITIONER),

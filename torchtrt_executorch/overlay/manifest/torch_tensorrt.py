@@ -230,7 +230,7 @@ TORCH_TENSORRT_PATCHES = (
         goes_when="2.13 is no longer supported, and 2.14's labels (pytorch/TensorRT#4350) come with a partition per engine and with constants left outside",
         requires=("engine-backend",),
         replaces=(f"{BACKEND}.partitioner",),
-        adds=(f"{DYNAMO}._notes",),
+        adds=(f"{DYNAMO}._notes", f"{EXIR}.backend._compile_specs"),
     ),
     Patch(
         name="executorch-export",

@@ -232,3 +232,33 @@ def test_a_mask_is_taken_for_causal_on_request_alone(causal: bool | None) -> Non
         if "efficient_attention" in str(node.target)
     ]
     assert (call.args[3] is None) == bool(causal)
+
+
+PARAMETERS = sorted(
+    {
+        *inspect.signature(torch_tensorrt.dynamo.compile).parameters,
+        *inspect.signature(torch_tensorrt.compile).parameters,
+    }
+    - {"kwargs"}
+)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_misspelled_parameter_is_an_error(name: str) -> None:
+    """Before anything is traced: upstream ignores what it doesn't know."""
+    given = {"ir": "dynamo", f"{name}_": None, "target_executorch": True}
+    with pytest.raises(TypeError, match=f"'{name}_'.*did you mean {name}"):
+        torch_tensorrt.compile(torch.nn.ReLU(), **given)
+
+
+@pytest.mark.parametrize("name", ["debug", "strict"])
+def test_deprecated_parameters_are_still_taken(name: str) -> None:
+    compiled = torch_tensorrt.compile(
+        torch.nn.ReLU(),
+        ir="dynamo",
+        arg_inputs=[torch.ones(2, 3)],
+        target_executorch=True,
+        dryrun=True,
+        **{name: False},
+    )
+    assert compiled is not None
