@@ -12,11 +12,15 @@ ONE_AFTER_ANOTHER = (
     *("docs/quick_start.md", "docs/routes.md"),
     *("docs/deploying_in_python.md", "docs/checking.md"),
 )
-_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks(page: str, languages: Sequence[str]) -> list[str]:
+    """Return the blocks of a page in one of ``languages``, in their order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [block for kind, block in _BLOCK.findall(text) if kind in languages]
 
 
 def script(language: str, pages: Sequence[str] = ONE_AFTER_ANOTHER) -> str:
     """Return the blocks of some pages in ``"python"`` or ``"sh"``."""
-    texts = ((ROOT / page).read_text(encoding="utf-8") for page in pages)
-    blocks = (found for text in texts for found in _BLOCK.findall(text))
-    return "\n".join(block for kind, block in blocks if kind == language)
+    return "\n".join(block for page in pages for block in blocks(page, (language,)))
