@@ -21,6 +21,7 @@ from torchtrt_executorch.cache import SWITCH, off
 from .decompositions import ask_once
 from .fresh import THRESHOLDS
 from .graphs import make_once
+from .skips import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401
 
 # No test depends on the clock. Where many run at once an example can take any time at all.
 settings.register_profile(
