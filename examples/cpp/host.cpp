@@ -14,9 +14,11 @@
 #include <optional>
 #ifdef WITH_CUDA
 #include <cuda_runtime.h>
+#endif
+#ifdef WITH_CUDA_BACKEND
 #include <executorch/extension/cuda/caller_stream.h>
 #endif
-#ifdef WITH_TENSORRT
+#ifdef WITH_TENSORRT_GUARD
 #include <torch_tensorrt/executorch/TensorRTBackend.h>
 #endif
 
@@ -30,6 +32,13 @@ void check(Error error, const std::string& what) {
   }
 }
 
+// A tensor that isn't the host's is in memory that something in this host allocates.
+void check_device(const Device& device, const char* what) {
+  if (!device.is_cpu() && !get_device_allocator(device.type())) {
+    throw std::runtime_error(std::string("nothing in this host allocates device memory, which the file has ") + what);
+  }
+}
+
 // Before anything is loaded: the backends and the memory that the file asks for.
 void check_host(const MethodMeta& method) {
   for (size_t i = 0; i < method.num_backends(); i++) {
@@ -40,10 +49,7 @@ void check_host(const MethodMeta& method) {
     }
   }
   for (size_t i = 0; i < method.num_memory_planned_buffers(); i++) {
-    const Device device = *method.memory_planned_buffer_device(i);
-    if (!device.is_cpu() && !get_device_allocator(device.type())) {
-      throw std::runtime_error("nothing in this host allocates the device memory that the file has planned");
-    }
+    check_device(*method.memory_planned_buffer_device(i), "planned");
   }
 }
 
@@ -66,10 +72,16 @@ Bound load(Module& module, SharedMemory& memory, const std::string& name, std::v
   Bound bound{std::vector<EValue>(meta->num_inputs()), *module.method(name)};
   Method* method = bound.method;
   check(method->get_inputs(bound.inputs.data(), bound.inputs.size()), "inputs");
+  for (const EValue& input : bound.inputs) {
+    if (input.isTensor()) {
+      check_device(input.toTensor().device(), "its inputs in");
+    }
+  }
   for (size_t i = 0; i < meta->num_outputs(); i++) {
     const auto info = meta->output_tensor_meta(i);
     if (info.ok() && !info->is_memory_planned()) { // left to the host
       const auto& output = method->get_output(i).toTensor();
+      check_device(output.device(), "its outputs in");
       kept.push_back(placed(empty({info->sizes().begin(), info->sizes().end()}, info->scalar_type()), output));
       check(method->set_output_data_ptr(kept.back()->mutable_data_ptr(), info->nbytes(), i), "binding an output");
     }
@@ -94,12 +106,14 @@ void run(const std::string& program, const std::vector<std::string>& weights, co
   uint64_t everything = UINT64_MAX;
   cudaDeviceGetDefaultMemPool(&pool, 0);
   cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything);
-  cudaStream_t stream; // of all delegates
+  cudaStream_t stream = nullptr; // of all delegates
   cudaStreamCreate(&stream);
-  cuda::CallerStreamGuard guard(stream);
-#ifdef WITH_TENSORRT
+#ifdef WITH_TENSORRT_GUARD // of Torch-TensorRT 2.13; later ones go by ExecuTorch's
   torch_tensorrt::executorch_backend::CudaStreamGuard engines(stream);
 #endif
+#endif
+#ifdef WITH_CUDA_BACKEND
+  cuda::CallerStreamGuard guard(stream);
   // Methods' libraries have one cache, and their weights once: buffers of one name are one.
   BackendOptions<1> options;
   options.set_option("weight_sharing_across_methods", module.num_methods().get() > 1);

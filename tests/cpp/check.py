@@ -4,6 +4,7 @@
     python tests/cpp/check.py make [--real]     where the package is installed; needs no GPU
     python tests/cpp/check.py run  [--real --host HOST]    needs PyTorch alone; with a GPU if real
     python tests/cpp/check.py share             methods that share their state
+    python tests/cpp/check.py delegate          how the host is built with Torch-TensorRT's delegate
     python tests/cpp/check.py page              docs/deploying_in_cpp.md, as it is written
 
 ``make test-cpp`` does all of it with stand-ins. ``--real`` is for a host that was built with
@@ -195,11 +196,23 @@ def share(arguments: argparse.Namespace) -> None:
         sys.exit(f"{wrong} programs that share state are wrong")
 
 
+def delegate(arguments: argparse.Namespace) -> None:
+    """Builds the host with a stand-in for Torch-TensorRT's delegate, and without what that needs."""
+    sys.path.insert(0, str(HERE))
+    from delegate import check
+
+    if shutil.which("nvcc") is None:
+        print("delegate: there is no CUDA toolkit here to build it with", flush=True)
+        return
+    package = _package(arguments.out)
+    if wrong := check(package, arguments.out / "delegate"):
+        sys.exit("\n".join(wrong))
+    print("delegate: built, and what is missing is said", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "steps", nargs="+", choices=["build", "make", "run", "share", "page"]
-    )
+    parser.add_argument("steps", nargs="+", choices=STEPS)
     parser.add_argument("--out", type=Path, default=Path("build/cpp"))
     parser.add_argument("--host", type=Path, help="a host that was built elsewhere")
     parser.add_argument("--real", action="store_true", help="CUDA libraries on a GPU")
@@ -207,9 +220,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="programs' names")
     arguments = parser.parse_args()
     arguments.out = arguments.out.resolve()
-    steps = {"build": build, "make": make, "run": run, "share": share, "page": page}
     for step in arguments.steps:
-        steps[step](arguments)
+        STEPS[step](arguments)
+
+
+#: What there is to do, in this order.
+STEPS = {each.__name__: each for each in (build, make, run, share, delegate, page)}
 
 
 if __name__ == "__main__":
