@@ -145,7 +145,7 @@ class _Tokens:
         shapes = [each.shape for each in inputs]
         if not 1 <= len(inputs) <= 2 or any(not shape for shape in shapes):
             raise ValueError(
-                f"{method.name} takes {len(inputs)} inputs; tokens (1, n) and positions (n,) are due"
+                f"{method.name} takes {len(inputs)} input{'s' * (len(inputs) != 1)}; tokens (1, n) and positions (n,) are due"
             )
         self._types = [each.dtype for each in inputs]
         self._dynamic = inputs[0].dynamic

@@ -23,7 +23,7 @@ from executorch.backends.cuda._gpu_properties import (
     common_properties,
 )
 
-from torchtrt_executorch import cache, cuda_payload, stand_ins
+from torchtrt_executorch import cache, cuda_payload, progress, stand_ins
 from torchtrt_executorch.cache.libraries import in_memory, kept_library
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.described_gpu import (
@@ -73,6 +73,8 @@ def apply(module: ModuleType) -> None:
         def build() -> Any:
             own = [type(each)() for each in collector]  # what is kept is one delegate's
             with contextlib.ExitStack() as scope:
+                for_gpu = "" if gpu is None else f" for sm_{gpu.major}{gpu.minor}"
+                scope.enter_context(progress.step(f"compile a CUDA library{for_gpu}"))
                 scope.enter_context(own_output_folder())
                 if gpu is not None:
                     found = _toolchain.find(DRIVER.build, cross_compiler(gpu))

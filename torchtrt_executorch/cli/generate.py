@@ -84,10 +84,8 @@ def generate(
                 typer.echo(whole[len(text) :], nl=False)
                 text = whole
         typer.echo(whole[len(text) :] if made else "")
-    except (ValueError, KeyError) as error:
-        raise unable(
-            str(error.args[0] if isinstance(error, KeyError) else error)
-        ) from None
+    except ValueError as error:
+        raise unable(str(error)) from None
     took = time.perf_counter() - first
     if len(made) > 1:
         typer.echo(f"{(len(made) - 1) / took:.1f} tokens a second", err=True)

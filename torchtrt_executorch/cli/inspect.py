@@ -95,7 +95,7 @@ def inspect(
             if each.name not in (ignore or ())
         ]
     except ValueError as error:
-        raise unable(str(error)) from None
+        raise unable(str(error).replace("target=", "--target ")) from None
     drawn = None if svg is None else _drawn(facts, method)
     if targets[0] is not None:
         _write(targets[0], page(facts, findings))

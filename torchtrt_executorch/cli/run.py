@@ -114,9 +114,8 @@ def run(
         outputs = called(*given)
         for _ in range(calls - 1):
             called(*given)
-    except (ValueError, KeyError, OSError) as error:
-        message = error.args[0] if isinstance(error, KeyError) else error
-        said = as_options(str(message))
+    except (ValueError, OSError) as error:
+        said = as_options(str(error))
         console.print(Text.assemble((f"{type(error).__name__}:", "red"), f" {said}"))
         raise typer.Exit(UNABLE) from None
     stats = loaded.stats()

@@ -33,6 +33,7 @@ _PATTERN = re.compile(
     r"sm_(?P<major>[1-9]\d?)(?P<minor>\d)[af]?:(?P<size>\d+)(?P<unit>[GM]iB)",
     re.ASCII,
 )
+_CAPABILITY = re.compile(r"sm_[1-9]\d?\d[af]?", re.ASCII)
 #: Operating systems and processors that there is something to compile with for.
 PLATFORMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64")
 _UNIT_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20}
@@ -78,8 +79,12 @@ class DescribedGpu:
         return f"{self.platform}:{capability}:{memory}"
 
     @classmethod
-    def parse(cls, text: str) -> DescribedGpu:
+    def parse(cls, text: str, named: str = VARIABLE) -> DescribedGpu:
         """Read a description such as ``sm_90:80GiB`` or ``linux-aarch64:sm_87:16GiB``.
+
+        Args:
+            text: The description.
+            named: What it was given as, for errors.
 
         Raises:
             ValueError: with ``text``, what is wrong with it, and the form.
@@ -87,16 +92,21 @@ class DescribedGpu:
         platform, description = _divided(text)
         match = _PATTERN.fullmatch(description)
         if match is None:
-            raise _malformed(text, "is not a description of a GPU")
+            bare = _CAPABILITY.fullmatch(description)
+            what = "gives no memory" if bare else "is not a description of a GPU"
+            raise _malformed(text, what, named)
         total_memory = int(match["size"]) * _UNIT_BYTES[match["unit"]]
         if total_memory == 0:
-            raise _malformed(text, "describes a GPU without memory")
+            raise _malformed(text, "describes a GPU without memory", named)
         major, minor = int(match["major"]), int(match["minor"])
         return cls(major, minor, total_memory, platform=platform)
 
     @classmethod
-    def parse_list(cls, text: str) -> tuple[DescribedGpu, ...]:
+    def parse_list(cls, text: str, named: str = VARIABLE) -> tuple[DescribedGpu, ...]:
         """Read descriptions with commas between them, one or more, of GPUs of one kind of machine.
+
+        Args:
+            text, named: As :meth:`parse` takes them.
 
         Returns:
             One for each compute capability, in its order; of two of one, the smaller.
@@ -106,7 +116,10 @@ class DescribedGpu:
         """
         platform, descriptions = _divided(text)
         found = sorted(
-            (cls.parse(f"{platform}:{part}") for part in descriptions.split(",")),
+            (
+                cls.parse(f"{platform}:{part}", named)
+                for part in descriptions.split(",")
+            ),
             key=lambda gpu: (gpu.capability, -gpu.total_memory),
         )
         return tuple({gpu.capability: gpu for gpu in found}.values())
@@ -131,12 +144,12 @@ def _divided(text: str) -> tuple[str, str]:
     )
 
 
-def _malformed(text: str, what: str) -> ValueError:
+def _malformed(text: str, what: str, named: str) -> ValueError:
     text = text.removeprefix(f"{own_platform()}:")
     return ValueError(
-        f"{VARIABLE}={text!r} {what}. Write the compute capability and the memory, in GiB or "
-        f"MiB, as in {VARIABLE}=sm_90:80GiB, commas between several, and before them the machine's "
-        f"operating system and processor where they aren't this one's, as in {VARIABLE}="
+        f"{named}={text!r} {what}. Write the compute capability and the memory, in GiB or "
+        f"MiB, as in {named}=sm_90:80GiB, commas between several, and before them the machine's "
+        f"operating system and processor where they aren't this one's, as in {named}="
         f"linux-aarch64:sm_87:16GiB; there are {', '.join(PLATFORMS)}."
     )
 

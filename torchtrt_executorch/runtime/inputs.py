@@ -112,10 +112,8 @@ class _Input:
         if tensor.dtype != layout.dtype:
             raise InputError(f"{where} is {tensor.dtype}; it has to be {layout.dtype}")
         shape = tuple(tensor.shape)
-        try:
-            layout.check_shape(shape)
-        except ProgramError as error:
-            raise InputError(f"{where}: {error}") from None
+        if not layout.allows(shape):
+            raise InputError(f"{where} {layout.too_large(shape)}")
         home = explicit or placement.home(tensor, layout.device)
         if value.planned:
             value.write(tensor)
@@ -228,9 +226,8 @@ class Inputs:
         first = len(self._tree.children) - len(names) if self._tree else 0
         by_place = names[: max(len(given) - first, 0)]
         if len(given) < first or len(given) > first + len(names):
-            counted = f"{first} input{'' if first == 1 else 's'}"
             raise InputError(
-                f"{self._method} takes {counted} by position and the keywords {due}, and is given "
+                f"{self._method} takes {_inputs(first)} by position and the keywords {due}, and is given "
                 f"{len(given)} by position"
             )
         if twice := [name for name in by_place if name in named]:
@@ -254,11 +251,15 @@ class Inputs:
         leaves = flatten(given, self._tree, self._method)
         if len(leaves) != len(inputs):
             raise InputError(
-                f"{self._method} takes {len(inputs)} inputs and is given {len(leaves)}"
+                f"{self._method} takes {_inputs(len(inputs))} and is given {len(leaves)}"
             )
         for each, leaf in zip(inputs, leaves, strict=True):
             if not each.again(leaf):
                 each.set(leaf, self._placement, self._recorder)
+
+
+def _inputs(count: int) -> str:
+    return f"{count} input{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)

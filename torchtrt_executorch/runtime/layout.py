@@ -111,11 +111,12 @@ class TensorLayout:
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise ``ProgramError`` unless the tensor may take ``shape``."""
         if not self.allows(shape):
-            limit = "" if self.static else " at most"
-            raise ProgramError(
-                f"{self.name} has shape {list(shape)} where the program allows"
-                f"{limit} {list(self.sizes)}"
-            )
+            raise ProgramError(f"{self.name} {self.too_large(shape)}")
+
+    def too_large(self, shape: tuple[int, ...]) -> str:
+        """Return what to say of a tensor of ``shape``, which it may not take."""
+        limit = "" if self.static else " at most"
+        return f"has shape {[*shape]} where the program allows{limit} {[*self.sizes]}"
 
     def check_stored(self, declared: Any) -> None:
         """Raise ``ProgramError`` unless a data file has this tensor as the program does.

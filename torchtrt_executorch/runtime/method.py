@@ -179,18 +179,12 @@ class Method:
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """What the method takes, in order."""
-        return self._described(self._plan.inputs, "input")
+        return self._plan.described_inputs
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
         """What the method returns, in order."""
-        return self._described(self._plan.outputs, "output")
-
-    def _described(self, slots: Sequence[int], role: str) -> tuple[ValueInfo, ...]:
-        named = [
-            (self._plan.slots[each], f"{role} {i}") for i, each in enumerate(slots)
-        ]
-        return tuple(ValueInfo.of(slot, name) for slot, name in named)
+        return self._plan.described_outputs
 
     def _gpus(self) -> list[int]:
         """The GPUs on which calls leave work running, by index."""

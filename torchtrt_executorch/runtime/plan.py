@@ -289,6 +289,22 @@ class Plan:
     input_tree: str = ""
     output_tree: str = ""
 
+    @property
+    def described_inputs(self) -> tuple[ValueInfo, ...]:
+        """What the method takes, in order."""
+        return self._described(self.inputs, "input")
+
+    @property
+    def described_outputs(self) -> tuple[ValueInfo, ...]:
+        """What the method returns, in order."""
+        return self._described(self.outputs, "output")
+
+    def _described(self, slots: Sequence[int], role: str) -> tuple[ValueInfo, ...]:
+        return tuple(
+            ValueInfo.of(self.slots[slot], f"{role} {i}")
+            for i, slot in enumerate(slots)
+        )
+
     @cached_property
     def straight(self) -> bool:
         """Whether nothing jumps."""

@@ -22,7 +22,7 @@ from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.memory import SharedState
 from torchtrt_executorch.runtime.method import Method
-from torchtrt_executorch.runtime.plan import Plan
+from torchtrt_executorch.runtime.plan import Plan, ValueInfo
 from torchtrt_executorch.runtime.plan_reader import read_plans
 from torchtrt_executorch.runtime.profiling import Profile
 from torchtrt_executorch.runtime.reading.data_files import data_of
@@ -59,21 +59,40 @@ class Program:
             name: One of :attr:`method_names`.
 
         Raises:
-            KeyError: There is none.
             ModeError: It is to be prepared within tracing, a transform or a dispatch mode.
-            ProgramError: It can't be run here.
+            ProgramError: There is none, or it can't be run here.
         """
-        if name not in self._plans:
-            raise KeyError(
-                f"no method {name!r}; the program has {', '.join(self._plans)}"
-            )
+        plan = self._plan(name)
         with self._lock:
             if name not in self._methods:
                 refuse_modes(f"{name} is prepared")
                 turns = self._turns if self._shared else Turns()
-                prepared = self._plans[name], self._surroundings, self._shared, turns
+                prepared = plan, self._surroundings, self._shared, turns
                 self._methods[name] = without_modes(lambda: Method(*prepared))
             return self._methods[name]
+
+    def inputs(self, method: str = "forward") -> tuple[ValueInfo, ...]:
+        """Return what a method takes, in order, without loading its engines.
+
+        Raises:
+            ProgramError: There is no such method.
+        """
+        return self._plan(method).described_inputs
+
+    def outputs(self, method: str = "forward") -> tuple[ValueInfo, ...]:
+        """Return what a method returns, in order, without loading its engines.
+
+        Raises:
+            ProgramError: There is no such method.
+        """
+        return self._plan(method).described_outputs
+
+    def _plan(self, name: str) -> Plan:
+        if name not in self._plans:
+            raise ProgramError(
+                f"no method {name!r}; the program has {', '.join(self._plans)}"
+            )
+        return self._plans[name]
 
     @as_it_is
     def run(self, *inputs: Any, **keywords: Any) -> Any:

@@ -68,7 +68,8 @@ class StandIn:
         """
         if len(inputs) != len(self.inputs):
             raise ValueError(
-                f"the engine takes {len(self.inputs)} inputs, {len(inputs)} given"
+                f"the engine takes {len(self.inputs)} input{'s' * (len(self.inputs) != 1)}, "
+                f"{len(inputs)} given"
             )
         with self._running, torch.no_grad():
             self._move(inputs[0].device if inputs else self._device)

@@ -44,6 +44,12 @@ _EARLIER = "torch_tensorrt.earlier_engine"
 #: Parameters of ``torch_tensorrt.dynamo.compile`` that are no settings.
 _GIVEN = ("exported_program", "inputs", "arg_inputs", "kwarg_inputs")
 
+#: What to say of arguments of earlier releases.
+_INSTEAD = {
+    "enabled_precisions": ": engines compute in the types of the model, so convert that, "
+    "model.half(), or give enable_autocast=True and autocast_low_precision_type=torch.float16"
+}
+
 
 def checked_settings(
     settings: Mapping[str, Any] | CompilationSettings,
@@ -75,6 +81,7 @@ def checked_settings(
         if name not in known:
             close = difflib.get_close_matches(str(name), sorted(known), n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
+            hint = _INSTEAD.get(str(name), hint)
             raise ValueError(
                 f"compile_settings: torch_tensorrt.dynamo.compile has no setting {name!r}{hint}"
             )

@@ -22,7 +22,7 @@ from torch_tensorrt.dynamo._writes import declared_mutations
 from torch_tensorrt.executorch._engine_nodes import engine_nodes
 from torch_tensorrt.executorch._engine_placeholders import with_engine_placeholders
 from torch_tensorrt.executorch._source import exported
-from torch_tensorrt.executorch._warnings import warn_of
+from torch_tensorrt.executorch._warnings import warn_of, warn_of_buffers
 from torch_tensorrt.executorch._weight_streaming import weight_streaming_specs
 from torch_tensorrt.executorch.partitioner import TensorRTPartitioner
 
@@ -127,7 +127,10 @@ def export(
         "compile_config": compile_config or get_edge_compile_config(),
         "generate_etrecord": generate_etrecord,
     }
-    return to_edge_transform_and_lower(programs, partitioner=pipelines, **options)
+    edge = to_edge_transform_and_lower(programs, partitioner=pipelines, **options)
+    for name in programs:
+        warn_of_buffers(name, edge.exported_program(name))
+    return edge
 
 
 def _methods(

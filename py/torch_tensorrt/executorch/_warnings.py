@@ -15,11 +15,11 @@ logger = logging.getLogger("torch_tensorrt.executorch._export")
 
 
 def warn_of(method: str, program: ExportedProgram, budget: int | None) -> None:
-    """Warn of budgets that add up, and of buffers that lose their values.
+    """Warn of budgets that add up.
 
     Args:
         method: Its name.
-        program: With engines, and the buffers that it writes declared.
+        program: With engines.
         budget: Bytes of weights that each engine may keep on its GPU, if it has one.
     """
     engines = len(engine_nodes(program.graph.nodes))
@@ -31,6 +31,15 @@ def warn_of(method: str, program: ExportedProgram, budget: int | None) -> None:
             engines,
             engines * budget,
         )
+
+
+def warn_of_buffers(method: str, program: ExportedProgram) -> None:
+    """Warn of buffers that lose their values: those that a lowered program writes outside of delegates.
+
+    Args:
+        method: Its name.
+        program: In the edge dialect. A delegate that owns a buffer keeps its value.
+    """
     if written := sorted({*program.graph_signature.buffers_to_mutate.values()}):
         logger.warning(
             "%s writes to %s, of which ExecuTorch keeps shape and dtype alone: what is read before "

@@ -144,6 +144,7 @@ BAD = {
     "short": (["{}/short.pte"], "truncated"),
     "a newer schema": (["{}/newer.pte"], "incompatible version"),
     "no such GPU": (["{}/plain.pte", "--gpu", "huge"], "as in sm_87"),
+    "no memory": (["{}/plain.pte", "--target", "sm_87"], "--target 'sm_87' gives no memory"),
     "no such method": (["{}/plain.pte", "--svg", "{}/x.svg", "--method", "no"], "no method"),
     "another suffix": (["{}/plain.pte", "--html", "{}/plain.pte"], "ends in .html"),
     "a folder to write": (["{}/plain.pte", "--html", "{}/folder.html"], "folder"),

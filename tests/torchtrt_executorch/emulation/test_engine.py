@@ -120,8 +120,8 @@ def test_copies_and_files(
 @pytest.mark.parametrize(
     ("inputs", "named"),
     [
-        ([], "takes 1 inputs, 0 given"),
-        ([X, X], "takes 1 inputs, 2 given"),
+        ([], "takes 1 input, 0 given"),
+        ([X, X], "takes 1 input, 2 given"),
         ([X.double()], r"float32 of shape \[2, 3\] as input x, torch.float64"),
         ([X[0]], r"torch.float32 of shape \[3\] given"),
         ([X[:1]], r"torch.float32 of shape \[1, 3\] given"),

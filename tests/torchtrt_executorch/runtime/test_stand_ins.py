@@ -130,6 +130,9 @@ def test_this_process_finds_what_it_keeps(
 def test_without_one_it_is_as_before(pte: bytes) -> None:
     with pytest.raises(ProgramError, match="needs a CUDA device"):
         load(pte).run(X)
+    program = load(pte)
+    assert [each.shape for each in program.inputs()] == [(3, 4)]
+    assert [each.shape for each in program.outputs()] == [(3, 5)]
     program = load(pte, simulate_devices=True)
     assert not program.run(X)[0].any()
     assert program.stats().not_run == {ENGINE} and not program.stats().stand_ins

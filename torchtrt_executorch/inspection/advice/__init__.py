@@ -69,7 +69,7 @@ def advise(
         ValueError: ``gpu`` names no GPU, or ``target`` no machine.
     """
     wanted = () if gpu is None else (gpus.described(gpu),)
-    machine = () if target is None else DescribedGpu.parse_list(target)
+    machine = () if target is None else DescribedGpu.parse_list(target, "target")
     found = [*_missing_data(facts), *_common_state(facts), *_twice(facts)]
     if machine:
         found += too_large(facts, machine)

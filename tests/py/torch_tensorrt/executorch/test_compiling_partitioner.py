@@ -333,6 +333,11 @@ def test_compiled_modules_keep_the_names_of_their_inputs(model: nn.Module) -> No
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "of earlier releases": (
+        {"enabled_precisions": {torch.half}},
+        ValueError,
+        "model.half",
+    ),
     "unknown": ({"min_blok_size": 1}, ValueError, "did you mean min_block_size"),
     "inputs": ({"arg_inputs": [X]}, ValueError, "no setting 'arg_inputs'"),
     "off": ({"target_executorch": False}, ValueError, "leave it out"),

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 import torch
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.partitioner import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+)
+from executorch.exir.backend.utils import tag_constant_data, tag_mutated_buffer
 from torch_tensorrt.executorch import export
 from torch_tensorrt.executorch._warnings import warn_of
 
@@ -52,6 +60,39 @@ def test_buffers_that_lose_their_values(caplog: pytest.LogCaptureFixture) -> Non
     (said,) = warnings(caplog)
     assert said.startswith("forward writes to calls, total, of which")
     assert "InitializedMutableBufferPass" in said
+
+
+class OwnerTestBackend(BackendDetails):  # type: ignore[misc]
+    """Takes a program whole, as AOTInductor does, with the buffers that it writes."""
+
+    @staticmethod
+    def preprocess(edge_program: Any, compile_specs: Any) -> PreprocessResult:
+        assert edge_program.graph_signature.buffers_to_mutate
+        return PreprocessResult(processed_bytes=b"")
+
+
+class Owner(Partitioner):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(DelegationSpec(OwnerTestBackend.__name__, []))
+
+    def partition(self, exported_program: Any) -> PartitionResult:
+        for node in exported_program.graph.nodes:
+            if node.op == "call_function":
+                node.meta["delegation_tag"] = "all"
+        tag_constant_data(exported_program)
+        tag_mutated_buffer(exported_program)
+        return PartitionResult(exported_program, {"all": self.spec})
+
+
+def test_a_delegate_s_own_buffers_keep_their_values(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    program = torch.export.export(Counts(), (X,))
+    export(program, partitioners=[Owner()], allow_no_engine=True)
+    assert warnings(caplog) == []
+    export(program, allow_no_engine=True)
+    (said,) = warnings(caplog)
+    assert "writes to calls, total" in said
 
 
 def test_nothing_to_warn_of(caplog: pytest.LogCaptureFixture) -> None:
