@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchtrt_executorch.runtime.analysis import Uses
 from torchtrt_executorch.runtime.devices import Placement
-from torchtrt_executorch.runtime.errors import InputError, ProgramError, shortened
+from torchtrt_executorch.runtime.errors import InputError, shortened
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.memory import Values
 from torchtrt_executorch.runtime.plan import Plan
