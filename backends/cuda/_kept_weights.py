@@ -44,6 +44,12 @@ class Packed:
         return self.group // self.in_a_byte
 
     @property
+    def name(self) -> str:
+        """Of all that the bytes depend on, but for the values; in letters that C++ takes for a name's."""
+        least = f"minus_{-self.least}" if self.least < 0 else f"{self.least}"
+        return f"packed_{self.bits}_{self.group}_from_{least}"
+
+    @property
     def mask(self) -> int:
         return (1 << self.bits) - 1
 

@@ -84,7 +84,7 @@ def _pack(
         if form is None:
             continue
         held = form.pack(tensor)
-        _keep(program, weights, node, f"packed_{form.bits}_{form.group}", held)
+        _keep(program, weights, node, form.name, held)
         found[node] = form
     return found
 

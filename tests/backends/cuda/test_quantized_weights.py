@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from executorch.backends.cuda._quantized_weights import keep_quantized
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     XNNPACKQuantizer,
     get_symmetric_quantization_config,
 )
-from executorch.exir import to_edge_transform_and_lower
+from executorch.exir import to_edge, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch import nn
 
@@ -25,6 +26,7 @@ pytest.importorskip("torchao.quantization")
 
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from torchao.quantization.quant_primitives import dequantize_affine
 
 from ... import fresh
 from . import interpreted, quantized, row_products, strided_weights
@@ -77,6 +79,50 @@ def test_gemv_reads_views_of_any_layout(by_the_interpreter: list[Any]) -> None:
         dense = layout in ("contiguous", "rows of a buffer", "sizes 0, 1")
         if layout != "offset":  # which may begin between words
             assert products == (len(strided_weights.KINDS) if dense else 1), layout
+
+
+class OneWeight(nn.Module):
+    """A row by a weight that is said to be of integers from ``least`` on, with a scale for each group."""
+
+    def __init__(self, bits: int, group: int, least: int, kind: torch.dtype) -> None:
+        super().__init__()
+        values = torch.arange(4 * 64).view(4, 64) % (1 << (bits - 1))
+        self.register_buffer("weight", values.to(kind))
+        self.register_buffer("scale", torch.ones(4, 64 // group))
+        self.limits = least, least + (1 << bits) - 1
+        self.group = group
+
+    def forward(self, row: torch.Tensor) -> torch.Tensor:
+        whole = dequantize_affine(
+            self.weight,
+            (1, self.group),
+            self.scale,
+            None,
+            self.weight.dtype,
+            *self.limits,
+        )
+        return nn.functional.linear(row, whole)
+
+
+def test_a_packed_weight_s_name_tells_its_bytes() -> None:
+    """Methods share weights by name: one name has the same bytes, from whichever value on they are counted."""
+    found: dict[str, set[bytes]] = {}
+    forms = [
+        (bits, group, least, kind)
+        for bits in (2, 4)
+        for group in (32, 64)
+        for least, kind in ((-(1 << (bits - 1)), torch.int8), (0, torch.int8))
+    ]
+    for form in [*forms, (4, 32, 0, torch.uint8), (4, 32, -1, torch.int8)]:
+        program = torch.export.export(OneWeight(*form), (torch.ones(1, 64),))
+        edge = to_edge(program).exported_program()
+        keep_quantized(edge)
+        for name, tensor in edge.state_dict.items():
+            if name.startswith("weight."):
+                found.setdefault(name, set()).add(tensor.numpy().tobytes())
+    assert len(found) == len(forms) + 1
+    assert {len(each) for each in found.values()} == {1}, found.keys()
+    assert all(name.replace(".", "_").isidentifier() for name in found)
 
 
 class SeveralSchemes(nn.Module):
