@@ -174,7 +174,8 @@ def _apart(write: Writer, held: Node, form: Packed, ahead: list[int]) -> Node:
 def _held_in(dequantize: Node) -> torch.dtype:
     given = named(dequantize)
     held = given.get("input_dtype", given.get("dtype"))
-    return held if isinstance(held, torch.dtype) else torch.int8
+    # Of uint4 and the like nothing is stored: its values are given in a byte.
+    return torch.uint8 if str(held).startswith("torch.uint") else torch.int8
 
 
 def _look_up(
@@ -195,15 +196,15 @@ def _look_up(
     if kept.weight in packed:
         values = _apart(write, values, packed[kept.weight], ahead)
     values = write.to(values, torch.float32)
-    values = write.view(values, *ahead, columns // kept.group, kept.group)
-    rows = weights[kept.weight].shape[0]
+    groups, rows = columns // kept.group, weights[kept.weight].shape[0]
+    values = write.view(values, *ahead, groups, kept.group)
     for operator, of_rows in (
         (aten.sub.Tensor, kept.zero),
         (aten.mul.Tensor, kept.scale),
     ):
         if of_rows is not None:
-            found = write(node.target, write.view(of_rows, rows, -1), indices)
-            found = write.view(write.to(found, torch.float32), *ahead, -1, 1)
+            found = write(node.target, write.view(of_rows, rows, groups), indices)
+            found = write.view(write.to(found, torch.float32), *ahead, groups, 1)
             values = write(operator, values, found)
     values = write.to(write.view(values, *ahead, columns), node.meta["val"].dtype)
     node.replace_all_uses_with(values)
