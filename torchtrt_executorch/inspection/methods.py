@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
 from torchtrt_executorch.inspection.facts import (
@@ -31,6 +32,12 @@ def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
         homes.get(plan.name): name for name, homes in common.buffers.items()
     }
     delegates = [delegate_facts(each, i) for i, each in enumerate(plan.delegates)]
+    for each in plan.operations:
+        if each.delegate is not None:
+            known = delegates[each.delegate]
+            delegates[each.delegate] = replace(
+                known, largest=_largest(plan, each, known)
+            )
     instructions = [
         _instruction(index, each, plan, delegates)
         for index, each in enumerate(plan.operations)
@@ -55,6 +62,20 @@ def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
             if step.kind == "kernel" and not has_executorch_kernel(step.name)
         ],
     )
+
+
+def _largest(
+    plan: Plan, call: Operation, known: Delegate
+) -> Mapping[str, tuple[int, ...]]:
+    """The largest shapes of an engine's inputs, of those that may have several."""
+    if len(call.reads) != len(known.inputs):
+        return {}
+    layouts = [plan.slots[slot].layout for slot in call.reads]
+    return {
+        name: tuple(layout.sizes)
+        for name, layout in zip(known.inputs, layouts, strict=True)
+        if layout is not None and not layout.static
+    }
 
 
 def _faults(plan: Plan, one_stream: bool) -> Sequence[tuple[int, str]]:

@@ -58,17 +58,19 @@ def tensor(value: Value) -> str:
     return f"{words}, {value.storage}" if value.storage else words
 
 
+def _shapes(delegate: Delegate, name: str) -> str:
+    bounds = ("at least", delegate.smallest), ("at most", delegate.largest)
+    said = [f"{bound} {[*shapes[name]]}" for bound, shapes in bounds if name in shapes]
+    return f" ({', '.join(said)})" if said else ""
+
+
 def payload(delegate: Delegate) -> str:
     """Return what a delegate's payload is, and what is to be said of it."""
     words = [delegate.payload] if delegate.payload else []
     if delegate.damaged:
         words.append(f"damaged: {delegate.damaged}")
     if delegate.inputs or delegate.outputs:
-        smallest = delegate.smallest
-        given = [
-            f"{each} (at least {[*smallest[each]]})" if each in smallest else each
-            for each in delegate.inputs
-        ]
+        given = [f"{each}{_shapes(delegate, each)}" for each in delegate.inputs]
         words.append(
             f"{', '.join(given)} -> {', '.join(delegate.outputs)}, on {delegate.device}"
         )

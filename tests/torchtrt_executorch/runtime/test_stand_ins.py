@@ -415,7 +415,8 @@ def test_an_engine_without_rows_is_refused_as_tensorrt_does() -> None:
     (method,) = read(bytes(pte)).methods
     (delegate,) = method.delegates
     assert delegate.smallest == dict.fromkeys(delegate.inputs, (1, 3))
-    assert "at least [1, 3]" in payload(delegate)
+    assert delegate.largest == dict.fromkeys(delegate.inputs, (8, 3))
+    assert "(at least [1, 3], at most [8, 3])" in payload(delegate)
 
     def real(program: schema.Program) -> None:
         """As TensorRT would have built it, which nothing runs here."""
