@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import zipfile
 from collections.abc import Iterator
 
@@ -19,6 +20,8 @@ from torchtrt_executorch.operators import register
 _TARGET = re.compile(rb'"target":\s*"torch\.ops\.(\w+)\.(\w+)\.(\w+)"')
 #: Operators that take graphs, which PyTorch registers by itself.
 _HIGHER_ORDER = "higher_order"
+#: PyTorch loads one archive at a time, and raises for a second one.
+_loading = threading.Lock()
 
 
 class DamagedArchiveError(ValueError):
@@ -62,7 +65,8 @@ def read_archive(archive: bytes | memoryview) -> ExportedProgram:
     """
     register(_operators(bytes(archive)))
     try:
-        with unset_fake_temporarily():  # the weights are real, whoever traces around us
+        # The weights are real, whoever traces around us.
+        with _loading, unset_fake_temporarily():
             return torch.export.load(io.BytesIO(archive))
     except Exception as error:
         first = str(error).partition("\n")[0]

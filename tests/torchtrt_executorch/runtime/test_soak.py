@@ -1,0 +1,124 @@
+"""Load: eight threads on stacked programs with state for minutes, and a process that is killed meanwhile."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from torch import nn
+
+from torchtrt_executorch.emulation import emulated_engines
+from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.runtime import save_stand_ins
+
+from ...backends.cuda.conftest import needs_compilers
+
+#: How long, in seconds: ten minutes, one on a GPU.
+SECONDS = float(
+    os.environ.get(
+        "TORCHTRT_SOAK_SECONDS", "60" if torch.cuda.is_available() else "600"
+    )
+)
+SCRIPT = Path(__file__).with_name("soak.py")
+
+
+class Stacked(nn.Module):
+    """An engine, a linear layer, a buffer that it is added to, CUDA's part of that, and an engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(64, 64)
+        self.register_buffer("total", torch.zeros(8, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(torch.relu(x * 0.5 + 0.1))
+        self.total.add_(y)
+        return torch.sigmoid(torch.atan(self.total) * 2)
+
+
+OUTSIDE = {"torch.ops.aten.linear.default", "torch.ops.aten.atan.default"}
+
+
+def write(folder: Path, emulated: bool) -> None:
+    """Write the program, what stands in for it, and what it is to return in each of five calls."""
+    import torch_tensorrt
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+
+    folder.mkdir()
+    model, x = Stacked().eval(), torch.randn(8, 64)
+    expected = copy.deepcopy(model)
+    name = CudaBackend.generate_method_name_compile_spec("forward")
+
+    def lower() -> None:
+        module = torch_tensorrt.compile(
+            model,
+            ir="dynamo",
+            arg_inputs=[x],
+            min_block_size=1,
+            target_executorch=True,
+            torch_executed_ops=OUTSIDE,
+        )
+        edge = torch_tensorrt.executorch.export(
+            module,
+            arg_inputs=[x],
+            partitioners=[XnnpackPartitioner(), CudaPartitioner([name])],
+        )
+        program = edge.to_executorch()
+        program.save(str(folder / "model.pte"))
+
+    with torch.no_grad():
+        if emulated:
+            with emulated_engines():
+                lower()
+        else:
+            lower()
+        calls = [(x * scale, expected(x * scale).clone()) for scale in range(5)]
+    torch.save(calls, folder / "calls.pt")
+    if not torch.cuda.is_available():
+        files = folder / "model.pte", folder / "stand_ins.zip"
+        save_stand_ins(*files, sorted(folder.glob("*.ptd")))
+
+
+def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), str(seconds)]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@needs_compilers
+def test_a_soak(tmp_path: Path) -> None:
+    """Every result is right; memory, threads and file descriptors don't grow; interrupts lock nothing."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    write(folder / "emulated", emulated=not torch.cuda.is_available())
+    if installed_builder() is TENSORRT_RTX and not torch.cuda.is_available():
+        write(folder / "engines", emulated=False)
+    left = {*os.listdir(folder.parent)}
+    killed = start(folder, SECONDS)
+    assert killed.stdout is not None and killed.stdout.readline() == "begun\n"
+    time.sleep(2)  # in the midst of calls and loads
+    killed.kill()
+    killed.communicate()
+    done = start(folder, SECONDS)
+    output, errors = done.communicate(timeout=SECONDS + 600)
+    assert done.returncode == 0, errors[-4000:]
+    report = json.loads(output.splitlines()[-1])
+    print(report)
+    assert report["loaded"] and report["cloned"] and report["interrupted"]
+    assert {*os.listdir(folder.parent)} == left
