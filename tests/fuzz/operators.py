@@ -146,7 +146,9 @@ RECIPES: dict[str, list[Sequence[Any]]] = {
         (*_BATCH, f(3), f(3), 0.1, 1e-5)
     ],
     "aten::_upsample_bilinear2d_aa.out": [
-        (f(1, 2, 4, 4), [3, 5], corners, None, None) for corners in (True, False)
+        (f(1, 2, 4, 4), sizes, corners, *scales)
+        for sizes, scales in (([3, 5], (None, None)), ([6, 5], (1.5, 1.25)))
+        for corners in (True, False)
     ],
     "aten::addmm.out": [(f(5), f(4, 3), f(3, 5), 1, 1), (f(4, 5), f(4, 3), f(3, 5))],
     "aten::as_strided_copy.out": [(f(4, 4), [2, 3], [4, 1], 1)],
@@ -374,9 +376,14 @@ def hostile(call: Call, rng: random.Random) -> Call:
     """``call`` with one to three arguments that are hostile."""
     args, outs = [*call.args], [*call.outs]
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3))):
-        if outs and rng.random() < 0.15:
+        if outs and rng.random() < 0.25:
             index = rng.randrange(len(outs))
-            outs[index] = _worse(outs[index], rng)
+            out = outs[index]
+            if isinstance(out, Tensor) and len(out.shape) > 1 and rng.random() < 0.5:
+                order = rng.sample(range(len(out.shape)), len(out.shape))
+                outs[index] = replace(out, order=(*order,))
+            else:
+                outs[index] = _worse(out, rng)
         elif args:
             index = rng.randrange(len(args))
             args[index] = _worse(args[index], rng)

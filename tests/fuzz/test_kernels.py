@@ -39,6 +39,7 @@ SAMPLE = (
     *("aten::max_pool2d_with_indices_backward.grad_input", "aten::scatter_add.out"),
     *("aten::scatter.src_out", "aten::repeat_interleave.Tensor_out"),
     *("aten::_fft_r2c.out", "aten::convolution_backward.out", "aten::topk.values"),
+    *("aten::_upsample_bilinear2d_aa.out", "aten::tril.out", "aten::_fft_c2r.out"),
     *("aten::slice_scatter.out", "aten::split_copy.Tensor_out", "aten::add.out"),
 )
 CODE = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"

@@ -201,6 +201,12 @@ def _transform(arguments: Mapping[str, Any]) -> None:
         raise ProgramError(
             f"{list(dims)} are no dimensions to transform a tensor of {rank} by"
         )
+    out, kind = arguments["out"], source.dtype
+    due = kind.to_real() if kind.is_complex else kind.to_complex()
+    if out.dtype != due:
+        raise ProgramError(
+            f"{kind} is transformed to {due}, and the output is {out.dtype}"
+        )
 
 
 def _pooled(arguments: Mapping[str, Any]) -> None:
@@ -230,6 +236,27 @@ def _convolved(arguments: Mapping[str, Any]) -> None:
         )
 
 
+def _scaled(arguments: Mapping[str, Any]) -> None:
+    """The factors are those by which the output is larger: torch looks for its points by them."""
+    source, sizes = arguments["self"], arguments["output_size"]
+    factors = arguments["scales_h"], arguments["scales_w"]
+    for name, have, size, factor in zip(
+        "hw", source.shape[-2:], sizes, factors, strict=False
+    ):
+        if factor is not None and not size <= have * factor < size + 1:
+            raise ProgramError(
+                f"the argument scales_{name} is {factor}, which makes no {size} of {have}"
+            )
+
+
+def _triangle(arguments: Mapping[str, Any]) -> None:
+    """torch goes from one matrix of the output to the next as if it were laid out in order."""
+    if not arguments["out"].is_contiguous():
+        raise ProgramError(
+            "the argument out isn't laid out in the order of its dimensions"
+        )
+
+
 def _distances(arguments: Mapping[str, Any]) -> None:
     """Rows of a matrix: torch checks that in front of this operator."""
     rank = arguments["self"].dim()
@@ -244,7 +271,9 @@ _GUARDS: dict[str, Guard] = {
     "aten::_native_batch_norm_legit_no_training": _batch_norm,
     "aten::_fft_r2c": _transform,
     "aten::_fft_c2r": _transform,
+    "aten::_upsample_bilinear2d_aa": _scaled,
     "aten::_pdist_forward": _distances,
+    "aten::tril": _triangle,
     "aten::convolution_backward": _convolved,
     "aten::max_pool2d_with_indices_backward": _pooled,
 }

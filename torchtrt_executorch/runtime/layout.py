@@ -24,11 +24,16 @@ _OTHERWISE = {
     **{"BYTE": "uint8", "CHAR": "int8"},
     **{"FLOAT8E5M2": "float8_e5m2", "FLOAT8E4M3FN": "float8_e4m3fn"},
 }
+#: Those of which bytes aren't all that a tensor has, or no numbers: no ``.pte`` has them, and torch makes them
+#: in other ways, if at all.
+_NOT_NUMBERS = ("QINT", "QUINT", "BITS")
 
 
 def dtype_of(scalar_type: schema.ScalarType) -> torch.dtype | None:
-    """ExecuTorch's type as torch's; None where torch has no such type."""
+    """ExecuTorch's type as torch's; None where torch has no such type, or one of no plain numbers."""
     name = scalar_type.name
+    if name.startswith(_NOT_NUMBERS):
+        return None
     found = getattr(torch, _OTHERWISE.get(name, name.lower()), None)
     return found if isinstance(found, torch.dtype) else None
 
