@@ -17,6 +17,7 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
 from executorch.exir import to_edge, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from torchtrt_executorch import report, runtime
 
@@ -81,6 +82,9 @@ def test_gemv_reads_views_of_any_layout(by_the_interpreter: list[Any]) -> None:
             assert products == (len(strided_weights.KINDS) if dense else 1), layout
 
 
+BYTES = (torch.bool, torch.uint8, torch.int8)
+
+
 class OneWeight(nn.Module):
     """A row by a weight that is said to be of integers from ``least`` on, with a scale for each group."""
 
@@ -90,16 +94,11 @@ class OneWeight(nn.Module):
         self.register_buffer("weight", values.to(kind))
         self.register_buffer("scale", torch.ones(4, 64 // group))
         self.limits = least, least + (1 << bits) - 1
-        self.group = group
+        self.group, self.kind = group, kind
 
     def forward(self, row: torch.Tensor) -> torch.Tensor:
         whole = dequantize_affine(
-            self.weight,
-            (1, self.group),
-            self.scale,
-            None,
-            self.weight.dtype,
-            *self.limits,
+            self.weight, (1, self.group), self.scale, None, self.kind, *self.limits
         )
         return nn.functional.linear(row, whole)
 
@@ -123,6 +122,51 @@ def test_a_packed_weight_s_name_tells_its_bytes() -> None:
     assert len(found) == len(forms) + 1
     assert {len(each) for each in found.values()} == {1}, found.keys()
     assert all(name.replace(".", "_").isidentifier() for name in found)
+
+
+class Lookup(OneWeight):
+    """Rows of a table of integers, with a scale for each group."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        whole = dequantize_affine(
+            self.weight, (1, self.group), self.scale, None, self.kind, *self.limits
+        )
+        return nn.functional.embedding(tokens, whole)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3, "any"])
+@pytest.mark.parametrize("model", [OneWeight, Lookup])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (torch.uint8, torch.uint8),
+        (torch.int8, torch.int8),
+        (torch.uint8, torch.uint1),
+        (torch.uint8, torch.uint4),
+    ],
+    ids=str,
+)
+def test_integers_of_any_range_are_packed(
+    model: type[OneWeight], tokens: Any, kind: torch.dtype, said: torch.dtype
+) -> None:
+    """Without an error behind the support check, which sees dequantized weights, and right where no kernel runs."""
+    bits = int(str(said).rpartition("int")[2])
+    least = -(1 << (bits - 1)) if kind == torch.int8 else 0
+    module = model(bits, 32, least, kind)
+    module.kind = said
+    count = 4 if tokens == "any" else tokens
+    x = torch.ones(count, 64) if model is OneWeight else torch.arange(count).view(1, -1)
+    rows = {x.ndim - 1 if model is Lookup else 0: torch.export.Dim("n", min=2, max=64)}
+    program = torch.export.export(
+        module, (x,), dynamic_shapes=(rows,) if tokens == "any" else None
+    )
+    edge = to_edge(program).exported_program()
+    keep_quantized(edge)
+    values = pytree.tree_leaves([n.meta.get("val") for n in edge.graph.nodes])
+    types = {each.dtype for each in values if isinstance(each, torch.Tensor)}
+    assert all(each.itemsize > 1 or each in BYTES for each in types)
+    if model is Lookup or tokens != 1:
+        torch.testing.assert_close(edge.module()(x), module(x))
 
 
 class SeveralSchemes(nn.Module):
