@@ -10,6 +10,7 @@ is linked against names alone, so no files of the target are needed.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.util
 import re
 import shlex
@@ -52,7 +53,8 @@ def find(platform: str, folder: Callable[[], Path]) -> CrossCompiler:
 
     Args:
         platform: As ``linux-aarch64``.
-        folder: Returns the folder that the program, and what it makes once, are kept in.
+        folder: Returns the folder that programs, and what they make once, are kept in, for each platform
+            in a folder of its own.
 
     Raises:
         NoCrossCompilerError: zig isn't installed.
@@ -64,11 +66,14 @@ def find(platform: str, folder: Callable[[], Path]) -> CrossCompiler:
             f"installed: {CROSS}"
         )
     zig = Path(spec.origin).with_name("zig")
-    kept = folder()
+    kept = folder() / platform
     command = [sys.executable, _cross_driver.__file__, str(zig), platform, str(kept)]
     # Inductor knows compilers by their names.
-    program = kept / f"{platform}-clang++"
-    _write_program(program, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    text = f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
+    # Each environment has one of its own: it names that one's Python, zig and files.
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    program = kept / f"{digest}-clang++"
+    _write_program(program, text)
     return CrossCompiler(platform, program)
 
 

@@ -24,6 +24,7 @@ from executorch.backends.cuda._gpu_properties import (
 )
 
 from torchtrt_executorch import cache, cuda_payload, progress, stand_ins
+from torchtrt_executorch.cache import folders
 from torchtrt_executorch.cache.libraries import in_memory, kept_library
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.described_gpu import (
@@ -77,11 +78,15 @@ def apply(module: ModuleType) -> None:
                 scope.enter_context(progress.step(f"compile a CUDA library{for_gpu}"))
                 scope.enter_context(own_output_folder())
                 if gpu is not None:
-                    found = _toolchain.find(DRIVER.build, cross_compiler(gpu))
+                    cross = cross_compiler(gpu)
+                    found = _toolchain.find(DRIVER.build, cross)
+                    for folder in _folders(gpu, cross):
+                        scope.enter_context(folders.in_use(folder))
                     scope.enter_context(described_device(gpu, found))
                 result = preprocess(cls, edge_program, compile_specs, *own)
             for each in own:
                 each.finish()
+            folders.keep_bound()
             return result
 
         described = gpu is not None and not present.cuda_device()
@@ -98,6 +103,15 @@ def apply(module: ModuleType) -> None:
         return result
 
     setattr(backend, name, classmethod(preprocess_described))
+
+
+def _folders(
+    gpu: GpuProperties, cross: _cross_compiler.CrossCompiler | None
+) -> Iterator[Path]:
+    """What compilers keep what they make in."""
+    yield folders.inductor() / f"described-{gpu.key}"
+    if cross is not None:
+        yield cross.program.parent
 
 
 def cross_compiler(gpu: GpuProperties) -> _cross_compiler.CrossCompiler | None:

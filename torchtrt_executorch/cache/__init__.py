@@ -4,13 +4,15 @@ An entry is found by the digest of everything that goes into it (:mod:`.keys`), 
 is what would have been built. It is one file, written whole, with the lengths and digests of what is
 in it: one that is damaged is dropped, and built again. The least recently used go first once all of
 them take more than ``TORCHTRT_EXECUTORCH_CACHE_SIZE`` (4 GiB). ``TORCHTRT_EXECUTORCH_CACHE=0`` turns
-it off, any other value is the folder for it, but for other words for no. Whatever fails here, something is
+it off, any other value is the folder for it, but for other words for no; so it is for what else is kept
+(:mod:`.folders`). Whatever fails here, something is
 built as without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -38,11 +40,18 @@ Parts = Sequence[bytes | bytearray | memoryview]
 
 
 def folder() -> Path:
-    """Return the folder for what can be made again, below ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """Return the folder for what can be made again: the one that ``$TORCHTRT_EXECUTORCH_CACHE`` names.
+
+    By default it is below ``$XDG_CACHE_HOME`` or ``~/.cache``; where nothing is to be kept, it is this
+    process's own, and ends with it.
 
     Raises:
-        FileNotFoundError: There is neither, as in a container whose user has no entry in passwd.
+        FileNotFoundError: There is no home, as in a container whose user has no entry in passwd.
     """
+    if is_off():
+        return Path(_own_folder(os.getpid()).name)
+    if chosen := os.environ.get(SWITCH, ""):
+        return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base, "torchtrt-executorch")
@@ -51,6 +60,16 @@ def folder() -> Path:
     except RuntimeError:
         raise FileNotFoundError("this user has no home folder") from None
     return home / ".cache" / "torchtrt-executorch"
+
+
+def is_off() -> bool:
+    """Whether nothing is to be kept."""
+    return os.environ.get(SWITCH, "").lower() in _NO
+
+
+@functools.cache
+def _own_folder(process: int) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="torchtrt-executorch-")
 
 
 def kept(
@@ -193,11 +212,10 @@ def _read(stream: Any, key: str) -> tuple[Any, list[bytes]]:
 
 def _store() -> Store | None:
     """Return where things are kept; None where they aren't."""
-    chosen = os.environ.get(SWITCH, "")
-    if chosen.lower() in _NO:
+    if is_off():
         return None
     try:
-        return Store(Path(chosen) if chosen else folder() / "built", limit())
+        return Store(folder() / "built", limit())
     except FileNotFoundError:
         return None
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from torchtrt_executorch import __version__
+from torchtrt_executorch.cli.cache import cache
 from torchtrt_executorch.cli.exits import EXITS, in_sentences
 from torchtrt_executorch.cli.generate import generate
 from torchtrt_executorch.cli.inspect import inspect
@@ -19,6 +20,7 @@ from torchtrt_executorch.cli.tune import tune
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command(epilog=EXITS["status"])(in_sentences(status, imports_torch=False))
 app.command(epilog=EXITS["targets"])(in_sentences(targets, imports_torch=False))
+app.command(epilog=EXITS["cache"])(in_sentences(cache, imports_torch=False))
 app.command(epilog=EXITS["inspect"])(in_sentences(inspect))
 app.command(epilog=EXITS["run"])(in_sentences(run))
 app.command(epilog=EXITS["generate"])(in_sentences(generate))

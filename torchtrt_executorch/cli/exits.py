@@ -23,6 +23,7 @@ EXITS = {
     "status": "Exits with 0 whatever it reports; 1 for a patch that failed, with --try; 2 for a "
     "patch that there is none of.",
     "targets": "Exits with 0.",
+    "cache": "Exits with 0.",
     "inspect": "Exits with 0; 1 with --strict when there are warnings; 2 when a file can't be read "
     "or written.",
     "run": "Exits with 0; 1 when outputs differ from --compare or could not be compared; 2 when "

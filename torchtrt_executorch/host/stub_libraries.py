@@ -110,7 +110,7 @@ class StubLibraries:
     def _unkept(self, why: str) -> LinkStubError:
         return LinkStubError(
             f"{self.missing}, and the link stubs that stand in for them can't be kept: {why}. Set "
-            f"XDG_CACHE_HOME to a directory that can be written, or {self.remedy}."
+            f"{cache.SWITCH} to a directory that can be written, or {self.remedy}."
         )
 
     def _compiler(self) -> list[str]:

@@ -120,7 +120,7 @@ def recorder(platform: str) -> tempfile.TemporaryDirectory[str]:
     target = ["-target", _cross_driver.triple(platform)]
     compiler = [zig(), "cc", *target, "-O1", "-Wno-everything"]
     compiler.append("-fno-sanitize=undefined")
-    environment = _cross_driver.caches(str(cache.folder() / "cross"))
+    environment = _cross_driver.caches(str(cache.folder() / "cross" / platform))
 
     def compile(*arguments: str) -> None:
         subprocess.run([*compiler, *arguments], check=True, env=environment)

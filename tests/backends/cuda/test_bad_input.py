@@ -12,6 +12,7 @@ from executorch.backends.cuda._gpu_properties import properties
 from executorch.backends.cuda._toolchain import ToolchainError
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
+from torchtrt_executorch.cache import SWITCH
 from torchtrt_executorch.host.described_gpu import DescribedGpu
 from torchtrt_executorch.host.stub_libraries import LinkStubError
 from torchtrt_executorch.patches.executorch.backends.cuda._cuda_backend_patch import (
@@ -109,8 +110,8 @@ def test_no_headers(folders) -> None:
 @needs_compilers
 def test_no_place_for_the_link_stub(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(LinkStubError, match="NVIDIA driver.*Set XDG_CACHE_HOME"):
+    monkeypatch.setenv(SWITCH, str(tmp_path / "file"))
+    with pytest.raises(LinkStubError, match=f"NVIDIA driver.*Set {SWITCH}"):
         _toolchain.find(DRIVER.build)
 
 

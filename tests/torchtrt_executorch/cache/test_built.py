@@ -25,7 +25,7 @@ real_engines = pytest.mark.skipif(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(cache.SWITCH, str(tmp_path / "kept"))
-    return tmp_path / "kept"
+    return tmp_path / "kept" / "built"
 
 
 class Model(torch.nn.Module):

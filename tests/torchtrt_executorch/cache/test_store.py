@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> cache.Store:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(cache.SWITCH, str(tmp_path / "kept"))
-    return tmp_path / "kept"
+    return tmp_path / "kept" / "built"
 
 
 def test_as_it_was_written(store: cache.Store) -> None:
@@ -118,7 +118,7 @@ def test_what_has_no_key_is_not_kept(folder: Path) -> None:
 @pytest.mark.parametrize("off", ["0", "off", "size", "scope", "no home", "a file"])
 def test_off(off: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
-    monkeypatch.chdir(folder.parent)
+    monkeypatch.chdir(folder.parents[1])
     if off in ("0", "off"):
         monkeypatch.setenv(cache.SWITCH, off)
     elif off == "size":
@@ -129,7 +129,7 @@ def test_off(off: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("HOME")
         monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     elif off == "a file":
-        folder.touch()
+        folder.parent.touch()
     for _ in range(2):
         if off == "scope":
             with cache.off():

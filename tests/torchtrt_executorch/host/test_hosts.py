@@ -240,7 +240,7 @@ def test_libraries_without_a_gpu(host, tmp_path: Path) -> None:
     """
     cache, compiler = tmp_path / "unused", "/no/such/compiler"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(host.cache))
+        patch.setenv("TORCHTRT_EXECUTORCH_CACHE", str(host.cache))
         libraries = link_stubs.build(str(present.bindings_version()))
     kind, message, runtime_class_is_ours = host.facts(
         MODEL + """
@@ -258,7 +258,7 @@ except Exception as error:
 """,
         CUDA_VISIBLE_DEVICES="",
         LD_LIBRARY_PATH=str(libraries),
-        XDG_CACHE_HOME=str(cache),
+        TORCHTRT_EXECUTORCH_CACHE=str(cache),
         CC=compiler,
     )
     assert kind == "TensorRTUnavailableError"

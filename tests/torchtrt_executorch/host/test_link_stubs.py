@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from torchtrt_executorch.cache import SWITCH
 from torchtrt_executorch.host import link_stubs, present
 
 VERSIONS = ["10.16.1.11", "11.0.0.114", "11.1.0.106"]
@@ -16,6 +17,7 @@ VERSIONS = ["10.16.1.11", "11.0.0.114", "11.1.0.106"]
 
 @pytest.fixture(autouse=True)
 def cache(environment, tmp_path: Path) -> Path:
+    environment(SWITCH, None)
     environment("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "torchtrt-executorch"
 
@@ -26,6 +28,7 @@ def test_loading_serves_the_sonames_of_the_bindings(version: str) -> None:
     major = version.split(".")[0]
     code = f"""
 import ctypes
+from torchtrt_executorch.cache import SWITCH
 from torchtrt_executorch.host import link_stubs
 link_stubs.load({version!r})
 for library, symbols in link_stubs.SYMBOLS.items():
@@ -85,7 +88,7 @@ def test_a_failing_compiler_is_quoted_and_leaves_nothing(environment, cache) -> 
 def test_a_cache_that_cannot_be_written(environment, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(link_stubs.LinkStubError, match="Set XDG_CACHE_HOME"):
+    with pytest.raises(link_stubs.LinkStubError, match=f"Set {SWITCH}"):
         link_stubs.build("11.0.0.0")
 
 
@@ -112,5 +115,5 @@ def test_no_home(environment, monkeypatch: pytest.MonkeyPatch) -> None:
     environment("XDG_CACHE_HOME", "")
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    with pytest.raises(link_stubs.LinkStubError, match="no home.*Set XDG_CACHE_HOME"):
+    with pytest.raises(link_stubs.LinkStubError, match=f"no home.*Set {SWITCH}"):
         link_stubs.build("10.16.1.11")

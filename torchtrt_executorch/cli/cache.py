@@ -1,0 +1,63 @@
+"""``torchtrt-executorch cache``: what is kept, what it takes, and removing it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from torchtrt_executorch import cache as kept_things
+from torchtrt_executorch.cache import folders
+from torchtrt_executorch.inspection.words import size
+
+
+def cache(
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove all of it that isn't in use.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Print what is kept to be found again, where, and what it takes."""
+    removed = folders.remove_down_to(folders.NOTHING) if clean else []
+    rows: dict[str, dict[str, object]] = {}
+    for each in removed if clean else folders.kept():
+        folder = str(each.path.parent)
+        row = rows.setdefault(
+            f"{each.kind}{folder}",
+            {"kind": each.kind, "folder": folder, "entries": 0, "bytes": 0},
+        )
+        row["entries"] += 1  # type: ignore[operator]
+        row["bytes"] += each.size  # type: ignore[operator]
+    total = sum(each.size for each in folders.kept())
+    bound = kept_things.limit()
+    if as_json:
+        shown = {"removed" if clean else "kept": [*rows.values()]}
+        print(json.dumps(shown | {"bytes": total, "bound": bound}, indent=2))
+        return
+    table = Table(
+        "removed" if clean else "kept",
+        "entries",
+        "takes",
+        "folder",
+        box=None,
+        pad_edge=False,
+    )
+    for row in rows.values():
+        table.add_row(
+            str(row["kind"]),
+            str(row["entries"]),
+            size(int(str(row["bytes"]))),
+            str(row["folder"]),
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    with contextlib.suppress(FileNotFoundError):
+        console.print(
+            f"{size(total)} of {size(bound)} at most (${kept_things.SIZE}), in {kept_things.folder()} "
+            f"(${kept_things.SWITCH}) and Inductor's folder",
+            soft_wrap=True,
+        )
