@@ -92,6 +92,7 @@ TESTS = {
     "aoti-partitioner": ["tests/backends/aoti"],
     "cuda-operators": [
         "tests/backends/cuda/test_attention.py",
+        "tests/backends/cuda/test_control_flow.py",
         "tests/backends/cuda/test_operators.py",
     ],
     "cuda-quantized-weights": ["tests/backends/cuda/test_quantized_weights.py"],

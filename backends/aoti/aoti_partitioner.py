@@ -69,6 +69,10 @@ class AotiPartitioner(Partitioner):
         compile_spec: Compile specs that every partition is lowered with.
     """
 
+    delegates_in_branches = True
+    """Whether the backend's delegates run on host memory, into which ExecuTorch plans branches. If not,
+    control flow that isn't taken whole is left to the host with all that is in its branches."""
+
     def __init__(self, backend_name: str, compile_spec: list[CompileSpec]) -> None:
         super().__init__()
         self.delegation_spec = DelegationSpec(backend_name, compile_spec)
@@ -93,7 +97,7 @@ class AotiPartitioner(Partitioner):
         tags: dict[Node, str] = {}
         names: list[str] = []
         refused = self._refused(exported_program)
-        graphs = list(_graphs(exported_program.graph_module, refused))
+        graphs = list(self._graphs(exported_program.graph_module, refused))
         for graph_module, claimed in graphs:
             own = len(names)
             for nodes in convex_partitions(graph_module.graph, claimed):
@@ -140,7 +144,7 @@ class AotiPartitioner(Partitioner):
         kept: dict[torch._ops.OpOverload, None] = {}
         left: set[torch._ops.OpOverload] = set()
         refused = self._refused(ep)
-        for graph_module, claimed in _graphs(ep.graph_module, refused):
+        for graph_module, claimed in self._graphs(ep.graph_module, refused):
             for node in graph_module.graph.nodes:
                 if not isinstance(node.target, torch._ops.OpOverload) or is_size(node):
                     continue
@@ -158,7 +162,7 @@ class AotiPartitioner(Partitioner):
         None, unless a subclass knows better.
 
         Args:
-            nodes: In all graphs of a program.
+            nodes: In all graphs of a program, control flow behind what is in its branches.
             numbers: Those among its inputs that are constants of no dimension, with their values.
         """
         return {}
@@ -172,7 +176,29 @@ class AotiPartitioner(Partitioner):
             for node in module.graph.nodes
             if _is_claimable(node, (), {}) and _is_operator(node)
         ]
+        candidates += [
+            node
+            for node in program.graph.nodes
+            if any(map(_branch_module, node.all_input_nodes))
+            and _is_claimable(node, (), {})
+        ]
         return self.unsupported(candidates, _numbers(program))
+
+    def _graphs(
+        self, graph_module: GraphModule, refused: Container[Node], inner: bool = False
+    ) -> Iterator[tuple[GraphModule, set[Node]]]:
+        """Yield each graph that operators are claimed in or left in, outermost first, and what is claimed."""
+        claimed: set[Node] = set()
+        for node in graph_module.graph.nodes:
+            if inner and not self.delegates_in_branches:
+                break
+            if _is_claimable(node, claimed, refused):
+                claimed.add(node)
+        leave_sizes_to_host(graph_module.graph, claimed)
+        yield graph_module, claimed
+        for _, branch, control_flow in get_control_flow_submodules(graph_module):
+            if control_flow not in claimed:
+                yield from self._graphs(branch, refused, inner=True)
 
     def _note(self, refused: Mapping[Node, str]) -> None:
         """Say what was left to others and why: at the nodes, for reports, and once in the log."""
@@ -189,21 +215,6 @@ class AotiPartitioner(Partitioner):
                 backend,
                 reason,
             )
-
-
-def _graphs(
-    graph_module: GraphModule, refused: Container[Node]
-) -> Iterator[tuple[GraphModule, set[Node]]]:
-    """Yield each graph that is to be partitioned, outermost first, and what is claimed in it."""
-    claimed: set[Node] = set()
-    for node in graph_module.graph.nodes:
-        if _is_claimable(node, claimed, refused):
-            claimed.add(node)
-    leave_sizes_to_host(graph_module.graph, claimed)
-    yield graph_module, claimed
-    for _, branch, control_flow in get_control_flow_submodules(graph_module):
-        if control_flow not in claimed:
-            yield from _graphs(branch, refused)
 
 
 def _numbers(program: ExportedProgram) -> dict[Node, int | float | complex]:

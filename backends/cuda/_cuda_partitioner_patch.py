@@ -55,7 +55,9 @@ def apply(module: ModuleType) -> None:
             self._trials = Trials(self.delegation_spec.compile_specs)
         return self._trials.refused(nodes, numbers)
 
-    module.CudaPartitioner.unsupported = unsupported  # type: ignore[attr-defined]
+    partitioner: Any = module.CudaPartitioner
+    partitioner.unsupported = unsupported
+    partitioner.delegates_in_branches = False  # they take device memory alone
 
 
 def _check(specs: Sequence[CompileSpec]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map
 
@@ -142,8 +142,10 @@ def _move_node(node: torch.fx.Node, device: torch.device, mode: FakeTensorMode) 
 
 def answers() -> dict[str, Callable[..., Any]]:
     """What takes the place of the functions that move, compare and write weights, within a scope."""
+    from torch._inductor import ir
     from torch._inductor.codecache import AotCodeCompiler
     from torch._inductor.utils import clone_preserve_strides, is_same_tensor
+    from torch._inductor.virtualized import V
 
     compiler: Any = AotCodeCompiler
     write = compiler.compile.__func__
@@ -172,6 +174,17 @@ def answers() -> dict[str, Callable[..., Any]]:
         finally:
             del graph.get_original_value_of_constant
 
+    realize = ir.ExternKernel.realize_input.__func__  # type: ignore[attr-defined]
+
+    def realize_on_host(cls: Any, value: Any) -> Any:
+        device = value.get_device() if isinstance(value, ir.Constant) else None
+        if device is None or device.type != "cuda":
+            return realize(cls, value)
+        with unset_fake_temporarily():
+            number = torch.tensor(value.value, dtype=value.get_dtype())
+        constant = stand_in(number, device, V.fake_mode)
+        return V.graph.add_tensor_constant(constant)
+
     backend = "executorch.backends.cuda.cuda_backend"
     collector = sys.modules.get("executorch.backends.cuda.cuda_weight_collector")
     # From executorch 1.5 on each weight is written by itself.
@@ -187,6 +200,7 @@ def answers() -> dict[str, Callable[..., Any]]:
         "torch._inductor.codecache:AotCodeCompiler.compile": write_from_host,
         "executorch.backends.cuda.cuda_weight_collector:_write_tensor_storage": write_storage_from_host,
         # low_memory_mode spares the device's memory, of which nothing is taken.
+        "torch._inductor.ir:ExternKernel.realize_input": realize_on_host,
         f"{backend}:_move_to_device_resize_kv": move_to_device,
         f"{backend}:_compile_time_cpu_clones": lambda device: contextlib.nullcontext(),
     }

@@ -90,6 +90,9 @@ SEAMS = {
     f"{_INDUCTOR}.utils:is_same_tensor": Seam(
         "it compares addresses, of which a described device has none", True
     ),
+    f"{_INDUCTOR}.ir:ExternKernel.realize_input": Seam(
+        "it puts a number that is returned, or carried into a loop, on the device"
+    ),
     "executorch.backends.cuda.cuda_weight_collector:_write_tensor_storage": Seam(
         "it writes a weight's bytes, from the device", releases=">=1.5"
     ),

@@ -10,6 +10,7 @@ more some hundredths; operators that differ in nothing are tried once.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import operator
 import threading
@@ -38,8 +39,12 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph, GraphModule, Node, map_arg
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.types import py_sym_types
 from torch.utils import _pytree as pytree
+
+#: Control flow that is compiled with its branches. Inductor's C++ for ``map`` doesn't always compile.
+_WHOLE = (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop)
 
 #: A size that depends on data.
 _UNKNOWN = 8
@@ -67,16 +72,24 @@ class Trials:
             numbers: The values of constants that have no dimension, by their placeholders. Inductor
                 compiles an operator by what they are.
         """
-        keys = {
-            node: _key(node, numbers)
-            for node in nodes
-            if all("val" in each.meta for each in (node, *node.all_input_nodes))
-        }
+        keys = {node: _key(node, numbers) for node in nodes if _is_traced(node)}
         new = {key: node for node, key in keys.items() if key not in self._found}
-        self._try(list(new.items()), numbers)
-        return {
-            node: self._found[key] for node, key in keys.items() if self._found[key]
+        whole = {key: node for key, node in new.items() if _branches(node)}
+        self._try([each for each in new.items() if each[0] not in whole], numbers)
+        found = {
+            node: self._found[key] for node, key in keys.items() if key not in whole
         }
+        for key, node in whole.items():
+            reason = _why_not_whole(node, found)
+            if reason:
+                self._found[key] = reason
+            else:
+                self._try([(key, node)], numbers)
+        found = {node: self._found[key] for node, key in keys.items()}
+        for node in keys:
+            if not found[node] and node.target is torch.ops.higher_order.while_loop:
+                found.update(_constant_carries(node, numbers))
+        return {node: reason for node, reason in found.items() if reason}
 
     def _try(self, nodes: list[tuple[str, Node]], numbers: Mapping[Node, Any]) -> None:
         """Try all of ``nodes`` as one program, and halves of them to find what failed."""
@@ -216,7 +229,8 @@ def _in_words(error: BaseException, node: Node) -> str:
 def program_of(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedProgram:
     """Return a program that runs ``nodes`` beside one another, each on inputs of its own."""
     # As ``torch.export`` does: where there is a GPU, the numbers beside fake inputs are real tensors.
-    graph, mode = Graph(), FakeTensorMode(allow_non_fake_inputs=True)
+    graph = Graph()
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     taken: list[Node] = []
     returned: list[Node] = []
     constants: dict[Node, Node] = {}
@@ -227,7 +241,13 @@ def program_of(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedPr
             constants[producer] = graph.placeholder(f"number_{len(constants)}")
             constants[producer].meta["val"] = _like(producer.meta["val"], mode)
 
+    root = torch.nn.Module()
+
     def take(node: Node) -> Any:
+        if (branch := branch_of(node)) is not None:
+            name = f"branch_{len(root._modules)}"
+            root.add_module(name, _copied(branch, mode))
+            return graph.create_node("get_attr", name)
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             return pytree.tree_map(_number, value)
@@ -240,9 +260,7 @@ def program_of(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedPr
     arguments = [map_arg((node.args, node.kwargs), take) for node in nodes]
     for node, (args, kwargs) in zip(nodes, arguments, strict=True):
         called = graph.call_function(_in_edge_dialect(node.target), args, kwargs)
-        called.meta["val"] = values = pytree.tree_map_only(
-            torch.Tensor, lambda value: _like(value, mode), node.meta["val"]
-        )
+        called.meta["val"] = values = _alike(node.meta["val"], mode)
         if isinstance(values, torch.Tensor):
             returned.append(called)
             continue
@@ -275,7 +293,7 @@ def program_of(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedPr
         out_spec=pytree.tree_flatten(tuple(returned))[1],
     )
     return ExportedProgram(
-        root=GraphModule(torch.nn.Module(), graph),
+        root=GraphModule(root, graph),
         graph=graph,
         graph_signature=signature,
         state_dict={},
@@ -292,6 +310,84 @@ def program_of(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedPr
                 EdgeCompileConfig(_check_ir_validity=False), class_only=True
             )
         ],
+    )
+
+
+def _why_not_whole(node: Node, found: Mapping[Node, str]) -> str:
+    """Return why control flow isn't even tried, given what is known of operators; empty if it is."""
+    if node.target not in _WHOLE:
+        return "AOTInductor's code for it isn't reliable, and ExecuTorch runs it"
+    for graph in _graphs_of(node):
+        for each in graph.nodes:
+            if found.get(each):
+                return f"{operator_of(each.target)} in a branch: {found[each]}"
+    return ""
+
+
+def _constant_carries(node: Node, numbers: Mapping[Node, Any]) -> dict[Node, str]:
+    """Return what may not be compiled with a loop, since Inductor fails on numbers that one begins with."""
+
+    def is_constant(each: Node) -> bool:
+        if each in numbers:
+            return True
+        inputs = each.all_input_nodes
+        return each.op == "call_function" and all(map(is_constant, inputs))
+
+    carries: Any = node.args[2]
+    constants = [
+        each for each in carries if isinstance(each, Node) and is_constant(each)
+    ]
+    reason = "AOTInductor can't compile a loop that begins with a constant"
+    if any(each.op == "placeholder" for each in constants):
+        return {node: reason}
+    return dict.fromkeys(constants, reason)
+
+
+def _is_traced(node: Node) -> bool:
+    """Whether ``node`` and what it takes have values, branches aside."""
+    taken = (each for each in node.all_input_nodes if branch_of(each) is None)
+    return all("val" in each.meta for each in (node, *taken))
+
+
+def branch_of(node: Node) -> GraphModule | None:
+    """Return the branch of control flow that ``node`` refers to, if it does."""
+    if node.op != "get_attr":
+        return None
+    value = operator.attrgetter(str(node.target))(node.graph.owning_module)
+    return value if isinstance(value, GraphModule) else None
+
+
+def _branches(node: Node) -> list[GraphModule]:
+    found = map(branch_of, node.all_input_nodes)
+    return [branch for branch in found if branch is not None]
+
+
+def _graphs_of(node: Node) -> list[Graph]:
+    """Return the graphs of all branches of ``node``, and of theirs."""
+    return [
+        module.graph
+        for branch in _branches(node)
+        for module in branch.modules()
+        if isinstance(module, GraphModule)
+    ]
+
+
+def _copied(branch: GraphModule, mode: FakeTensorMode) -> GraphModule:
+    """Return ``branch`` in edge dialect, its values on the host and of the sizes it was exported with."""
+    result = copy.deepcopy(branch)
+    for module in result.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            node.target = _in_edge_dialect(node.target)
+            node.meta["val"] = _alike(node.meta.get("val"), mode)
+    return result
+
+
+def _alike(value: Any, mode: FakeTensorMode) -> Any:
+    return pytree.tree_map(
+        lambda each: (
+            _like(each, mode) if isinstance(each, torch.Tensor) else _number(each)
+        ),
+        value,
     )
 
 
@@ -325,6 +421,8 @@ def _key(node: Node, numbers: Mapping[Node, Any]) -> str:
     """What decides whether a node can be compiled."""
 
     def describe(producer: Node) -> Any:
+        if (branch := branch_of(producer)) is not None:
+            return _describe_branch(branch)
         value = pytree.tree_map(_describe, producer.meta["val"])
         return (value, numbers[producer]) if producer in numbers else value
 
@@ -332,6 +430,27 @@ def _key(node: Node, numbers: Mapping[Node, Any]) -> str:
     return repr(
         (name, map_arg((node.args, node.kwargs), describe), sorted(_read(node)))
     )
+
+
+def _describe_branch(branch: GraphModule) -> Any:
+    """What is computed in a branch, whatever its nodes are called."""
+    places = {node: place for place, node in enumerate(branch.graph.nodes)}
+
+    def describe(node: Node) -> Any:
+        called = node.op, str(operator_of(node.target)), _values(node)
+        return called, map_arg((node.args, node.kwargs), places.__getitem__)
+
+    def _values(node: Node) -> Any:
+        if (inner := branch_of(node)) is not None:
+            return _describe_branch(inner)
+        value = pytree.tree_map(_describe, node.meta.get("val"))
+        if node.op == "get_attr":
+            constant = getattr(branch, str(node.target))
+            if isinstance(constant, torch.Tensor) and constant.ndim == 0:
+                return value, constant.item()
+        return value
+
+    return [describe(node) for node in branch.graph.nodes]
 
 
 def _read(node: Node) -> set[int]:

@@ -12,6 +12,9 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable, Iterator, NoReturn, Sequence
 
 import torch
+from executorch.exir.backend.canonical_partitioners.config_partitioner import (
+    ConfigerationBasedPartitioner,
+)
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.graph_module import get_control_flow_submodules
@@ -23,6 +26,9 @@ from torch.fx import GraphModule, Node
 
 #: Namespace of the operators of ``executorch.extension.llm.cache`` (pytorch/executorch#21383).
 _OFF_GRAPH_CACHE = "kvcache::"
+
+#: Where partitioners that say why they left a node do so, in ``node.meta["custom"]``.
+_WHY = "executorch.why_not_delegated"
 
 
 class AllPartitioners(Partitioner):
@@ -123,6 +129,24 @@ def nobody_s_operators(
     )
 
 
+def nobody_s_loops(programs: Iterable[tuple[str, ExportedProgram]]) -> str:
+    """Return what to say of a ``while_loop`` that no partitioner has taken; empty if there is none.
+
+    Args:
+        programs: Methods in edge dialect, by name.
+    """
+    for method, program in programs:
+        for node in _calls(program.graph_module):
+            if node.target is torch.ops.higher_order.while_loop:
+                why = (node.meta.get("custom") or {}).get(_WHY, "no partitioner has it")
+                return (
+                    f"{method}: ExecuTorch can't emit while_loop (node {node}), and {why}: give the method "
+                    "a partitioner that takes the whole loop, as CudaPartitioner, or write it with "
+                    "torch.cond, map or scan"
+                )
+    return ""
+
+
 def _module_of(node: Node) -> str:
     """Return the path of the module that a node is of, where nothing has traced it since."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
@@ -137,10 +161,15 @@ class _Wish:
         self.name = type(partitioner).__name__
         operators, self.filter = partitioner.ops_to_not_decompose(program)
         self.operators = dict.fromkeys(operators)
+        # Upstream's own partitioners by configuration don't look into branches of control flow.
+        outermost = isinstance(partitioner, ConfigerationBasedPartitioner)
+        self._graph = program.graph if outermost else None
 
     def covers(self, node: Node) -> bool:
-        return _operator(node) in self.operators and (
-            self.filter is None or self.filter(node)
+        return (
+            _operator(node) in self.operators
+            and (self.filter is None or self.filter(node))
+            and self._graph in (None, node.graph)
         )
 
 

@@ -9,9 +9,11 @@ from inspect import signature
 from types import ModuleType
 from typing import Any, Callable, Mapping
 
+from executorch.exir.error import InternalError
 from executorch.exir.program._whole_operators import (
     AllPartitioners,
     check_nothing_left,
+    nobody_s_loops,
     nobody_s_operators,
 )
 
@@ -40,7 +42,7 @@ def _asked_together(
 ) -> Any:
     call = signature(function).bind(*args, **kwargs)
     call.arguments["partitioner"] = {
-        method: [AllPartitioners(several)] if len(several) > 1 else several
+        method: [AllPartitioners(several)] if several else several
         for method, several in call.arguments["partitioner"].items()
     }
     return function(*call.args, **call.kwargs)
@@ -67,10 +69,12 @@ def _emit_or_name(
 ) -> Any:
     try:
         return function(*args, **kwargs)
-    except RuntimeError as error:
-        if not str(error).startswith("Missing out variants"):
-            raise
-        edge = args[0]
+    except (RuntimeError, InternalError) as error:
+        edge, message = args[0], str(error)
         programs = ((name, edge.exported_program(name)) for name in edge.methods)
-        said = nobody_s_operators(programs, str(error))
-        raise RuntimeError(said or str(error)) from error
+        if message.startswith("Missing out variants"):
+            said = nobody_s_operators(programs, message)
+            raise RuntimeError(said or message) from error
+        if "Unsupported control flow operator" in message:
+            raise RuntimeError(nobody_s_loops(programs) or message) from error
+        raise

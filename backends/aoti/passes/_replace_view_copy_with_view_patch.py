@@ -27,15 +27,29 @@ _ALIASES = {
     torch.ops.aten.detach_copy.default: torch.ops.aten.alias_copy.default,
     ops.edge.aten.detach_copy.default: ops.edge.aten.alias_copy.default,
 }
+#: Operators of which the pass makes views.
+_BECOME_VIEWS = {
+    *_SLICES,
+    *_SLICES.values(),
+    torch.ops.aten.select_copy.int,
+    ops.edge.aten.select_copy.int,
+}
 
 
 def apply(module: ModuleType) -> None:
-    """Have ``ReplaceViewCopyWithViewPass`` slice what it finds split, and take what is detached as it is."""
+    """Have ``ReplaceViewCopyWithViewPass`` slice what is split, alias what is detached, and enter branches."""
     replacing: Any = module.ReplaceViewCopyWithViewPass
     replace = replacing.call
 
     @functools.wraps(replace)
     def call(self: Any, graph_module: GraphModule) -> PassResult:
+        graphs = [m for m in graph_module.modules() if isinstance(m, GraphModule)]
+        for branch in graphs[1:]:
+            _copy_results(branch)
+        modified = [replace_in(self, each) for each in graphs]
+        return PassResult(graph_module, any(modified) or len(graphs) > 1)
+
+    def replace_in(self: Any, graph_module: GraphModule) -> bool:
         nodes = list(graph_module.graph.nodes)
         splits = [node for node in nodes if _can_be_sliced(node)]
         detached = [node for node in nodes if node.target in _ALIASES]
@@ -44,10 +58,23 @@ def apply(module: ModuleType) -> None:
         for node in detached:
             node.target = _ALIASES[node.target]
         result = replace(self, graph_module)
-        modified = bool(splits or detached) or result.modified
-        return PassResult(result.graph_module, modified)
+        return bool(splits or detached) or result.modified
 
     replacing.call = call
+
+
+def _copy_results(branch: GraphModule) -> None:
+    """Have a branch return copies of what it computes by operators that may become views."""
+    output = branch.graph.output_node()
+    for result in output.all_input_nodes:
+        split = result.args[0] if result.target is operator.getitem else result
+        if not isinstance(split, Node) or split.target not in _BECOME_VIEWS:
+            continue
+        with branch.graph.inserting_before(output):
+            copied = branch.graph.call_function(ops.edge.aten.clone.default, (result,))
+        copied.meta.update(result.meta)
+        output.replace_input_with(result, copied)
+    branch.recompile()
 
 
 def _can_be_sliced(node: Node) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.export.graph_signature import (
     InputSpec,
     TensorArgument,
 )
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch_tensorrt.dynamo._attribute_names import unique_name
 from torch_tensorrt.dynamo._graph_copies import copied_graph
 from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
@@ -46,14 +47,19 @@ def with_engine_placeholders(program: ExportedProgram) -> ExportedProgram:
 
     ``program`` is left as it is, and shares parameters, buffers, constants and fake tensors with
     the result. An engine that several calls share stays one constant. The reshapes that compiling
-    left beside the engines become ordinary ones, which ExecuTorch has kernels for. A program with
+    left beside the engines, in branches too, become ordinary ones, which ExecuTorch has kernels for. A program with
     nothing to change is returned itself.
 
     Raises:
         RuntimeError: An engine is not in the program, or needs an output allocator, which
             ExecuTorch does not have.
     """
-    if not any(
+    branches = {
+        name: branch
+        for name, branch in program.graph_module.named_children()
+        if _reshapes(branch)
+    }
+    if not branches and not any(
         _is_object_call(node) or _is_reshape(node) for node in program.graph.nodes
     ):
         return program
@@ -66,7 +72,19 @@ def with_engine_placeholders(program: ExportedProgram) -> ExportedProgram:
             rewrite.call(node, copy)
         elif _is_reshape(node):
             copy.target = torch.ops.aten.reshape.default
-    return rewrite.finish()
+    result = rewrite.finish()
+    for name, branch in branches.items():
+        own = deepcopy(branch)
+        for node in _reshapes(own):
+            node.target = torch.ops.aten.reshape.default
+        result.graph_module.add_module(name, own)
+    return result
+
+
+def _reshapes(branch: torch.nn.Module) -> list[Node]:
+    """Return the reshapes of a branch of control flow, and of those in it."""
+    graphs = (each.graph for each in branch.modules() if isinstance(each, GraphModule))
+    return [node for graph in graphs for node in graph.nodes if _is_reshape(node)]
 
 
 def _is_object_call(node: Node) -> bool:

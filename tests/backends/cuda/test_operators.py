@@ -223,23 +223,6 @@ def test_a_triton_kernel_is_for_what_it_takes(case: str, caplog) -> None:
     assert said == {f"Replaced {count} nodes with Triton kernels"}
 
 
-def test_a_branch_that_cannot_be_compiled_is_taken_in_part() -> None:
-    class Choice(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            def distances(x: torch.Tensor) -> torch.Tensor:
-                return torch.cdist(x.relu(), x)
-
-            def shares(x: torch.Tensor) -> torch.Tensor:
-                return torch.softmax(x[:, :8], -1)
-
-            return torch.cond(x.sum() > 0, distances, shares, (x,)) + 1
-
-    taken, edge = partitioned(Choice(), X)
-    assert list(on_host(edge)) == ["aten._cdist_forward.default"]
-    assert {"aten.relu.default", "aten.softmax.int", "aten.add.Tensor"} <= taken
-    assert not any("cond" in name for name in taken)
-
-
 def test_the_partitioners_behind_get_it() -> None:
     module = nn.Sequential(nn.ConvTranspose2d(4, 4, 2), nn.Softplus())
     taken, edge = partitioned(

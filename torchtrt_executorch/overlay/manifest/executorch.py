@@ -18,6 +18,7 @@ _AOTI_BACKEND = f"{_AOTI}.aoti_backend"
 _BACKEND_API = "executorch.exir.backend.backend_api"
 _CUDA = "executorch.backends.cuda"
 _CUDA_BACKEND = f"{_CUDA}.cuda_backend"
+_DIVISION = f"{_CUDA}.passes.replace_int64_floordiv"
 _CUDA_PARTITIONER = f"{_CUDA}.cuda_partitioner"
 _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
@@ -233,14 +234,20 @@ EXECUTORCH_PATCHES = (
         kept_because="1.5.1 still fails on all of it but split_copy",
         goes_when="CudaPartitioner claims only what CudaBackend compiles (no pull request yet)",
         adds=(
+            f"{_AOTI}._branch_constants",
             f"{_CUDA}._edge_calls",
             f"{_CUDA}._trial",
             f"{_CUDA}.triton._decode_attention",
             f"{EXIR}.backend._compile_specs",
         ),
         requires=("aoti-partitioner",),
-        amends=patched_beside(_VIEWS, _TRITON, _CUDA_PARTITIONER),
+        amends=(
+            *patched(f"{_CUDA}._cuda_backend_branches_patch:apply", _CUDA_BACKEND),
+            *patched_beside(_VIEWS, _DIVISION, _TRITON, _CUDA_PARTITIONER),
+        ),
         anchors=anchors(
+            f"{_CUDA_BACKEND}:CudaBackend.move_program_to_device(edge_program, device, compile_specs)",
+            f"{_DIVISION}:ReplaceInt64FloorDivWithFloatPass.call(graph_module)",
             f"{_AOTI_BACKEND}:AotiBackend.collect_unsupported_fallback_kernels(missing_fallback_kernels)",
             f"{_CUDA_PARTITIONER}:CudaPartitioner",
             f"{_VIEWS}:ReplaceViewCopyWithViewPass.call(graph_module)",
