@@ -64,9 +64,21 @@ def emit_jump(emitter: _Emitter, unless: int | None = None) -> JumpFalseCall:
 
 
 def emit_fill(emitter: _Emitter, placeholder: Node, buffer: _AbstractValue) -> None:
-    """Copies a buffer's first value to it."""
+    """Copies a buffer's first value to it, if it has any bytes."""
+    data = _first_value(emitter, placeholder)
+    if data.nbytes:
+        _emit_copies(emitter, placeholder, buffer, data)
+    # Tells who reads the program that the buffer has its value from here on, in all its views.
+    for spec in _specs_of(placeholder):
+        value = emitter._emit_spec(spec).id
+        emitter.chain.instructions.append(Instruction(MoveCall(value, value)))
+
+
+def _emit_copies(
+    emitter: _Emitter, placeholder: Node, buffer: _AbstractValue, data: torch.Tensor
+) -> None:
     instructions = emitter.chain.instructions
-    whole, data = tensor_spec(placeholder), _first_value(emitter, placeholder)
+    whole = tensor_spec(placeholder)
     assert whole is not None
     piece = _piece(data)
     constant = TensorSpec.from_tensor(piece, const=True)
@@ -81,10 +93,6 @@ def emit_fill(emitter: _Emitter, placeholder: Node, buffer: _AbstractValue) -> N
             part = emitter._emit_evalue(emitter._tensor_spec_to_evalue(spec)).id
         call = KernelCall(copy_op, [source, part, part])
         instructions.append(Instruction(call))
-    # Tells who reads the program that the buffer has its value from here on, in all its views.
-    for spec in _specs_of(placeholder):
-        value = emitter._emit_spec(spec).id
-        instructions.append(Instruction(MoveCall(value, value)))
 
 
 def emit_exchange(emitter: _Emitter, write_back: Node) -> None:

@@ -1,1 +1,1 @@
-"""Patches to executorch.backends.cuda.triton."""
+"""Patches to executorch.backends.cuda.passes."""

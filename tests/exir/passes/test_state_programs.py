@@ -93,6 +93,15 @@ def test_data_is_a_constant_of_the_program(kit):
     assert target.data_buffer_idx == 0 and target.allocation_info is not None
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0, 2)])
+def test_an_empty_buffer_has_nothing_to_be_filled_with(kit, shape):
+    plan = plan_of(kit, emit(kit, torch.zeros(shape)))
+    named = [each.name for each in plan.operators]
+    called = [each.instr_args for each in first_call(plan)]
+    filled = [named[call.op_index] for call in called if hasattr(call, "op_index")]
+    assert "et_copy::_h2d_copy" not in filled
+
+
 def test_an_initialized_buffer_is_not_loaded_into_device_memory(kit):
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 

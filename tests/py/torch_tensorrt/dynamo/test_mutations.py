@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch_tensorrt
+from executorch.exir import to_edge_transform_and_lower
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 from torch_tensorrt import _features
-from torch_tensorrt.executorch import export
+from torch_tensorrt.executorch import TensorRTPartitioner, export
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.overlay.manifest import PATCHES
@@ -428,3 +429,37 @@ def test_mutable_module(steps: list[tuple[str, int]]) -> None:
             x = torch.linspace(-1, 1, size * 3).reshape(size, 3)
             torch.testing.assert_close(ours(x), eager(x))
             assert torch.equal(ours.original_model.total, eager.total)
+
+
+class Elements(torch.nn.Module):
+    """Writes to elements, whose index is folded: a number is expanded to it."""
+
+    def __init__(self, shape: tuple[int, ...], place: Any) -> None:
+        super().__init__()
+        self.place = place
+        self.register_buffer("state", torch.zeros(shape))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.state[self.place] = x[6]
+        return self.state.sin()
+
+
+@pytest.mark.parametrize(
+    "dims, place",
+    [(1, 5), (2, 5), (3, 5), (2, (5, 3)), (3, (5, 3)), (2, (0, slice(1, 3)))],
+    ids=str,
+)
+def test_elements_are_written_outside_of_engines(dims: int, place: Any) -> None:
+    model, x = Elements((8, 4, 3)[:dims], place), torch.linspace(1, 2, 8)
+    settings = {
+        "min_block_size": 1,
+        "torch_executed_ops": {"torch.ops.aten.scatter.src"},
+    }
+    with emulated_engines():
+        tensorrt = TensorRTPartitioner(compile_settings=settings)
+        exported = torch.export.export(copy.deepcopy(model), (x,))
+        edge = to_edge_transform_and_lower(exported, partitioner=[tensorrt])
+        program = load(bytes(edge.to_executorch().buffer))
+        for number in (1, -2):
+            (found,) = program.run(x * number)
+            torch.testing.assert_close(found, model(x * number))
