@@ -156,6 +156,7 @@ def test_a_compiler_that_there_is_no_room_for_is_not_left_in_part(
     program = find("another")
     assert b"another" in program.read_bytes() and os.access(program, os.X_OK)
     assert find("zig").read_bytes() == there  # each environment has its own
+    assert b"another" in program.read_bytes()
 
 
 def test_a_gpu_of_jetsons_in_a_library_for_this_machine() -> None:
