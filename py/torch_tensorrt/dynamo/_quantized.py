@@ -34,20 +34,15 @@ _PACKAGES = ("quantized_decomposed", "torchao")
 _SMALL = 4096
 
 
-_left: ContextVar[set[str] | None] = ContextVar("_left", default=None)
+_left: ContextVar[bool] = ContextVar("_left", default=False)
 
 
 @contextmanager
-def left_quantized(whether: bool) -> Iterator[set[str]]:
-    """Leave what is computed quantized to others, of whom there are some, in what is compiled within.
-
-    Yields:
-        The operators that are left to them.
-    """
-    left = set[str]()
-    token = _left.set(left if whether else None)
+def left_quantized(whether: bool) -> Iterator[None]:
+    """Leave what is computed quantized to others, of whom there are some, in what is compiled within."""
+    token = _left.set(whether)
     try:
-        yield left
+        yield
     finally:
         _left.reset(token)
 
@@ -65,13 +60,12 @@ def kept_quantized(
         quantized = _quantized_nodes(module, weights)
         to_others = _left.get()
         activations = _with_activations(quantized, weights)
-        if to_others is None and activations:
+        if not to_others and activations:
             with suppress(ImportError):  # kernels for scales that are computed
                 import_module("executorch.kernels.quantized")
         for node in quantized:
-            if to_others is not None and node in activations:
+            if to_others and node in activations:
                 node.meta[IN_PYTORCH] = WHY
-                to_others.add(str(node.target))
             elif _converts(node) or _grows(node):
                 node.meta[KEPT] = True
                 register(node.target)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Container, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from inspect import Parameter, signature
 from typing import Any
@@ -28,10 +29,10 @@ from torch_tensorrt.dynamo._fallback import ABOUT_THE_MACHINE, first_line
 from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
 from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
-from torch_tensorrt.dynamo._quantized import WHY, left_quantized
+from torch_tensorrt.dynamo._quantized import left_quantized
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo._shared_state import made_traceable, with_state_named_once
-from torch_tensorrt.dynamo._whereabouts import operators
+from torch_tensorrt.dynamo._whereabouts import note_reasons, operators
 from torch_tensorrt.dynamo._writes import declared_mutations, made_functional
 from torch_tensorrt.executorch._engine_nodes import engine_nodes
 from torch_tensorrt.executorch._engine_placeholders import with_engine_placeholders
@@ -148,7 +149,7 @@ def compiled(
             type(error).__name__,
             reason,
         )
-        return _noted(program, reason)
+        return _noted(program, lambda node: reason)
     return found
 
 
@@ -162,12 +163,17 @@ def _compiled(
     earlier = engine_nodes(given.graph.nodes)
     for node in earlier:
         set_note(node, _EARLIER, True)
-    with left_quantized(bool(partitioners_behind())) as quantized:
+    with left_quantized(bool(partitioners_behind())):
         module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
+    if not any("_run_on_acc" in name for name, _ in module.named_children()):
+        # Upstream has partitioned nothing, and so nothing is noted yet.
+        known = {field.name for field in fields(CompilationSettings)}
+        of_these = {name: settings[name] for name in known & settings.keys()}
+        note_reasons(module, {}, CompilationSettings(**of_these))
     found = declared_mutations(lifted_program(with_parts_inlined(module)), module)
     engines = [n for n in engine_nodes(found.graph.nodes) if not note_of(n, _EARLIER)]
     if not engines:
-        return _noted(program, "too few for an engine (min_block_size)", quantized)
+        return _noted(program, _reasons(found))
     for node in engines if earlier else ():
         set_note(node, OWNER, owner)
     _check_interface(made_functional(program), found)
@@ -180,9 +186,35 @@ def _compiled(
     return placed
 
 
-def _noted(
-    program: ExportedProgram, reason: str, quantized: Container[str] = ()
-) -> ExportedProgram:
+def _reasons(compiled: ExportedProgram) -> Callable[[Node], str]:
+    """Return what tells why an operator of the program is in no engine, by what was noted in ``compiled``.
+
+    Lowering has decomposed some: their parts are known by the module that they are of.
+    """
+    by_operator: dict[str, str] = {}
+    by_module: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for node in operators(compiled.graph_module):
+        if why := note_of(node, WHY_IN_PYTORCH):
+            by_operator.setdefault(str(node.target), why)
+            by_module.setdefault(_module_of(node), why)
+            counts[why] += 1
+    most = counts.most_common(1)[0][0] if counts else "no converter"
+
+    def reason(node: Node) -> str:
+        known = by_operator.get(str(node.target))
+        return known or by_module.get(_module_of(node), most)
+
+    return reason
+
+
+def _module_of(node: Node) -> str:
+    """Return the path of the module that a node is of."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    return str(stack[-1][0]) if stack else ""
+
+
+def _noted(program: ExportedProgram, reason: Callable[[Node], str]) -> ExportedProgram:
     """Return ``program`` with a note at its operators why they are in no engine.
 
     State that it has under several names has one, else ExecuTorch can't decompose it either.
@@ -190,8 +222,7 @@ def _noted(
     noted = with_graph_of_its_own(with_state_named_once(program))
     for node in operators(noted.graph_module):
         if note_of(node, WHY_IN_PYTORCH) is None:
-            left = str(node.target) in quantized
-            set_note(node, WHY_IN_PYTORCH, WHY if left else reason)
+            set_note(node, WHY_IN_PYTORCH, reason(node))
     return noted
 
 

@@ -164,6 +164,30 @@ def test_why_is_said_where_tensorrt_takes_nothing() -> None:
     assert "min_block_size" not in told
 
 
+def test_an_operator_that_lowering_decomposes_has_its_parts_reason() -> None:
+    """conv2d is a convolution by the time that it is left to the partitioners behind."""
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, stride=2)
+            self.last = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x.view(1, 1, 16, 32)).relu()
+            return self.last(self.second(x).relu().mean((2, 3)))
+
+    program = by_pt2e(Network(), is_dynamic=False)
+    found = report(lowered(program, tensorrt(), XnnpackPartitioner()))
+    reasons = {
+        each.name: each.reason
+        for each in found.methods["forward"].operators
+        if each.backend != "TensorRTBackend"
+    }
+    assert reasons.pop("aten.convolution.default")
+    assert {*reasons.values()} == {"quantized, for the partitioners behind"}
+
+
 def test_what_it_has_no_layers_for_is_left_and_said() -> None:
     """Scales that are computed; the weights are TensorRT's all the same."""
     program = by_pt2e(Layers(), is_dynamic=True)
