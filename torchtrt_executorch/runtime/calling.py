@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any, Callable, Sequence, TypeVar
 
@@ -65,11 +66,17 @@ def in_modes() -> bool:
 def sees_operators() -> bool:
     """Whether somebody sees each operator that is called now, to record, transform or replace it."""
     return (
-        _dispatches() > 0
+        (_dispatches() > 0 and _others_dispatch())
         or _trace() is not None
         or _transform() is not None
         or _is_included(_PRE_DISPATCH)
     )
+
+
+def _others_dispatch() -> bool:
+    """Whether there is a dispatch mode other than what a program around this one set."""
+    at: Any = torch._C._get_dispatch_stack_at
+    return any(at(place) is not _float32() for place in range(_dispatches()))
 
 
 def refuse_modes(what: str) -> None:
@@ -118,8 +125,10 @@ def without_modes(function: Callable[[], T]) -> T:
     used outside of it, autocast have stand-ins compute in other types, a default device or dtype change
     what has none of its own, forward-mode derivatives stay behind in its memory.
     """
-    before, derives = torch.get_default_dtype(), torch._C._is_fwd_grad_enabled()
     off: Any = torch._C
+    derives, mode = off._is_fwd_grad_enabled(), None
+    if _dtype() is not _FLOAT32:
+        mode = _float32()
     # Guards of PyTorch's own: an interrupt can't come between what they do and its end.
     with (
         off._InferenceMode(False),
@@ -127,14 +136,24 @@ def without_modes(function: Callable[[], T]) -> T:
         off.DisableTorchFunction(),
     ):
         try:
-            off._set_default_dtype(torch.float32)
+            if mode is not None:  # in C, within which no interrupt comes
+                off._push_on_torch_dispatch_stack(mode)
             off._set_fwd_grad_enabled(False)
             return function()
-        finally:  # not torch.set_default_dtype, at whose beginning an interrupt may come
+        finally:
             try:
-                off._set_default_dtype(before)
+                if mode is not None:
+                    off._pop_torch_dispatch_stack(None)
             finally:
                 off._set_fwd_grad_enabled(derives)
+
+
+@functools.cache
+def _float32() -> Any:
+    from torchtrt_executorch.runtime.float32 import DefaultFloat32
+
+    mode: Any = DefaultFloat32
+    return mode()
 
 
 class StreamOrder:

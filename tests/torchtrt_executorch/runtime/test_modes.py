@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import logging
+import os
 import sys
 import threading
+import warnings
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import FrameType
@@ -121,6 +125,51 @@ def test_results_are_the_same_in_all_of_them(name: str, mode: str, first: str) -
     with MODES[mode]():
         clone = method.clone()
     equal(clone(*calls[0]), expected[0])
+
+
+def switches() -> dict[str, Any]:
+    """What is set for the whole process, and not for a thread of it."""
+    backends = torch.backends
+    return {
+        "default dtype": torch.get_default_dtype(),
+        "environment": dict(os.environ),
+        "warnings": list(warnings.filters),
+        "logging": (logging.root.level, logging.root.manager.disable),
+        "gc": (gc.isenabled(), gc.get_threshold()),
+        "recursion": sys.getrecursionlimit(),
+        "interval": sys.getswitchinterval(),
+        "path": list(sys.path),
+        "folder": os.getcwd(),
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+        "tf32": (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32),
+        "cudnn": (backends.cudnn.enabled, backends.cudnn.benchmark),
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", MODES)
+def test_no_call_touches_what_is_the_whole_process_s(name: str, mode: str) -> None:
+    """Nor restores it in the end: wherever another thread may look, nothing is changed."""
+    pte, calls = build(name)
+    load(pte, emulated_engines=True).run(*calls[0])  # what is imported once
+    with MODES[mode]():
+        before, looked = switches(), itertools.count()
+        changed: set[str] = set()
+
+        def look(frame: FrameType, event: str, _: object) -> None:
+            if next(looked) % 7 == 0:
+                now = switches()
+                changed.update(key for key in now if now[key] != before[key])
+
+        method = load(pte, emulated_engines=True).method()
+        sys.setprofile(look)
+        try:
+            method(*calls[0])
+        finally:
+            sys.setprofile(None)
+    assert not changed
 
 
 class Interrupted(BaseException):

@@ -1,0 +1,91 @@
+"""Computing in float32 what operators compute in PyTorch's default dtype, for one thread.
+
+The default dtype is the whole process's: a call that changed it would have other threads make tensors of
+float32 meanwhile, and two that overlap would leave it changed for good.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+class DefaultFloat32(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, operators make and promote to float32 where they would to another default dtype.
+
+    That is, factories that aren't told a dtype, and operators on integers and booleans alone whose result is
+    in floating point, as a division. All others don't depend on it.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        functional, outs = _functional(func)
+        given = {name: each for name, each in kwargs.items() if name not in outs}
+        inputs = [each for each in tree_leaves((args, given)) if _is_tensor(each)]
+        if functional is None or any(map(_is_float, inputs)) or given.get("dtype"):
+            return func(*args, **kwargs)
+        makes = "dtype" in {argument.name for argument in func._schema.arguments}
+        if (inputs or (makes and not outs)) and _is_default(functional, args, given):
+            if not inputs:
+                return func(*args, **{**kwargs, "dtype": torch.float32})
+            args, given = tree_map_only(torch.Tensor, torch.Tensor.float, (args, given))
+            kwargs = {**kwargs, **given}
+        return func(*args, **kwargs)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _is_default(functional: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator's result has the default dtype; tried on tensors without values."""
+    default = torch.get_default_dtype()
+    if not any(map(_is_tensor, tree_leaves((args, kwargs)))):
+        kwargs = {**kwargs, "device": "meta"}
+    args, kwargs = tree_map_only(
+        torch.Tensor, lambda each: torch.empty_like(each, device="meta"), (args, kwargs)
+    )
+    try:
+        results = tree_leaves(functional(*args, **kwargs))
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False  # what depends on values promotes nothing
+    return any(_is_tensor(each) and each.dtype is default for each in results)
+
+
+@functools.cache
+def _functional(func: Any) -> tuple[Any, frozenset[str]]:
+    """Return the overload of ``func`` that writes nothing, if there is one, and what ``func`` writes."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return None, frozenset()
+    outs = frozenset(
+        each.name
+        for each in func._schema.arguments
+        if each.alias_info is not None and each.alias_info.is_write
+    )
+    if not outs:
+        return func, outs
+    rest = _signature(func, outs)
+    packet: Any = func._overloadpacket
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        if _signature(overload, frozenset()) == rest:
+            return overload, outs
+    return None, outs
+
+
+def _signature(func: Any, without: frozenset[str]) -> list[tuple[str, str]]:
+    ignored = without | {"dtype", "layout", "device", "pin_memory", "memory_format"}
+    arguments = func._schema.arguments
+    return [
+        (each.name, str(each.type)) for each in arguments if each.name not in ignored
+    ]
