@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+import threading
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,10 @@ _CALL = ("name", "num_warps", "global_scratch_size", "profile_scratch_size")
 Capability = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class _Compiled:
-    """A kernel for the lowest capability, and what compiles it for another."""
-
-    kernel: Any
-    for_another: Callable[[Capability], Any]
-
-
-#: By machine code. It outlives a scope as kernels do, which Inductor keeps for the next program.
-_compiled: dict[bytes, _Compiled] = {}
+#: Kernels for the lowest capability, each with what compiles it for another as its ``for_another``. Inductor keeps
+#: kernels for the next program, and as long as it has one it may save it; nothing here keeps one longer.
+_compiled: weakref.WeakSet[Any] = weakref.WeakSet()
+_lock = threading.Lock()
 
 
 def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[..., Any]]:
@@ -60,7 +55,9 @@ def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[...,
             return compile_kernel(src, target=other, options=dict(options or {}))
 
         kernel = compile_kernel(src, target=target, options=options, **others)
-        _compiled[kernel.asm["cubin"]] = _Compiled(kernel, for_another)
+        kernel.for_another = for_another
+        with _lock:
+            _compiled.add(kernel)
         return kernel
 
     def save_for_all(
@@ -71,7 +68,9 @@ def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[...,
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        kernels = _for_each(_compiled[cubin], gpu)
+        with _lock:
+            first = next(each for each in _compiled if each.asm["cubin"] == cubin)
+        kernels = _for_each(first, gpu)
         shared = max(kernel.metadata.shared for kernel in kernels)
         images = [
             ("elf", _architecture(kernel), kernel.asm["cubin"]) for kernel in kernels
@@ -89,22 +88,22 @@ def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[...,
     }
 
 
-def _for_each(first: _Compiled, gpu: GpuProperties) -> list[Any]:
+def _for_each(first: Any, gpu: GpuProperties) -> list[Any]:
     """Return the kernel for ``gpu``, and for each of its ``others`` that can be called like it.
 
     Raises:
         RuntimeError: One can't, nor can the first one's assembly take its place.
     """
-    kernels = [first.kernel]
+    kernels = [first]
     for capability in gpu.others:
         other = first.for_another(capability)
         fits = other.metadata.shared <= gpu.shared_memory_per_block_optin
-        if fits and _call(other) == _call(first.kernel):
+        if fits and _call(other) == _call(first):
             kernels.append(other)
-        elif not _is_portable(first.kernel):
+        elif not _is_portable(first):
             major, minor = capability
             raise RuntimeError(
-                f"the kernel {first.kernel.metadata.name} has to be called in another way, or with "
+                f"the kernel {first.metadata.name} has to be called in another way, or with "
                 f"more shared memory, on sm_{major}{minor} than on sm_{gpu.major}{gpu.minor}: "
                 "compile for each of them by itself"
             )

@@ -65,6 +65,8 @@ def _bounded(
                     "torch._check(result.shape[0] <= n)"
                 ) from error
         raise
+    finally:
+        _forget_delegates()
 
 
 def _lower(
@@ -80,6 +82,20 @@ def _lower(
         return function(*args, **kwargs)
     finally:  # the caller's next pass would trip over those of lowering
         _forget_symbols(given)
+        _forget_delegates()
+
+
+def _forget_delegates() -> None:
+    """Have upstream's caches drop what they keep of lowered programs, each with its weights, until the process ends."""
+    from executorch.exir.backend import utils
+    from executorch.exir.delegate import executorch_call_delegate
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    utils.is_same_node.cache_clear()
+    # By the operator that is called and what it is called with; what other operators return can be used again.
+    for key in list(FakeTensorMode.cache):
+        if executorch_call_delegate in key.key:
+            FakeTensorMode.cache.pop(key, None)
 
 
 def _forget_symbols(programs: Any) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,3 +125,48 @@ def test_what_is_no_program_is_upstreams_to_complain_about() -> None:
     with pytest.raises(Exception) as raised:
         to_edge_transform_and_lower("program")
     assert "torchtrt" not in str(raised.value)
+
+
+def lowered_once(width: int) -> list[weakref.ref[Any]]:
+    """Lower a model of ``width`` to a file, and return what is to be gone with it."""
+    layers = torch.nn.Linear(width, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)
+    program = torch.export.export(
+        torch.nn.Sequential(*layers).eval(), (torch.ones(2, width),)
+    )
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge.to_executorch()
+    graph_module = edge.exported_program().graph_module
+    delegates = [
+        each
+        for each in graph_module.children()
+        if isinstance(each, LoweredBackendModule)
+    ]
+    assert delegates
+    inner = [each.original_module for each in delegates]
+    return [weakref.ref(each) for each in (*delegates, *inner, program, edge)]
+
+
+def kept(references: list[weakref.ref[Any]]) -> list[Any]:
+    gc.collect()
+    return [each() for each in references if each() is not None]
+
+
+def test_no_cache_keeps_a_lowered_program() -> None:
+    """Nor the weights of its partitions: upstream's would until the process ends."""
+    references = [each for width in (8, 16, 24) for each in lowered_once(width)]
+    assert kept(references) == []
+
+
+@pytest.mark.slow
+def test_a_hundred_models_leave_memory_as_it_was() -> None:
+    """Of 2.5 MB of weights each; the first ones fill what any model takes."""
+
+    def resident() -> int:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    references = [each for _ in range(20) for each in lowered_once(10_000)]
+    before = resident()
+    references += [each for _ in range(80) for each in lowered_once(10_000)]
+    assert kept(references) == []
+    assert resident() - before < 40 << 20
