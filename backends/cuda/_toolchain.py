@@ -18,6 +18,10 @@ from executorch.backends.cuda._cross_compiler import CrossCompiler
 from executorch.backends.cuda._cross_driver import cuda_release
 from executorch.backends.cuda._requirements import cuda, folders, has_headers
 
+#: PyTorch 2.14's libraries ask for memory that ExecuTorch's CUDA runtime doesn't offer, to load weights in an
+#: order of copies that is off by default. The function beside it, which is offered, has the same parameters.
+_NO_PINNED_MEMORY = "aoti_torch_empty_strided_pinned=aoti_torch_empty_strided"
+
 #: An error of a library names the file that it's from; with a path the library would be another one in
 #: each folder. The linker's ``-s`` takes such names out of the table of symbols.
 _NO_PATHS = ("Wno-builtin-macro-redefined", "D__FILE__='\"model.cpp\"'")
@@ -62,7 +66,7 @@ class Toolchain:
             found = get_cpp_options(*args, **kwargs)
             definitions, includes, compiling, linking, *others = found
             return (
-                definitions,
+                [*definitions, _NO_PINNED_MEMORY],
                 includes,
                 [*compiling, *_NO_PATHS],
                 [*linking, "s"],

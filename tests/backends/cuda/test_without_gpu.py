@@ -16,6 +16,7 @@ from executorch.backends.cuda import _thread_scope
 from torch._inductor import config
 from typer.testing import CliRunner
 
+from torchtrt_executorch import cuda_shims, native_library
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.host.builder import TENSORRT, installed_builder
@@ -104,6 +105,13 @@ def test_the_library_needs_the_driver_and_no_more_than_a_target_has(
     needed = [line for line in listed.splitlines() if "NEEDED" in line]
     assert any("[libcuda.so.1]" in line for line in needed)
     assert not any("torch" in line or "cudart" in line for line in needed)
+
+
+def test_the_library_calls_what_executorch_s_cuda_runtime_offers(delegate) -> None:
+    calls = native_library.read(delegate.library).undefined
+    shims = [name for name in calls if name.startswith("aoti_")]
+    assert len(shims) > 5
+    assert [name for name in shims if not cuda_shims.offered(name)] == []
 
 
 def expected_code() -> tuple[str, bool]:
