@@ -110,3 +110,17 @@ def test_inspect_exits_as_documented(tmp_path: Path) -> None:
         assert done.exception is None or isinstance(done.exception, SystemExit)
         statuses.add(done.exit_code)
     assert statuses == {0, 2}
+
+
+@pytest.mark.parametrize("name", [n for n in files.all_names() if n.endswith(".pte")])
+def test_instructions_with_fewer_arguments(name: str, tmp_path: Path) -> None:
+    """Whatever looks at an instruction's arguments, by their number, can't rely on it."""
+    found = files.parsed(name)
+    assert found is not None
+    calls = found.root.execution_plan[0].chains[0].instructions
+    for index, call in enumerate(calls):
+        for count in range(min(len(getattr(call.instr_args, "args", ())), 4)):
+            program = files.copied(found)
+            chain = program.root.execution_plan[0].chains[0]
+            del chain.instructions[index].instr_args.args[count:]
+            files.use(name, program.write(), tmp_path)

@@ -227,6 +227,8 @@ class _Reader:
         args = tuple(self._index(each, "an argument") for each in call.args)
         if not args:
             raise ProgramError(f"{name} is given no values")
+        if name in (TO_DEVICE, FROM_DEVICE) and len(args) != 3:
+            raise ProgramError(f"{name} takes 3 values, but is given {len(args)}")
         if name == _COPY_INDEX:
             reads, writes = self._leaves(args), self._leaves(args[:1])
             return Operation(Kind.KERNEL, name, args, reads, writes)
