@@ -41,7 +41,7 @@ def test_what_stands_there_runs(tmp_path: Path) -> None:
     assert builds or distribution_release("torch-tensorrt-rtx") is None
     if not builds:  # what the quick start says of such a host
         kept["TORCHTRT_EMULATE"] = "1"
-        python = re.sub(".*save_stand_ins.*", "", python)
+        python = re.sub('.*save_stand_ins\\("model.*', "", python)
     typed = partial(
         subprocess.run, ["bash", "-c", shell], capture_output=True, text=True
     )
@@ -57,6 +57,24 @@ def test_every_error_is_explained() -> None:
     page = tool.PAGE.read_text()
     assert tool.filled(page) == page
     assert len(tool.messages()) > 250
+
+
+def test_the_quick_start_s_tables_have_each_extra_and_triton() -> None:
+    page = (DOCS / "quick_start.md").read_text()
+    start = page.index("| extra |")
+    extras = re.sub(r"\(.*?\)", "", page[start : page.index("\n\n", start)])
+    first = [line.split("|")[1] for line in extras.splitlines()[2:]]
+    project = (ROOT / "pyproject.toml").read_text()
+    section = project[project.index("[project.optional-dependencies]") :]
+    declared = re.findall(r"^(\w+) = \[", section[: section.index("\n[", 1)], re.M)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(first))) == sorted(declared)
+    pairs = set()
+    for lane in (ROOT / "constraints").glob("*.txt"):
+        pinned = dict(re.findall(r"^(torch|triton)==([\d.]+)", lane.read_text(), re.M))
+        torch_release = ".".join(pinned["torch"].split(".")[:2])
+        pairs.add((torch_release, pinned["triton"]))
+    table = re.findall(r"^\| ([\d.]+) \| `triton==([\d.]+)` \|$", page, re.M)
+    assert sorted(table) == sorted(pairs)
 
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]

@@ -46,7 +46,7 @@ class Chapter:
 
 CHAPTERS = (
     Chapter(("README.md",)),
-    Chapter(ONE_AFTER_ANOTHER),
+    Chapter(ONE_AFTER_ANOTHER, extras="cuda"),
     Chapter(("docs/inspect.md", "docs/runtime.md"), after=QUICK_START),
     Chapter(("docs/deploying_in_cpp.md",), clone=("examples/cpp",)),
     Chapter(("docs/quantization.md",), extras="cuda"),
