@@ -17,6 +17,9 @@ from torch.fx import GraphModule
 from torchtrt_executorch.lifting import copied_graph
 from torchtrt_executorch.stand_ins.archive import read_archive, write_archive
 
+#: Copies of one program share the fake tensors of its graph, and their mode is no two threads'.
+_moving = threading.Lock()
+
 
 class StandIn:
     """A program with the bindings of a payload, ready to run.
@@ -176,7 +179,8 @@ class StandIn:
 
     def _move(self, device: torch.device) -> None:
         if device != self._device:
-            move_to_device_pass(self.program, str(device))
+            with _moving:
+                move_to_device_pass(self.program, str(device))
             self._device = device
 
     def _allows(self, size: int, held: int | torch.SymInt) -> bool:
