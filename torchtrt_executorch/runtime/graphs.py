@@ -10,7 +10,10 @@ is seen: the first call runs as without one, and has everything set up.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Callable, Container, Mapping, Sequence
 
@@ -24,6 +27,9 @@ logger = logging.getLogger("torchtrt_executorch.runtime")
 
 #: Graphs kept for each segment; the one that was not launched for longest goes first.
 MAX_GRAPHS = 16
+
+#: PyTorch allows one capture at a time in a process.
+_capturing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,8 @@ class Segment:
             self._graphs.popitem(last=False)
 
     def _captured(self) -> Graph | None:
+        if not _capturing.acquire(blocking=False):
+            return None  # the next call tries again
         try:
             return self._capture()
         except Exception as error:
@@ -124,6 +132,8 @@ class Segment:
             logger.warning("%s can't be captured in a CUDA graph: %s", names, error)
             self._refused = True
             return None
+        finally:
+            _capturing.release()
 
     def _run_each(self) -> None:
         for value in self.outputs:
@@ -149,17 +159,29 @@ class Segment:
         inputs = [(value, value.data) for value in moving]
         graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads go on allocating memory and asking for events meanwhile.
-            with (
-                current_on(self._device),
-                torch.cuda.graph(graph, capture_error_mode="thread_local"),
-            ):
+            with current_on(self._device), _capture_into(graph):
                 self._run_each()
             results = [(v, v.data, v.data.shape) for v in self.outputs]
         finally:
             for value, tensor in zip(moving, given, strict=True):
                 value.data = tensor
         return Graph(graph, inputs, results)
+
+
+@contextmanager
+def _capture_into(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what is enqueued within, as ``torch.cuda.graph`` does, and end the capture even if interrupted.
+
+    A graph whose capture has not ended terminates the process when it is freed.
+    """
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        try:
+            # Other threads go on allocating memory and asking for events meanwhile.
+            graph.capture_begin(capture_error_mode="thread_local")
+            yield
+        finally:
+            graph.capture_end()
 
 
 def why_not(call: DelegateCall) -> str | None:
