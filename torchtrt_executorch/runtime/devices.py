@@ -13,6 +13,16 @@ import torch
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU
 
+#: Held by who captures a CUDA graph: there is one capture at a time in a process, and no thread may wait
+#: for a whole device meanwhile.
+CAPTURING = threading.RLock()
+
+
+def synchronize(device: torch.device | int | None = None) -> None:
+    """Wait for all that a GPU was given, by default the current one, once no thread captures."""
+    with CAPTURING:
+        torch.cuda.synchronize(device)
+
 
 @dataclass(frozen=True)
 class Placement:

@@ -10,7 +10,6 @@ is seen: the first call runs as without one, and has everything set up.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,16 +19,13 @@ from typing import Callable, Container, Mapping, Sequence
 import torch
 
 from torchtrt_executorch.runtime.delegates import DelegateCall
-from torchtrt_executorch.runtime.devices import current_on
+from torchtrt_executorch.runtime.devices import CAPTURING, current_on, synchronize
 from torchtrt_executorch.runtime.values import Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
 #: Graphs kept for each segment; the one that was not launched for longest goes first.
 MAX_GRAPHS = 16
-
-#: PyTorch allows one capture at a time in a process.
-_capturing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -119,11 +115,11 @@ class Segment:
         self._graphs[key] = graph
         self._graphs.move_to_end(key)
         if len(self._graphs) > MAX_GRAPHS:
-            torch.cuda.synchronize(self._device)  # it may still be running
+            synchronize(self._device)  # it may still be running
             self._graphs.popitem(last=False)
 
     def _captured(self) -> Graph | None:
-        if not _capturing.acquire(blocking=False):
+        if not CAPTURING.acquire(blocking=False):
             return None  # the next call tries again
         try:
             return self._capture()
@@ -133,7 +129,7 @@ class Segment:
             self._refused = True
             return None
         finally:
-            _capturing.release()
+            CAPTURING.release()
 
     def _run_each(self) -> None:
         for value in self.outputs:
@@ -175,7 +171,7 @@ def _capture_into(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     A graph whose capture has not ended terminates the process when it is freed.
     """
     torch.cuda.synchronize()
-    with torch.cuda.stream(torch.cuda.Stream()):
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
         try:
             # Other threads go on allocating memory and asking for events meanwhile.
             graph.capture_begin(capture_error_mode="thread_local")

@@ -10,7 +10,7 @@ import torch
 
 from torchtrt_executorch.files import check_writable, staged
 from torchtrt_executorch.runtime import etdump
-from torchtrt_executorch.runtime.devices import current_stream
+from torchtrt_executorch.runtime.devices import current_stream, synchronize
 from torchtrt_executorch.runtime.history import (
     MOST,
     Called,
@@ -86,7 +86,7 @@ class Clock:
     def _settle(self) -> None:
         """Wait for the GPUs, and ask them for their times."""
         for gpu in self._gpus:
-            torch.cuda.synchronize(gpu)
+            synchronize(gpu)
         pending, self._pending = self._pending, []
         for index, before, after in pending:
             at, zero = self._zeros[self._devices[index].index or 0]
@@ -113,7 +113,7 @@ class Clock:
 
 def _zero(gpu: int) -> tuple[int, Any]:
     """A moment, by the process's clock and by a GPU's."""
-    torch.cuda.synchronize(gpu)
+    synchronize(gpu)
     event = _event()
     event.record(current_stream(gpu))
     event.synchronize()

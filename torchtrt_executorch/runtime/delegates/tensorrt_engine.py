@@ -20,7 +20,12 @@ from torchtrt_executorch.runtime.delegates.tensorrt_library import (
     deserialized,
     tensorrt_for,
 )
-from torchtrt_executorch.runtime.devices import current_on, current_stream, is_current
+from torchtrt_executorch.runtime.devices import (
+    current_on,
+    current_stream,
+    is_current,
+    synchronize,
+)
 from torchtrt_executorch.runtime.layout import ALIGNMENT
 from torchtrt_executorch.runtime.values import Run, Value
 
@@ -125,7 +130,7 @@ class TensorRTEngine:
                     run()
                 return
             if self._sending:  # by a call that failed
-                torch.cuda.synchronize()
+                synchronize()
                 self._sending = False
             for binding, tensor in read.ready:
                 binding.bind(tensor)
