@@ -77,6 +77,20 @@ def test_the_quick_start_s_tables_have_each_extra_and_triton() -> None:
     assert sorted(table) == sorted(pairs)
 
 
+def test_each_guide_with_a_script_is_typed_from_a_clean_installation() -> None:
+    """Those of patches are for upstream's maintainers, and show fragments."""
+    typed = {
+        page
+        for chapter in load_file("tools/clean_install.py").CHAPTERS
+        for page in chapter.pages
+    }
+    pages = [ROOT / "README.md", *DOCS.glob("*.md"), *DOCS.glob("targets/*.md")]
+    with_script = {
+        str(page.relative_to(ROOT)) for page in pages if "```python" in page.read_text()
+    }
+    assert with_script <= typed
+
+
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
