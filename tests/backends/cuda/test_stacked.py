@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.exir import EdgeProgramManager
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.delegate import executorch_call_delegate
 from torch import nn
 
-from torchtrt_executorch import emulated_engines, runtime
+from torchtrt_executorch import emulated_engines, report, runtime
 
 from .conftest import Delegate, delegates, needs_compilers
 
@@ -148,3 +148,46 @@ def test_an_operator_of_the_backend_s_own(int8: Any) -> None:
     expected = (x.float() @ weight.t()).relu()
     (result,) = loaded(edge).run(x)
     torch.testing.assert_close(result.float(), expected, rtol=3e-2, atol=3)
+
+
+class Selected(nn.Module):
+    def forward(self, boxes: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+        return (boxes * 2)[which] + 1
+
+
+@pytest.mark.parametrize(
+    ("which", "on_host"),
+    [
+        (torch.tensor([1, 4, 2]), []),
+        (torch.tensor([True, False, True, True, False, False]), ["aten.index.Tensor"]),
+    ],
+    ids=["integers", "mask"],
+)
+def test_only_a_size_that_depends_on_data_goes_over_the_host(
+    which: torch.Tensor, on_host: list[str]
+) -> None:
+    """Between two engines, CUDA takes a look-up; the host a mask, to which boxes are copied and from it."""
+    executorch = pytest.importorskip("torch_tensorrt.executorch")
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+
+    boxes = torch.randn(6, 4)
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    engines = executorch.TensorRTPartitioner(compile_settings={"min_block_size": 1})
+    with emulated_engines():
+        edge = to_edge_transform_and_lower(
+            torch.export.export(Selected().eval(), (boxes, which)),
+            partitioner=[engines, CudaPartitioner([spec])],
+        )
+        (told,) = report(edge).methods.values()
+        program = loaded(edge)
+    assert [each.name for each in told.on_host()] == on_host
+    assert len(delegates(edge)) == (not on_host)
+    (found,) = program.run(boxes, which)
+    torch.testing.assert_close(found, Selected()(boxes, which))
+    copies = program.stats().copies
+    crossing = found if on_host else which  # the mask is read where the caller has it
+    assert copies["host_to_device"].nbytes == boxes.nbytes + crossing.nbytes
+    to_host = found.nbytes + (boxes.nbytes if on_host else 0)
+    # Synchronization copies of a byte order engines behind copies.
+    assert to_host <= copies["device_to_host"].nbytes <= to_host + 2
