@@ -196,6 +196,34 @@ def _relabel(which: int, index: int) -> Callable[[schema.Program], None]:
     return edit
 
 
+@pytest.mark.parametrize(
+    ("backend", "given", "kind"),
+    [
+        ("CudaBackend", schema.Double(1.5), "float"),
+        ("CudaBackend", schema.DoubleList([1.5]), "list"),
+        ("XnnpackBackend", schema.DoubleList([1.5]), "list"),
+    ],
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_is_no_tensor_is_named_as_an_argument(
+    backend: str, given: Any, kind: str, which: int
+) -> None:
+    """Not as a slot of the file, which nobody has seen."""
+
+    def edit(program: schema.Program) -> None:
+        (plan,) = program.execution_plan
+        plan.delegates[0].id = backend
+        (call,) = instructions(program, schema.DelegateCall)
+        plan.values.append(schema.EValue(given))
+        call.args[which] = len(plan.values) - 1
+
+    program = load(edited(build("cuda:0"), edit), simulate_devices=True)
+    with pytest.raises(
+        ProgramError, match=rf"forward/0 .*: its input {which} is a {kind}"
+    ):
+        program.run(torch.randn(2, 3))
+
+
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_label_that_is_not_where_the_memory_is(which: int) -> None:
     with pytest.raises(

@@ -42,7 +42,7 @@ from torchtrt_executorch.stand_ins import StandIn, digest
 from torchtrt_executorch.stand_ins.file import StandInFile, write
 
 from . import programs
-from .test_methods import edited
+from .test_methods import edited, instructions
 
 ENGINE = "forward/0 (TensorRTBackend)"
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -428,6 +428,31 @@ def test_an_engine_without_rows_is_refused_as_tensorrt_does() -> None:
     program.run(torch.randn(1, 3))
     with pytest.raises(ProgramError, match=r"shape \[0, 3\].*begins at \[1, 3\]"):
         program.run(torch.randn(0, 3))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_engine_s_number_is_named_by_its_binding(which: int) -> None:
+    """Not as a slot of the file, which nobody has seen."""
+    given = torch.randn(2, 3)
+    with emulated_engines():
+        compiled = torch_tensorrt.compile(
+            torch.nn.ReLU(), ir="dynamo", arg_inputs=[given], min_block_size=1
+        )
+        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[given])
+        pte = bytes(edge.to_executorch().buffer)
+        (delegate,) = read(pte).methods[0].delegates
+
+        def number(program: schema.Program) -> None:
+            (plan,) = program.execution_plan
+            (call,) = instructions(program, schema.DelegateCall)
+            plan.values.append(schema.EValue(schema.Double(1.5)))
+            call.args[which] = len(plan.values) - 1
+
+        named = (*delegate.inputs, *delegate.outputs)[which]
+        with pytest.raises(
+            ProgramError, match=rf"forward/0 .*: its {named} is a float"
+        ):
+            load(edited(pte, number)).run(given)
 
 
 @pytest.mark.parametrize(

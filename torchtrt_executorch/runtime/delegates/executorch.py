@@ -63,7 +63,7 @@ class _Program:
     def serialized(self) -> bytes:
         """Return its ``.pte``: its results are the sizes of the tensors that can have several."""
         context = self._context
-        args = [self._given(value) for value in context.args]
+        args = [self._given(place) for place in range(len(context.args))]
         tensors = [at for at, v in zip(args, context.args, strict=True) if v.layout]
         arena, sizes = self._call(args), self._sizes(args)
         delegate = schema.BackendDelegate(
@@ -102,7 +102,8 @@ class _Program:
             value = context.args[place]
             if value.layout is None:
                 raise ProgramError(
-                    f"{value.name} is a delegate's output, but no tensor"
+                    f"{context.name}: its output {place - context.num_inputs} is a "
+                    f"{type(value.get()).__name__}, not a tensor"
                 )
             tensor = _tensor_like(value)
             tensor.allocation_info = make_allocation_info(1, used)
@@ -129,15 +130,19 @@ class _Program:
                 self._kernel("aten::sym_size.int", [at, which, sizes[-1]])
         return sizes
 
-    def _given(self, value: Value) -> int:
-        """A value as ExecuTorch's schema has it."""
+    def _given(self, place: int) -> int:
+        """An argument as ExecuTorch's schema has it."""
+        value = self._context.args[place]
         data = value.data
         if value.layout is not None:
             return self._add(_tensor_like(value))
         for kind, wrap in _WRAPPED:
             if isinstance(data, kind):
                 return self._add(wrap(data))
-        raise ProgramError(f"{value.name} can't be handed to ExecuTorch's runtime")
+        raise ProgramError(
+            f"{self._context.name}: its input {place} is a {type(value.get()).__name__}, which can't be "
+            "handed to ExecuTorch's runtime"
+        )
 
     def _add(self, val: Any) -> int:
         self._values.append(schema.EValue(val))

@@ -53,7 +53,11 @@ class GpuDelegate(Delegate):
         self.name = context.name
         self.device = told.device
         self.num_inputs = context.num_inputs
-        self.names = [value.name for value in context.args]
+        count = self.num_inputs
+        self.names = [
+            f"input {index}" if index < count else f"output {index - count}"
+            for index in range(len(context.args))
+        ]
         self._takes_host = told.takes_host
         self._staged = context.recorder.staged
         if told.built_by:
@@ -61,12 +65,13 @@ class GpuDelegate(Delegate):
 
     def bind(self, args: Sequence[Value]) -> Run:
         """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't taken where it is."""
-        for value in args:
+        called = [*zip(self.names, args, strict=True)]
+        for name, value in called:
             if value.layout is None:
-                raise ProgramError(f"{self.name} is handed {value.name}, not a tensor")
+                kind = type(value.get()).__name__
+                raise ProgramError(f"{self.name}: its {name} is a {kind}, not a tensor")
         count, device, staged = self.num_inputs, self.device, self._staged
         execute = self.runner.bind(args[:count], args[count:])
-        called = [*zip(self.names, args, strict=True)]
         into, out = (
             [(name, value) for name, value in each if name not in self.at_home]
             for each in (called[:count], called[count:])
@@ -101,9 +106,9 @@ class GpuDelegate(Delegate):
             return "what runs here is PyTorch"
         if self.at_home:
             return f"the engine has {', '.join(sorted(self.at_home))} in host memory"
-        for value in args:
+        for name, value in zip(self.names, args, strict=True):
             if value.planned and value.device.type == "cpu":
-                return f"{value.name} lives in host memory"
+                return f"its {name} lives in host memory"
         return None
 
     def _takes(self, value: Value) -> bool:

@@ -167,17 +167,19 @@ def check_bindings(
             )
         layout = value.layout
         if layout is None:
-            raise ProgramError(f"{where} is handed {value.name}, which is no tensor")
+            raise ProgramError(
+                f"{where} is a tensor, and the program has it as no tensor"
+            )
         kind = engine.get_tensor_dtype(binding).name
         dtype = _DTYPES.get(kind)
         if dtype != layout.dtype:
             raise ProgramError(
-                f"{where} is {dtype or kind}, and {value.name} is {layout.dtype}"
+                f"{where} is {dtype or kind}, and the program has it as {layout.dtype}"
             )
         shape = tuple(engine.get_tensor_shape(binding))
         pairs = [*zip(shape, layout.sizes, strict=False)]
         fits = not layout.static or all(size in (-1, own) for size, own in pairs)
         if len(shape) != len(layout.sizes) or not fits:
             raise ProgramError(
-                f"{where} has shape {list(shape)}, and {value.name} has {list(layout.sizes)}"
+                f"{where} has shape {list(shape)}, and the program has it as {list(layout.sizes)}"
             )
