@@ -82,6 +82,7 @@ class Delegate:
         payload: What that is, in words: ``TensorRT-RTX 1.5.0.114``, ``EMULATED``.
         inputs, outputs: What an engine calls them.
         smallest: By input, where the engine's profile begins: it refuses smaller shapes.
+        optimal: By input of several shapes, the one that the engine is optimized for.
         largest: By input of several shapes, the largest that the program allows.
         gpus: Those that it has code for, as ``sm_90``; with a ``+`` behind it, later ones as
             well. None if the file doesn't tell.
@@ -102,6 +103,7 @@ class Delegate:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     smallest: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    optimal: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     largest: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     gpus: tuple[str, ...] | None = None
     emulated: bool = False

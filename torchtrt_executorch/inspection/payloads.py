@@ -52,6 +52,7 @@ def _engine(payload: Payload, known: Delegate) -> Delegate:
         inputs=tuple(b.name for b in metadata.io_bindings if b.is_input),
         outputs=tuple(b.name for b in metadata.io_bindings if not b.is_input),
         smallest=payload.smallest_inputs(),
+        optimal=payload.optimal_inputs(),
         gpus=targets(engine),
         emulated=known.payload == EMULATED,
     )

@@ -59,7 +59,11 @@ def tensor(value: Value) -> str:
 
 
 def _shapes(delegate: Delegate, name: str) -> str:
-    bounds = ("at least", delegate.smallest), ("at most", delegate.largest)
+    bounds = (
+        ("at least", delegate.smallest),
+        ("best", delegate.optimal),
+        ("at most", delegate.largest),
+    )
     said = [f"{bound} {[*shapes[name]]}" for bound, shapes in bounds if name in shapes]
     return f" ({', '.join(said)})" if said else ""
 

@@ -244,14 +244,20 @@ class Payload:
 
         Raises ``ProgramError`` for one that is damaged.
         """
-        text = self.compile_specs.get("min_shapes", b"{}")
+        return self._shapes("min_shapes")
+
+    def optimal_inputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes that an engine is optimized for, likewise, of the compile spec ``opt_shapes``."""
+        return self._shapes("opt_shapes")
+
+    def _shapes(self, key: str) -> dict[str, tuple[int, ...]]:
+        text = self.compile_specs.get(key, b"{}")
         try:
-            found = {str(k): (*map(int, v),) for k, v in json.loads(text).items()}
+            return {str(k): (*map(int, v),) for k, v in json.loads(text).items()}
         except (ValueError, TypeError, AttributeError, RecursionError):
             raise ProgramError(
-                f"{self.name}: min_shapes {text[:80]!r} are no shapes"
+                f"{self.name}: the compile spec {key} is {text[:80]!r}, which are no shapes"
             ) from None
-        return found
 
 
 @dataclass(frozen=True)

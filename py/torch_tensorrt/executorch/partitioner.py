@@ -57,10 +57,14 @@ GPU_COMPILE_SPEC_KEY = "gpu"
 MIN_SHAPES_COMPILE_SPEC_KEY = "min_shapes"
 """The smallest shapes of an engine's dynamic inputs, by name, as JSON: for who checks a program."""
 
+OPT_SHAPES_COMPILE_SPEC_KEY = "opt_shapes"
+"""The shapes of an engine's dynamic inputs that it is optimized for, in the same form."""
+
 #: Keys of compile specs that somebody reads.
 _KNOWN = (
     GPU_COMPILE_SPEC_KEY,
     MIN_SHAPES_COMPILE_SPEC_KEY,
+    OPT_SHAPES_COMPILE_SPEC_KEY,
     WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY,
     _TARGET_DEVICE_COMPILE_SPEC_KEY,
     "needs_shared_stream",
@@ -81,7 +85,8 @@ class TensorRTPartitioner(Partitioner):
     runtime's blob. If that can't be read it is ``cuda:0``, as in the blob, and a warning names the
     partition. The spec is for ahead of time only: it labels the tensors at the delegate's boundary.
     At run time the blob's device decides. One with inputs of several shapes also has ``min_shapes``,
-    where the engine's profile begins, which no runtime reads.
+    where the engine's profile begins, and ``opt_shapes``, what it is optimized for, which no runtime
+    reads.
 
     With ``compile_settings`` it compiles the programs that ``to_edge_transform_and_lower`` hands it,
     as ``torch_tensorrt.compile`` does; without, it takes compiled programs as they are. Put it first
@@ -181,9 +186,10 @@ class TensorRTPartitioner(Partitioner):
         if all(spec.key != _TARGET_DEVICE_COMPILE_SPEC_KEY for spec in specs):
             device = f"cuda:{_device_index(program, node, tag)}".encode()
             specs.append(CompileSpec(_TARGET_DEVICE_COMPILE_SPEC_KEY, device))
-        if shapes := _min_shapes(program, node):
-            text = json.dumps(shapes, separators=(",", ":")).encode()
-            specs.append(CompileSpec(MIN_SHAPES_COMPILE_SPEC_KEY, text))
+        for key, size_of in _PROFILE:
+            if shapes := _profile_shapes(program, node, size_of):
+                text = json.dumps(shapes, separators=(",", ":")).encode()
+                specs.append(CompileSpec(key, text))
         if specs == self.compile_specs:
             return self.delegation_spec
         return DelegationSpec(TensorRTBackend.__name__, specs)
@@ -219,36 +225,52 @@ def _device_index(program: ExportedProgram, node: Node, tag: str) -> int:
         return 0
 
 
-def _min_shapes(program: ExportedProgram, node: Node) -> dict[str, list[int]]:
-    """Where the profile of an engine's dynamic inputs begins, by name: as it was built by upstream."""
+def _min_size(size: torch.SymInt) -> int:
+    from torch_tensorrt.dynamo.utils import extract_var_range_info
+
+    # A symbol is 2 at least while it is traced, and may be 1 all the same.
+    expression, environment = size.node.expr, size.node.shape_env
+    assert environment is not None
+    ranges = environment.var_to_range
+    ones = {
+        symbol: 1 for symbol in expression.free_symbols if ranges[symbol].lower <= 2
+    }
+    at_one = expression.subs(ones)
+    found = int(extract_var_range_info(size)["min"] or 1)
+    return min(found, int(at_one)) if at_one.is_number else found
+
+
+def _opt_size(size: torch.SymInt) -> int:
+    """Raises ``KeyError`` for a size that depends on data: its engine has upstream's default."""
+    from torch_tensorrt.dynamo.utils import extract_var_range_info
+
+    found = extract_var_range_info(size)["opt"]
+    assert found is not None
+    return int(found)
+
+
+_PROFILE: tuple[tuple[str, Callable[[torch.SymInt], int]], ...] = (
+    (MIN_SHAPES_COMPILE_SPEC_KEY, _min_size),
+    (OPT_SHAPES_COMPILE_SPEC_KEY, _opt_size),
+)
+
+
+def _profile_shapes(
+    program: ExportedProgram, node: Node, size_of: Callable[[torch.SymInt], int]
+) -> dict[str, list[int]]:
+    """Shapes of the profile of an engine's dynamic inputs, by name: as it was built by upstream."""
     shapes = [given.meta["val"].shape for given in node.args[0]]  # type: ignore[union-attr]
     if not any(isinstance(size, torch.SymInt) for shape in shapes for size in shape):
         return {}
-    from torch_tensorrt.dynamo.utils import extract_var_range_info
-
-    def least(size: int | torch.SymInt) -> int:
-        if not isinstance(size, torch.SymInt):
-            return size
-        # A symbol is 2 at least while it is traced, and may be 1 all the same.
-        expression, environment = size.node.expr, size.node.shape_env
-        assert environment is not None
-        ranges = environment.var_to_range
-        ones = {
-            symbol: 1 for symbol in expression.free_symbols if ranges[symbol].lower <= 2
-        }
-        at_one = expression.subs(ones)
-        found = int(extract_var_range_info(size)["min"] or 1)
-        return min(found, int(at_one)) if at_one.is_number else found
-
     try:
         record = _get_engine_info_for_node(program, node, metadata_only=True)
         return {
-            name: [*map(least, shape)]
+            name: [size_of(s) if isinstance(s, torch.SymInt) else s for s in shape]
             for name, shape in zip(names(record, Slot.INPUT_NAMES), shapes, strict=True)
             if any(isinstance(size, torch.SymInt) for size in shape)
         }
     except Exception as error:  # an export must not fail over it
-        logger.debug("%s: where its profile begins can't be told: %s", node.name, error)
+        logger.debug("%s: its profile can't be told: %s", node.name, error)
         return {}
 
 

@@ -415,8 +415,9 @@ def test_an_engine_without_rows_is_refused_as_tensorrt_does() -> None:
     (method,) = read(bytes(pte)).methods
     (delegate,) = method.delegates
     assert delegate.smallest == dict.fromkeys(delegate.inputs, (1, 3))
+    assert delegate.optimal == dict.fromkeys(delegate.inputs, (4, 3))
     assert delegate.largest == dict.fromkeys(delegate.inputs, (8, 3))
-    assert "(at least [1, 3], at most [8, 3])" in payload(delegate)
+    assert "(at least [1, 3], best [4, 3], at most [8, 3])" in payload(delegate)
 
     def real(program: schema.Program) -> None:
         """As TensorRT would have built it, which nothing runs here."""
@@ -458,9 +459,9 @@ def test_an_engine_s_number_is_named_by_its_binding(which: int) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"[1]", b'{"x": 1}', b'{"x": ["a"]}', b"[" * 9999]
 )
-def test_smallest_shapes_that_are_none(text: bytes) -> None:
-    specs = {"min_shapes": text}
-    with pytest.raises(ProgramError, match="are no shapes"):
-        Payload(
-            "TensorRTBackend", "forward/0", memoryview(b""), specs, {}
-        ).smallest_inputs()
+@pytest.mark.parametrize("key", ["min_shapes", "opt_shapes"])
+def test_a_profile_s_shapes_that_are_none(key: str, text: bytes) -> None:
+    given = Payload("TensorRTBackend", "forward/0", memoryview(b""), {key: text}, {})
+    read_as = given.smallest_inputs if key == "min_shapes" else given.optimal_inputs
+    with pytest.raises(ProgramError, match=f"compile spec {key} is .* are no shapes"):
+        read_as()

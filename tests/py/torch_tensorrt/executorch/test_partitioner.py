@@ -30,6 +30,8 @@ from torch_tensorrt.executorch.serialization import (
     TensorRTBlobMetadata,
 )
 
+from torchtrt_executorch import emulated_engines
+
 from .conftest import EngineCall, Linear, compile_engine, record_of
 from .pte import copies, delegates, load, program_of, pte_of
 
@@ -306,10 +308,55 @@ def test_dynamic_shapes() -> None:
     assert specs_of(pte) == [b"cuda:1"]
     (smallest,) = specs_of(pte, "min_shapes")
     assert smallest is not None and [*json.loads(smallest).values()] == [[1, 4]]
+    (best,) = specs_of(pte, "opt_shapes")
+    assert best is not None and [*json.loads(best).values()] == [[2, 4]]
     loaded = load(pte)
     for size in (1, 2, 8):
         x = torch.randn(size, 4)
         torch.testing.assert_close(loaded.run(x)[0], module(x))
+
+
+class Folded(torch.nn.Module):
+    """Two engines around an operator of PyTorch's; the second has twice the rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin((x * 2).reshape(-1, 2)).cos() + 1
+
+
+@pytest.mark.parametrize("best", [2, 5, 8])
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_what_each_engine_is_optimized_for_is_told(
+    best: int, compiled_first: bool
+) -> None:
+    """As the caller told ``compile``, or by the example that the program was exported with."""
+    settings: dict[str, Any] = {
+        "min_block_size": 1,
+        "torch_executed_ops": {"torch.ops.aten.sin.default"},
+    }
+    shapes = {"min_shape": (2, 4), "opt_shape": (best, 4), "max_shape": (8, 4)}
+    rows = torch_tensorrt.Input(**shapes, dtype=torch.float32)
+    with emulated_engines():
+        if compiled_first:
+            module = torch_tensorrt.compile(
+                Folded(), ir="dynamo", arg_inputs=[rows], **settings
+            )
+            pte = pte_of(module, arg_inputs=[rows])
+        else:
+            dynamic = ({0: torch.export.Dim("rows", min=2, max=8)},)
+            program = torch.export.export(
+                Folded(), (torch.randn(best, 4),), dynamic_shapes=dynamic
+            )
+            partitioner = TensorRTPartitioner(compile_settings=settings)
+            edge = to_edge_transform_and_lower(program, partitioner=[partitioner])
+            pte = bytes(edge.to_executorch().buffer)
+    told = [json.loads(spec or b"") for spec in specs_of(pte, "opt_shapes")]
+    assert [[*each.values()] for each in told] == [[[best, 4]], [[2 * best, 2]]]
+
+
+def test_a_static_program_has_no_more_specs(engine_on: EngineOn) -> None:
+    pte = pte_of(program_of(Chain, [engine_on(0), engine_on(1)], X))
+    for key in ("min_shapes", "opt_shapes"):
+        assert specs_of(pte, key) == [None, None]
 
 
 # Memory
