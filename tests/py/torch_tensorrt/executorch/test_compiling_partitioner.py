@@ -111,7 +111,7 @@ def test_runs_as_the_model_does(model: nn.Module) -> None:
     edge = to_edge_transform_and_lower(exported(model), partitioner=partitioners())
     program = load(edge.to_executorch().buffer, emulated_engines=True)
     for calls in (1, 2):
-        last, doubled = program.run(X, SCALE)
+        last, doubled = program.method()(X, SCALE)
         found = torch.nonzero(model.linear(X).relu())
         torch.testing.assert_close(last, X.sin() * SCALE + found.sum())
         torch.testing.assert_close(doubled, torch.full((1,), 2.0 * calls))
