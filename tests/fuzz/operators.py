@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from executorch.exir.schema import ScalarType, TensorShapeDynamism
 
+from torchtrt_executorch.runtime import quantized_kernels
 from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.kernels import (
     SAFE_KERNELS,
@@ -691,7 +692,9 @@ def attack(name: str, count: int, seed: int = 0) -> Verdict:
 
 
 def operator(name: str) -> torch._ops.OpOverload | None:
-    """torch's operator of that name, None where it has none."""
+    """torch's operator of that name, or what the runtime makes of such; None where there is none."""
+    if (functional := quantized_kernels.operator(name)) is not None:
+        return functional
     namespace, _, rest = name.partition("::")
     short, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), short, None)

@@ -106,7 +106,7 @@ def test_what_was_not_shown_safe_needs_the_callers_word() -> None:
     """In a process of its own, which has operators that no other test is to find."""
     done = fresh.run(NOT_SHOWN, env=dict(os.environ), cwd=SWEEP.parents[2])
     assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) >= 19
+    assert int(done.stdout) >= 9
 
 
 def test_the_list_of_operators_is_executorch_s() -> None:

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from torchtrt_executorch import cache as kept_things
 from torchtrt_executorch.cache import folders
-from torchtrt_executorch.inspection.words import size
 
 
 def cache(
@@ -38,6 +37,8 @@ def cache(
         shown = {"removed" if clean else "kept": [*rows.values()]}
         print(json.dumps(shown | {"bytes": total, "bound": bound}, indent=2))
         return
+    from torchtrt_executorch.inspection.words import size  # imports torch
+
     table = Table(
         "removed" if clean else "kept",
         "entries",

@@ -20,6 +20,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from torchtrt_executorch.operators import UnknownOperatorError, register
+from torchtrt_executorch.runtime import quantized_kernels
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.kernel_calls import bind_call
 from torchtrt_executorch.runtime.reading.schemas import PACKAGE
@@ -135,6 +136,8 @@ def find_kernel(name: str, prim: Bind | None) -> Bind:
 
 
 def _torch_operator(name: str) -> torch._ops.OpOverload:
+    if (ours := quantized_kernels.operator(name)) is not None:
+        return ours
     with suppress(UnknownOperatorError):
         register([name])
     namespace, _, rest = name.partition("::")

@@ -47,6 +47,7 @@ def test_completion() -> None:
     assert completed("torchtrt-executorch ") == [
         "status",
         "targets",
+        "cache",
         "inspect",
         "run",
         "generate",

@@ -37,7 +37,6 @@ def module() -> types.ModuleType:
     [
         cuda_queries.apply,
         cuda_queries.apply_to_utils,
-        building.apply,
         python_only.apply,
     ],
     ids=lambda amend: f"{amend.__module__}.{amend.__name__}",

@@ -246,7 +246,10 @@ def test_schema_enums_and_types_are_executorch_s() -> None:
         ]
     assert [*ours.DataLocation] == [*schema.DataLocation]
     for each in scalar_type_table.values():
-        assert dtype_of(ours.ScalarType(each)) is get_scalar_type(each)
+        plain = not ours.ScalarType(each).name.startswith(("Q", "BITS"))
+        assert dtype_of(ours.ScalarType(each)) is (
+            get_scalar_type(each) if plain else None
+        )
 
 
 def test_reading_a_file_imports_nothing_of_executorch() -> None:

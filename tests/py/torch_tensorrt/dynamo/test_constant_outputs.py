@@ -93,7 +93,7 @@ def test_compiled_and_exported(
             for options in ({}, {"retrace": True, "arg_inputs": [X]})
         ]
         for edge in edges:
-            check(load(edge.to_executorch().buffer).run, model(), flat=True)
+            check(load(edge.to_executorch().buffer).method(), model(), flat=True)
         check(compiled, model())
 
 

@@ -104,7 +104,7 @@ def test_exports_the_same(function: Any, args: Any, dynamic: bool) -> None:
         results = []
         for _ in range(2):
             ran = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, args)
-            results += [*made.run(*ran), ran]
+            results += [made.method()(*ran), ran]
         return torch.utils._pytree.tree_leaves(results)
 
     try:
