@@ -48,7 +48,7 @@ def operator(name: str) -> torch._ops.OpOverload | None:
     if found is None:
         return None
     short = name.partition("::")[2]
-    library().define(f"{short}{found[1]}")
+    library().define(f"{short}{found[1]}")  # type: ignore[no-untyped-call]
     packet, _, overload = short.partition(".")
     functional = getattr(
         getattr(torch.ops.quantized_decomposed, packet), FUNCTIONAL[name]
@@ -68,11 +68,11 @@ def operator(name: str) -> torch._ops.OpOverload | None:
             out.resize_(result.shape).copy_(result)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    library().impl(short, kernel, "CompositeExplicitAutograd")
+    library().impl(short, kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     return made
 
 
 @cache
 def library() -> torch.library.Library:
     """Return the library of these operators, which holds them."""
-    return torch.library.Library(_NAMESPACE, "DEF")
+    return torch.library.Library(_NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
