@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,25 @@ def saved(alike: bool, device: str) -> tuple[bytes, list[bytes]]:
     with torch.no_grad():
         program = lowered(methods, device).to_executorch()
     return bytes(program.buffer), [bytes(d) for d in program._tensor_data.values()]
+
+
+def mapped() -> set[str]:
+    """Return the inodes of the libraries that this process has mapped from memory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split()[4] for line in lines if "memfd:model.wrapper.so" in line}
+
+
+def test_a_library_is_mapped_once_however_often_it_is_loaded() -> None:
+    """PyTorch unloads none: eight threads that loaded and dropped programs grew by each of them."""
+    pte, data = saved(True, "cpu")
+    kept = runtime.load(pte, data)
+    for name in ("prefill", "decode"):
+        kept.method(name)(X)
+    before = mapped()
+    for _ in range(3):
+        runtime.load(pte, data).method("decode")(X)
+        kept.method("decode").clone()(X)
+    assert before and mapped() == before
 
 
 def expected(alike: bool) -> list[torch.Tensor]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
+import os
 import tempfile
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
@@ -144,12 +147,10 @@ def _load(
     device: torch.device,
 ) -> Any:
     with tempfile.TemporaryDirectory(prefix="torchtrt-executorch-") as folder:
-        # The loader maps the library for good; its file may go once it is loaded.
-        so, blob = Path(folder, "model.wrapper.so"), Path(folder, "weights.blob")
-        so.write_bytes(library)
+        blob = Path(folder, "weights.blob")
         try:
             with current_on(device) if device.type == "cuda" else nullcontext():
-                model = _runner(so, device)
+                model = _runner(_path(library), device)
                 # Without its weights the library reads memory that was never allocated.
                 if payload.blob is None:
                     _give(model, context, payload, device)
@@ -234,14 +235,31 @@ def _tensor(
     return flat.to(device).as_strided(weight.sizes, weight.strides, weight.offset)
 
 
-def _runner(library: Path, device: torch.device) -> Any:
+#: Descriptors of libraries in memory, by digest: PyTorch's loader unloads none, and maps one file once.
+_descriptors: dict[bytes, int] = {}
+_descriptors_lock = threading.Lock()
+
+
+def _path(library: memoryview) -> str:
+    """Return a path that the loader takes, the same for the same library."""
+    digest = hashlib.sha256(library).digest()
+    with _descriptors_lock:
+        if digest not in _descriptors:
+            descriptor = os.memfd_create("model.wrapper.so")
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(library)
+            _descriptors[digest] = descriptor
+        return f"/proc/self/fd/{_descriptors[digest]}"
+
+
+def _runner(library: str, device: torch.device) -> Any:
     if device.type == "cpu":
-        return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+        return torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
     _export_torch_symbols()
     make: Any = torch._C._aoti.AOTIModelContainerRunnerCuda
     # Calls don't overlap here: without events of its own the library can be captured in a CUDA graph.
     alone = True
-    return make(str(library), 1, str(device), str(library.parent), alone)
+    return make(library, 1, str(device), "", alone)
 
 
 @functools.lru_cache(maxsize=1)
