@@ -64,6 +64,8 @@ class Segment:
         calls: Sequence[DelegateCall],
         renewals: Mapping[int, Callable[[], None]],
     ) -> None:
+        # First, and so let go of first: a graph runs what the calls' delegates have loaded.
+        self._graphs: OrderedDict[object, Graph] = OrderedDict()
         self._calls = calls
         tensors = {value.index: value for call in calls for value in call.args}
         self._moved = [v for v in tensors.values() if v.planned and not v.fixed]
@@ -79,7 +81,6 @@ class Segment:
         #: What the calls write.
         self.outputs: Sequence[Value] = [*outputs.values()]
         self._renewals = [renewals[index] for index in outputs if index in renewals]
-        self._graphs: OrderedDict[object, Graph] = OrderedDict()
         self._seen: set[object] = set()
         self._last_shapes: object = None
         self._refused = False
