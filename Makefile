@@ -16,7 +16,7 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo demo-llm needed test test-all test-cpp test-upstream lint format bench docs fuzz clean patches merged dist
+.PHONY: help environment demo demo-llm needed test test-all test-cpp test-upstream clean-install lint format bench docs fuzz clean patches merged dist
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-upstream  upstream's own tests with the overlay, compared with it off where they fail"
 	@echo "make needed    which patches upstream has made superfluous here, compared with docs/needed.md"
 	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, of its wheel; needs cmake and g++"
+	@echo "make clean-install  README's and the guides' commands, from the wheel in empty environments"
 	@echo "make lint      black, isort, ruff, mypy, who imports whom"
 	@echo "make format    let black and isort write"
 	@echo "make bench     tables of ours beside upstream's"
@@ -53,6 +54,9 @@ test-all: environment
 
 test-upstream: environment
 	@$(RUN)/python tools/test_upstream.py --jobs $(JOBS)
+
+clean-install:
+	@$(PYTHON) tools/clean_install.py
 
 lint: environment
 	@$(RUN)/black --check --quiet $(SOURCES) || { echo "black: run make format"; exit 1; }

@@ -3,9 +3,7 @@
     python3 tools/turn.py            # by the number of commits
     python3 tools/turn.py 1          # that one
 
-CI has time for the default lane and one more. A turn is in the rotation once it has been seen to pass as it
-stands. Lanes of 2.12, 2.14 and 2.15 install a CUDA build
-of PyTorch, 5 GB.
+CI has time for the default lane and one more. PyTorch from 2.14 on is a CUDA build of 5 GB.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ class Turn:
         lane: Of ``constraints/``.
         python: Such as ``3.12``.
         tests: Of ``make test``.
-        target: What ``make`` makes in the place of the tests.
+        target: What ``make`` makes in the place of the tests, several with spaces between.
         needed: Whether docs/needed.md is checked as well.
     """
 
@@ -109,24 +107,27 @@ class Turn:
             lane = f"-{self.lane}" if self.lane else ""
             options += [f"PYTHON={interpreter}", f"VENV=.venv{lane}-py{self.python}"]
         tests = [f"TESTS={' '.join(self.tests)}"] if self.target == "test" else []
-        found = [["make", self.target, *tests, *options]]
+        found = [["make", *self.target.split(), *tests, *options]]
         if self.needed:
             found.append(["make", "needed", *options])
         return found
 
 
 TURNS = (
+    Turn(target="test-upstream test-cpp"),
     Turn(lane="2.14", tests=BUILDER, needed=True),
+    Turn(target="clean-install"),
+    Turn(lane="2.13-rtx", tests=("tests",), needed=True),
     Turn(python="3.12"),
-    Turn(lane="2.13-rtx", tests=RELEASE, needed=True),
-    Turn(python="3.10"),
     Turn(lane="2.15", python="3.12", tests=ALONE),
+    Turn(target="test-upstream needed"),
     Turn(
         lane="2.14-executorch-1.4",
         tests=(*RELEASE, f"{_OWN}/runtime/test_upstream_runtime.py"),
     ),
-    Turn(python="3.13"),
+    Turn(python="3.10"),
     Turn(lane="2.14-rtx-1.7", tests=(f"{_OWN}/tensorrt_rtx", *RELEASE)),
+    Turn(python="3.13"),
 )
 
 
