@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from executorch.backends.cuda import (
     _fat_binaries,
     _host_code,
     _host_weights,
-    _launchers,
     _options,
     _seams,
     _sums,
@@ -32,6 +32,7 @@ from executorch.backends.cuda._gpu_properties import (
 )
 from executorch.backends.cuda._thread_scope import (
     answering,
+    lookup,
 )
 from executorch.backends.cuda._toolchain import Toolchain
 from executorch.backends.cuda._triton_driver import (
@@ -45,7 +46,7 @@ def _always(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
-#: Environment variables that say where compilers keep things, and which they set for themselves.
+#: Environment variables that say where compilers keep things.
 _CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 #: Else machine code has the paths of this machine's files in it, and differs from folder to folder.
 _NO_LINES = "TRITON_DISABLE_LINE_INFO"
@@ -55,7 +56,11 @@ _NO_LINES = "TRITON_DISABLE_LINE_INFO"
 def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]:
     """Scope within which this thread has one CUDA device, ``gpu``, to compile for.
 
-    In force for this thread alone, and gone afterwards, also on failure.
+    In force for this thread alone, and gone afterwards, also on failure. Other threads see what they saw
+    before: no environment variable is set. What upstream changes for the whole process while it compiles
+    (``torch.backends.cudnn`` and ``mkldnn``, the choice of attention kernels, warning filters, the recursion
+    limit) it still does, and restores. A CPU build of PyTorch has a device guard for CUDA meanwhile
+    (:mod:`._device_guard`), for which only CUDA tensors ask.
 
     Raises:
         NotImplementedError: The installed PyTorch or Triton lacks something that has to be answered.
@@ -74,13 +79,12 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         **_constant_folding.answers(),
         **_sums.answers(),
         **_fat_binaries.answers(gpu, toolchain),
+        **_environment(gpu),
     }
     required = {path for path, seam in _seams.SEAMS.items() if seam.required}
     with (
         answering(answers, required=required & answers.keys()),
-        _kept_apart(gpu),  # one thread at a time: the environment is everybody's
         lent_to_cuda(),
-        _launchers.raw_stream_name(),
     ):
         yield
 
@@ -167,20 +171,36 @@ def _triton(gpu: GpuProperties) -> Answers:
     }
 
 
-@contextlib.contextmanager
-def _kept_apart(gpu: GpuProperties) -> Iterator[None]:
-    """Have what compilers keep on disk be apart from what a real device would leave there."""
+def _environment(gpu: GpuProperties) -> Answers:
+    """Have what compilers keep on disk be apart from what a real device would leave there.
+
+    Inductor and Triton read this in environment variables alone, and Inductor sets some for what it calls.
+    Both are led to variables of this thread's own.
+    """
     from torch._inductor.runtime import cache_dir_utils
 
-    before = {name: os.environ.get(name) for name in (_CACHE, _TRITON_CACHE, _NO_LINES)}
-    described = Path(cache_dir_utils.cache_dir(), f"described-{gpu.key}")
-    described.mkdir(exist_ok=True)
-    os.environ |= {_CACHE: str(described), _NO_LINES: "1"}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    folder = os.environ.get(_CACHE) or cache_dir_utils.default_cache_dir()
+    described = Path(folder, f"described-{gpu.key}").absolute()
+    described.mkdir(parents=True, exist_ok=True)
+    ours = {
+        _CACHE: str(described),
+        _TRITON_CACHE: str(described / "triton" / "0"),
+        _NO_LINES: "1",
+    }
+    environ = ChainMap(ours, os.environ)  # of which the first takes what is set
+    names = {"environ": environ, "getenv": environ.get}
+
+    def of_module(name: str) -> Any:
+        return names[name] if name in names else getattr(os, name)
+
+    getenv_bool = lookup("triton.knobs:getenv_bool")
+
+    def is_set(name: str, default: Any) -> Any:
+        return ours[name] == "1" if name in ours else getenv_bool(name, default)
+
+    return {
+        "torch._inductor.runtime.cache_dir_utils:os": of_module,
+        "torch._inductor.runtime.triton_heuristics:os": of_module,
+        "triton.knobs:getenv": environ.get,
+        "triton.knobs:getenv_bool": is_set,
+    }

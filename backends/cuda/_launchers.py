@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from executorch.backends.cuda._gpu_properties import GpuProperties
 from executorch.backends.cuda._measured_tiles import Product, Tile, fastest
 
@@ -116,21 +114,3 @@ def best(launchers: list[Any], gpu: GpuProperties, sizes: Mapping[str, int]) -> 
         return spilled, -min(together, 2), -busy, -block
 
     return launchers[0] if len(launchers) == 1 else min(launchers, key=rank)
-
-
-@contextlib.contextmanager
-def raw_stream_name() -> Iterator[None]:
-    """Scope of the name ``torch._C._cuda_getCurrentRawStream``, which a CPU build lacks.
-
-    The definitions of kernels begin with a look-up of it. It is gone again afterwards: others
-    test for it.
-    """
-    name = "_cuda_getCurrentRawStream"
-    if hasattr(torch._C, name):
-        yield
-        return
-    setattr(torch._C, name, lambda device: 0)
-    try:
-        yield
-    finally:
-        delattr(torch._C, name)

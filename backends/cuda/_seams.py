@@ -102,6 +102,17 @@ SEAMS = {
     "executorch.backends.cuda.cuda_backend:_compile_time_cpu_clones": Seam(
         "it spares the device's memory"
     ),
+    # The environment
+    f"{_INDUCTOR}.runtime.cache_dir_utils:os": Seam(
+        "it reads in the environment where compilers keep things", True
+    ),
+    f"{_INDUCTOR}.runtime.triton_heuristics:os": Seam(
+        "it sets in the environment where Triton keeps things", True
+    ),
+    "triton.knobs:getenv": Seam("as the first, for Triton", True),
+    "triton.knobs:getenv_bool": Seam(
+        "with line information machine code names this machine's files", True
+    ),
     # Compilers
     "triton.compiler.compiler:compile": Seam(
         "what compiles a kernel for one GPU has to compile it for others", True

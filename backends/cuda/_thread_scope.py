@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ def answering(
     Args:
         answers: By ``module:name`` or ``module:Class.name``, what is called in the function's
             place, with the same arguments (a method's first one is the object, a class method's
-            the class). A name that the installed release doesn't have is left out.
+            the class). Where a module has bound another one, such as ``os``, what is called with the
+            name of each attribute that it asks of that. A name that the installed release doesn't have is left out.
         required: Those of the table that must be there.
 
     Raises:
@@ -57,7 +59,7 @@ def answering(
                     )
                 continue
             dispatcher = _dispatcher(found, answer, owner)
-            if isinstance(holder, type):
+            if isinstance(holder, type) or isinstance(found, ModuleType):
                 _set(holder, name, dispatcher, undo)
             else:
                 everywhere[id(found)] = (found, dispatcher)
@@ -96,6 +98,11 @@ def _exists(module: str) -> bool:
 
 def _dispatcher(found: Any, answer: Callable[..., Any], owner: int) -> Any:
     """Return what takes the place of ``found``, of the same kind of attribute."""
+    if isinstance(found, ModuleType):
+        view = ModuleType(found.__name__)
+        original = functools.partial(getattr, found)
+        vars(view).update(__getattr__=_chooser(original, answer, owner))
+        return view
     if isinstance(found, property):
         getter: Any = found.fget
         return property(_chooser(getter, answer, owner), found.fset, found.fdel)

@@ -19,7 +19,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -229,17 +229,3 @@ def limit() -> int:
             logger.warning("%s=%r isn't a size such as 4GiB", SIZE, text)
         return DEFAULT_SIZE
     return int(match[1]) * _UNITS[match[2] or ""]
-
-
-@contextlib.contextmanager
-def off() -> Iterator[None]:
-    """Keep nothing, and take nothing that was kept, in this process."""
-    before = os.environ.get(SWITCH)
-    os.environ[SWITCH] = "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[SWITCH]
-        else:
-            os.environ[SWITCH] = before

@@ -7,13 +7,14 @@ program, written once, and those of a program that is read back are views of the
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import struct
-import warnings
 import zlib
 from typing import Any, Iterator
 
+import numpy
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
@@ -158,7 +159,10 @@ def _program(
 
 def _view(data: memoryview, dtype: torch.dtype, shape: list[int], start: int) -> Tensor:
     count = torch.Size(shape).numel()
-    with warnings.catch_warnings():  # the bytes are read-only, and nobody writes
-        warnings.filterwarnings("ignore", message=".*not writable")
-        flat = torch.frombuffer(data, dtype=dtype, count=count, offset=start)
+    # The bytes are read-only, and nobody writes. PyTorch would warn of that, and warning filters are the
+    # whole process's, so it gets their memory, which keeps them.
+    read = numpy.frombuffer(data, numpy.uint8)
+    memory = (ctypes.c_uint8 * read.size).from_address(read.ctypes.data)
+    memory.bytes = read  # type: ignore[attr-defined]
+    flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=start)
     return flat.reshape(shape)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-import os
 import sys
-from unittest import mock
 
 from torchtrt_executorch.host.builder import installed_builder
 
@@ -29,8 +27,8 @@ def cuda_device_listed() -> bool:
     """Whether the driver lists a CUDA device: asks without using it, so that processes can still be forked."""
     import torch
 
-    with mock.patch.dict(os.environ, {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
-        return torch.cuda.is_available()
+    # What ``is_available`` asks with PYTORCH_NVML_BASED_CUDA_CHECK set, which all threads would see.
+    return torch.cuda.device_count() > 0
 
 
 @functools.cache

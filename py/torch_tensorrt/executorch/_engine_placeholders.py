@@ -8,11 +8,12 @@ that they never appear in generated source (pytorch/TensorRT#4329).
 
 from __future__ import annotations
 
-import warnings
+import ctypes
 import weakref
 from copy import deepcopy
 from typing import Any
 
+import numpy
 import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -127,9 +128,12 @@ class _Rewrite:
     def _engine(self, held: Node, payload: Any) -> Node:
         """Return the constant that the placeholder call takes for the engine behind ``held``."""
         data = engine_bytes(payload)
-        with warnings.catch_warnings():  # the bytes are read-only, and nobody writes
-            warnings.filterwarnings("ignore", message=".*not writable")
-            tensor = torch.frombuffer(data, dtype=torch.uint8)
+        # The bytes are read-only, and nobody writes. PyTorch would warn of that, and warning filters are
+        # the whole process's, so it gets their memory, which keeps them.
+        read = numpy.frombuffer(data, numpy.uint8)
+        memory = (ctypes.c_uint8 * read.size).from_address(read.ctypes.data)
+        memory.bytes = read  # type: ignore[attr-defined]
+        tensor = torch.frombuffer(memory, dtype=torch.uint8)
         # Pickled, in an ETRecord, it is an ordinary tensor, which a reader that trusts nobody takes.
         vars(tensor).update(__deepcopy__=_Shared(tensor), __getstate__=dict)
         return self._lift(held, tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from types import ModuleType
@@ -124,6 +125,16 @@ def test_what_is_required_and_missing_is_named_and_changes_nothing(modules) -> N
         pass
     assert [dict(vars(module)) for module in modules] == before
     assert everything(*modules) == REAL
+
+
+def test_another_module_in_it_answers_this_thread_alone(modules) -> None:
+    owner, user = modules
+    owner.os = user.os = os
+    with answering({f"{_OWNER}:os": lambda name: f"described {name}"}):
+        assert owner.os.environ == "described environ"
+        assert in_another_thread(lambda: owner.os.environ) is os.environ
+        assert user.os is os
+    assert owner.os is os
 
 
 def test_a_second_thread_waits_for_its_turn(modules) -> None:

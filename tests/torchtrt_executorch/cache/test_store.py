@@ -115,7 +115,7 @@ def test_what_has_no_key_is_not_kept(folder: Path) -> None:
     assert len(built) == 2 and not folder.exists()
 
 
-@pytest.mark.parametrize("off", ["0", "off", "size", "scope", "no home", "a file"])
+@pytest.mark.parametrize("off", ["0", "off", "size", "no home", "a file"])
 def test_off(off: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
     monkeypatch.chdir(folder.parents[1])
@@ -131,11 +131,7 @@ def test_off(off: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elif off == "a file":
         folder.parent.touch()
     for _ in range(2):
-        if off == "scope":
-            with cache.off():
-                assert kept(built) == b"it"
-        else:
-            assert kept(built) == b"it"
+        assert kept(built) == b"it"
     assert len(built) == 2 and not Path("off").exists()
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import logging
-import os
 import sys
 import threading
-import warnings
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import FrameType
@@ -23,6 +19,7 @@ from torch.export import export
 from torchtrt_executorch.emulation import emulated_engines
 from torchtrt_executorch.runtime import Method, load
 
+from ...switches import switches
 from . import programs
 
 
@@ -127,27 +124,6 @@ def test_results_are_the_same_in_all_of_them(name: str, mode: str, first: str) -
     equal(clone(*calls[0]), expected[0])
 
 
-def switches() -> dict[str, Any]:
-    """What is set for the whole process, and not for a thread of it."""
-    backends = torch.backends
-    return {
-        "default dtype": torch.get_default_dtype(),
-        "environment": dict(os.environ),
-        "warnings": list(warnings.filters),
-        "logging": (logging.root.level, logging.root.manager.disable),
-        "gc": (gc.isenabled(), gc.get_threshold()),
-        "recursion": sys.getrecursionlimit(),
-        "interval": sys.getswitchinterval(),
-        "path": list(sys.path),
-        "folder": os.getcwd(),
-        "threads": torch.get_num_threads(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "precision": torch.get_float32_matmul_precision(),
-        "tf32": (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32),
-        "cudnn": (backends.cudnn.enabled, backends.cudnn.benchmark),
-    }
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("mode", MODES)
 def test_no_call_touches_what_is_the_whole_process_s(name: str, mode: str) -> None:
@@ -161,7 +137,7 @@ def test_no_call_touches_what_is_the_whole_process_s(name: str, mode: str) -> No
         def look(frame: FrameType, event: str, _: object) -> None:
             if next(looked) % 7 == 0:
                 now = switches()
-                changed.update(key for key in now if now[key] != before[key])
+                changed.update(key for key in now if now[key] != before.get(key))
 
         method = load(pte, emulated_engines=True).method()
         sys.setprofile(look)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Sequence
@@ -76,20 +77,31 @@ class Log:
         return said or "it gives no reason"
 
 
+_lock = threading.Lock()
+_within = 0
+_collected = False
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Have nothing collected meanwhile.
+    """Have nothing collected meanwhile: by no thread, since Python has one collector for all of them.
 
     TensorRT logs while it holds its lock. Were another engine among the garbage that Python finds
     in there, its destructor would wait for that lock for good.
     """
-    collects = gc.isenabled()
-    gc.disable()
+    global _within, _collected
+    with _lock:
+        if not _within:
+            _collected = gc.isenabled()
+        _within += 1
+        gc.disable()
     try:
         yield
     finally:
-        if collects:
-            gc.enable()
+        with _lock:
+            _within -= 1
+            if not _within and _collected:
+                gc.enable()
 
 
 def deserialized(
