@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,7 +87,10 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         answering(answers, required=required & answers.keys()),
         lent_to_cuda(),
     ):
-        yield
+        try:
+            yield
+        finally:
+            _forget_kernels(gpu)
 
 
 def _fill_pattern_tables() -> None:
@@ -177,10 +181,7 @@ def _environment(gpu: GpuProperties) -> Answers:
     Inductor and Triton read this in environment variables alone, and Inductor sets some for what it calls.
     Both are led to variables of this thread's own.
     """
-    from torch._inductor.runtime import cache_dir_utils
-
-    folder = os.environ.get(_CACHE) or cache_dir_utils.default_cache_dir()
-    described = Path(folder, f"described-{gpu.key}").absolute()
+    described = _folder(gpu)
     described.mkdir(parents=True, exist_ok=True)
     ours = {
         _CACHE: str(described),
@@ -204,3 +205,29 @@ def _environment(gpu: GpuProperties) -> Answers:
         "triton.knobs:getenv": environ.get,
         "triton.knobs:getenv_bool": is_set,
     }
+
+
+def _folder(gpu: GpuProperties) -> Path:
+    from torch._inductor.runtime import cache_dir_utils
+
+    folder = os.environ.get(_CACHE) or cache_dir_utils.default_cache_dir()
+    return Path(folder, f"described-{gpu.key}").absolute()
+
+
+def _forget_kernels(gpu: GpuProperties) -> None:
+    """Have Inductor let go of the kernels that it has loaded for ``gpu``, which nothing here can run.
+
+    It and Triton would keep each one's module, with machine code and source, for a program that has the same one, until the
+    process ends. That program finds them on disk.
+    """
+    from torch._inductor.codecache import PyCodeCache
+
+    functions = lookup("triton.runtime.jit:_triton_jit_function_registry") or {}
+    folder = f"{_folder(gpu)}{os.sep}"
+    for module in list(PyCodeCache.modules):
+        if (module.__file__ or "").startswith(folder):
+            PyCodeCache.modules.remove(module)
+            PyCodeCache.modules_no_attr.pop(module.__file__, None)
+            sys.modules.pop(module.__name__, None)
+            for name in [n for n in functions if n.startswith(f"{module.__name__}:")]:
+                functions.pop(name, None)

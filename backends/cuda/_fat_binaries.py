@@ -29,8 +29,8 @@ _CALL = ("name", "num_warps", "global_scratch_size", "profile_scratch_size")
 Capability = tuple[int, int]
 
 
-#: Kernels for the lowest capability, each with what compiles it for another as its ``for_another``. Inductor keeps
-#: kernels for the next program, and as long as it has one it may save it; nothing here keeps one longer.
+#: Kernels for the lowest capability, each with what compiles it for another as its ``for_another``. Inductor has
+#: them until the scope ends, and may save one as long; nothing here keeps one longer.
 _compiled: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.Lock()
 

@@ -31,10 +31,13 @@ class _Utils:
 
     def load_binary(
         self, name: str, kernel: bytes, shared: int, device: int
-    ) -> tuple[int, int, int, int, int]:
-        """Return module, function, registers, spills and threads; the first two are no handles."""
+    ) -> tuple[None, int, int, int, int]:
+        """Return module, function, registers, spills and threads; the first two are no handles.
+
+        Without a module a kernel that is let go of, perhaps when this driver is gone, has nothing to unload.
+        """
         registers, spills = resources(kernel, name)
-        return 1, 1, registers, spills, self._gpu.max_threads_per_block
+        return None, 1, registers, spills, self._gpu.max_threads_per_block
 
 
 class DescribedDriver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
 from collections.abc import Callable
@@ -63,13 +64,40 @@ def test_several_in_one_library_whose_host_side_is_compiled_once(
 
 @needs_compilers
 def test_kernels_that_are_known_already(lower: Callable[..., Any]) -> None:
-    """Inductor keeps a kernel for the next program that has it."""
+    """Inductor and Triton find a kernel on disk for the next program that has it."""
     libraries = []
     for _ in range(2):
         (delegate,) = delegates(lower(torch.nn.SiLU(), (X,), gpu="sm_86:16GiB"))
         libraries.append(delegate.library)
     for library in libraries:
         assert capabilities(library) == ["sm_86", "compute_86"]
+
+
+def kernels() -> dict[int, object]:
+    """Inductor's and Triton's, of which either has machine code and source."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+    from triton.compiler.compiler import CompiledKernel
+
+    gc.collect()
+    kinds = CachingAutotuner, CompiledKernel
+    return {id(each): each for each in gc.get_objects() if isinstance(each, kinds)}
+
+
+@needs_compilers
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("gpus", ["sm_86:16GiB", "sm_80:16GiB,sm_90:80GiB"])
+def test_no_kernel_is_left_of_what_was_lowered(
+    lower: Callable[..., Any], gpus: str
+) -> None:
+    before = kernels()
+    for scale in (1.5, 1.5, 2.5):
+
+        class Scaled(torch.nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.sin(x) * scale
+
+        assert delegates(lower(Scaled(), (X,), gpu=gpus))
+        assert kernels().keys() <= before.keys()
 
 
 def test_what_is_compiled_fits_the_smallest() -> None:
