@@ -225,9 +225,10 @@ def _forget_kernels(gpu: GpuProperties) -> None:
     functions = lookup("triton.runtime.jit:_triton_jit_function_registry") or {}
     folder = f"{_folder(gpu)}{os.sep}"
     for module in list(PyCodeCache.modules):
-        if (module.__file__ or "").startswith(folder):
+        path = module.__file__ or ""
+        if path.startswith(folder):
             PyCodeCache.modules.remove(module)
-            PyCodeCache.modules_no_attr.pop(module.__file__, None)
+            PyCodeCache.modules_no_attr.pop(path, None)
             sys.modules.pop(module.__name__, None)
             for name in [n for n in functions if n.startswith(f"{module.__name__}:")]:
                 functions.pop(name, None)
