@@ -150,6 +150,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{_COMPILER}:compile(exported_program, kwarg_inputs)",
             f"{_COMPILER}:cross_compile_for_windows(exported_program, kwarg_inputs)",
             f"{_COMPILER}:convert_exported_program_to_serialized_trt_engine(exported_program)",
+            f"{_COMPILER}:get_decompositions",
             f"{_LOWERING}:post_lowering(gm, settings)",
             f"{DYNAMO}.backend.backends:_graph_has_higher_order_ops(gm)",
         ),

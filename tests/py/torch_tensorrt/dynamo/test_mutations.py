@@ -463,3 +463,27 @@ def test_elements_are_written_outside_of_engines(dims: int, place: Any) -> None:
         for number in (1, -2):
             (found,) = program.run(x * number)
             torch.testing.assert_close(found, model(x * number))
+
+
+def indexes(size: int) -> st.SearchStrategy[Any]:
+    """Of a dimension, from either end: one, or several that follow one another."""
+    ends = st.integers(-size, size - 1)
+    several = st.slices(size).filter(lambda s: len(range(size)[s]) > 0)
+    return ends | several.filter(lambda s: (s.step or 1) > 0)
+
+
+@given(place=st.tuples(indexes(8), indexes(4)) | indexes(8))
+@settings(max_examples=8)
+@example(place=(-1, slice(1, 3)))
+@example(place=-1)
+@example(place=(slice(-3, None), -1))
+def test_elements_are_written_in_engines_from_either_end(place: Any) -> None:
+    model, x = Elements((8, 4), place), torch.linspace(1, 2, 8)
+    with emulated_engines():
+        tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": 1})
+        exported = torch.export.export(copy.deepcopy(model), (x,))
+        edge = to_edge_transform_and_lower(exported, partitioner=[tensorrt])
+        program = load(bytes(edge.to_executorch().buffer))
+        for number in (1, -2):
+            (found,) = program.run(x * number)
+            torch.testing.assert_close(found, model(x * number))
