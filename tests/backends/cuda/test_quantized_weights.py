@@ -232,6 +232,33 @@ def test_several_rows_by_a_weight_that_is_scaled_behind() -> None:
     assert len(delegate.weights) < 1.2 * (64 * 32 + 2 * 64)
 
 
+class Dequantized(nn.Module):
+    """A linear by a weight in int8, (16, ``columns``), with a scale for each row of it."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(16, columns, dtype=torch.int8))
+        self.register_buffer("scale", torch.full((16, 1), 0.5))
+        self.register_buffer("zero", torch.zeros(16, 1, dtype=torch.int8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given = (1, self.weight.shape[1]), self.scale, self.zero, torch.int8
+        return nn.functional.linear(x, dequantize_affine(self.weight, *given))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_linear_of_no_columns(rows: int) -> None:
+    model, x = Dequantized(0).eval(), torch.ones(rows, 0)
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    program = torch.export.export(model, (x,))
+    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    assert delegates(edge)
+    built = edge.to_executorch()
+    data = [bytes(each) for each in built._tensor_data.values()]
+    (found,) = runtime.load(bytes(built.buffer), data).run(x)
+    assert torch.equal(found, torch.zeros(rows, 16))
+
+
 @pytest.mark.slow
 def test_the_guide_s_snippet_runs(tmp_path: Path) -> None:
     guide = Path(__file__).parents[3] / "docs" / "quantization.md"
