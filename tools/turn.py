@@ -120,7 +120,7 @@ TURNS = (
     Turn(lane="2.13-rtx", tests=("tests",), needed=True),
     Turn(python="3.12"),
     Turn(lane="2.15", python="3.12", tests=ALONE),
-    Turn(target="test-upstream needed"),
+    Turn(target="needed"),
     Turn(
         lane="2.14-executorch-1.4",
         tests=(*RELEASE, f"{_OWN}/runtime/test_upstream_runtime.py"),
