@@ -79,7 +79,8 @@ class BuilderApart(wrapt.ObjectProxy):
         """Build to the file ``plan``; return what the builder's process tells of the engine."""
         reader, writer = os.pipe()
         with warnings.catch_warnings():
-            # Python warns of other threads' locks: the process calls the builder, and ends.
+            # Python warns of other threads' locks: the process calls the builder, and ends. For that moment
+            # the filter is all threads'.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
