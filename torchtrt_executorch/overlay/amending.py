@@ -94,20 +94,3 @@ def resolve(function: str) -> Callable[[Any], Any]:
     module, name = function.split(":")
     resolved: Callable[[Any], Any] = getattr(import_module(module), name)
     return resolved
-
-
-def when_complete(module: ModuleType, hook: Callable[[ModuleType], None]) -> None:
-    """Run ``hook`` on ``module`` when it is first looked into after it has executed."""
-
-    kind = type(module)
-
-    class Incomplete(ModuleType):
-        def __getattribute__(self, name: str) -> Any:
-            spec = super().__getattribute__("__spec__")
-            if name.startswith("__") or spec._initializing:
-                return super().__getattribute__(name)
-            self.__class__ = kind  # type: ignore[assignment]
-            hook(self)
-            return getattr(self, name)
-
-    module.__class__ = Incomplete

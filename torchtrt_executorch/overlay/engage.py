@@ -11,12 +11,15 @@ import contextlib
 import importlib.util
 import sys
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any, Callable, Iterator, Sequence
 
 from torchtrt_executorch.overlay import UPSTREAM, is_ours, warn
-from torchtrt_executorch.overlay.amending import Amendments, resolve, when_complete
+from torchtrt_executorch.overlay.amending import Amendments, resolve
+from torchtrt_executorch.overlay.edit import Edit
+from torchtrt_executorch.overlay.edited import edited_file, edited_spec, source_of
+from torchtrt_executorch.overlay.live import edit_live, when_complete
 from torchtrt_executorch.overlay.loading import with_scope
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import (
@@ -26,9 +29,10 @@ from torchtrt_executorch.overlay.patch import (
     Verdict,
     verdicts_on,
 )
+from torchtrt_executorch.overlay.placing import edits_of
 from torchtrt_executorch.overlay.served import our_source, our_spec
 from torchtrt_executorch.overlay.snapshot import Rebinding
-from torchtrt_executorch.overlay.upstream import locate, source
+from torchtrt_executorch.overlay.upstream import locate, source, upstream_spec
 
 
 class Overlay:
@@ -48,9 +52,13 @@ class Overlay:
         self._packages: set[str] = set()
         for patch in patches:
             self._take(patch)
-        for name in dict.fromkeys(a.module for p in patches for a in p.amends):
-            if name in self._amendments and (module := sys.modules.get(name)):
-                when_complete(module, self._amendments.apply)
+        self._edits = edits_of(
+            p for p in patches if self.verdicts[p.name].state is State.IN_FORCE
+        )
+        for name in dict.fromkeys(m for p in patches for m in p.modules):
+            changed = name in self._edits or name in self._amendments
+            if changed and (module := sys.modules.get(name)):
+                when_complete(module, self._executed)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
@@ -63,10 +71,22 @@ class Overlay:
             self._prepare(patch, preparation)
         if self._served.get(fullname):
             return our_spec(fullname)
-        if fullname in self._amendments or fullname in self._packages:
-            spec = _behind_ours(fullname, path, target)
-            return None if spec is None else with_scope(spec, self._executing)
-        return None
+        if not (
+            fullname in {*self._edits, *self._packages} or fullname in self._amendments
+        ):
+            return None
+        spec = _behind_ours(fullname, path, target)
+        if spec is None:
+            return None
+        if fullname in self._edits:
+            spec = edited_spec(spec, self._edits[fullname])
+        return with_scope(spec, self._executing)
+
+    def _executed(self, module: ModuleType) -> None:
+        """Edit and amend a module that was executing when the overlay was engaged."""
+        if edits := self._edits.get(module.__name__):
+            _edit(module, edits)
+        self._amendments.apply(module)
 
     @contextlib.contextmanager
     def _executing(self, module: ModuleType) -> Iterator[None]:
@@ -154,6 +174,16 @@ def complete() -> frozenset[str]:
         for name, module in list(sys.modules.items())
         if name.startswith(UPSTREAM) and not in_the_making(module)
     )
+
+
+def _edit(module: ModuleType, edits: Sequence[Edit]) -> None:
+    spec = upstream_spec(module.__name__)
+    assert spec is not None
+    path = edited_file(module.__name__, source_of(spec), edits)
+    loader = SourceFileLoader(module.__name__, str(path))
+    code = loader.get_code(module.__name__)
+    assert code is not None
+    edit_live(module, edits, code)
 
 
 def _behind_ours(

@@ -10,6 +10,7 @@ from typing import Container, Iterable, Mapping
 from packaging.specifiers import SpecifierSet
 
 from torchtrt_executorch.overlay.anchors import Anchor
+from torchtrt_executorch.overlay.edit import Edit
 from torchtrt_executorch.overlay.served import our_source
 from torchtrt_executorch.overlay.upstream import VARIANTS, installed_release, source
 
@@ -53,6 +54,7 @@ class Patch:
             one module.
         data: Files that these read, as ``executorch/backends/cuda/measured/sm_90.json``.
         requires: Patches that this one needs in force, on releases that they are for.
+        edits: What it changes in the source of upstream's modules.
         prepares: Functions run before upstream's module starts to execute.
         amends: Functions run on upstream's module right after it has executed.
         anchors: What it relies on in upstream.
@@ -71,6 +73,7 @@ class Patch:
     adds: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
     prepares: tuple[Amendment, ...] = ()
     amends: tuple[Amendment, ...] = ()
     anchors: tuple[Anchor, ...] = ()
@@ -80,7 +83,8 @@ class Patch:
     def modules(self) -> tuple[str, ...]:
         """Every upstream module that the patch touches, in the order of the manifest."""
         amended = (amendment.module for amendment in (*self.prepares, *self.amends))
-        return tuple(dict.fromkeys((*self.replaces, *amended)))
+        edited = (edit.module for edit in self.edits)
+        return tuple(dict.fromkeys((*self.replaces, *edited, *amended)))
 
 
 class State(Enum):
@@ -119,9 +123,12 @@ def verdicts_on(
             them, have made classes from theirs and have entered them in tables, so that a patch of
             one would be in force for some: it is left out whole.
     """
+    from torchtrt_executorch.overlay.placing import place
+
+    patches = tuple(patches)
     found: dict[str, Verdict] = {}
     for patch in patches:
-        verdict = verdict_on(patch)
+        verdict = _verdict_but_for_edits(patch)
         late = [name for name in patch.modules if name in complete]
         if verdict.state is State.IN_FORCE and late:
             verdict = Verdict(
@@ -130,18 +137,34 @@ def verdicts_on(
                 "other plug-in of it that imports them",
                 surprising=True,
             )
-        for required in patch.requires:
-            states = verdict.state, found[required].state
-            if states[0] is State.IN_FORCE is not states[1]:
-                verdict = Verdict(
-                    State.NOT_APPLICABLE, f"it needs {required}, which is not in force"
-                )
         found[patch.name] = verdict
+    leave_out_dependents(patches, found)
+    place(patches, found)
     return found
 
 
+def leave_out_dependents(
+    patches: Iterable[Patch], verdicts: dict[str, Verdict]
+) -> None:
+    """Change the verdicts on patches that need one which isn't in force."""
+    for patch in patches:
+        for required in patch.requires:
+            states = verdicts[patch.name].state, verdicts[required].state
+            if states[0] is State.IN_FORCE is not states[1]:
+                verdicts[patch.name] = Verdict(
+                    State.NOT_APPLICABLE, f"it needs {required}, which is not in force"
+                )
+
+
 def verdict_on(patch: Patch) -> Verdict:
-    """Check ``patch`` by itself, its releases and its anchors, importing nothing of upstream."""
+    """Check ``patch`` by itself, its releases, its anchors and its edits, importing nothing of upstream."""
+    from torchtrt_executorch.overlay.placing import unplaced
+
+    verdict = _verdict_but_for_edits(patch)
+    return (unplaced(patch) or verdict) if verdict.state is State.IN_FORCE else verdict
+
+
+def _verdict_but_for_edits(patch: Patch) -> Verdict:
     if patch.name in os.environ.get(SKIP, "").replace(",", " ").split():
         return Verdict(State.NOT_APPLICABLE, f"turned off by {SKIP}")
     installed = {name: installed_release(name) for name in patch.releases}
@@ -152,12 +175,12 @@ def verdict_on(patch: Patch) -> Verdict:
             lacks = f"{names} is not installed{cure if name == patch.extra else ''}"
             return Verdict(State.NOT_APPLICABLE, lacks)
     for name, release in installed.items():
-        if name in patch.superseded and _matches(patch.superseded[name], release):
+        if name in patch.superseded and matches(patch.superseded[name], release):
             return Verdict(
                 State.STEPPED_ASIDE, f"{name} {release} has it: {patch.upstream}"
             )
     for name, release in installed.items():
-        if not _matches(patch.releases[name], release):
+        if not matches(patch.releases[name], release):
             return Verdict(
                 State.NOT_APPLICABLE,
                 f"{name} {release} is not a release it knows ({patch.releases[name]})",
@@ -182,7 +205,7 @@ def _taken(name: str) -> bool:
     return theirs is not None and theirs != our_source(name)
 
 
-def _matches(specifier: str, release: str | None) -> bool:
+def matches(specifier: str, release: str | None) -> bool:
     return release is not None and SpecifierSet(specifier).contains(
         release, prereleases=True
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import anchors
+from torchtrt_executorch.overlay.edits import torch_tensorrt as edits
 from torchtrt_executorch.overlay.manifest.notation import (
     BACKEND,
     CONVERSION,
@@ -253,13 +254,13 @@ TORCH_TENSORRT_PATCHES = (
             f"{BACKEND}._warnings",
             f"{BACKEND}._weight_streaming",
         ),
+        edits=edits.EXPORT,
         amends=(
             *patched("torch_tensorrt._save_patch:apply", _COMPILE),
             *patched_beside(
                 _EXPORTER,
                 BACKEND,
                 META_OPS,
-                "torch_tensorrt.runtime._runtime_cache",
                 PROGRAM,
                 _ARG_VALIDATOR,
             ),

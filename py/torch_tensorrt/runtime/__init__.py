@@ -1,1 +1,0 @@
-"""Patches to torch_tensorrt.runtime."""

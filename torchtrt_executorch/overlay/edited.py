@@ -1,0 +1,116 @@
+"""Upstream's modules with our edits: the edited source is a file of its own, which Python loads as any other.
+
+The file is kept in the cache folder, below the digest of upstream's source and the edits, with its bytecode beside it.
+So tracebacks, debuggers and ``inspect`` read what runs, and from the second process on nothing is parsed. The module
+keeps upstream's ``__file__``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import py_compile
+import tempfile
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from typing import Any, cast
+
+from torchtrt_executorch.overlay.edit import Edit, EditError, edited
+
+
+def edited_file(name: str, source: bytes, edits: Sequence[Edit]) -> Path:
+    """Return the file of a module with ``edits``, which is written unless it is there.
+
+    Args:
+        name: The module's.
+        source: Upstream's.
+        edits: Those of all patches in force.
+
+    Raises:
+        EditError: An edit has no place, or what comes of them isn't Python.
+    """
+    digest = hashlib.sha256(source)
+    digest.update(repr(edits).encode())
+    for folder in (_folder, _own_folder):
+        path = folder() / digest.hexdigest()[:32] / f"{name}.py"
+        try:
+            if not path.is_file():
+                _write(path, edited(importlib.util.decode_source(source), edits))
+            return path
+        except OSError as error:
+            failed = error
+    raise EditError(f"no folder to write {name} to: {failed}")
+
+
+def edited_spec(spec: ModuleSpec, edits: Sequence[Edit]) -> ModuleSpec:
+    """Return upstream's ``spec`` of a module, with what loads it with ``edits``.
+
+    Raises:
+        EditError: An edit has no place.
+        OSError, ValueError: The module has no source that can be read.
+    """
+    path = edited_file(spec.name, source_of(spec), edits)
+    spec.loader = _EditedLoader(spec.name, path, cast(Loader, spec.loader))
+    return spec
+
+
+def source_of(spec: ModuleSpec) -> bytes:
+    """Return the source of a module, from wherever it is loaded.
+
+    Raises:
+        OSError, ValueError: It has none that can be read.
+    """
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        raise ValueError(f"{spec.name} has no source, only {spec.origin}")
+    read = getattr(spec.loader, "get_data", None)
+    if read is None:
+        raise ValueError(f"{spec.loader!r} has no source of {spec.name}")
+    data: bytes = read(spec.origin)
+    return data
+
+
+class _EditedLoader(SourceFileLoader):
+    """Loads the edited file; for anything but the code it is upstream's loader."""
+
+    def __init__(self, name: str, path: Path, upstream: Loader) -> None:
+        super().__init__(name, str(path))
+        self._upstream = upstream
+
+    def is_package(self, name: str) -> bool:
+        return bool(self._upstream.is_package(name))  # type: ignore[attr-defined]
+
+    def get_resource_reader(self, name: str | None = None) -> Any:
+        return self._upstream.get_resource_reader(name)  # type: ignore[attr-defined]
+
+
+def _write(path: Path, source: str) -> None:
+    """Write the file and its bytecode, also where Python is told to write none: the folder is ours."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    bytecode = importlib.util.cache_from_source(str(path))
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        file = Path(folder, path.name)
+        file.write_text(source, encoding="utf-8")
+        try:
+            py_compile.compile(str(file), bytecode, str(path), doraise=True)
+        except py_compile.PyCompileError as error:
+            raise EditError(f"{path.stem} isn't Python any more: {error.msg}") from None
+        os.replace(file, path)
+
+
+def _folder() -> Path:
+    from torchtrt_executorch import cache
+
+    return cache.folder() / "edited"
+
+
+def _own_folder() -> Path:
+    return Path(_temporary(os.getpid()).name)
+
+
+@functools.cache
+def _temporary(process: int) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="torchtrt-executorch-")

@@ -1,0 +1,107 @@
+"""Edits of a module that is executing when the overlay comes to it, since it is what imports torch.
+
+Its functions are there soon, under names that nobody has taken yet; they get the code of the edited source, and keep
+their identity: a class is not made, or registered, a second time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from torchtrt_executorch.overlay.edit import Edit
+
+#: Parameters aren't: they have defaults, which are no code.
+PLACES = ("imports", "first", "last", "decorator", "before", "after", "call", "value", "return")  # fmt: skip
+
+
+def when_complete(module: ModuleType, hook: Callable[[ModuleType], None]) -> None:
+    """Run ``hook`` on ``module`` when it is first looked into after it has executed."""
+
+    kind = type(module)
+
+    class Incomplete(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            spec = super().__getattribute__("__spec__")
+            if name.startswith("__") or spec._initializing:
+                return super().__getattribute__(name)
+            self.__class__ = kind  # type: ignore[assignment]
+            hook(self)
+            return getattr(self, name)
+
+    module.__class__ = Incomplete
+
+
+def can_edit(edits: Sequence[Edit]) -> bool:
+    """Whether a module that has executed can have ``edits``."""
+    return all(edit.place.partition(" ")[0] in PLACES for edit in edits)
+
+
+def edit_live(module: ModuleType, edits: Sequence[Edit], code: CodeType) -> None:
+    """Make a module that has executed what it would be with ``edits``.
+
+    Args:
+        module: Just executed, as upstream has it.
+        edits: Those that :func:`can_edit` takes.
+        code: That of the edited source.
+    """
+    for edit in edits:
+        owner, function = _find(module, edit.scope)
+        place = edit.place.partition(" ")[0]
+        if place == "decorator":
+            _decorate(module, owner, edit)
+        elif isinstance(function, FunctionType):
+            function.__code__ = _code(code, edit.scope)
+        elif place in ("imports", "first", "last"):  # of a class or the module
+            names: dict[str, Any] = {}
+            exec(textwrap.dedent(edit.code), vars(module), names)
+            for name, value in names.items():
+                setattr(function, name, value)
+        else:
+            raise ValueError(f"{edit} can't be edited once it has executed")
+
+
+def _find(module: ModuleType, scope: str) -> tuple[Any, Any]:
+    """Return what is edited, a function without what wraps it, and what holds it."""
+    owner: Any = module
+    held: Any = module
+    for name in filter(None, scope.split(".")):
+        owner, held = held, vars(held)[name]
+        held = getattr(held, "__func__", held)
+    if callable(held) and not isinstance(held, (type, ModuleType)):
+        held = _undecorated(held, scope.rpartition(".")[2])
+    return owner, held
+
+
+def _undecorated(function: Any, name: str) -> Any:
+    """Return the function that a decorator has closed over; itself where none has."""
+    if isinstance(function, FunctionType) and function.__code__.co_name == name:
+        return function
+    function = inspect.unwrap(function)
+    if function.__code__.co_name == name:
+        return function
+    cells = (cell.cell_contents for cell in function.__closure__ or ())
+    return next(c for c in cells if isinstance(c, FunctionType) and c.__code__.co_name == name)  # fmt: skip
+
+
+def _decorate(module: ModuleType, owner: Any, edit: Edit) -> None:
+    name = edit.scope.rpartition(".")[2]
+    held = vars(owner)[name]
+    result = getattr(held, "__func__", held)
+    for line in reversed(textwrap.dedent(edit.code).strip().splitlines()):
+        result = eval(line.removeprefix("@"), vars(module))(result)
+    kind = type(held) if isinstance(held, (classmethod, staticmethod)) else None
+    setattr(owner, name, kind(result) if kind else result)
+
+
+def _code(code: CodeType, scope: str) -> CodeType:
+    for name in scope.split("."):
+        code = next(c for c in _codes(code) if c.co_name == name)
+    return code
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    return (each for each in code.co_consts if isinstance(each, CodeType))

@@ -1,0 +1,102 @@
+"""Where the edits of patches go in the installed releases: all of a patch's are found, or it is left out, whole.
+
+They are looked for before any module of upstream's executes, so that nothing has ever to be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import decode_source
+
+from torchtrt_executorch.overlay.edit import AppliedError, Edit, EditError, edited
+from torchtrt_executorch.overlay.edited import edited_file, source_of
+from torchtrt_executorch.overlay.patch import (
+    Patch,
+    State,
+    Verdict,
+    leave_out_dependents,
+    matches,
+)
+from torchtrt_executorch.overlay.upstream import installed_release, upstream_spec
+
+_FAILURES = (EditError, ImportError, OSError, SyntaxError, ValueError)
+
+
+def edits_of(patches: Iterable[Patch]) -> dict[str, list[Edit]]:
+    """Return the edits of ``patches`` for the installed releases, by the module that they change."""
+    found: dict[str, list[Edit]] = {}
+    for patch in patches:
+        for edit in patch.edits:
+            if all(matches(s, installed_release(d)) for d, s in edit.releases.items()):
+                found.setdefault(edit.module, []).append(edit)
+    return found
+
+
+def place(patches: Sequence[Patch], verdicts: dict[str, Verdict]) -> None:
+    """Write the edited files of the patches in force, and leave out those whose edits have no place.
+
+    Args:
+        patches: Rows of the manifest, in its order.
+        verdicts: Those on them; changed for those that are left out.
+    """
+    while True:
+        in_force = [p for p in patches if verdicts[p.name].state is State.IN_FORCE]
+        failed = _write(edits_of(in_force))
+        if not failed:
+            return
+        for number, patch in enumerate(in_force):
+            # Beside those before it: two may change one place.
+            if verdict := unplaced(patch, in_force[:number]):
+                verdicts[patch.name] = verdict
+                break
+        else:
+            for patch in in_force:
+                if reasons := [failed[n] for n in edits_of([patch]) if n in failed]:
+                    verdicts[patch.name] = _left_out(reasons)
+        leave_out_dependents(patches, verdicts)
+
+
+def unplaced(patch: Patch, beside: Sequence[Patch] = ()) -> Verdict | None:
+    """Return the verdict on a patch whose edits have no place; None if all of them have one.
+
+    Args:
+        patch: In force but for its edits.
+        beside: Patches that are in force as well, before it.
+    """
+    others, reasons, applied = edits_of(beside), [], []
+    for name, edits in edits_of([patch]).items():
+        try:
+            source = edited(
+                decode_source(_source(name)), [*others.get(name, ()), *edits]
+            )
+            compile(source, name, "exec", dont_inherit=True)
+        except AppliedError as error:
+            applied.append(str(error))
+        except _FAILURES as error:
+            reasons.append(str(error))
+    if applied and not reasons and len(applied) == len(edits_of([patch])):
+        return Verdict(State.STEPPED_ASIDE, "upstream's source has it")
+    return _left_out(reasons + applied) if reasons or applied else None
+
+
+def _left_out(reasons: Sequence[str]) -> Verdict:
+    reason = f"missing place: {'; '.join(reasons)}"
+    return Verdict(State.NOT_APPLICABLE, reason, surprising=True)
+
+
+def _write(edits_by_module: Mapping[str, Sequence[Edit]]) -> dict[str, str]:
+    """Write the edited files that aren't there yet; return what failed, by module."""
+    failed = {}
+    for name, edits in edits_by_module.items():
+        try:
+            edited_file(name, _source(name), edits)
+        except _FAILURES as error:
+            failed[name] = str(error)
+    return failed
+
+
+def _source(name: str) -> bytes:
+    spec = upstream_spec(name)
+    if spec is None:
+        raise EditError(f"no module {name}")
+    return source_of(spec)
