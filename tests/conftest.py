@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from torchtrt_executorch.cache import SWITCH
 
+from . import without_torch_tensorrt
 from .decompositions import ask_once
 from .fresh import THRESHOLDS
 from .graphs import make_once
@@ -40,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if SWITCH not in os.environ:
         folder = config.stash[_folder] = tempfile.TemporaryDirectory()
         os.environ[SWITCH] = folder.name
+    # A plugin: hooks of this file aren't called for a folder before its own conftest.py has been imported.
+    config.pluginmanager.register(without_torch_tensorrt)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
