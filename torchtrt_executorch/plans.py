@@ -15,10 +15,10 @@ from torchtrt_executorch.stand_ins import Buffer
 _MAGICS = {b"ftrt": TENSORRT, b"vtrt": TENSORRT_RTX}
 #: Where a plan says which version has built it, a byte each for the version's parts.
 _VERSION = slice(24, 28)
-#: Where a TensorRT-RTX plan says for which GPUs, a bit each; of 1.5 and 1.6, found by building for each.
+#: Where a TensorRT-RTX plan says for which GPUs, a bit each; of 1.5 to 1.7, found by building for each.
 _TARGETS = slice(32, 36)
 TARGETS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121", "sm_121+")
-_TARGETS_KNOWN = ("1.5.", "1.6.")
+_TARGETS_KNOWN = ("1.5.", "1.6.", "1.7.")
 
 #: What has built the payload of an emulated engine, in words.
 EMULATED = "EMULATED"
