@@ -40,14 +40,14 @@ def quantized(scheme: str) -> Any:
     return torch.export.export(model, (torch.ones(1, 512, dtype=torch.bfloat16),))
 
 
-def by_cuda(scheme: str) -> EdgeProgramManager:
+def by_cuda(scheme: str, gpu: bytes, *before: Any) -> EdgeProgramManager:
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
     from executorch.exir.backend.compile_spec_schema import CompileSpec
 
     name = CudaBackend.generate_method_name_compile_spec("forward")
-    cuda = CudaPartitioner([name, CompileSpec("gpu", b"sm_90:80GiB")])
-    partitioners = [cuda, XnnpackPartitioner()]
+    cuda = CudaPartitioner([name, CompileSpec("gpu", gpu)])
+    partitioners = [*before, cuda, XnnpackPartitioner()]
     return to_edge_transform_and_lower(quantized(scheme), partitioner=partitioners)
 
 
@@ -59,18 +59,47 @@ def test_the_page_has_its_rows() -> None:
 def test_a_scheme_takes_what_the_page_says(
     scheme: str, cuda: str, tensorrt: str
 ) -> None:
-    weights = sum(len(each.weights) for each in delegates(by_cuda(scheme)))
-    assert weights / WEIGHTS == pytest.approx(float(cuda.split(",")[0]), abs=0.02)
+    assert cuda_bytes(by_cuda(scheme, b"sm_90:80GiB")) == said(cuda, within=0.02)
     if not (can_build_engines() and tensorrt[0].isdigit()):
         return
+    edge = to_edge_transform_and_lower(quantized(scheme), partitioner=[by_tensorrt()])
+    assert engine_bytes(edge) == said(tensorrt, within=0.03)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "cuda", "tensorrt"), [row for row in ROWS if "CUDA's" in row[2]]
+)
+def test_tensorrt_leaves_to_cuda_what_the_page_says(
+    scheme: str, cuda: str, tensorrt: str
+) -> None:
+    if not can_build_engines():
+        pytest.skip("needs TensorRT with its builder")
+    edge = by_cuda(scheme, b"sm_89:24GiB", by_tensorrt())
+    assert cuda_bytes(edge) == said(cuda, within=0.02)
+    assert engine_bytes(edge) < 0.1  # none, or one of what has no weights
+    edge.to_executorch()  # nothing is left that nobody has a kernel for
+
+
+def by_tensorrt() -> Any:
     from torch_tensorrt.executorch import TensorRTPartitioner
 
-    partitioner = TensorRTPartitioner(compile_settings={"min_block_size": 1})
-    edge = to_edge_transform_and_lower(quantized(scheme), partitioner=[partitioner])
+    return TensorRTPartitioner(compile_settings={"min_block_size": 1})
+
+
+def said(cell: str, within: float) -> Any:
+    return pytest.approx(float(cell.split(",")[0]), abs=within)
+
+
+def cuda_bytes(edge: EdgeProgramManager) -> float:
+    """Return how many bytes each weight takes in CUDA delegates."""
+    return sum(len(each.weights) for each in delegates(edge)) / WEIGHTS
+
+
+def engine_bytes(edge: EdgeProgramManager) -> float:
+    """Return how many bytes of engines there are for each weight."""
     engines = [
         len(module.processed_bytes)
         for module in edge.exported_program().graph_module.children()
         if getattr(module, "backend_id", "") == "TensorRTBackend"
     ]
-    said = float(tensorrt.split(",")[0])
-    assert sum(engines) / WEIGHTS == pytest.approx(said, abs=0.03)
+    return sum(engines) / WEIGHTS

@@ -76,6 +76,7 @@ TESTS = {
         "tests/exir/program/test_old_values.py",
     ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
+    "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
     "propagate-device-pass": [
         "tests/exir/passes/test_labels.py",
         "tests/exir/passes/test_written_in_place.py",

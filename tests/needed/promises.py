@@ -579,6 +579,14 @@ def weights_are_saved_beside_a_program() -> None:
     assert written == ["model.ptd", "model.pte"], written
 
 
+@of("memory-formats")
+def casts_of_transposed_values_lower() -> None:
+    from executorch.exir import to_edge
+
+    function = Function(lambda x: x.to(torch.float16))
+    to_edge(torch.export.export(function, (torch.ones(2, 3).t(),)))
+
+
 @of("branch-results")
 def what_a_branch_returns_stays() -> None:
     from executorch.exir import to_edge

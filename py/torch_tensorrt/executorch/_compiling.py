@@ -15,6 +15,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 import torch
+from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
 from executorch.exir._data_dependent import (
     forget_unclaimed_symbols,
     has_data_dependent_shape,
@@ -163,7 +164,9 @@ def _compiled(
     earlier = engine_nodes(given.graph.nodes)
     for node in earlier:
         set_note(node, _EARLIER, True)
-    with left_quantized(bool(partitioners_behind())):
+    behind = partitioners_behind()
+    compilers = any(isinstance(each, AotiPartitioner) for each in behind)
+    with left_quantized(bool(behind), float8=compilers):
         module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
     if not any("_run_on_acc" in name for name, _ in module.named_children()):
         # Upstream has partitioned nothing, and so nothing is noted yet.

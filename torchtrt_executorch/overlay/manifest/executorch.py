@@ -50,6 +50,20 @@ EXECUTORCH_PATCHES = (
         ),
     ),
     Patch(
+        name="memory-formats",
+        summary="A cast or copy of a transposed value lowers, to a contiguous one",
+        pull_request="pytorch/executorch#11086",
+        releases=EXECUTORCH,
+        upstream="maps contiguous and channels-last layouts alone, and raises on any other",
+        kept_because="1.5.1 still raises on a cast of a transposed weight or input",
+        goes_when="MemoryFormatOpsPass lowers copies of any dim order (pytorch/executorch#11086)",
+        amends=patched_beside(f"{_PASSES}.memory_format_ops_pass"),
+        anchors=anchors(
+            f"{_PASSES}.memory_format_ops_pass:DimOrderOpsMap",
+            f"{_PASSES}.memory_format_ops_pass:MemoryFormatOpsPass.call_operator(op, args, kwargs, meta)",
+        ),
+    ),
+    Patch(
         name="host-staging",
         summary="The TensorRT delegate of torchtrt_executorch.runtime stages host I/O, logged once",
         pull_request="pytorch/TensorRT#4328",

@@ -1,0 +1,89 @@
+"""Casts and copies of values in any layout: they lower, and are right in ExecuTorch's runtime."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+from typing import Any, Callable
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from executorch.runtime import Runtime
+from torch import nn
+
+from torchtrt_executorch.runtime import load
+
+OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cast": lambda value: value.to(torch.float16),
+    "clone": lambda value: value.clone(),
+    "cast and keep": lambda value: value.to(
+        torch.float16, memory_format=torch.preserve_format
+    ),
+}
+LAYOUTS = [*permutations(range(2)), *permutations(range(3))]
+LAYOUTS += [(0, 1, 2, 3), (0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (0, 2, 1, 3)]
+
+
+class OfState(nn.Module):
+    """An operator of one buffer after the other, with the input added."""
+
+    def __init__(
+        self, states: list[torch.Tensor], operator: Callable[..., Any]
+    ) -> None:
+        super().__init__()
+        self.states = nn.ParameterList(
+            nn.Parameter(state, requires_grad=False) for state in states
+        )
+        self.operator = operator
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [x + self.operator(state).sum(-1).sum() for state in self.states]
+
+
+class OfInputs(nn.Module):
+    """An operator of one input after the other."""
+
+    def __init__(self, operator: Callable[..., Any]) -> None:
+        super().__init__()
+        self.operator = operator
+
+    def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [self.operator(x) * 2 for x in inputs]
+
+
+def in_layout(order: tuple[int, ...]) -> torch.Tensor:
+    """Return a tensor whose dimensions lie in memory in ``order``."""
+    sizes = [2, 3, 4, 5][: len(order)]
+    dense = torch.linspace(-1, 1, math.prod(sizes)).reshape(sizes)
+    return dense.permute([order.index(i) for i in range(len(order))])
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_state_in_any_layout(operator: Callable[..., Any]) -> None:
+    x, states = torch.ones(3), [*map(in_layout, LAYOUTS)]
+    assert [state.dim_order() for state in states] == LAYOUTS
+    model = OfState(states, operator)
+    edge = to_edge_transform_and_lower(torch.export.export(model, (x,)))
+    program = Runtime.get().load_program(edge.to_executorch().buffer)
+    method = program.load_method("forward")
+    assert method is not None
+    torch.testing.assert_close([*method.execute([x])], model(x))
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_inputs_in_any_layout(operator: Callable[..., Any]) -> None:
+    inputs, model = (*map(in_layout, LAYOUTS),), OfInputs(operator)
+    program = torch.export.export(model, inputs)
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    found = load(edge.to_executorch().buffer).run(*inputs)
+    torch.testing.assert_close([*found], model(*inputs))
+
+
+def test_channels_last_stays() -> None:
+    x = torch.ones(1, 3, 4, 5).to(memory_format=torch.channels_last)
+    program = torch.export.export(OfInputs(OPERATORS["cast"]), (x,))
+    edge = to_edge_transform_and_lower(program).exported_program()
+    orders = [node.kwargs.get("dim_order") for node in edge.graph.nodes]
+    assert [0, 2, 3, 1] in orders
