@@ -83,7 +83,7 @@ class Method:
         self._inputs = Inputs(
             plan, self._values, uses, placement, surroundings.recorder
         )
-        self._tally = surroundings.recorder.tally(self.name, plan.operations)
+        self._tally = surroundings.recorder.tally(self, self.name, plan.operations)
         self._devices = self._gpus()
         turns.order.keep(self._devices, self._values.memory() if self._devices else [])
         fresh = self._arrange(binder, uses)

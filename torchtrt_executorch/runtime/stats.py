@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Mapping, Sequence
@@ -98,6 +99,12 @@ class Tally:
         self._branching += 1
         self._runs = [old + new for old, new in zip(self._runs, runs, strict=True)]
 
+    def merge(self, other: Tally) -> None:
+        """Add the counts of a clone of the same method."""
+        self.calls += other.calls
+        self._branching += other._branching
+        self._runs = [a + b for a, b in zip(self._runs, other._runs, strict=True)]
+
     def count(self, calls: Counter[str], runs: Mapping[Kind, Counter[str]]) -> None:
         """Add its calls, by method, and those of its operations, by kind and name."""
         calls[self.method] += self.calls + self._branching
@@ -118,7 +125,9 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tallies: list[Tally] = []
+        #: with what each is of: a clone that is gone leaves its counts alone, added to its method's
+        self._tallies: list[tuple[weakref.ref[object], Tally]] = []
+        self._gone: dict[str, Tally] = {}
         self._copies: dict[str, Traffic] = {}
         self._staged: dict[str, Staging] = {}
         self.not_run: set[str] = set()
@@ -126,10 +135,20 @@ class Recorder:
         self.payloads: dict[str, str] = {}
         self.histories: dict[str, History] = {}
 
-    def tally(self, method: str, operations: Sequence[Operation]) -> Tally:
-        """Return a method's own counts, which are added to those of the program."""
-        self._tallies.append(Tally(method, operations))
-        return self._tallies[-1]
+    def tally(
+        self, owner: object, method: str, operations: Sequence[Operation]
+    ) -> Tally:
+        """Return the counts of ``owner``, a method or a clone, which are added to those of the program."""
+        new = Tally(method, operations)
+        with self._lock:
+            there = [(weakref.ref(owner), new)]
+            for of, each in self._tallies:
+                if of() is not None:
+                    there.append((of, each))
+                elif (whole := self._gone.setdefault(each.method, each)) is not each:
+                    whole.merge(each)
+            self._tallies = there
+        return new
 
     def clock(
         self,
@@ -175,7 +194,9 @@ class Recorder:
             Kind.KERNEL: Counter(),
             Kind.DELEGATE: Counter(),
         }
-        for tally in list(self._tallies):
+        with self._lock:
+            tallies = [*self._gone.values(), *(each for _, each in self._tallies)]
+        for tally in tallies:
             tally.count(calls, runs)
         timings = Profile([*self.histories.values()]).timings
         with self._lock:

@@ -29,6 +29,7 @@ from torchtrt_executorch.runtime import (
     register_backend,
     register_kernel,
 )
+from torchtrt_executorch.runtime.stats import Tally
 
 from ...calls import counted
 from . import programs
@@ -525,6 +526,25 @@ def test_statistics_count_by_name() -> None:
     assert stats.calls == {"forward": 1}
     assert stats.kernels["executorch_prim::et_copy_index.tensor"] == 4
     assert stats.delegates == {} and stats.copies == {} and stats.staged == {}
+
+
+def test_clones_that_are_gone_are_counted_and_keep_nothing() -> None:
+    """Each left its counters behind, for as long as the program was there."""
+
+    def tallies() -> int:
+        return sum(type(each) is Tally for each in gc.get_objects())
+
+    before, program = tallies(), _program("map")
+    method, inputs = program.method(), programs.named("map").calls()[0]
+    for _ in range(20):
+        method.clone()(*inputs)
+    method(*inputs)
+    stats = program.stats()
+    assert stats.calls == {"forward": 21}
+    assert stats.kernels["executorch_prim::et_copy_index.tensor"] == 4 * 21
+    assert (
+        tallies() <= before + 3
+    )  # the method's, the last clone's, and those of all before it
 
 
 def test_a_dynamic_output_may_not_outgrow_its_plan() -> None:

@@ -101,6 +101,7 @@ def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)
 @needs_compilers
 def test_a_soak(tmp_path: Path) -> None:
     """Every result is right; memory, threads and file descriptors don't grow; interrupts lock nothing."""
