@@ -86,17 +86,14 @@ def _elf(library: bytes) -> NativeLibrary:
     undefined = []
     for index in range(min(symbols.num_symbols(), _MOST_NAMES) if symbols else 0):
         symbol = symbols.get_symbol(index)
-        versioned = numbers and numbers.get_symbol(index)["ndx"] not in (
-            "VER_NDX_LOCAL",
-            "VER_NDX_GLOBAL",
-        )
-        weak = symbol["st_info"]["bind"] == "STB_WEAK"
         if (
-            symbol["st_shndx"] == "SHN_UNDEF"
-            and symbol.name
-            and not versioned
-            and not weak
+            symbol["st_shndx"] != "SHN_UNDEF"
+            or not symbol.name
+            or symbol["st_info"]["bind"] == "STB_WEAK"
         ):
+            continue
+        version = numbers.get_symbol(index)["ndx"] if numbers else "VER_NDX_GLOBAL"
+        if version in ("VER_NDX_LOCAL", "VER_NDX_GLOBAL"):
             undefined.append(symbol.name)
     return NativeLibrary(
         f"linux-{processor}",
