@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import Callable, Container, Iterator, Mapping, Sequence
+from typing import Callable, Collection, Container, Iterator, Mapping, Sequence
 
 import torch
 from executorch.backends.aoti._constant_owners import (
@@ -155,7 +155,10 @@ class AotiPartitioner(Partitioner):
         return [operator for operator in kept if operator not in left], None
 
     def unsupported(
-        self, nodes: Sequence[Node], numbers: Mapping[Node, int | float | complex]
+        self,
+        nodes: Sequence[Node],
+        numbers: Mapping[Node, int | float | complex],
+        constants: Collection[Node],
     ) -> Mapping[Node, str]:
         """Return those of ``nodes``, calls of operators, that the backend can't compile, with reasons.
 
@@ -164,6 +167,7 @@ class AotiPartitioner(Partitioner):
         Args:
             nodes: In all graphs of a program, control flow behind what is in its branches.
             numbers: Those among its inputs that are constants of no dimension, with their values.
+            constants: Those that are tensors which are never written to.
         """
         return {}
 
@@ -182,7 +186,8 @@ class AotiPartitioner(Partitioner):
             if any(map(_branch_module, node.all_input_nodes))
             and _is_claimable(node, (), {})
         ]
-        return self.unsupported(candidates, _numbers(program))
+        constants = _constants(program)
+        return self.unsupported(candidates, _numbers(constants), constants)
 
     def _graphs(
         self, graph_module: GraphModule, refused: Container[Node], inner: bool = False
@@ -217,19 +222,29 @@ class AotiPartitioner(Partitioner):
             )
 
 
-def _numbers(program: ExportedProgram) -> dict[Node, int | float | complex]:
-    """Return the values of a program's constants of no dimension, by their placeholders."""
+def _constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+    """Return the tensors of a program that are never written to, by their placeholders."""
     signature = program.graph_signature
     values = {**program.state_dict, **program.constants}
     for mutated in signature.buffers_to_mutate.values():
         values.pop(mutated, None)
     targets = {each.arg.name: each.target for each in signature.input_specs}
+    found = {
+        node: values.get(targets[node.name] or "")
+        for node in program.graph.find_nodes(op="placeholder")
+    }
+    return {n: each for n, each in found.items() if isinstance(each, torch.Tensor)}
+
+
+def _numbers(
+    constants: Mapping[Node, torch.Tensor],
+) -> dict[Node, int | float | complex]:
+    """Return the values of those that have no dimension."""
     found: dict[Node, int | float | complex] = {}
-    for node in program.graph.find_nodes(op="placeholder"):
-        value = values.get(targets[node.name] or "")
+    for node, value in constants.items():
         if isinstance(value, FakeTensor):  # of a program that is being lowered
-            value = value.constant
-        if isinstance(value, torch.Tensor) and value.ndim == 0:
+            value = value.constant  # type: ignore[assignment]
+        if value is not None and value.ndim == 0:
             with unset_fake_temporarily():
                 found[node] = value.item()
     return found

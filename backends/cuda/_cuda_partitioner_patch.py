@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -47,13 +47,16 @@ def apply(module: ModuleType) -> None:
     module.CudaPartitioner.__init__ = checked  # type: ignore[attr-defined]
 
     def unsupported(
-        self: Any, nodes: Sequence[Node], numbers: Mapping[Node, Any]
+        self: Any,
+        nodes: Sequence[Node],
+        numbers: Mapping[Node, Any],
+        constants: Collection[Node],
     ) -> Mapping[Node, str]:
         from executorch.backends.cuda._trial import Trials
 
         if not hasattr(self, "_trials"):
             self._trials = Trials(self.delegation_spec.compile_specs)
-        return self._trials.refused(nodes, numbers)
+        return self._trials.refused(nodes, numbers, constants)
 
     partitioner: Any = module.CudaPartitioner
     partitioner.unsupported = unsupported

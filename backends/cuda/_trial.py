@@ -14,12 +14,13 @@ import copy
 import logging
 import operator
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
 from executorch.backends.cuda._edge_calls import operator as operator_of
+from executorch.backends.cuda._kept_weights import EXACT
 from executorch.backends.cuda._sums import few_terms
 from executorch.backends.cuda._unmeasured_kernels import Stopped, caused_by
 from executorch.backends.cuda.cuda_backend import CudaBackend
@@ -62,7 +63,10 @@ class Trials:
         self._found: dict[str, str] = {}
 
     def refused(
-        self, nodes: Sequence[Node], numbers: Mapping[Node, Any]
+        self,
+        nodes: Sequence[Node],
+        numbers: Mapping[Node, Any],
+        constants: Collection[Node] = (),
     ) -> dict[Node, str]:
         """Return those of ``nodes`` that can't be compiled, each with the reason.
 
@@ -71,6 +75,8 @@ class Trials:
                 have none, in a graph that nothing traced, aren't tried.
             numbers: The values of constants that have no dimension, by their placeholders. Inductor
                 compiles an operator by what they are.
+            constants: Placeholders of tensors that are never written to. What is made of a quantized
+                weight is compiled together with what reads it, so that is tried as well.
         """
         keys = {node: _key(node, numbers) for node in nodes if _is_traced(node)}
         new = {key: node for node, key in keys.items() if key not in self._found}
@@ -89,31 +95,65 @@ class Trials:
         for node in keys:
             if not found[node] and node.target is torch.ops.higher_order.while_loop:
                 found.update(_constant_carries(node, numbers))
+        supported = [node for node in keys if not found[node]]
+        found.update(self._with_weights(supported, numbers, constants))
         return {node: reason for node, reason in found.items() if reason}
 
-    def _try(self, nodes: list[tuple[str, Node]], numbers: Mapping[Node, Any]) -> None:
+    def _with_weights(
+        self,
+        nodes: Sequence[Node],
+        numbers: Mapping[Node, Any],
+        constants: Collection[Node],
+    ) -> dict[Node, str]:
+        """Return those of ``nodes`` that can't be compiled with the quantized weight that they read.
+
+        Args:
+            nodes: Those that can be compiled by themselves.
+        """
+        made, quantized = _made_of(nodes, constants)
+        readers = [n for n in nodes if not quantized.isdisjoint(n.all_input_nodes)]
+        keys = {node: _key(node, numbers, made) for node in readers}
+        new = {key: node for node, key in keys.items() if key not in self._found}
+        self._try([*new.items()], numbers, made)
+        refused = {n: self._found[key] for n, key in keys.items() if self._found[key]}
+        # What reads the result of one that is left to others is given it as it was tried at first.
+        return {
+            node: reason
+            for node, reason in refused.items()
+            if refused.keys().isdisjoint(_behind(node, made) - {node})
+        }
+
+    def _try(
+        self,
+        nodes: list[tuple[str, Node]],
+        numbers: Mapping[Node, Any],
+        made: Collection[Node] = (),
+    ) -> None:
         """Try all of ``nodes`` as one program, and halves of them to find what failed."""
         if not nodes:
             return
-        reason = why_not([node for _, node in nodes], self._specs, numbers)
+        reason = why_not([node for _, node in nodes], self._specs, numbers, made)
         if not reason or len(nodes) == 1:
             self._found.update(dict.fromkeys((key for key, _ in nodes), reason))
             return
         middle = len(nodes) // 2
-        self._try(nodes[:middle], numbers)
-        self._try(nodes[middle:], numbers)
+        self._try(nodes[:middle], numbers, made)
+        self._try(nodes[middle:], numbers, made)
 
 
 _LOCK = threading.Lock()
 
 
 def why_not(
-    nodes: Sequence[Node], specs: list[CompileSpec], numbers: Mapping[Node, Any]
+    nodes: Sequence[Node],
+    specs: list[CompileSpec],
+    numbers: Mapping[Node, Any],
+    made: Collection[Node] = (),
 ) -> str:
     """Return why the backend can't compile ``nodes``; empty if it can, or can't compile at all."""
     thread = threading.get_ident()
     backend: Any = CudaBackend
-    program = program_of(nodes, numbers)
+    program = program_of(nodes, numbers, made)
     collect, options, decompositions = (
         backend.collect_unsupported_fallback_kernels,
         backend.get_aoti_compile_options,
@@ -233,24 +273,39 @@ def _in_words(error: BaseException, node: Node) -> str:
     return f"AOTInductor can't compile it: {line}"
 
 
-def program_of(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedProgram:
-    """Return a program that runs ``nodes`` beside one another, each on inputs of its own."""
-    # As ``torch.export`` does: where there is a GPU, the numbers beside fake inputs are real tensors.
-    graph = Graph()
+def program_of(
+    nodes: Sequence[Node], numbers: Mapping[Node, Any], made: Collection[Node] = ()
+) -> ExportedProgram:
+    """Return a program that runs ``nodes`` beside one another, each on inputs of its own.
+
+    Args:
+        made: What is computed there as well where one of them reads it, with the constants of ones that
+            it is made of.
+    """
+    graph, root = Graph(), torch.nn.Module()
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    behind = {each for node in nodes for each in _behind(node, made)}
+    steps = [each for each in made if each in behind and each.op == "call_function"]
     taken: list[Node] = []
     returned: list[Node] = []
     constants: dict[Node, Node] = {}
+    held: dict[str, Any] = {}
     for producer in dict.fromkeys(
-        each for node in nodes for each in node.all_input_nodes
+        each for node in (*steps, *nodes) for each in node.all_input_nodes
     ):
-        if producer in numbers:
-            constants[producer] = graph.placeholder(f"number_{len(constants)}")
-            constants[producer].meta["val"] = _like(producer.meta["val"], mode)
-
-    root = torch.nn.Module()
+        if producer in numbers or (producer.op, producer in made) == ("placeholder", 1):
+            # As ``torch.export`` does: where there is a GPU, they are real tensors beside fake inputs.
+            found = constants[producer] = graph.placeholder(f"constant_{len(held)}")
+            found.meta["val"] = value = _like(producer.meta["val"], mode)
+            held[found.name] = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype
+            ).fill_(numbers.get(producer, 1))
 
     def take(node: Node) -> Any:
+        if node in constants:
+            return constants[node]
+        if node in made:
+            return node  # until it is there
         if (branch := branch_of(node)) is not None:
             name = f"branch_{len(root._modules)}"
             root.add_module(name, _copied(branch, mode))
@@ -258,16 +313,19 @@ def program_of(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedPr
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             return pytree.tree_map(_number, value)
-        if node in constants:
-            return constants[node]
         taken.append(graph.placeholder(f"input_{len(taken)}"))
         taken[-1].meta["val"] = _like(value, mode)
         return taken[-1]
 
-    arguments = [map_arg((node.args, node.kwargs), take) for node in nodes]
-    for node, (args, kwargs) in zip(nodes, arguments, strict=True):
+    copies: dict[Node, Node] = {}
+    arguments = [map_arg((n.args, n.kwargs), take) for n in (*steps, *nodes)]
+    for index, node in enumerate((*steps, *nodes)):
+        args, kwargs = map_arg(arguments[index], lambda each: copies.get(each, each))
         called = graph.call_function(_in_edge_dialect(node.target), args, kwargs)
         called.meta["val"] = values = _alike(node.meta["val"], mode)
+        if index < len(steps):
+            copies[node] = called
+            continue
         if isinstance(values, torch.Tensor):
             returned.append(called)
             continue
@@ -306,12 +364,7 @@ def program_of(nodes: Sequence[Node], numbers: Mapping[Node, Any]) -> ExportedPr
         state_dict={},
         range_constraints={},
         module_call_graph=[ModuleCallEntry("", call)],
-        constants={
-            constant.name: torch.tensor(
-                numbers[producer], dtype=constant.meta["val"].dtype
-            )
-            for producer, constant in constants.items()
-        },
+        constants=held,
         verifiers=[
             EXIREdgeDialectVerifier(
                 EdgeCompileConfig(_check_ir_validity=False), class_only=True
@@ -424,19 +477,51 @@ def _number(value: Any) -> Any:
     return value.node.hint if value.node.has_hint() else _UNKNOWN
 
 
-def _key(node: Node, numbers: Mapping[Node, Any]) -> str:
-    """What decides whether a node can be compiled."""
+def _made_of(
+    nodes: Sequence[Node], constants: Collection[Node]
+) -> tuple[dict[Node, None], set[Node]]:
+    """Return what is made of constants alone, they included, in order, and what is of a quantized weight."""
+    made = dict.fromkeys(constants)
+    types = {n: getattr(n.meta.get("val"), "dtype", None) for n in constants}
+    quantized = {n for n, dtype in types.items() if dtype in EXACT}
+    for node in nodes:
+        inputs = node.all_input_nodes
+        if inputs and made.keys() >= {*inputs}:
+            made[node] = None
+            if not quantized.isdisjoint(inputs):
+                quantized.add(node)
+    return made, quantized
+
+
+def _behind(node: Node, made: Collection[Node]) -> set[Node]:
+    """Return all that what a node takes is made of, as far as it is among ``made``."""
+    found: set[Node] = set()
+    left = [node]
+    while left:
+        new = {n for n in left.pop().all_input_nodes if n in made} - found
+        found |= new
+        left += new
+    return found
+
+
+def _key(node: Node, numbers: Mapping[Node, Any], made: Collection[Node] = ()) -> str:
+    """What decides whether a node can be compiled, with what is ``made`` of constants beside it."""
 
     def describe(producer: Node) -> Any:
         if (branch := branch_of(producer)) is not None:
             return _describe_branch(branch)
         value = pytree.tree_map(_describe, producer.meta["val"])
-        return (value, numbers[producer]) if producer in numbers else value
+        if producer in numbers:
+            return value, numbers[producer]
+        if producer in made:
+            return value, "constant" if producer.op == "placeholder" else call(producer)
+        return value
 
-    name = str(operator_of(node.target))
-    return repr(
-        (name, map_arg((node.args, node.kwargs), describe), sorted(_read(node)))
-    )
+    def call(node: Node) -> Any:
+        name = str(operator_of(node.target))
+        return name, map_arg((node.args, node.kwargs), describe)
+
+    return repr((*call(node), sorted(_read(node))))
 
 
 def _describe_branch(branch: GraphModule) -> Any:

@@ -242,9 +242,9 @@ def test_operators_that_differ_in_nothing_are_tried_once(monkeypatch) -> None:
     tried: list[int] = []
     why_not = _trial.why_not
 
-    def counted(nodes: Any, specs: Any, numbers: Any) -> str:
+    def counted(nodes: Any, *more: Any) -> str:
         tried.append(len(nodes))
-        return why_not(nodes, specs, numbers)
+        return why_not(nodes, *more)
 
     monkeypatch.setattr(_trial, "why_not", counted)
     partitioned(nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))), X)

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from executorch.backends.cuda import _quantized_weights
+from executorch.backends.cuda._edge_calls import DEQUANTIZE, is_call
 from executorch.backends.cuda._quantized_weights import keep_quantized
+from executorch.backends.cuda._unmeasured_kernels import Stopped, caused_by
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     XNNPACKQuantizer,
     get_symmetric_quantization_config,
 )
 from executorch.exir import to_edge, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
+from torch._inductor.codecache import AotCodeCompiler
+from torch._inductor.codegen.cpp_wrapper_gpu import CppWrapperGpu
 from torch.utils import _pytree as pytree
 
 from torchtrt_executorch import report, runtime
@@ -207,6 +216,176 @@ def test_a_delegate_has_the_bytes_that_the_bits_take() -> None:
     data = [bytes(each) for each in built._tensor_data.values()]
     (found,) = runtime.load(bytes(built.buffer), data).run(tokens)
     torch.testing.assert_close(found, wanted, atol=1e-2, rtol=1e-2)
+
+
+def up_to_the_compilers(model: nn.Module, *inputs: torch.Tensor) -> Any:
+    """Lower a model to where a kernel or a library would be compiled. Return the program if none would be."""
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise Stopped
+
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    partitioner = CudaPartitioner([spec, CompileSpec("gpu", b"sm_90:80GiB")])
+    program = torch.export.export(model.eval(), inputs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AotCodeCompiler, "compile", classmethod(stop))
+        patch.setattr(CppWrapperGpu, "generate_and_run_autotune_block", stop)
+        try:
+            return to_edge_transform_and_lower(program, partitioner=[partitioner])
+        except Exception as error:
+            if caused_by(error, Stopped) is None:
+                raise
+    return None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A quantized weight of (rows, columns), and what reads it for so many tokens.
+
+    Attributes:
+        weight: Its bits, and the integers that hold them; or the type that it is cast from.
+        group: Values of a scale, 0 for a whole row.
+        use: A linear, a matmul, a linear that is scaled behind, or a lookup of rows.
+    """
+
+    weight: Any
+    size: tuple[int, int]
+    group: int
+    zero: torch.dtype | None
+    dtype: torch.dtype
+    use: str
+    tokens: int
+
+    def input(self) -> torch.Tensor:
+        if self.use == "lookup":
+            return torch.zeros(self.tokens, dtype=torch.int64)
+        return torch.ones(self.tokens, self.size[1], dtype=self.dtype)
+
+
+class Reader(nn.Module):
+    def __init__(self, how: Reading) -> None:
+        super().__init__()
+        self.how, (rows, columns) = how, how.size
+        held = how.weight[1] if isinstance(how.weight, tuple) else how.weight
+        values = torch.arange(rows * columns).reshape(how.size) % 2
+        groups = columns // how.group if how.group else 1
+        self.register_buffer("weight", values.float().to(held))
+        self.register_buffer("scale", torch.ones(rows, groups))
+        zero = how.zero and torch.ones(rows, groups, dtype=how.zero)
+        self.register_buffer("zero", zero)
+
+    def whole(self) -> torch.Tensor:
+        how = self.how
+        if not isinstance(how.weight, tuple):
+            return self.weight.to(how.dtype) * self.scale[:, :1].to(how.dtype)
+        bits, held = how.weight
+        least = 0 if held == torch.uint8 else -(1 << (bits - 1))
+        block = (1, how.group or how.size[1])
+        given = self.scale, self.zero, held, least, least + (1 << bits) - 1
+        return dequantize_affine(self.weight, block, *given, output_dtype=how.dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how.use == "lookup":
+            return nn.functional.embedding(x, self.whole())
+        if self.how.use == "matmul":
+            return x @ self.whole().t()
+        if self.how.use == "scaled":
+            result = nn.functional.linear(x, self.weight.to(x.dtype))
+            return result * self.scale[:, 0].to(x.dtype)
+        return nn.functional.linear(x, self.whole())
+
+
+class Readers(nn.Module):
+    """Several beside one another."""
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(map(Reader, readings))
+
+    def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [each(x) for each, x in zip(self.each, inputs, strict=True)]
+
+
+WEIGHTS = [
+    *((bits, torch.int8) for bits in (2, 4, 8)),
+    *((bits, torch.uint8) for bits in (1, 4, 8)),
+    *(torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2),
+]
+SIZES = [(16, 0), (0, 16), (1, 1), (16, 1), (1, 16), (5, 6), (3, 7), (16, 64)]
+USES = ["linear", "matmul", "scaled", "lookup"]
+DTYPES = [torch.bfloat16, torch.float32, torch.float16]
+
+
+@st.composite
+def readings(draw: Any) -> Reading:
+    size = draw(st.sampled_from(SIZES))
+    groups = [n for n in range(1, size[1] + 1) if size[1] % n == 0]
+    of = (WEIGHTS, [size], [0, *groups], [None, torch.int8, torch.float32], DTYPES)
+    return Reading(*(draw(st.sampled_from(each)) for each in (*of, USES, [0, 1, 3])))
+
+
+#: Each weight, size and use, with odd groups and none.
+SOME = [
+    Reading(
+        weight,
+        (size := SIZES[index % len(SIZES)]),
+        max((n for n in (1, 3, 7) if size[1] and size[1] % n == 0), default=0),
+        (None, torch.int8)[index % 2],
+        DTYPES[index % 3],
+        USES[index % 4],
+        (1, 3, 0)[(index // 2) % 3],
+    )
+    for index, weight in enumerate(WEIGHTS)
+]
+
+
+def test_what_is_claimed_of_quantized_weights_compiles() -> None:
+    assert up_to_the_compilers(Readers(SOME), *(each.input() for each in SOME)) is None
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(st.lists(readings(), min_size=8, max_size=8))
+def test_whatever_is_claimed_of_quantized_weights_compiles(some: list[Reading]) -> None:
+    up_to_the_compilers(Readers(some), *(each.input() for each in some))
+
+
+@pytest.mark.parametrize(
+    ("use", "broken", "left"),
+    [
+        # A linear that is left is decomposed.
+        ("linear", ("aten.linear", "aten.mm"), "aten.mm.default"),
+        ("lookup", ("aten.embedding",), "aten.embedding.default"),
+        ("linear", DEQUANTIZE, "torchao.dequantize_affine.default"),
+    ],
+)
+def test_what_a_quantized_weight_breaks_is_found_before_it_is_claimed(
+    use: str,
+    broken: tuple[str, ...],
+    left: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
+) -> None:
+    """The check sees the graph that is compiled: an operator by itself has no weight that it could read."""
+    rewrite = _quantized_weights.read_as_kept
+
+    def fails(graph: Any, packed: Any, weights: Any) -> None:
+        of_weights = {*packed}
+        for node in graph.nodes:
+            if not of_weights.isdisjoint(node.all_input_nodes):
+                of_weights.add(node)
+                if is_call(node, broken):
+                    raise RuntimeError("broken here")
+        rewrite(graph, packed, weights)
+
+    monkeypatch.setattr(_quantized_weights, "read_as_kept", fails)
+    how = Reading((4, torch.int8), (16, 64), 32, None, torch.float32, use, 1)
+    with caplog.at_level("WARNING", "executorch.backends.aoti"):
+        program = up_to_the_compilers(Reader(how), how.input())
+    said = [each.getMessage() for each in caplog.records if "left to" in each.msg]
+    assert {each.partition(" ")[0] for each in said} == {left}
+    assert all("broken here" in each and each.count("(node") == 1 for each in said)
+    assert program is None  # the other one is compiled
 
 
 class ScaledBehind(nn.Module):
