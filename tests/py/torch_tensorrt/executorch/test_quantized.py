@@ -247,6 +247,28 @@ def test_integers_that_are_no_weights_stay_in_tensorrt() -> None:
     assert report(edge).methods["forward"].on_host() == []
 
 
+def test_matmuls_of_int8_are_others_with_their_scales_and_bias() -> None:
+    """torchao's, which have no ``dequantize``: engines get what is around them alone."""
+    program = by_torchao(torchao.Int8DynamicActivationInt8WeightConfig())
+    edge = lowered(program, tensorrt(), XnnpackPartitioner())
+    found = report(edge).methods["forward"].operators
+    in_engines = {each.name for each in found if each.backend == "TensorRTBackend"}
+    assert in_engines == {"aten.sin.default", "aten._softmax.default"}
+
+
+def test_weights_in_float8_are_folded_where_nobody_behind_reads_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    program = by_torchao(torchao.Float8WeightOnlyConfig())
+    edge = lowered(program, tensorrt(), XnnpackPartitioner())
+    assert backends(edge) == ["TensorRTBackend"]
+    assert report(edge).methods["forward"].on_host() == []
+    folded = [m for m in caplog.messages if "are folded into" in m]
+    assert len(folded) == 2, folded
+    (found,) = load(edge.to_executorch().buffer, emulated_engines=True).run(X)
+    torch.testing.assert_close(found, program.module()(X), atol=1e-4, rtol=1e-4)
+
+
 def test_what_nobody_takes_is_named_with_its_module() -> None:
     model = Layers().eval()
     torchao.quantize_(model, torchao.Int8DynamicActivationInt8WeightConfig())
