@@ -77,6 +77,11 @@ TESTS = {
     ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
+    "operator-errors": [
+        "tests/exir/program/test_off_graph_cache.py",
+        "tests/exir/program/test_unbounded.py",
+    ],
+    "lowering-leftovers": ["tests/exir/program/test_leftovers.py"],
     "propagate-device-pass": [
         "tests/exir/passes/test_labels.py",
         "tests/exir/passes/test_written_in_place.py",

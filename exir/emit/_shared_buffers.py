@@ -15,6 +15,7 @@ import torch
 from executorch.exir.emit._device_state import (
     emit_exchange,
     emit_fill,
+    emit_first_value,
     emit_jump,
     emit_swap,
     here,
@@ -56,7 +57,23 @@ class _Emitted:
     body: int = -1
 
 
-def emit_shared_buffer(
+def emit_initial_value(
+    emitter: _Emitter, placeholder: Node, value: _AbstractValue
+) -> None:
+    """Emits what gives a mutable buffer on a device its initial value; nothing for any other placeholder."""
+    if GROUP_META in placeholder.meta:
+        _emit_shared_buffer(emitter, placeholder, value)
+    elif any(map(is_device_write_back, placeholder.users)):
+        emit_first_value(emitter, placeholder, value)
+
+
+def emit_write_back(emitter: _Emitter, write_back: Node) -> None:
+    """Emits the exchange of a buffer and its new value on a device; those that methods share come last."""
+    if GROUP_META not in write_back.all_input_nodes[0].meta:
+        emit_exchange(emitter, write_back)
+
+
+def _emit_shared_buffer(
     emitter: _Emitter, placeholder: Node, buffer: _AbstractValue
 ) -> None:
     """Emits the comparison, with the last placeholder of a group."""

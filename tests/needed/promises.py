@@ -516,6 +516,102 @@ def what_the_second_wants_whole_is_whole() -> None:
     assert any("linear" in name for name in inside), inside
 
 
+@of("operator-errors")
+def an_error_names_the_operator_and_its_method() -> None:
+    from executorch.exir import EdgeCompileConfig, to_edge
+
+    library = torch.library.Library("promised", "DEF")
+    library.define("kernelless(Tensor x) -> Tensor")
+    library.impl("kernelless", torch.sin, "CompositeExplicitAutograd")
+    program = torch.export.export(Function(torch.ops.promised.kernelless), (X,))
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    edge = to_edge({"found": program}, compile_config=config)
+    try:
+        edge.to_executorch()
+    except Exception as error:
+        assert "kernelless" in str(error) and "found" in str(error), error
+    else:
+        raise AssertionError("an operator without a kernel was emitted")
+
+
+def lowered_by_xnnpack(program: Any) -> Any:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackPartitioner,
+    )
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+    return to_edge_transform_and_lower(
+        program,
+        partitioner=[XnnpackPartitioner()],
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+    )
+
+
+@of("lowering-leftovers")
+def a_program_is_lowered_twice() -> None:
+    def found(x: torch.Tensor) -> Any:
+        y = x.sigmoid()
+        return y, y.nonzero()
+
+    program = torch.export.export(Function(found), (X,))
+    for _ in range(2):
+        lowered_by_xnnpack(program).to_executorch()
+
+
+@of("argument-validation")
+def sizes_behind_an_engine_stay_dynamic() -> None:
+    import torch_tensorrt
+    from executorch.exir import to_edge
+
+    from torchtrt_executorch import emulated_engines
+
+    model, more = Function(lambda x: torch.cat([x.sin(), x.cos()])), torch.ones(3, 4)
+    rows = {"x": {0: torch.export.Dim("rows", min=1, max=8)}}
+    program = torch.export.export(model, (X,), dynamic_shapes=rows)
+    with emulated_engines():
+        compiled = torch_tensorrt.dynamo.compile(
+            program, arg_inputs=[X], min_block_size=1
+        )
+    program = torch_tensorrt.dynamo.export(
+        compiled, arg_inputs=[X], use_legacy_exporter=True
+    )
+    edge = to_edge(program).exported_program()
+    torch.testing.assert_close(edge.module()(more), model(more))
+
+
+@of("engine-targets")
+def an_engine_for_another_gpu_is_refused() -> None:
+    import os
+
+    import torch_tensorrt
+    from executorch.exir import EdgeCompileConfig, to_edge
+
+    program = torch_tensorrt.dynamo.export(emulated(nn.ReLU(), X), arg_inputs=[X])
+    os.environ["TORCHTRT_GPU"] = "linux-aarch64:sm_87:16GiB"
+    try:
+        to_edge(program, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    except ValueError as error:
+        assert "doesn't run on the target" in str(error), error
+    else:
+        raise AssertionError("an engine for another GPU was lowered")
+
+
+@of("progress")
+def steps_are_logged() -> None:
+    import logging
+
+    from executorch.exir import to_edge
+
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("torchtrt_executorch.progress")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    to_edge(torch.export.export(nn.ReLU(), (X,))).to_executorch()
+    assert any("to_executorch" in line for line in lines), lines
+
+
 @of("propagate-device-pass")
 def what_the_host_reads_as_well_is_the_host_s() -> None:
     class Both(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import anchors
+from torchtrt_executorch.overlay.edits import exir as edits
 from torchtrt_executorch.overlay.manifest.notation import (
     EXIR,
     PROGRAM,
@@ -22,7 +23,6 @@ _DIVISION = f"{_CUDA}.passes.replace_int64_floordiv"
 _CUDA_PARTITIONER = f"{_CUDA}.cuda_partitioner"
 _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
-_VERIFIER = f"{EXIR}.verification.verifier"
 _VIEWS = f"{_AOTI}.passes.replace_view_copy_with_view"
 #: What a graph's nodes are, and whose bytes they have.
 _ALIASES = (f"{_PASSES}._aliases", f"{_PASSES}._device_nodes")
@@ -37,15 +37,12 @@ EXECUTORCH_PATCHES = (
         kept_because="1.5.1 still decomposes for the first what the second wants whole",
         goes_when="to_edge_transform_and_lower asks all partitioners before it decomposes (pytorch/executorch#8781)",
         adds=(
+            f"{EXIR}.program._operator_calls",
             f"{EXIR}.program._whole_operators",
             f"{EXIR}.program._transforms",
-            SYMBOLS,
         ),
-        amends=patched(f"{EXIR}.program._whole_operators_patch:apply", PROGRAM),
+        edits=edits.WHOLE_OPERATORS,
         anchors=anchors(
-            f"{PROGRAM}:_gen_edge_manager_for_partitioners(partitioner, aten_programs)",
-            f"{PROGRAM}:_sanity_check_graph_for_non_decomp_ops(program, check_op_support)",
-            f"{PROGRAM}:to_edge_transform_and_lower(programs, partitioner)",
             f"{EXIR}.backend.partitioner:Partitioner.ops_to_not_decompose(ep)",
         ),
     ),
@@ -57,11 +54,44 @@ EXECUTORCH_PATCHES = (
         upstream="maps contiguous and channels-last layouts alone, and raises on any other",
         kept_because="1.5.1 still raises on a cast of a transposed weight or input",
         goes_when="MemoryFormatOpsPass lowers copies of any dim order (pytorch/executorch#11086)",
-        amends=patched_beside(f"{_PASSES}.memory_format_ops_pass"),
-        anchors=anchors(
-            f"{_PASSES}.memory_format_ops_pass:DimOrderOpsMap",
-            f"{_PASSES}.memory_format_ops_pass:MemoryFormatOpsPass.call_operator(op, args, kwargs, meta)",
+        adds=(f"{_PASSES}._memory_formats",),
+        edits=edits.MEMORY_FORMATS,
+    ),
+    Patch(
+        name="operator-errors",
+        summary="to_executorch names the operator that it can't emit, its module and its method",
+        pull_request="pytorch/executorch#8781",
+        releases=EXECUTORCH,
+        upstream="names an operator, and no node, module or method",
+        kept_because="1.5.1 still doesn't say what in the model to change",
+        goes_when="to_executorch names the node behind its errors (no pull request yet)",
+        adds=(
+            f"{EXIR}.program._operator_calls",
+            f"{EXIR}.program._operator_errors",
+            SYMBOLS,
         ),
+        edits=edits.OPERATOR_ERRORS,
+    ),
+    Patch(
+        name="lowering-leftovers",
+        summary="A program can be lowered twice, and no cache keeps what was lowered",
+        pull_request="pytorch/TensorRT#4574",
+        releases=EXECUTORCH,
+        upstream="leaves unbacked symbols pending, and delegates with their weights in caches",
+        kept_because="1.5.1 still does",
+        goes_when="ExecuTorch's passes claim their unbacked symbols, and is_same_node keeps no nodes (no pull request yet)",
+        adds=(f"{EXIR}.program._leftovers", SYMBOLS),
+        edits=edits.LOWERING_LEFTOVERS,
+    ),
+    Patch(
+        name="argument-validation",
+        summary="Verifying a program leaves the dynamic sizes of lists that operators return",
+        pull_request="pytorch/TensorRT#4574",
+        releases=EXECUTORCH,
+        upstream="takes a returned list apart, and fixes its sizes to the example's",
+        kept_because="1.5.1 still does",
+        goes_when="EdgeOpArgValidator takes a list as one return (no pull request yet)",
+        edits=edits.ARGUMENT_VALIDATION,
     ),
     Patch(
         name="host-staging",
@@ -114,16 +144,8 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}._busy_memory",
             f"{_PASSES}.delegate_order_pass",
         ),
-        amends=(
-            *patched(
-                f"{EXIR}._delegate_order_memory_patch:apply", f"{EXIR}.memory_planning"
-            ),
-            *patched(f"{EXIR}.program._delegate_order_patch:apply", PROGRAM),
-        ),
-        anchors=anchors(
-            f"{EXIR}.memory_planning:update_all_tensors_lifetime(graph_module)",
-            f"{PROGRAM}:edge_to_executorch_passes(config, name)",
-        ),
+        edits=edits.DELEGATE_ORDER,
+        amends=patched(f"{EXIR}.program._delegate_order_patch:apply", PROGRAM),
     ),
     Patch(
         name="device-state",
@@ -140,22 +162,8 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}._shared_buffers",
             f"{_PASSES}.device_state_pass",
         ),
-        amends=(
-            *patched_beside(f"{EXIR}.emit._emitter"),
-            *patched(
-                f"{EXIR}._device_state_memory_patch:apply", f"{EXIR}.memory_planning"
-            ),
-            *patched(f"{EXIR}.program._device_state_patch:apply", PROGRAM),
-        ),
-        anchors=anchors(
-            f"{EXIR}.emit._emitter:_Emitter._emit_operator(target, args, kwargs)",
-            f"{EXIR}.emit._emitter:_Emitter._tensor_spec_to_evalue(spec)",
-            f"{EXIR}.emit._emitter:_TopLevelEmitter.output(target, args, kwargs)",
-            f"{EXIR}.emit._emitter:_TopLevelEmitter.placeholder(target, args, kwargs)",
-            f"{EXIR}.memory_planning:update_all_tensors_lifetime(graph_module)",
-            f"{PROGRAM}:edge_to_executorch_passes(config, name)",
-            f"{PROGRAM}:insert_write_back_for_buffers_pass",
-        ),
+        edits=edits.DEVICE_STATE,
+        amends=patched(f"{EXIR}.program._device_state_patch:apply", PROGRAM),
     ),
     Patch(
         name="common-state",
@@ -215,12 +223,7 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}._old_values",
             f"{_PASSES}.branch_results_pass",
         ),
-        amends=patched(f"{EXIR}.program._branch_results_patch:apply", PROGRAM),
-        anchors=anchors(
-            f"{EXIR}.memory_planning:_apply_algo_to_submodules(algo, graph_module)",
-            f"{PROGRAM}:edge_to_executorch_passes(config)",
-            f"{PROGRAM}:insert_write_back_for_buffers_pass",
-        ),
+        edits=edits.BRANCH_RESULTS,
     ),
     Patch(
         name="aoti-partitioner",
@@ -290,14 +293,10 @@ EXECUTORCH_PATCHES = (
             )
         ),
         requires=("cuda-operators",),
-        amends=(
-            *patched(f"{_CUDA}._cuda_backend_quantized_patch:apply", _CUDA_BACKEND),
-            *patched_beside(_VERIFIER),
-        ),
+        edits=edits.QUANTIZED_DTYPES,
+        amends=patched(f"{_CUDA}._cuda_backend_quantized_patch:apply", _CUDA_BACKEND),
         anchors=anchors(
             f"{_CUDA_BACKEND}:CudaBackend.move_program_to_device(edge_program, device, compile_specs)",
-            f"{_VERIFIER}:DISALLOW_LIST",
-            f"{EXIR}.verification.arg_validator:EdgeOpArgValidator.call_function(target, args, kwargs)",
         ),
     ),
     Patch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import anchors
+from torchtrt_executorch.overlay.edits import exir
 from torchtrt_executorch.overlay.manifest.notation import (
     CONVERSION,
     DYNAMO,
@@ -12,7 +13,7 @@ from torchtrt_executorch.overlay.manifest.notation import (
     RUNTIME,
     amended,
 )
-from torchtrt_executorch.overlay.patch import TORCH_TENSORRT, Patch
+from torchtrt_executorch.overlay.patch import EXECUTORCH, TORCH_TENSORRT, Patch
 
 _HOST = "torchtrt_executorch.host"
 _EMULATION = "torchtrt_executorch.emulation.amendments"
@@ -97,5 +98,25 @@ HOST_PATCHES = (
             f"{_ENGINE}:trt",
             f"{_MODULE}:TorchTensorRTModule.forward",
         ),
+    ),
+    Patch(
+        name="engine-targets",
+        summary="An engine that doesn't run on the target is refused where its program is lowered",
+        pull_request="pytorch/TensorRT#4504",
+        releases=EXECUTORCH,
+        upstream="nothing",
+        kept_because="upstream compiles for the GPU that it finds, and knows no other target",
+        goes_when="never: the GPU description is this distribution's own",
+        edits=exir.ENGINE_TARGETS,
+    ),
+    Patch(
+        name="progress",
+        summary="Long steps of a compilation or export are said on a terminal, and logged elsewhere",
+        pull_request="pytorch/TensorRT#4574",
+        releases={},
+        upstream="nothing",
+        kept_because="upstream says nothing for minutes",
+        goes_when="never: it is this distribution's own",
+        edits=exir.PROGRESS,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import anchors
+from torchtrt_executorch.overlay.edits import exir
 from torchtrt_executorch.overlay.edits import torch_tensorrt as edits
 from torchtrt_executorch.overlay.manifest.notation import (
     BACKEND,
@@ -12,7 +13,6 @@ from torchtrt_executorch.overlay.manifest.notation import (
     EXIR,
     LIFTING,
     META_OPS,
-    PROGRAM,
     RUNTIME,
     SYMBOLS,
     WRITES,
@@ -32,7 +32,6 @@ _PASS_MANAGER = f"{DYNAMO}.lowering.passes.pass_manager"
 _FOLDING = f"{DYNAMO}.lowering.passes.constant_folding"
 _EXPORTER = f"{DYNAMO}._exporter"
 _MUTABLE = f"{RUNTIME}._MutableTorchTensorRTModule"
-_ARG_VALIDATOR = f"{EXIR}.verification.arg_validator"
 
 TORCH_TENSORRT_PATCHES = (
     Patch(
@@ -242,7 +241,11 @@ TORCH_TENSORRT_PATCHES = (
         upstream="export from 2.14 on, where the C++ runtime is loaded",
         kept_because="2.14 refuses without the C++ runtime, takes no compiled modules as methods, and drives only its own export",
         goes_when="2.13 is no longer supported, and export (pytorch/TensorRT#4440) works without the C++ runtime (pytorch/TensorRT#4574)",
-        requires=("tensorrt-partitioner",),
+        requires=(
+            "tensorrt-partitioner",
+            "argument-validation",
+            "lowering-leftovers",
+        ),
         replaces=(f"{BACKEND}._export",),
         adds=(
             *LIFTING,
@@ -253,16 +256,15 @@ TORCH_TENSORRT_PATCHES = (
             f"{BACKEND}._source",
             f"{BACKEND}._warnings",
             f"{BACKEND}._weight_streaming",
+            f"{EXIR}.program._traceable",
         ),
-        edits=edits.EXPORT,
+        edits=(*edits.EXPORT, *exir.ENGINES),
         amends=(
             *patched("torch_tensorrt._save_patch:apply", _COMPILE),
             *patched_beside(
                 _EXPORTER,
                 BACKEND,
                 META_OPS,
-                PROGRAM,
-                _ARG_VALIDATOR,
             ),
         ),
         anchors=anchors(
@@ -271,10 +273,6 @@ TORCH_TENSORRT_PATCHES = (
             f"{BACKEND}:get_edge_compile_config",
             f"{META_OPS}:_apply_symbolic_shape_expressions(inputs, shape_info)",
             f"{_EXPORTER}:export(gm, use_legacy_exporter)",
-            f"{_ARG_VALIDATOR}:EdgeOpArgValidator.call_function(target)",
-            f"{PROGRAM}:to_edge(programs)",
-            f"{PROGRAM}:to_edge_transform_and_lower(programs, partitioner)",
-            f"{PROGRAM}:EdgeProgramManager.to_executorch(config)",
         ),
     ),
     Patch(
@@ -298,10 +296,9 @@ TORCH_TENSORRT_PATCHES = (
             f"{BACKEND}.recipes",
             f"{EXIR}.program._transforms",
         ),
-        amends=patched(f"{EXIR}.program._pre_decomposition_patch:apply", PROGRAM),
+        edits=exir.PRE_DECOMPOSITION,
         anchors=anchors(
             f"{_COMPILER}:compile(exported_program, arg_inputs, kwarg_inputs)",
-            f"{PROGRAM}:to_edge_transform_and_lower(programs, partitioner)",
             f"{EXIR}.backend.partitioner:Partitioner",
         ),
     ),

@@ -1,0 +1,56 @@
+"""What lowering leaves behind: symbols that a later trace takes for its own, and programs in caches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from executorch.exir._data_dependent import forget_unclaimed_symbols
+from executorch.exir.backend import utils
+from executorch.exir.delegate import executorch_call_delegate
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+
+
+def leaves_programs_traceable(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``to_edge`` and the like leave the programs that they are given as they found them."""
+
+    @functools.wraps(lower)
+    def wrapper(programs: Any, *args: Any, **kwargs: Any) -> Any:
+        _forget_symbols(programs)
+        try:
+            return lower(programs, *args, **kwargs)
+        finally:  # the caller's next pass would trip over those of lowering
+            _forget_symbols(programs)
+            clear_caches()
+
+    return wrapper
+
+
+def clears_caches(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``to_executorch`` leave no lowered program in a cache of the process."""
+
+    @functools.wraps(to_executorch)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return to_executorch(*args, **kwargs)
+        finally:
+            clear_caches()
+
+    return wrapper
+
+
+def clear_caches() -> None:
+    """Have caches drop what they keep of lowered programs, each with its weights, until the process ends."""
+    utils.is_same_node.cache_clear()
+    # By the operator that is called and what it is called with; what other operators return can be used again.
+    for key in list(FakeTensorMode.cache):
+        if executorch_call_delegate in key.key:
+            FakeTensorMode.cache.pop(key, None)
+
+
+def _forget_symbols(programs: Any) -> None:
+    for program in programs.values() if isinstance(programs, Mapping) else [programs]:
+        if isinstance(program, ExportedProgram):
+            forget_unclaimed_symbols(program)

@@ -1,0 +1,123 @@
+"""Errors of ``to_executorch`` that name the operator, the module that it is of, and the method.
+
+ExecuTorch finds out late what it can't emit: an operator without a kernel, a loop, a size without a bound.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Iterable
+
+import torch
+from executorch.exir._data_dependent import first_unbounded
+from executorch.exir.error import InternalError
+from executorch.exir.program._operator_calls import calls, operator_of
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+#: Namespace of the operators of ``executorch.extension.llm.cache`` (pytorch/executorch#21383).
+_OFF_GRAPH_CACHE = "kvcache::"
+
+#: Where partitioners that say why they left a node do so, in ``node.meta["custom"]``.
+_WHY = "executorch.why_not_delegated"
+
+
+def names_operators(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``EdgeProgramManager.to_executorch`` say what in its programs an error is about."""
+
+    @functools.wraps(to_executorch)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return to_executorch(self, *args, **kwargs)
+        except Exception as error:
+            programs = [(name, self.exported_program(name)) for name in self.methods]
+            if said := _words(programs, error):
+                raise RuntimeError(said) from error
+            raise
+
+    return wrapper
+
+
+def _words(programs: list[tuple[str, ExportedProgram]], error: Exception) -> str:
+    """Return the error in the place of upstream's; empty if upstream's is to stay."""
+    message = str(error)
+    if "upper bound" in message:
+        return _unbounded_size(programs)
+    if not isinstance(error, (RuntimeError, InternalError)):
+        return ""
+    if message.startswith("Missing out variants"):
+        return _missing_kernels(programs, message)
+    if "Unsupported control flow operator" in message:
+        return _unsupported_loop(programs)
+    return ""
+
+
+def _missing_kernels(
+    programs: Iterable[tuple[str, ExportedProgram]], message: str
+) -> str:
+    """Return the error for operators that ExecuTorch has no kernel for, and no partitioner has taken; or nothing.
+
+    Args:
+        programs: Methods in edge dialect, by name.
+        message: Upstream's, which names operators: ``aten::bincount``.
+    """
+    found: dict[tuple[str, str, str], None] = {}
+    for method, program in programs:
+        for node in calls(program.graph_module):
+            name = str(operator_of(node)).replace(".", "::", 1).rpartition(".")[0]
+            if f"'{name}'" in message:
+                found[name, _module_of(node), method] = None
+    if not found:
+        return ""
+    named = "; ".join(f"{name} of {where} in {method}" for name, where, method in found)
+    advice = "give the method one that does, or write or quantize the module otherwise"
+    if any(name.startswith(_OFF_GRAPH_CACHE) for name, _, _ in found):
+        advice = (
+            "its KV cache is off the graph, where no delegate finds it; register the cache as a buffer "
+            "of the module instead, as transformers' StaticCache does"
+        )
+    return (
+        f"Missing out variants: ExecuTorch has no kernel for {named}, and no partitioner has taken it: "
+        f"{advice}"
+    )
+
+
+def _unsupported_loop(programs: Iterable[tuple[str, ExportedProgram]]) -> str:
+    """Return the error for a ``while_loop`` that no partitioner has taken; empty if there is none.
+
+    Args:
+        programs: Methods in edge dialect, by name.
+    """
+    for method, program in programs:
+        for node in calls(program.graph_module):
+            if node.target is torch.ops.higher_order.while_loop:
+                why = (node.meta.get("custom") or {}).get(_WHY, "no partitioner has it")
+                return (
+                    f"{method}: ExecuTorch can't emit while_loop (node {node}), and {why}: give the method "
+                    "a partitioner that takes the whole loop, as CudaPartitioner, or write it with "
+                    "torch.cond, map or scan"
+                )
+    return ""
+
+
+def _unbounded_size(programs: Iterable[tuple[str, ExportedProgram]]) -> str:
+    """Return the error for an operator whose result has no largest size; empty if there is none.
+
+    Args:
+        programs: Methods in edge dialect, by name.
+    """
+    for method, program in programs:
+        if node := first_unbounded(program):
+            return (
+                f"{method}: ExecuTorch plans memory for the largest result, and that of {node} "
+                f"({node.target}) has no bound: say it in the model, after the operator, with "
+                "torch._check(result.shape[0] <= n)"
+            )
+    return ""
+
+
+def _module_of(node: Node) -> str:
+    """Return the path of the module that a node is of, where nothing has traced it since."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
+    return path or "the method itself"

@@ -1,0 +1,273 @@
+"""Edits of ExecuTorch's exporter, a tuple per patch."""
+
+from __future__ import annotations
+
+from torchtrt_executorch.overlay.edits import edits_of
+
+_MEMORY_PLANNING = "executorch.exir.memory_planning"
+_PROGRAM = "executorch.exir.program._program"
+_EMITTER = "executorch.exir.emit._emitter"
+_ARG_VALIDATOR = "executorch.exir.verification.arg_validator"
+
+ARGUMENT_VALIDATION = edits_of(
+    _ARG_VALIDATOR,
+    (
+        "EdgeOpArgValidator.call_function",
+        "after kernel_rets",
+        """
+        # A list is one return: to take it apart would fix its dynamic sizes to those of the example.
+        if [ret.type for ret in target._schema.returns] == [torch.ListType.ofTensors()]:
+            kernel_rets = [kernel_rets]
+        """,
+    ),
+)
+
+QUANTIZED_DTYPES = (
+    *edits_of(
+        _ARG_VALIDATOR,
+        (
+            "",
+            "imports",
+            """
+            # No operator in edge.yaml lists them.
+            _UNLISTED_DTYPES = {torch.float8_e4m3fn, torch.float8_e5m2}
+            """,
+        ),
+        (
+            "EdgeOpArgValidator.call_function",
+            "value valid",
+            "{} or not _UNLISTED_DTYPES.isdisjoint(tensor_arg_types.values())",
+        ),
+    ),
+    *edits_of(
+        "executorch.exir.verification.verifier",
+        (
+            "",
+            "imports",
+            """
+            # int8 matmuls, which are not in Core ATen.
+            DISALLOW_LIST = [*DISALLOW_LIST, torch.ops.aten._int_mm.default]
+            """,
+        ),
+    ),
+)
+
+MEMORY_FORMATS = edits_of(
+    "executorch.exir.passes.memory_format_ops_pass",
+    (
+        "",
+        "imports",
+        "from executorch.exir.passes._memory_formats import has_memory_format",
+    ),
+    (
+        "MemoryFormatOpsPass.call_operator",
+        "after mem_format",
+        """
+        # The dim order of any other layout, as a transposed value's, has no operator to become.
+        if mem_format in (None, torch.preserve_format) and not has_memory_format(args[0]):
+            mem_format = torch.contiguous_format
+        """,
+    ),
+)
+
+BRANCH_RESULTS = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        """
+        from executorch.exir.passes._old_values import keep_old_values
+        from executorch.exir.passes.branch_results_pass import BranchResultsPass
+        """,
+    ),
+    (
+        "edge_to_executorch_passes",
+        "call SpecPropPass",
+        "BranchResultsPass(),\n        {}",
+    ),
+    (
+        "EdgeProgramManager.to_executorch",
+        "before insert_write_back_for_buffers_pass",
+        "keep_old_values(program)",
+    ),
+)
+
+WHOLE_OPERATORS = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        """
+        from executorch.exir.program._whole_operators import (
+            AllPartitioners,
+            check_operators_taken,
+        )
+        """,
+    ),
+    (
+        "_gen_edge_manager_for_partitioners",
+        "first",
+        """
+        # Asked one by one, a partitioner would find decomposed what another before it didn't name.
+        partitioner = {
+            name: [AllPartitioners(partitioners)] if partitioners else partitioners
+            for name, partitioners in partitioner.items()
+        }
+        """,
+    ),
+    (
+        "to_edge_transform_and_lower",
+        "call _sanity_check_graph_for_non_decomp_ops",
+        "check_operators_taken(curr_partitioner, {args})",
+    ),
+)
+
+OPERATOR_ERRORS = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        "from executorch.exir.program._operator_errors import names_operators",
+    ),
+    ("EdgeProgramManager.to_executorch", "decorator", "@names_operators"),
+)
+
+LOWERING_LEFTOVERS = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        """
+        from executorch.exir.program._leftovers import (
+            clears_caches,
+            leaves_programs_traceable,
+        )
+        """,
+    ),
+    ("to_edge", "decorator", "@leaves_programs_traceable"),
+    ("to_edge_transform_and_lower", "decorator", "@leaves_programs_traceable"),
+    ("EdgeProgramManager.to_executorch", "decorator", "@clears_caches"),
+)
+
+#: Of executorch-export: engines are objects, which ExecuTorch's passes can't trace (pytorch/TensorRT#4329).
+ENGINES = edits_of(
+    _PROGRAM,
+    ("", "imports", "from executorch.exir.program._traceable import traceable"),
+    ("to_edge", "first", "programs = traceable(programs)"),
+    ("to_edge_transform_and_lower", "first", "programs = traceable(programs)"),
+)
+
+PRE_DECOMPOSITION = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        "from executorch.exir.program._transforms import transformed",
+    ),
+    (
+        "to_edge_transform_and_lower",
+        "before _gen_edge_manager_for_partitioners",
+        """
+        aten_programs = {
+            name: transformed(program, partitioner.get(name, []))
+            for name, program in aten_programs.items()
+        }
+        """,
+    ),
+    releases={"executorch": "<1.5"},  # it is upstream's own from there on
+)
+
+DELEGATE_ORDER = edits_of(
+    _MEMORY_PLANNING,
+    (
+        "apply_algo",
+        "after update_all_tensors_lifetime",
+        """
+        from executorch.exir.passes._busy_memory import keep_busy
+
+        keep_busy(graph_module)
+        """,
+    ),
+)
+
+DEVICE_STATE = (
+    *edits_of(
+        _MEMORY_PLANNING,
+        (
+            "apply_algo",
+            "after update_all_tensors_lifetime",
+            """
+            from executorch.exir.passes.device_state_pass import plan_states
+
+            plan_states(graph_module)
+            """,
+        ),
+    ),
+    *edits_of(
+        _EMITTER,
+        (
+            "_Emitter._emit_operator",
+            "first",
+            """
+            from executorch.exir.emit._shared_buffers import emit_write_back
+            from executorch.exir.passes._aliases import is_device_write_back
+
+            if is_device_write_back(self.node):
+                emit_write_back(self, self.node)
+                return args[0]
+            """,
+        ),
+        (
+            "_Emitter._tensor_spec_to_evalue",
+            "first",
+            """
+            # Its bytes are read by address below, as the host's.
+            if spec.storage is not None and spec.storage.device.type not in ("cpu", "meta"):
+                spec.storage = spec.storage.cpu()
+            """,
+        ),
+        (
+            "_TopLevelEmitter.placeholder",
+            "after self.emitter_state.spec2id_dict[spec]",
+            """
+            from executorch.exir.emit._shared_buffers import emit_initial_value
+
+            emit_initial_value(self, self.node, value)
+            """,
+        ),
+        (
+            "_TopLevelEmitter.output",
+            "first",
+            """
+            from executorch.exir.emit._shared_buffers import emit_exchanges
+
+            emit_exchanges(self, self.node.graph)
+            """,
+        ),
+    ),
+)
+
+# Of this distribution's own patches.
+
+ENGINE_TARGETS = edits_of(
+    _PROGRAM,
+    ("", "imports", "from torchtrt_executorch.engine_targets import check_engines"),
+    ("to_edge", "first", "check_engines(programs)"),
+    ("to_edge_transform_and_lower", "first", "check_engines(programs)"),
+)
+
+PROGRESS = edits_of(
+    _PROGRAM,
+    ("", "imports", "from torchtrt_executorch.progress import step"),
+    (
+        "to_edge_transform_and_lower",
+        "decorator",
+        '@step("ExecuTorch: to_edge_transform_and_lower")',
+    ),
+    (
+        "EdgeProgramManager.to_executorch",
+        "decorator",
+        '@step("ExecuTorch: to_executorch")',
+    ),
+    releases={"executorch": ">=1.4,<1.6"},
+)
