@@ -10,12 +10,10 @@ Upstream: ``torch_tensorrt.dynamo._compiler``; 2.14 copies most buffers back by 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from types import ModuleType
 from typing import Any, Callable
 
-import torch
 from torch_tensorrt.dynamo._state_as_inputs import (
     StateAsInputs,
 )
@@ -26,8 +24,6 @@ from torch_tensorrt.dynamo._writes import (
 
 from torchtrt_executorch.overlay.wrapping import undecorated, wrapped
 
-_SELECT_SCATTER = torch.ops.aten.select_scatter.default
-
 
 def apply(module: ModuleType) -> None:
     """Wrap what compiles a program, to a module or to a single engine."""
@@ -37,7 +33,6 @@ def apply(module: ModuleType) -> None:
         compile=wrapped(module.compile, _stateful),
         cross_compile_for_windows=wrapped(cross, _stateful, like=_behind(cross)),
         convert_exported_program_to_serialized_trt_engine=wrapped(single, _stateless),
-        get_decompositions=wrapped(module.get_decompositions, _from_the_end),
     )
 
 
@@ -70,23 +65,3 @@ def _stateless(
             "in as an input and return it as an output, or use torch_tensorrt.dynamo.compile"
         )
     return function(*args, **kwargs)
-
-
-def _from_the_end(
-    get: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Return decompositions; ``state[-1] = x`` becomes a slice that ends with the state, not before it.
-
-    Upstream's slice of index -1 is from there to 0, and empty.
-    """
-    table = get(*args, **kwargs)
-    if (decompose := table.get(_SELECT_SCATTER)) is None:
-        return table
-
-    @functools.wraps(decompose)
-    def select_scatter(state: Any, value: Any, dim: int, index: Any) -> Any:
-        if index < 0:
-            index += state.shape[dim]
-        return decompose(state, value, dim, index)
-
-    return {**table, _SELECT_SCATTER: select_scatter}

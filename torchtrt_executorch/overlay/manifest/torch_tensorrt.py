@@ -23,6 +23,7 @@ from torchtrt_executorch.overlay.patch import TESTED, TORCH_TENSORRT, Patch
 
 _COMPILER = f"{DYNAMO}._compiler"
 _LOWERING = f"{DYNAMO}.lowering.passes._aten_lowering_pass"
+_DECOMPOSITIONS = f"{DYNAMO}.lowering._decompositions"
 _COMPILE = "torch_tensorrt._compile"
 _SETTINGS = f"{DYNAMO}._settings"
 _REGISTRY = f"{CONVERSION}._ConverterRegistry"
@@ -84,7 +85,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{_COMPILER}:cross_compile_for_windows(require_full_compilation)",
             f"{_COMPILER}:compile_module(gm, settings)",
             f"{_COMPILER}:convert_module",
-            f"{_COMPILER}:get_decompositions",
+            f"{_DECOMPOSITIONS}:get_decompositions",
             f"{_PASS_MANAGER}:DynamoPassManager.__call__(settings)",
             f"{_PASS_MANAGER}:DynamoPassManager.build_from_passlist(passes)",
             f"{_COMPILER}:convert_exported_program_to_serialized_trt_engine",
@@ -144,13 +145,13 @@ TORCH_TENSORRT_PATCHES = (
         adds=(*WRITES, f"{DYNAMO}._state_as_inputs"),
         amends=(
             *patched(f"{DYNAMO}._mutations_patch:apply", _COMPILER),
-            *patched_beside(f"{DYNAMO}.backend.backends", _LOWERING),
+            *patched_beside(f"{DYNAMO}.backend.backends", _LOWERING, _DECOMPOSITIONS),
         ),
         anchors=anchors(
             f"{_COMPILER}:compile(exported_program, kwarg_inputs)",
             f"{_COMPILER}:cross_compile_for_windows(exported_program, kwarg_inputs)",
             f"{_COMPILER}:convert_exported_program_to_serialized_trt_engine(exported_program)",
-            f"{_COMPILER}:get_decompositions",
+            f"{_DECOMPOSITIONS}:get_decompositions",
             f"{_LOWERING}:post_lowering(gm, settings)",
             f"{DYNAMO}.backend.backends:_graph_has_higher_order_ops(gm)",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import importlib
 from typing import Any
 
 import pytest
@@ -487,3 +488,26 @@ def test_elements_are_written_in_engines_from_either_end(place: Any) -> None:
         for number in (1, -2):
             (found,) = program.run(x * number)
             torch.testing.assert_close(found, model(x * number))
+
+
+@pytest.mark.parametrize("name", ["_compiler", "_refit", "backend.backends"])
+@given(place=indexes(8))
+@settings(max_examples=5)
+@example(place=-1)
+def test_whoever_decomposes_writes_from_either_end(name: str, place: Any) -> None:
+    """Refitting and ``torch.compile`` as well as the compiler."""
+    module = importlib.import_module(f"torch_tensorrt.dynamo.{name}")
+    model, x = Elements((8,), place), torch.linspace(1, 2, 8)
+    program = torch.export.export(copy.deepcopy(model), (x,))
+    program = program.run_decompositions(module.get_decompositions())
+    torch.testing.assert_close(program.module()(x), model(x))
+
+
+def test_torch_compile_writes_at_a_negative_index() -> None:
+    model, x = Elements((8, 4), (-1, slice(1, 3))), torch.linspace(1, 2, 8)
+    options = {"min_block_size": 1}
+    with emulated_engines():
+        compiled = torch.compile(
+            copy.deepcopy(model), backend="tensorrt", options=options
+        )
+        torch.testing.assert_close(compiled(x), model(x))
