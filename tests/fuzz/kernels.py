@@ -1,6 +1,6 @@
 """What a file may do with the kernels that it can name: anything but harm the process.
 
-``python tests/fuzz/kernels.py FIRST COUNT [OPERATOR...]`` runs ``COUNT`` hostile programs for each operator, from
+``python -m tests.fuzz.kernels FIRST COUNT [OPERATOR...]`` runs ``COUNT`` hostile programs for each operator, from
 the seed ``FIRST`` on. Their arguments are of the types that the operator's schema asks for, since
 anything else is refused before it runs, and otherwise as bad as can be: shapes that don't go
 together, indices beyond every end, sizes that overflow. A program may be refused, or run; the process
@@ -20,35 +20,10 @@ from executorch.exir import schema
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 from executorch.exir.tensor import make_allocation_info, scalar_type_enum
 
+from tests.fuzz.operators import DTYPES, INTS, declared
 from torchtrt_executorch.runtime import ProgramError, load
 from torchtrt_executorch.runtime.kernels import executorch_kernels
 
-DTYPES = (
-    torch.float32,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.bool,
-    torch.float16,
-    torch.float64,
-)
-INTS = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    -1,
-    -2,
-    7,
-    100,
-    -100,
-    2**31,
-    -(2**31),
-    2**40,
-    2**63 - 1,
-    -(2**63),
-)
 GAP = 64
 """Bytes on either side of each planned tensor, which nothing may write."""
 
@@ -226,14 +201,11 @@ def run(first: int, count: int, *only: str) -> tuple[int, int]:
 
     Raises ``AssertionError`` where memory changed that nothing was planned in.
     """
-    import torch.ao.quantization.fx._decomposed
+    import torch.ao.quantization.fx._decomposed  # noqa: F401  registers operators
 
     ran = refused = 0
     for name in sorted(executorch_kernels()):
-        namespace, _, rest = name.partition("::")
-        operator, _, overload = rest.partition(".")
-        packet = getattr(getattr(torch.ops, namespace), operator, None)
-        op = getattr(packet, overload or "default", None)
+        op = declared(name)
         if (only and name not in only) or op is None:
             continue
         for seed in range(first, first + count):

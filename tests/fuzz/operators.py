@@ -695,6 +695,11 @@ def operator(name: str) -> torch._ops.OpOverload | None:
     """torch's operator of that name, or what the runtime makes of such; None where there is none."""
     if (functional := quantized_kernels.operator(name)) is not None:
         return functional
+    return declared(name)
+
+
+def declared(name: str) -> torch._ops.OpOverload | None:
+    """torch's own operator of that name, or None."""
     namespace, _, rest = name.partition("::")
     short, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), short, None)
