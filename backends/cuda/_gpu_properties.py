@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 _KIB = 1 << 10
@@ -18,8 +19,9 @@ class GpuProperties:
     """The attributes of ``torch.cuda.get_device_properties``, those that compilers read.
 
     Sizes are in bytes, registers in 32-bit words, clocks in kHz, ``memory_bus_width`` in bits.
-    Two are not among them: ``others``, capabilities beside this one to have code for, and
-    ``platform``, operating system and processor of the machine, as ``linux-aarch64``.
+    Three are not among them: ``others``, capabilities beside this one to have code for; ``platform``,
+    operating system and processor of the machine, as ``linux-aarch64``; and ``measurements``, files of
+    autotuning results that go before those of :mod:`._measured_tiles`.
     """
 
     major: int
@@ -41,6 +43,9 @@ class GpuProperties:
     gcnArchName: str = ""
     others: tuple[tuple[int, int], ...] = ()
     platform: str = ""
+    measurements: tuple[Path, ...] = dataclasses.field(
+        default=(), compare=False, repr=False
+    )
 
     @property
     def capability(self) -> tuple[int, int]:

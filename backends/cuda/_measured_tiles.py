@@ -1,9 +1,9 @@
-"""What a matrix product costs in tiles of each size, by times that were measured on a GPU.
+"""Cost model for matmul and convolution tile configurations, from recorded autotuning results.
 
-``torchtrt-executorch tune`` writes a file of them. Ours are in ``measured/``, one for each compute capability
-of which there was a GPU; ``TORCHTRT_TUNED`` names files that go before them. A product takes as long as those
-nearby did, by the work: rounds of tiles over the multiprocessors, and the steps of a tile. For a GPU on which
-nothing was measured, the nearest capability's times are taken, by rounds over its own multiprocessors.
+The results are in ``measured/``, a file for each compute capability of which there was a GPU; those of
+``GpuProperties.measurements`` go before them. A product takes as long as those nearby did, by the work: rounds of
+tiles over the multiprocessors, and the steps of a tile. For a GPU on which nothing was measured, the nearest
+capability's times are taken, by rounds over its own multiprocessors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import functools
 import json
 import math
 import operator
-import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +19,6 @@ from typing import Any, NamedTuple
 from executorch.backends.cuda._gpu_properties import (
     GpuProperties,
 )
-
-VARIABLE = "TORCHTRT_TUNED"
 
 
 class Product(NamedTuple):
@@ -81,7 +78,7 @@ def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
     Of the three nearest that a tile was measured for. With fewer it costs more, the farther these are: it
     wasn't offered for others, or didn't compile.
     """
-    multi_processors, products = measured(product.kind, gpu.capability)
+    multi_processors, products = measured(product.kind, gpu)
     near = sorted(
         (tile.distance(product, known), us / tile.work(known, multi_processors))
         for known, times in products
@@ -98,36 +95,37 @@ def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
 
 def fastest(product: Product, gpu: GpuProperties) -> Tile | None:
     """Return the tile to take for a product; None if nothing of its kind was measured."""
-    _, products = measured(product.kind, gpu.capability)
+    _, products = measured(product.kind, gpu)
     tiles = {tile for _, times in products for tile in times}
     return min(sorted(tiles), key=lambda tile: cost(product, tile, gpu), default=None)
 
 
 def measured(
-    kind: str, capability: tuple[int, int]
+    kind: str, gpu: GpuProperties
 ) -> tuple[int, list[tuple[Product, dict[Tile, float]]]]:
     """Return the microseconds of products of a kind, and the multiprocessors that they were measured on.
 
     They are of the nearest capability of which there are any; if there are none at all, no products.
     """
-    for file in files(capability):
+    for file in files(gpu):
         if products := file["products"].get(kind):
             return file["multi_processors"], products
     return 1, []
 
 
-def files(capability: tuple[int, int]) -> tuple[dict[str, Any], ...]:
-    """Return all files of what was measured, their products by kind, the nearest to a capability first.
+def files(gpu: GpuProperties) -> tuple[dict[str, Any], ...]:
+    """Return all files of what was measured, their products by kind, those of the nearest capability first.
 
     Raises:
-        ValueError: ``TORCHTRT_TUNED`` names a file of another kind, or one that can't be read.
+        ValueError: One of ``gpu.measurements`` is a file of another kind, or can't be read.
     """
-    return _files(capability, os.environ.get(VARIABLE, ""))
+    return _files(gpu.capability, gpu.measurements)
 
 
 @functools.cache
-def _files(capability: tuple[int, int], names: str) -> tuple[dict[str, Any], ...]:
-    named = map(Path, filter(None, names.split(os.pathsep)))
+def _files(
+    capability: tuple[int, int], named: tuple[Path, ...]
+) -> tuple[dict[str, Any], ...]:
     ours = sorted(Path(__file__).with_name("measured").glob("*.json"))
     found = map(_read, [*named, *ours])
     return tuple(
@@ -153,7 +151,7 @@ def _read(path: Path) -> dict[str, Any]:
             file["products"].setdefault(product.kind, []).append((product, known))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} isn't what {VARIABLE} takes, a file of torchtrt-executorch tune ({error!r})"
+            f"{path} is no file of measured tiles ({error!r}): measure again, or leave it out"
         ) from error
     return file
 

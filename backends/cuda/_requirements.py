@@ -20,7 +20,11 @@ _TRITON = {"2.13": "3.7.1", "2.14": "3.8.0", "2.15": "3.9.0"}
 #: Where NVIDIA's installer puts a toolkit.
 TOOLKIT = Path("/usr/local/cuda")
 
-CROSS = 'pip install "torchtrt-executorch[cross]"'
+#: NVIDIA's packages of CUDA's headers and programs.
+HEADERS = tuple(
+    f"nvidia-cuda-{name}>=13,<14" for name in ("runtime", "cccl", "crt", "nvcc")
+)
+CROSS = 'pip install "ziglang>=0.15.2,<0.18"'
 #: What brings a C++ compiler.
 COMPILER = "apt-get install g++, or set CXX to a C++ compiler"
 
@@ -40,8 +44,8 @@ def triton_release() -> str | None:
 def cuda() -> str:
     """Return the command that installs Triton, in the release that fits PyTorch, and CUDA's headers."""
     release = triton_release()
-    fitting = f" triton=={release}" if release else ""
-    return f'pip install "torchtrt-executorch[cuda]"{fitting}'
+    packages = (f"triton=={release}" if release else "triton", *HEADERS)
+    return f"pip install {' '.join(map(shlex.quote, packages))}"
 
 
 def missing(cross: bool = False) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What a CUDA library is compiled with, on a host without a GPU: compilers, headers, link stubs.
 
 Headers and programs of CUDA come from a toolkit where there is one, else from NVIDIA's packages in
-site-packages, which the extra ``cuda`` of this distribution brings together with Triton.
+site-packages.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from executorch.backends.cuda import _measured_tiles as tiles
+from executorch.backends.cuda._gpu_properties import properties
 
 from torchtrt_executorch import tuning
 from torchtrt_executorch.cli.tune import tune
+from torchtrt_executorch.host.described_gpu import DescribedGpu
 
 
 class Problem:
@@ -74,8 +77,9 @@ def test_the_file_is_read_as_it_was_measured(tmp_path, monkeypatch) -> None:
     ]
     file = tmp_path / "sm_120.json"
     file.write_text(tuning.as_file(rows))
-    monkeypatch.setenv(tiles.VARIABLE, str(file))
-    found = tiles.files((12, 0))[0]
+    described = properties(DescribedGpu.parse("sm_120:32GiB"))
+    described = dataclasses.replace(described, measurements=(file,))
+    found = tiles.files(described)[0]
     assert found["multi_processors"] == 170 and found["how"]["gpu"] == "a GPU"
     rows = found["products"]["product float16"]
     assert rows == [(one, {first: 2.5}), (two, {second: 3.14})]

@@ -166,9 +166,7 @@ def test_a_gpu_of_jetsons_in_a_library_for_this_machine() -> None:
     from executorch.backends.cuda._gpu_properties import properties
 
     from torchtrt_executorch.host.described_gpu import DescribedGpu
-    from torchtrt_executorch.patches.executorch.backends.cuda._cuda_backend_patch import (
-        cross_compiler,
-    )
+    from torchtrt_executorch.nogpu.cuda_backend import cross_compiler
 
     if own_platform().endswith("aarch64"):
         pytest.skip("this machine may be one")

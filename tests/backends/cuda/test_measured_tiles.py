@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
 from executorch.backends.cuda import _measured_tiles as tiles
 from executorch.backends.cuda._gpu_properties import properties
+from executorch.exir.backend.compile_spec_schema import CompileSpec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtrt_executorch import tuning
 from torchtrt_executorch.host.described_gpu import DescribedGpu
+from torchtrt_executorch.nogpu.cuda_backend import TUNED, target_gpu
 
 HOPPER, AMPERE = (
     properties(DescribedGpu.parse_list(each)[0])
@@ -31,7 +35,7 @@ OWN = {
 
 @pytest.fixture(scope="module")
 def ours() -> dict:
-    return tiles.files((9, 0))[0]
+    return tiles.files(HOPPER)[0]
 
 
 def every(file: dict) -> list[tuple[tiles.Product, dict[tiles.Tile, float]]]:
@@ -81,7 +85,7 @@ def test_small_and_large() -> None:
     )
 
 
-def test_a_file_of_one_s_own(tmp_path: Path, monkeypatch) -> None:
+def test_a_file_of_one_s_own(tmp_path: Path) -> None:
     """It goes before ours, where it is of a nearer capability or the same."""
     file = tmp_path / "sm_86.json"
     product = PRODUCT
@@ -92,17 +96,27 @@ def test_a_file_of_one_s_own(tmp_path: Path, monkeypatch) -> None:
     before = [tiles.fastest(each, AMPERE) for each in others]
     assert None not in before
     file.write_text(json.dumps(OWN))
-    monkeypatch.setenv(tiles.VARIABLE, str(file))
-    assert tiles.measured(product.kind, (8, 6))[0] == 84
-    assert tiles.measured(product.kind, (9, 0))[0] == 132
-    order = [tiles.cost(product, tile, AMPERE) for tile in (SMALL, LARGE)]
+    ampere, hopper = (
+        dataclasses.replace(gpu, measurements=(file,)) for gpu in (AMPERE, HOPPER)
+    )
+    assert ampere == AMPERE and repr(ampere) == repr(AMPERE)  # a cache key has digests
+    assert tiles.measured(product.kind, ampere)[0] == 84
+    assert tiles.measured(product.kind, hopper)[0] == 132
+    order = [tiles.cost(product, tile, ampere) for tile in (SMALL, LARGE)]
     assert order[1] < order[0]
     # Of what isn't in it, ours knows as much as without it.
-    assert [tiles.fastest(each, AMPERE) for each in others] == before
+    assert [tiles.fastest(each, ampere) for each in others] == before
+
+
+def test_the_variable_names_files(tmp_path: Path, monkeypatch) -> None:
+    names = [tmp_path / "one.json", tmp_path / "two.json"]
+    monkeypatch.setenv(TUNED, os.pathsep.join(map(str, names)))
+    gpu = target_gpu([CompileSpec("gpu", b"sm_90:80GiB")])
+    assert gpu is not None and gpu.measurements == tuple(names)
 
 
 def test_without_a_file(monkeypatch) -> None:
-    monkeypatch.setattr(tiles, "files", lambda capability: [])
+    monkeypatch.setattr(tiles, "files", lambda gpu: [])
     product = tiles.Product("product float16", 64, 64, 64)
     assert tiles.cost(product, SMALL, HOPPER) == float("inf")
     assert tiles.fastest(product, HOPPER) is None
@@ -136,16 +150,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", [*WRONG, "missing", "a folder"])
-def test_a_file_of_another_kind(what: str, tmp_path: Path, monkeypatch) -> None:
-    """One sentence names it, and what named it."""
+def test_a_file_of_another_kind(what: str, tmp_path: Path) -> None:
+    """One sentence names it."""
     file = tmp_path / "other.json"
     if what in WRONG:
         file.write_bytes(WRONG[what])
     elif what == "a folder":
         file.mkdir()
-    monkeypatch.setenv(tiles.VARIABLE, str(file))
-    with pytest.raises(
-        ValueError,
-        match=r"other.json isn't what TORCHTRT_TUNED takes, a file of .* tune \(",
-    ):
-        tiles.files((9, 0))
+    gpu = dataclasses.replace(HOPPER, measurements=(file,))
+    with pytest.raises(ValueError, match=r"other.json is no file of measured tiles \("):
+        tiles.files(gpu)

@@ -12,7 +12,7 @@ from executorch.backends.cuda._thread_scope import lookup
 from packaging.specifiers import SpecifierSet
 
 from torchtrt_executorch.host.described_gpu import PLATFORMS, DescribedGpu
-from torchtrt_executorch.patches.executorch.backends.cuda import _cuda_backend_patch
+from torchtrt_executorch.nogpu.cuda_backend import cross_compiler
 
 from .conftest import needs_compilers
 
@@ -61,7 +61,7 @@ def test_each_answer_has_its_row_and_each_row_an_answer(
     monkeypatch.setattr(_described_device, "answering", note)
     gpu = properties(DescribedGpu.parse(f"{platform}:sm_90:80GiB"))
     try:
-        compiler = _cuda_backend_patch.cross_compiler(gpu)
+        compiler = cross_compiler(gpu)
     except RuntimeError:
         pytest.skip("compiled by zig: pip install torchtrt-executorch[cross]")
     toolchain = _toolchain.find(lambda: Path(), compiler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import anchors
+from torchtrt_executorch.overlay.edits import backends
 from torchtrt_executorch.overlay.edits import exir as edits
 from torchtrt_executorch.overlay.manifest.notation import (
     EXIR,
@@ -16,16 +17,24 @@ from torchtrt_executorch.overlay.patch import EXECUTORCH, Patch
 
 _AOTI = "executorch.backends.aoti"
 _AOTI_BACKEND = f"{_AOTI}.aoti_backend"
-_BACKEND_API = "executorch.exir.backend.backend_api"
 _CUDA = "executorch.backends.cuda"
-_CUDA_BACKEND = f"{_CUDA}.cuda_backend"
-_DIVISION = f"{_CUDA}.passes.replace_int64_floordiv"
-_CUDA_PARTITIONER = f"{_CUDA}.cuda_partitioner"
 _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
-_VIEWS = f"{_AOTI}.passes.replace_view_copy_with_view"
 #: What a graph's nodes are, and whose bytes they have.
 _ALIASES = (f"{_PASSES}._aliases", f"{_PASSES}._device_nodes")
+#: What runs Inductor up to where it would compile or time a kernel.
+_DRY_RUN = tuple(
+    f"{_CUDA}.{name}"
+    for name in (
+        "_gpu_properties",
+        "_kept_weights",
+        "_launchers",
+        "_measured_tiles",
+        "_sums",
+        "_trial",
+        "_unmeasured_kernels",
+    )
+)
 
 EXECUTORCH_PATCHES = (
     Patch(
@@ -252,26 +261,20 @@ EXECUTORCH_PATCHES = (
         goes_when="CudaPartitioner claims only what CudaBackend compiles (no pull request yet)",
         adds=(
             f"{_AOTI}._branch_constants",
+            f"{_AOTI}.passes._branches",
+            f"{_AOTI}.passes._view_copies",
+            f"{_CUDA}._compile_spec_check",
             f"{_CUDA}._edge_calls",
-            f"{_CUDA}._trial",
+            *_DRY_RUN,
             f"{_CUDA}.triton._decode_attention",
+            f"{_CUDA}.triton._kernel_support",
             f"{EXIR}.backend._compile_specs",
         ),
         requires=("aoti-partitioner",),
-        amends=(
-            *patched(f"{_CUDA}._cuda_backend_branches_patch:apply", _CUDA_BACKEND),
-            *patched_beside(_VIEWS, _DIVISION, _TRITON, _CUDA_PARTITIONER),
-        ),
+        edits=backends.CUDA_OPERATORS,
         anchors=anchors(
-            f"{_CUDA_BACKEND}:CudaBackend.move_program_to_device(edge_program, device, compile_specs)",
-            f"{_DIVISION}:ReplaceInt64FloorDivWithFloatPass.call(graph_module)",
             f"{_AOTI_BACKEND}:AotiBackend.collect_unsupported_fallback_kernels(missing_fallback_kernels)",
-            f"{_CUDA_PARTITIONER}:CudaPartitioner",
-            f"{_VIEWS}:ReplaceViewCopyWithViewPass.call(graph_module)",
             f"{_TRITON}:EDGE_TO_TRITON_KERNELS",
-            f"{_TRITON}:ReplaceEdgeOpWithTritonOpPass._pick_sdpa_kernel(node)",
-            f"{_TRITON}:ReplaceEdgeOpWithTritonOpPass.call(graph_module)",
-            f"{_TRITON}:ReplaceEdgeOpWithTritonOpPass._should_replace_node(node)",
         ),
     ),
     Patch(
@@ -293,11 +296,7 @@ EXECUTORCH_PATCHES = (
             )
         ),
         requires=("cuda-operators",),
-        edits=edits.QUANTIZED_DTYPES,
-        amends=patched(f"{_CUDA}._cuda_backend_quantized_patch:apply", _CUDA_BACKEND),
-        anchors=anchors(
-            f"{_CUDA_BACKEND}:CudaBackend.move_program_to_device(edge_program, device, compile_specs)",
-        ),
+        edits=(*edits.QUANTIZED_DTYPES, *backends.CUDA_QUANTIZED_WEIGHTS),
     ),
     Patch(
         name="cuda-without-gpu",
@@ -314,41 +313,26 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._described_device",
             f"{_CUDA}._device_guard",
             f"{_CUDA}._fat_binaries",
-            f"{_CUDA}._measured_tiles",
+            *_DRY_RUN,
             f"{_CUDA}._cross_compiler",
             f"{_CUDA}._cross_driver",
-            f"{_CUDA}._gpu_properties",
             f"{_CUDA}._host_code",
             f"{_CUDA}._host_weights",
-            f"{_CUDA}._launchers",
             f"{_CUDA}._options",
             f"{_CUDA}._requirements",
             f"{_CUDA}._seams",
-            f"{_CUDA}._sums",
             f"{_CUDA}._thread_scope",
             f"{_CUDA}._toolchain",
             f"{_CUDA}._triton_driver",
-            f"{_CUDA}._unmeasured_kernels",
             f"{_CUDA}.recipes",
         ),
         data=("executorch/backends/cuda/measured/sm_90.json",),
-        prepares=(
-            *amended("torchtrt_executorch.host.quiet:prepare", EXIR),
-            *patched(
-                f"{_CUDA}._cuda_backend_patch:import_without_triton", _CUDA_BACKEND
-            ),
-        ),
-        amends=(
-            *patched_beside(_CUDA_BACKEND, _BACKEND_API),
-            *patched(f"{EXIR}.program._target_patch:apply", PROGRAM),
-        ),
+        prepares=amended("torchtrt_executorch.host.quiet:prepare", EXIR),
+        edits=backends.CUDA_WITHOUT_GPU,
         anchors=anchors(
-            f"{_BACKEND_API}:lower_all_submodules_to_backend(backend_id)",
-            f"{_CUDA_BACKEND}:CudaBackend",
-            f"{_CUDA_BACKEND}:ReplaceEdgeOpWithTritonOpPass",
-            f"{PROGRAM}:EdgeProgramManager.to_backend(partitioner)",
-            f"{PROGRAM}:to_edge_transform_and_lower(programs, partitioner)",
             f"{_AOTI_BACKEND}:AotiBackend.preprocess(edge_program, compile_specs)",
+            f"{PROGRAM}:EdgeProgramManager.to_backend(partitioner)",
+            f"{PROGRAM}:to_edge_transform_and_lower(partitioner)",
         ),
     ),
 )

@@ -1,22 +1,18 @@
-"""Amends ``replace_view_copy_with_view``: the pieces of a tensor are views of it, too.
+"""Decompose ``split_copy`` and ``detach_copy``, so that ``ReplaceViewCopyWithViewPass`` makes views of them.
 
-AOTInductor has no kernel of its own for ``split_copy``, in which every model ends that makes queries,
-keys and values by one product, and ExecuTorch has none of ATen's. 1.5 has it become ``split``, which no
-program with a decomposition to run can hold; a ``slice_copy`` for each piece is what it is made of, and
-what the pass makes views of. Nor is there one of ``detach_copy``, which is ``alias_copy`` where no
-gradient is.
+AOTInductor has no kernel of its own for ``split_copy``, in which every model ends that computes queries,
+keys and values by one matmul, and ExecuTorch has none of ATen's. 1.5 replaces it by ``split``, which no
+program with a decomposition to run can hold; it is a ``slice_copy`` for each piece. Nor is there a kernel
+for ``detach_copy``, which is ``alias_copy`` where no gradient is.
 """
 
 from __future__ import annotations
 
-import functools
 import operator
-from types import ModuleType
 from typing import Any
 
 import torch
 from executorch.exir.dialects._ops import ops
-from executorch.exir.pass_base import PassResult
 from torch.fx import GraphModule, Node
 
 _SLICES = {
@@ -36,31 +32,21 @@ _BECOME_VIEWS = {
 }
 
 
-def apply(module: ModuleType) -> None:
-    """Have ``ReplaceViewCopyWithViewPass`` slice what is split, alias what is detached, and enter branches."""
-    replacing: Any = module.ReplaceViewCopyWithViewPass
-    replace = replacing.call
+def decompose_view_copies(graph_module: GraphModule) -> None:
+    """Decompose the view copies of a graph and of its branches, in place.
 
-    @functools.wraps(replace)
-    def call(self: Any, graph_module: GraphModule) -> PassResult:
-        graphs = [m for m in graph_module.modules() if isinstance(m, GraphModule)]
-        for branch in graphs[1:]:
-            _copy_results(branch)
-        modified = [replace_in(self, each) for each in graphs]
-        return PassResult(graph_module, any(modified) or len(graphs) > 1)
-
-    def replace_in(self: Any, graph_module: GraphModule) -> bool:
-        nodes = list(graph_module.graph.nodes)
-        splits = [node for node in nodes if _can_be_sliced(node)]
-        detached = [node for node in nodes if node.target in _ALIASES]
-        for node in splits:
-            _slice(node)
-        for node in detached:
-            node.target = _ALIASES[node.target]
-        result = replace(self, graph_module)
-        return bool(splits or detached) or result.modified
-
-    replacing.call = call
+    A branch of control flow must not return a view of its input: it returns a copy.
+    """
+    graphs = [m for m in graph_module.modules() if isinstance(m, GraphModule)]
+    for branch in graphs[1:]:
+        _copy_results(branch)
+    for each in graphs:
+        for node in list(each.graph.nodes):
+            if _can_be_sliced(node):
+                _slice(node)
+            elif node.target in _ALIASES:
+                node.target = _ALIASES[node.target]
+        each.recompile()
 
 
 def _copy_results(branch: GraphModule) -> None:

@@ -1,33 +1,34 @@
-"""Amends ``replacement_pass``: an operator becomes a Triton kernel only if the kernel takes it.
+"""Support checks of the Triton kernels: an operator is replaced only where its kernel accepts the arguments.
 
-The kernels check what they are given, while they are traced: attention of several tokens takes bfloat16 alone, a mask
-of booleans for all heads, and more. Whatever they refuse stays what it was, which AOTInductor decomposes.
+The kernels check their arguments while they are traced: attention of several tokens takes bfloat16 alone, a boolean
+mask for all heads, and more. What they reject is left as it is, and AOTInductor decomposes it.
 
-Attention reads keys and values of fewer heads as they are, not repeated for each, and where it is of one
-token no more of them than the mask lets through: else a decoder's step would copy its cache several times
-over, and read all of it. That of one token takes the largest score away before it adds, which ExecuTorch's doesn't.
+Grouped-query attention reads keys and values as they are, not repeated for each query head, and in a decode step no
+more of them than the mask lets through: else each step would copy its cache several times over, and read all of it.
+The decode kernel subtracts the maximum before the softmax's sum, which ExecuTorch's doesn't.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-from types import ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from executorch.backends.cuda._edge_calls import COPIES, is_call, named
 from executorch.backends.cuda.triton._decode_attention import OPERATOR
+from executorch.exir.dialects._ops import ops
 from torch._guards import detect_fake_mode
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule, Node, map_arg
-from torch.fx.passes.infra.pass_base import PassResult
 from torch.utils import _pytree as pytree
 
 logger = logging.getLogger(__name__)
 
 aten = torch.ops.aten
+
+_ATTENTION = ops.edge.aten.scaled_dot_product_attention.default
 
 #: What the kernel that finds the largest elements can tell apart: it computes in float32.
 _TOLD_APART = {
@@ -39,47 +40,40 @@ _TOLD_APART = {
     torch.uint8,
 }
 
-#: What tensor cores multiply as it is. Of float32 attention of one token took an H200 21 us, of these 7.
+#: Types that tensor cores multiply. A decode step of attention in float32 took an H200 21 us, in these 7.
 _HALVES = (torch.float16, torch.bfloat16)
 
-#: Rows and columns that a product in a Triton kernel has at least; heads of fewer don't compile.
+#: The fewest rows and columns of a matmul in a Triton kernel; smaller heads don't compile.
 _LEAST_HEAD = 16
 
 
-def apply(module: ModuleType) -> None:
-    """Have ``ReplaceEdgeOpWithTritonOpPass`` try a kernel's own checks before it replaces a node."""
-    replacing: Any = module.ReplaceEdgeOpWithTritonOpPass
-    should_replace = replacing._should_replace_node
-    pick, replace = replacing._pick_sdpa_kernel, replacing.call
-    attention = module.exir_ops.edge.aten.scaled_dot_product_attention.default
+def decode_kernel(kernel: Any, node: Node) -> Any:
+    """Return the kernel for attention ``node``: ours in the place of split-K, in half precision."""
+    split = kernel is torch.ops.triton.sdpa_decode_splitk
+    return OPERATOR if split and _value(node.args[0]).dtype in _HALVES else kernel
 
-    @functools.wraps(pick)
-    def pick_kernel(node: Node) -> Any:
-        kernel = pick(node)
-        split = kernel is module.triton.sdpa_decode_splitk
-        return OPERATOR if split and _value(node.args[0]).dtype in _HALVES else kernel
 
-    @functools.wraps(should_replace)
-    def should_replace_node(self: Any, node: Node) -> bool:
-        if not should_replace(self, node):
-            return False
-        if node.target is attention:
-            if not _fits(node):
-                return False
-            kernel = pick_kernel(node)
-            return _share_heads(kernel, node) or _takes(kernel, node)
-        kernel = module.EDGE_TO_TRITON_KERNELS[node.target]
-        return _value(node.args[0]).dtype in _TOLD_APART and _takes(kernel, node)
+def prepare_for_kernel(
+    node: Node,
+    kernels: Mapping[Any, Any],
+    pick_sdpa_kernel: Callable[[Node], Any],
+) -> bool:
+    """Return whether the Triton kernel of ``node`` accepts its arguments.
 
-    @functools.wraps(replace)
-    def call(self: Any, graph_module: GraphModule) -> PassResult:
-        result = replace(self, graph_module)
-        _end_with_masks(result.graph_module)
-        return result
+    Attention that does is changed to read grouped keys and values without repeating them.
 
-    replacing._pick_sdpa_kernel = staticmethod(pick_kernel)
-    replacing._should_replace_node = should_replace_node
-    replacing.call = call
+    Args:
+        node: An operator that has a kernel.
+        kernels: The kernels, by operator.
+        pick_sdpa_kernel: Chooses among those of attention.
+    """
+    if node.target is not _ATTENTION:
+        supported = _value(node.args[0]).dtype in _TOLD_APART
+        return supported and _takes(kernels[node.target], node)
+    if not _fits(node):
+        return False
+    kernel = pick_sdpa_kernel(node)
+    return _share_heads(kernel, node) or _takes(kernel, node)
 
 
 def _fits(attention: Node) -> bool:
@@ -128,8 +122,8 @@ def _before_repeating(repeated: Any) -> Node | None:
     return nodes[3] if repeats and merged == [batch, heads * wide[2], *rest] else None
 
 
-def _end_with_masks(graph_module: GraphModule) -> None:
-    """Have attention of one token end behind the last key that its mask lets through."""
+def limit_keys_by_mask(graph_module: GraphModule) -> None:
+    """Have the decode kernel read keys up to the last one that its mask lets through."""
     graph = graph_module.graph
     lengths: dict[Node, Node] = {}  # layers share a mask
     for node in graph.find_nodes(op="call_function", target=OPERATOR):
@@ -148,7 +142,6 @@ def _end_with_masks(graph_module: GraphModule) -> None:
                     aten.amax.default, (kept, [0, 1, 2, 3])
                 )
         node.kwargs = {**node.kwargs, "kv_len": lengths[mask]}
-    graph_module.recompile()
 
 
 def _takes(kernel: Any, node: Node, *given: Any) -> bool:

@@ -1,27 +1,21 @@
-"""Amends ``cuda_backend``: compiles for a described GPU where there is none, and without Triton."""
+"""Compile CUDA delegates for the target GPU, take compiled ones from the cache, and keep stand-ins of them."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
-import importlib.util
 import os
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import torch
 from executorch.backends.cuda import _cross_compiler, _measured_tiles, _toolchain
-from executorch.backends.cuda._described_device import (
-    described_device,
-)
-from executorch.backends.cuda._gpu_properties import (
-    GpuProperties,
-    common_properties,
-)
+from executorch.backends.cuda._described_device import described_device
+from executorch.backends.cuda._gpu_properties import GpuProperties, common_properties
 
 from torchtrt_executorch import cache, cuda_payload, progress, stand_ins
 from torchtrt_executorch.cache import folders
@@ -37,10 +31,10 @@ from torchtrt_executorch.host.described_gpu import (
 )
 from torchtrt_executorch.host.stub_libraries import StubLibraries, StubLibrary
 from torchtrt_executorch.overlay import warn
-from torchtrt_executorch.overlay.upstream import locate
 from torchtrt_executorch.stand_ins.on_host import on_host
 
-_TRITON = "executorch.backends.cuda.triton"
+#: Names files of tile measurements that go before ours, as ``torchtrt-executorch tune`` writes them.
+TUNED = "TORCHTRT_TUNED"
 
 #: The C++ that Inductor writes calls more than these. One symbol that the linker finds is enough for
 #: the library to record that it needs the driver, and all of them are found there when it is loaded.
@@ -56,23 +50,22 @@ DRIVER = StubLibraries(
 )
 
 
-def apply(module: ModuleType) -> None:
-    """Have ``CudaBackend`` compile for a described GPU where there is no other, or is told to."""
-    backend: Any = module.CudaBackend
-    # From 1.5 on the partitions of all methods are compiled by this one, with what collects their
-    # weights, and ``preprocess`` calls it.
-    by_name = "_preprocess_with_weight_collector"
-    name = by_name if hasattr(backend, by_name) else "preprocess"
-    preprocess = getattr(backend, name).__func__
+def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``CudaBackend``'s compilation of a partition: it is for the target GPU, and cached.
+
+    Args:
+        preprocess: Takes the class, the partition, its compile specs and, from ExecuTorch 1.5 on, what
+            collects the weights of all partitions.
+    """
 
     @functools.wraps(preprocess)
-    def preprocess_described(
+    def preprocess_for_target(
         cls: Any, edge_program: Any, compile_specs: Any, *collector: Any
     ) -> Any:
-        gpu = described_gpu(compile_specs)
+        gpu = target_gpu(compile_specs)
 
         def build() -> Any:
-            own = [type(each)() for each in collector]  # what is kept is one delegate's
+            own = [type(each)() for each in collector]  # the cache has one delegate's
             with contextlib.ExitStack() as scope:
                 for_gpu = "" if gpu is None else f" for sm_{gpu.major}{gpu.minor}"
                 scope.enter_context(progress.step(f"compile a CUDA library{for_gpu}"))
@@ -89,9 +82,9 @@ def apply(module: ModuleType) -> None:
             folders.keep_bound()
             return result
 
-        described = gpu is not None and not present.cuda_device()
-        partition = on_host(edge_program) if described else None
-        files = _measured_tiles.files(gpu.capability) if gpu is not None else []
+        without_gpu = gpu is not None and not present.cuda_device()
+        partition = on_host(edge_program) if without_gpu else None
+        files = _measured_tiles.files(gpu) if gpu is not None else []
         tiles = [file["digest"] for file in files]
         result = kept_library(edge_program, compile_specs, (gpu, tiles), build)
         if partition is not None:
@@ -102,20 +95,32 @@ def apply(module: ModuleType) -> None:
             each._results.append(result)
         return result
 
-    setattr(backend, name, classmethod(preprocess_described))
+    return preprocess_for_target
+
+
+def copy_sharing_weights(program: Any, backend_id: str) -> Any:
+    """Return a copy of ``program`` for a backend to change.
+
+    ``CudaBackend`` writes to no weight where there is no GPU to move them to, and the copy shares them.
+    """
+    memo: dict[int, Any] = {}
+    if backend_id == "CudaBackend" and not present.cuda_device():
+        tensors = (*program.state_dict.values(), *program.constants.values())
+        memo = {id(t): t for t in tensors if isinstance(t, torch.Tensor)}
+    return copy.deepcopy(program, memo)
 
 
 def _folders(
     gpu: GpuProperties, cross: _cross_compiler.CrossCompiler | None
 ) -> Iterator[Path]:
-    """What compilers keep what they make in."""
+    """Yield the folders in which compilers keep what they make."""
     yield folders.inductor() / f"described-{gpu.key}"
     if cross is not None:
         yield cross.program.parent
 
 
 def cross_compiler(gpu: GpuProperties) -> _cross_compiler.CrossCompiler | None:
-    """What compiles for the machine of ``gpu``, if it isn't one like this."""
+    """Return the compiler for the machine of ``gpu``; None if it is one like this."""
     if gpu.platform != own_platform():
         return _cross_compiler.find(gpu.platform, lambda: cache.folder() / "cross")
     if gpu.capability in ON_ARM_ALONE and not gpu.platform.endswith("aarch64"):
@@ -147,24 +152,8 @@ def _process_folder(process: int) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="torchtrt-executorch-")
 
 
-def import_without_triton(upstream_name: str) -> None:
-    """Let ``cuda_backend`` be imported where Triton isn't installed, for its partitioner.
-
-    It imports Triton kernels for a pass. In their place it gets a package without them; whatever
-    imports a kernel itself still hears that there is no Triton.
-    """
-    if importlib.util.find_spec("triton") is not None or _TRITON in sys.modules:
-        return
-    package, module = ModuleType(_TRITON), ModuleType(f"{_TRITON}.replacement_pass")
-    upstream = locate(_TRITON)
-    package.__path__ = [str(Path(upstream).parent)] if upstream else []
-    for holder in (package, module):
-        holder.ReplaceEdgeOpWithTritonOpPass = _PassWithoutTriton  # type: ignore[attr-defined]
-        sys.modules[holder.__name__] = holder
-
-
 def _digest(result: Any, compile_specs: Any) -> str:
-    """What the runtime looks for: the data that the payload names, each once."""
+    """Return the digest that the runtime looks for: of the data that the payload names, each once."""
     store = result.data_store_output
     entries = dict(store.pte_data)
     for external in store.external_data.values():
@@ -175,18 +164,11 @@ def _digest(result: Any, compile_specs: Any) -> str:
     )
 
 
-class _PassWithoutTriton:
-    """``ReplaceEdgeOpWithTritonOpPass`` where its kernels can't be had."""
-
-    def __init__(self) -> None:
-        raise _toolchain.no_triton()
-
-
-def described_gpu(compile_specs: Any) -> GpuProperties | None:
-    """The GPU to compile for, or what several have in common, unless it is the one that is there.
+def target_gpu(compile_specs: Any) -> GpuProperties | None:
+    """Return the GPU to compile for, or what several have in common; None for the one that is there.
 
     Raises:
-        ValueError: It is misdescribed, can't be compiled for, or isn't the one of ``TORCHTRT_GPU``.
+        ValueError: It is no description of a GPU, can't be compiled for, or isn't the one of ``TORCHTRT_GPU``.
     """
     named = [
         (f"CompileSpec({spec.key!r})", bytes(spec.value).decode())
@@ -194,7 +176,14 @@ def described_gpu(compile_specs: Any) -> GpuProperties | None:
         if spec.key == GPU_COMPILE_SPEC_KEY
     ]
     if gpus := agreed(named) or chosen():
-        return common_properties(gpus)
-    if present.cuda_device():
+        gpu = common_properties(gpus)
+    elif present.cuda_device():
         return None
-    return dataclasses.replace(common_properties(described_gpus()), others=())
+    else:
+        gpu = dataclasses.replace(common_properties(described_gpus()), others=())
+    return dataclasses.replace(gpu, measurements=_tuned())
+
+
+def _tuned() -> tuple[Path, ...]:
+    names = os.environ.get(TUNED, "").split(os.pathsep)
+    return tuple(map(Path, filter(None, names)))

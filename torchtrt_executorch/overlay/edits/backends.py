@@ -1,0 +1,222 @@
+"""Edits of ExecuTorch's AOTInductor and CUDA backends, a tuple per patch."""
+
+from __future__ import annotations
+
+from torchtrt_executorch.overlay.edits import edits_of
+
+_AOTI = "executorch.backends.aoti"
+_CUDA = "executorch.backends.cuda"
+
+CUDA_OPERATORS = (
+    *edits_of(
+        f"{_AOTI}.aoti_backend",
+        (
+            "",
+            "imports",
+            "from executorch.backends.aoti.passes._view_copies import decompose_view_copies",
+        ),
+        (
+            "AotiBackend.preprocess",
+            "before ReplaceViewCopyWithViewPass",
+            "decompose_view_copies(device_edge_program.graph_module)",
+        ),
+    ),
+    *edits_of(
+        f"{_AOTI}.passes.replace_view_copy_with_view",
+        (
+            "",
+            "imports",
+            "from executorch.backends.aoti.passes._branches import with_branches",
+        ),
+        ("ReplaceViewCopyWithViewPass.call", "decorator", "@with_branches"),
+    ),
+    *edits_of(
+        f"{_CUDA}.passes.replace_int64_floordiv",
+        (
+            "",
+            "imports",
+            "from executorch.backends.aoti.passes._branches import with_branches",
+        ),
+        ("ReplaceInt64FloorDivWithFloatPass.call", "decorator", "@with_branches"),
+    ),
+    *edits_of(
+        f"{_CUDA}.triton.replacement_pass",
+        (
+            "",
+            "imports",
+            """
+            from executorch.backends.cuda.triton._kernel_support import (
+                decode_kernel,
+                limit_keys_by_mask,
+                prepare_for_kernel,
+            )
+            """,
+        ),
+        (
+            "ReplaceEdgeOpWithTritonOpPass._pick_sdpa_kernel",
+            "return",
+            "decode_kernel({}, node)",
+        ),
+        (
+            "ReplaceEdgeOpWithTritonOpPass.call",
+            "call self._should_replace_node",
+            "{} and prepare_for_kernel(node, EDGE_TO_TRITON_KERNELS, self._pick_sdpa_kernel)",
+        ),
+        (
+            "ReplaceEdgeOpWithTritonOpPass.call",
+            "before graph_module.recompile",
+            "limit_keys_by_mask(graph_module)",
+        ),
+    ),
+    *edits_of(
+        f"{_CUDA}.cuda_backend",
+        (
+            "",
+            "imports",
+            "from executorch.backends.aoti._branch_constants import inline_branch_constants",
+        ),
+        (
+            "CudaBackend.move_program_to_device",
+            "first",
+            "inline_branch_constants(edge_program.graph_module)",
+        ),
+    ),
+    *edits_of(
+        f"{_CUDA}.cuda_partitioner",
+        (
+            "",
+            "imports",
+            """
+            from executorch.backends.cuda._compile_spec_check import check_cuda_compile_specs
+            """,
+        ),
+        (
+            "CudaPartitioner.__init__",
+            "first",
+            "check_cuda_compile_specs(compile_spec)",
+        ),
+        (
+            "CudaPartitioner.__init__",
+            "last",
+            """
+            from executorch.backends.cuda._trial import Trials
+
+            self._trials = Trials(self.delegation_spec.compile_specs)
+            """,
+        ),
+        (
+            "CudaPartitioner",
+            "last",
+            '''
+
+            #: Its delegates take device memory, and what a branch computes on is in host memory.
+            delegates_in_branches = False
+
+            def unsupported(self, nodes, numbers, constants):
+                """Return the nodes that ``CudaBackend`` can't compile, each with the reason."""
+                return self._trials.refused(nodes, numbers, constants)
+            ''',
+        ),
+    ),
+)
+
+CUDA_QUANTIZED_WEIGHTS = edits_of(
+    f"{_CUDA}.cuda_backend",
+    (
+        "",
+        "imports",
+        "from executorch.backends.cuda._quantized_weights import keep_quantized",
+    ),
+    (
+        "CudaBackend.move_program_to_device",
+        "first",
+        "keep_quantized(edge_program)",
+    ),
+)
+
+_NOGPU = "torchtrt_executorch.nogpu"
+
+CUDA_WITHOUT_GPU = (
+    *edits_of(
+        f"{_CUDA}.cuda_backend",
+        (
+            "",
+            "imports",
+            f"from {_NOGPU}.cuda_backend import for_target_gpu",
+        ),
+    ),
+    *edits_of(
+        f"{_CUDA}.cuda_backend",
+        (
+            "CudaBackend._preprocess_with_weight_collector",
+            "decorator",
+            "@for_target_gpu",
+        ),
+        (
+            "CudaBackend.copy_exported_program_for_preprocess",
+            "call cls._is_low_memory_mode",
+            "({} or not torch.cuda.is_available())",
+        ),
+        releases={"executorch": ">=1.5"},
+    ),
+    *edits_of(
+        f"{_CUDA}.cuda_backend",
+        (
+            "CudaBackend",
+            "last",
+            """
+            @classmethod
+            @for_target_gpu
+            def preprocess(cls, edge_program, compile_specs):
+                return AotiBackend.preprocess.__func__(cls, edge_program, compile_specs)
+            """,
+        ),
+        releases={"executorch": "<1.5"},
+    ),
+    *edits_of(
+        "executorch.exir.backend.backend_api",
+        (
+            "lower_all_submodules_to_backend",
+            "first",
+            f"from {_NOGPU}.cuda_backend import copy_sharing_weights",
+        ),
+        (
+            "lower_all_submodules_to_backend",
+            "call copy.deepcopy",
+            "copy_sharing_weights({args}, backend_id)",
+        ),
+        releases={"executorch": "<1.5"},
+    ),
+    *edits_of(
+        f"{_CUDA}.cuda_partitioner",
+        (
+            "",
+            "imports",
+            f"from {_NOGPU}.target import check_gpu_descriptions",
+        ),
+        (
+            "CudaPartitioner.__init__",
+            "first",
+            "check_gpu_descriptions(compile_spec)",
+        ),
+    ),
+    *edits_of(
+        f"{_CUDA}.triton",
+        (
+            "",
+            "first",
+            f"""
+            from {_NOGPU} import without_triton
+
+            without_triton.add_stand_ins()
+            """,
+        ),
+        ("", "last", "without_triton.remove_kernels()"),
+    ),
+    *edits_of(
+        "executorch.exir.program._program",
+        ("", "imports", f"from {_NOGPU}.target import for_one_target"),
+        ("EdgeProgramManager.to_backend", "decorator", "@for_one_target"),
+        ("to_edge_transform_and_lower", "decorator", "@for_one_target"),
+    ),
+)
