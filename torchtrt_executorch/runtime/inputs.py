@@ -250,8 +250,10 @@ class Inputs:
             return
         leaves = flatten(given, self._tree, self._method)
         if len(leaves) != len(inputs):
+            named = ", ".join(map(repr, self._keywords))
             raise InputError(
-                f"{self._method} takes {_inputs(len(inputs))} and is given {len(leaves)}"
+                f"{self._method} takes {_inputs(len(inputs))}"
+                f"{named and f' (keywords: {named})'} and is given {len(leaves)}"
             )
         for each, leaf in zip(inputs, leaves, strict=True):
             if not each.again(leaf):

@@ -16,6 +16,7 @@ from torch_tensorrt.dynamo import _allocator_routing
 from torch_tensorrt.dynamo._branches import compile_with_branches
 from torch_tensorrt.dynamo._constant_outputs import compile_with_constants
 from torch_tensorrt.dynamo._executorch_target import (
+    DEFAULTS,
     DOC,
     check,
     check_names,
@@ -95,8 +96,8 @@ def _for_executorch(
     }
     full = kwargs.get("require_full_compilation")
     check(**given, require_full_compilation=full)
-    if target_executorch:
-        check_names(undecorated(function), kwargs)
+    like = () if target_executorch else DEFAULTS
+    check_names(undecorated(function), kwargs, like=like)
     if target_executorch and "attn_bias_is_causal" in _parameters(function):
         # By default upstream takes any mask of attention for a causal one, also that of padding.
         kwargs.setdefault("attn_bias_is_causal", False)

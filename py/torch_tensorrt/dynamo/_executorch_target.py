@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -93,6 +93,7 @@ def check_names(
     kwargs: Mapping[str, Any],
     *,
     others: Container[str] = (),
+    like: Collection[str] = (),
 ) -> None:
     """Check that ``function``, which ignores what it doesn't know, knows all of ``kwargs``.
 
@@ -100,10 +101,16 @@ def check_names(
         function: It hands its ``**kwargs`` to ``torch_tensorrt.dynamo``'s ``trace`` and ``compile``.
         kwargs: What it is called with.
         others: Names that somebody around it knows.
+        like: Complain of names that are nearly one of these alone; of all without any.
 
     Raises:
         TypeError: It doesn't; with the nearest name.
     """
+    if like:
+        near = [n for n in kwargs if difflib.get_close_matches(n, like, cutoff=0.8)]
+        kwargs = {name: kwargs[name] for name in near if name not in like}
+    if not kwargs:
+        return
     from torch_tensorrt.dynamo import _compiler, _tracer
 
     functions = function, _compiler.compile, _tracer.trace
@@ -164,8 +171,8 @@ def forward(
         "executorch_build_fallback": executorch_build_fallback,
     }
     full = kwargs.get("require_full_compilation") and not partial
-    if target_executorch and not partial:
-        check_names(function, kwargs)
+    if not partial:
+        check_names(function, kwargs, like=() if target_executorch else DEFAULTS)
     check(**given, require_full_compilation=full)
     changed = {name: value for name, value in given.items() if value != DEFAULTS[name]}
     return function(*args, **kwargs, **changed)

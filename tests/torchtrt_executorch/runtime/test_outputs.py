@@ -102,6 +102,7 @@ def test_a_program_returns_what_the_model_did(program: Program) -> None:
         ((X,), {"scale": SCALE}, "is not given the keyword 'shift'"),
         ((X,), {**KEYWORDS, "scales": SCALE}, "no keyword 'scales'.*'scale', 'shift'"),
         ((X, SCALE), KEYWORDS, "'scale' by position and by keyword"),
+        ((X,), {}, r"takes 3 inputs \(keywords: 'scale', 'shift'\) and is given 1"),
         ((), KEYWORDS, "takes 1 input by position and the keywords .* 0 by position"),
         ((X, X, X, X), KEYWORDS, "is given 4 by position"),
     ],

@@ -251,6 +251,26 @@ def test_a_misspelled_parameter_is_an_error(name: str) -> None:
         torch_tensorrt.compile(torch.nn.ReLU(), **given)
 
 
+def dynamo_compile(model: torch.nn.Module, **settings: Any) -> Any:
+    program = torch.export.export(model, (torch.ones(2, 3),))
+    return torch_tensorrt.dynamo.compile(program, [torch.ones(2, 3)], **settings)
+
+
+@pytest.mark.parametrize("slip", ["{}_", "{}s", "x{}"])
+@pytest.mark.parametrize(
+    "name",
+    ["target_executorch", "executorch_allocator_routing", "executorch_build_fallback"],
+)
+@pytest.mark.parametrize("compile", [torch_tensorrt.compile, dynamo_compile])
+def test_a_misspelled_setting_is_an_error_without_target_executorch(
+    name: str, slip: str, compile: Any
+) -> None:
+    """``target_executorsh=True`` alone would compile for something else, without a word."""
+    slip = slip.format(name)
+    with pytest.raises(TypeError, match=f"'{slip}'.*did you mean {name}"):
+        compile(torch.nn.ReLU(), **{slip: True})
+
+
 @pytest.mark.parametrize("name", ["debug", "strict"])
 def test_deprecated_parameters_are_still_taken(name: str) -> None:
     compiled = torch_tensorrt.compile(
