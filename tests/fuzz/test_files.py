@@ -64,6 +64,12 @@ def test_a_thousand_damaged_files() -> None:
     assert read > 100 and refused > 300
 
 
+def test_what_was_found_stays_mended(tmp_path: Path) -> None:
+    """A zip file of a version to come: the first fault in 300,000 mutations."""
+    for index in (1648435,):
+        files.use(*files.mutation(index, files.all_names()), tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_a_million_damaged_files() -> None:

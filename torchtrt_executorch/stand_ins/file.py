@@ -49,7 +49,7 @@ class StandInFile:
         try:
             with zipfile.ZipFile(self.path) as file:
                 entries = file.infolist()
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, NotImplementedError) as error:
             raise ValueError(f"{path} holds no stand-ins: {error}") from None
         for entry in entries:
             if not _NAME.fullmatch(entry.filename) or entry.compress_type:
@@ -69,7 +69,11 @@ class StandInFile:
         try:
             with zipfile.ZipFile(self.path) as file:
                 return StandIn.from_archive(file.read(f"{payload}.pt2"))
-        except (DamagedArchiveError, zipfile.BadZipFile) as error:
+        except (
+            DamagedArchiveError,
+            zipfile.BadZipFile,
+            NotImplementedError,  # of a later version, or of another compression
+        ) as error:
             raise ValueError(
                 f"{self.path}: the stand-in for {payload[:12]} is damaged: {error}"
             ) from error
