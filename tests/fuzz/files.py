@@ -418,3 +418,4 @@ if __name__ == "__main__":
     outcomes, found = run(int(begin), int(many), only)
     print(*outcomes.values())
     print(*found, sep="\n")
+    sys.exit(bool(found))
