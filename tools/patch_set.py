@@ -40,8 +40,18 @@ TESTS = {
         "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py",
         "tests/py/torch_tensorrt/dynamo/test_output_allocator_ops.py",
         "tests/py/torch_tensorrt/dynamo/test_executorch_target.py",
-        "tests/py/torch_tensorrt/dynamo/test_partition_support.py",
+        "tests/py/torch_tensorrt/dynamo/test_settings.py",
     ],
+    "failing-validators": ["tests/py/torch_tensorrt/dynamo/test_selection.py"],
+    "named-refusals": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
+    "partition-support": ["tests/py/torch_tensorrt/dynamo/test_partition_support.py"],
+    "fallback-reasons": ["tests/torchtrt_executorch/inspection/test_report.py"],
+    "control-flow": ["tests/py/torch_tensorrt/dynamo/test_branches.py"],
+    "constant-outputs": ["tests/py/torch_tensorrt/dynamo/test_constant_outputs.py"],
+    "compile-arguments": [
+        "tests/py/torch_tensorrt/dynamo/test_executorch_target.py::test_a_misspelled_parameter_is_an_error"
+    ],
+    "build-fallback": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
     "node-routing": [
         "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_lookups_by_node",
         "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_logs_the_nodes",

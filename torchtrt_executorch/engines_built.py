@@ -6,8 +6,8 @@ process lives.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import inspect
 import operator
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import GraphModule
+
+from torchtrt_executorch.progress import step
 
 #: Of an engine's operators the most frequent ones are named, this many.
 _NAMED = 4
@@ -37,7 +39,7 @@ def expect_engines(count: int) -> None:
     _engines.set(_Engines(count))
 
 
-def next_engine(module: GraphModule) -> str:
+def _next_engine(module: GraphModule) -> str:
     """Return what to say of the partition that an engine is built of now, once for each."""
     engines = _engines.get() or _Engines()
     engines.begun += 1
@@ -51,19 +53,19 @@ def next_engine(module: GraphModule) -> str:
     return f"TensorRT engine {engines.begun} of {count}: {said}"
 
 
-def noted(
-    convert_module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Convert a partition, and keep what its engine is built from.
+def recorded(convert_module: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``convert_module`` say which engine it builds, and keep what that is built from."""
 
-    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``convert_module``.
-    """
-    module = inspect.signature(convert_module).bind(*args, **kwargs).arguments["module"]
-    engine = convert_module(*args, **kwargs)
-    plan = getattr(engine, "serialized_engine", None)
-    if isinstance(plan, (bytes, bytearray, memoryview)):
-        _operators[hashlib.sha256(plan).hexdigest()] = _counted(module)
-    return engine
+    @functools.wraps(convert_module)
+    def convert(module: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        with step(_next_engine(module)):
+            engine = convert_module(module, *args, **kwargs)
+        plan = getattr(engine, "serialized_engine", None)
+        if isinstance(plan, (bytes, bytearray, memoryview)):
+            _operators[hashlib.sha256(plan).hexdigest()] = _counted(module)
+        return engine
+
+    return convert
 
 
 def operators_of(plan: bytes | memoryview) -> Counter[str] | None:

@@ -6,9 +6,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -58,19 +57,3 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     else:
         logger.info("%s", text)
-
-
-def as_step(name: str | Callable[..., str]) -> Callable[..., Any]:
-    """Return what makes a call a step, for :func:`~torchtrt_executorch.overlay.wrapping.wrapped`.
-
-    Args:
-        name: Of the step, or what says it for the call's arguments.
-    """
-
-    def around(
-        function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        with step(name if isinstance(name, str) else name(*args, **kwargs)):
-            return function(*args, **kwargs)
-
-    return around

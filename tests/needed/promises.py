@@ -205,6 +205,142 @@ def engines_run_without_tensorrt() -> None:
     assert b"trt" not in bytes(engine)[:16]  # as in TensorRT's plans
 
 
+@of("engine-progress")
+def an_engine_that_is_built_is_logged() -> None:
+    import logging
+
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("torchtrt_executorch")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    emulated(nn.ReLU(), X)
+    assert any("TensorRT engine 1 of 1" in each for each in messages), messages
+
+
+@of("failing-validators")
+def a_sort_along_the_default_dimension_is_compiled() -> None:
+    def sort(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).sort().values + 1
+
+    assert torch.equal(emulated(Function(sort), X)(X), sort(X))
+
+
+@of("named-refusals")
+def a_node_whose_converter_fails_is_named() -> None:
+    import torch_tensorrt
+    from torch_tensorrt.dynamo.conversion import dynamo_tensorrt_converter
+
+    @dynamo_tensorrt_converter(torch.ops.aten.erfinv.default)
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("no such layer")
+
+    model = Function(lambda x: x.sin().erfinv()).eval()
+    try:
+        torch_tensorrt.compile(model, ir="dynamo", arg_inputs=[X], min_block_size=1)
+    except RuntimeError as error:
+        assert "erfinv (torch.ops.aten.erfinv.default)" in str(error), error
+    else:
+        raise AssertionError("it was built")
+
+
+@of("partition-support")
+def a_cast_alone_in_its_partition_runs_in_pytorch() -> None:
+    import torch_tensorrt
+
+    def cast(x: torch.Tensor) -> torch.Tensor:
+        return x.abs().to(torch.float32).neg()
+
+    x = torch.arange(8).reshape(2, 4)
+    rows = torch_tensorrt.Input(
+        min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4), dtype=torch.int64
+    )
+    outside = {"torch.ops.aten.abs.default", "torch.ops.aten.neg.default"}
+    compiled = emulated(
+        Function(cast), rows, target_executorch=True, torch_executed_ops=outside
+    )
+    assert torch.equal(compiled(x), cast(x))
+
+
+@of("fallback-reasons")
+def a_node_in_pytorch_has_the_reason() -> None:
+    def found(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().cos()
+
+    outside = {"torch.ops.aten.sin.default"}
+    compiled = emulated(Function(found), X, torch_executed_ops=outside)
+    reasons = {
+        reason
+        for module in compiled.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+        for reason in (node.meta.get("custom") or {}).values()
+    }
+    assert "torch_executed_ops" in reasons, reasons
+
+
+@of("control-flow")
+def branches_stay_beside_engines() -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x * 2,)) + 1
+
+    compiled = emulated(Function(branch), X, use_fast_partitioner=False)
+    assert torch.equal(compiled(X), branch(X))
+
+
+@of("constant-outputs")
+def outputs_that_are_no_tensors_are_returned() -> None:
+    def constants(x: torch.Tensor) -> Any:
+        return None, x.relu(), 3
+
+    found = emulated(Function(constants), X)(X)
+    assert found[0] is None and found[2] == 3
+    assert torch.equal(found[1], X.relu())
+
+
+@of("compile-arguments")
+def a_misspelled_argument_is_an_error() -> None:
+    try:
+        emulated(nn.ReLU(), X, target_executorch=True, use_fast_partitoner=False)
+    except TypeError as error:
+        assert "use_fast_partitioner" in str(error)
+    else:
+        raise AssertionError("it was ignored")
+
+
+@of("build-fallback")
+def a_dtype_that_tensorrt_lacks_runs_in_pytorch() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().double()
+
+    compiled = emulated(
+        Function(double), X, target_executorch=True, executorch_build_fallback=True
+    )
+    assert torch.equal(compiled(X), double(X))
+
+
+@of("saved-stand-ins")
+def stand_ins_are_an_option() -> None:
+    from tempfile import TemporaryDirectory
+
+    import torch_tensorrt
+
+    from torchtrt_executorch.runtime import ProgramError
+
+    compiled = emulated(nn.ReLU(), X)
+    with TemporaryDirectory() as folder:
+        try:
+            torch_tensorrt.save(
+                compiled,
+                f"{folder}/model.pte",
+                output_format="executorch",
+                stand_ins=True,
+            )
+        except ProgramError as error:  # emulated engines need none
+            assert "stand-in" in str(error), error
+
+
 @of("target-executorch")
 def what_needs_an_allocator_is_no_engine_s() -> None:
     def found(x: torch.Tensor) -> torch.Tensor:

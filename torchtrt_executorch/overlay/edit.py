@@ -27,8 +27,9 @@ PLACES = {
     "call": "an expression around the call of a name: ``{}`` is the call, or ``{args}`` its arguments",
     "value": "an expression around the value assigned to a name: ``{}`` is the value",
     "return": "an expression around the value of each ``return``: ``{}`` is the value",
+    "doc": "lines of a docstring, behind its entry of a name",
 }
-_NAMED = ("before", "after", "call", "value")
+_NAMED = ("before", "after", "call", "value", "doc")
 _AROUND = ("call", "value", "return")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
@@ -168,6 +169,8 @@ def _insertions(
     if place == "decorator":
         line, column = scope.lineno, scope.col_offset
         number = -number  # a later one goes around
+    elif place == "doc":
+        line, column = _behind_entry(text, scope, name)
     elif place in _NAMED:
         statement = _only_statement(scope, name)
         line, column = statement.lineno, statement.col_offset
@@ -197,6 +200,26 @@ def _in_body(scope: Any, place: str) -> tuple[int, int]:
         return body[0].end_lineno + 1, body[0].col_offset
     decorators = getattr(body[0], "decorator_list", ())
     return min(n.lineno for n in (body[0], *decorators)), body[0].col_offset
+
+
+def _behind_entry(text: _Text, scope: Any, name: str) -> tuple[int, int]:
+    """Return the line behind a docstring's entry of ``name``, with those indented below it, and its column."""
+    if ast.get_docstring(scope, clean=False) is None:
+        raise EditError("it has no docstring")
+    docstring = scope.body[0]
+    lines = [line.decode() for line in text.lines]
+    entries = [
+        number
+        for number in range(docstring.lineno, docstring.end_lineno)
+        if re.match(rf"\s*{re.escape(name)}\b", lines[number - 1])
+    ]
+    if len(entries) != 1:
+        raise EditError(f"{len(entries)} entries of {name} in its docstring")
+    (number,) = entries
+    column = len(lines[number - 1]) - len(lines[number - 1].lstrip())
+    while lines[number].startswith(" " * (column + 1)):
+        number += 1
+    return number + 1, column
 
 
 def _only_statement(scope: Any, name: str) -> Any:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from torchtrt_executorch.overlay.edit import Edit, EditError, edited
+from torchtrt_executorch.overlay.loading import with_loader
 
 
 def edited_file(name: str, source: bytes, edits: Sequence[Edit]) -> Path:
@@ -54,8 +55,7 @@ def edited_spec(spec: ModuleSpec, edits: Sequence[Edit]) -> ModuleSpec:
         OSError, ValueError: The module has no source that can be read.
     """
     path = edited_file(spec.name, source_of(spec), edits)
-    spec.loader = _EditedLoader(spec.name, path, cast(Loader, spec.loader))
-    return spec
+    return with_loader(spec, _EditedLoader(spec.name, path, cast(Loader, spec.loader)))
 
 
 def source_of(spec: ModuleSpec) -> bytes:

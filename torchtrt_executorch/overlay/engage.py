@@ -70,7 +70,8 @@ class Overlay:
         for patch, preparation in self._preparations.get(fullname, ()):
             self._prepare(patch, preparation)
         if self._served.get(fullname):
-            return our_spec(fullname)
+            ours, edits = our_spec(fullname), self._edits.get(fullname)
+            return edited_spec(ours, edits) if edits else ours
         if not (
             fullname in {*self._edits, *self._packages} or fullname in self._amendments
         ):

@@ -14,7 +14,7 @@ from typing import Any
 
 from torchtrt_executorch.overlay.edit import Edit
 
-#: Parameters aren't: they have defaults, which are no code.
+#: Parameters aren't, they have defaults, which are no code; nor are docstrings.
 PLACES = ("imports", "first", "last", "decorator", "before", "after", "call", "value", "return")  # fmt: skip
 
 

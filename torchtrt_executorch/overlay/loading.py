@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import wrapt
 
@@ -39,4 +39,17 @@ def with_scope(spec: ModuleSpec, scope: Scope) -> ModuleSpec:
     """Return ``spec`` with its module executing within ``scope``."""
     if spec.loader is not None:
         spec.loader = cast(Loader, _ScopedLoader(spec.loader, scope))
+    return spec
+
+
+def with_loader(spec: ModuleSpec, loader: Loader) -> ModuleSpec:
+    """Return ``spec`` with its module loaded by ``loader``, within the scopes that it has."""
+    scopes: list[Scope] = []
+    current: Any = spec.loader
+    while isinstance(current, _ScopedLoader):
+        scopes.append(current._self_scope)
+        current = current.__wrapped__
+    spec.loader = loader
+    for scope in reversed(scopes):
+        with_scope(spec, scope)
     return spec

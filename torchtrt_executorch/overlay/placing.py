@@ -17,6 +17,7 @@ from torchtrt_executorch.overlay.patch import (
     leave_out_dependents,
     matches,
 )
+from torchtrt_executorch.overlay.served import our_spec
 from torchtrt_executorch.overlay.upstream import installed_release, upstream_spec
 
 _FAILURES = (EditError, ImportError, OSError, SyntaxError, ValueError)
@@ -96,7 +97,5 @@ def _write(edits_by_module: Mapping[str, Sequence[Edit]]) -> dict[str, str]:
 
 
 def _source(name: str) -> bytes:
-    spec = upstream_spec(name)
-    if spec is None:
-        raise EditError(f"no module {name}")
-    return source_of(spec)
+    # Of a module that a patch adds, those which require it change ours.
+    return source_of(upstream_spec(name) or our_spec(name))

@@ -31,6 +31,10 @@ class _UnderUpstreamsName(InspectLoader):
     def get_source(self, fullname: str) -> str | None:
         return self._loader.get_source(self._name)
 
+    def get_data(self, path: str) -> bytes:
+        data: bytes = self._loader.get_data(path)  # type: ignore[attr-defined]
+        return data
+
     def is_package(self, fullname: str) -> bool:
         return self._loader.is_package(self._name)
 

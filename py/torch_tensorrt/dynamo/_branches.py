@@ -1,14 +1,15 @@
-"""Branches of control flow beside engines in one graph, as the global partitioner leaves them.
+"""Keep the branches of control flow out of engines, with the global partitioner.
 
-Upstream's puts the branches, which are attributes of the graph, into engines, as if they were weights;
-and its ``compile_module`` takes each graph module for an engine, and ends in "true_graph_0 does not exist
-in the submodule node dictionary".
+By itself it puts the branches, which are attributes of the graph, into engines, as if they were weights;
+and ``compile_module`` takes each graph module for an engine, and ends in "true_graph_0 does not exist in the
+submodule node dictionary".
 """
 
 from __future__ import annotations
 
-from inspect import signature
-from typing import Any, Callable
+import functools
+from collections.abc import Callable
+from typing import Any
 
 from torch.fx import GraphModule, Node
 from torch.nn import Module
@@ -17,41 +18,34 @@ from torch.nn import Module
 _ASIDE = "_branches"
 
 
-def partition_without_branches(
-    partition: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Partition with the branches out of sight, and leave them in a module of their own.
+def without_branches(partition: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a partitioner leave the branches in a module of their own, out of sight of engines."""
 
-    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``global_partition``.
-    """
-    module = signature(partition).bind(*args, **kwargs).arguments["gm"]
-    branches = {}
-    for node in module.graph.find_nodes(op="get_attr"):
-        if isinstance(held := getattr(module, str(node.target), None), GraphModule):
-            branches[str(node.target)] = held
-            _replace(node, "call_function", _branch, (node.target,))
-    result = partition(*args, **kwargs)
-    partitioned: GraphModule = result[0]
-    for graph in {module.graph, partitioned.graph}:
-        for node in graph.find_nodes(op="call_function", target=_branch):
-            _replace(node, "get_attr", node.args[0], ())
-    if branches:
-        _set_aside(partitioned, branches)
-    return result
+    @functools.wraps(partition)
+    def partition_rest(gm: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        branches = {}
+        for node in gm.graph.find_nodes(op="get_attr"):
+            if isinstance(held := getattr(gm, str(node.target), None), GraphModule):
+                branches[str(node.target)] = held
+                _replace(node, "call_function", _branch, (node.target,))
+        result = partition(gm, *args, **kwargs)
+        partitioned: GraphModule = result[0]
+        for graph in {gm.graph, partitioned.graph}:
+            for node in graph.find_nodes(op="call_function", target=_branch):
+                _replace(node, "get_attr", node.args[0], ())
+        if branches:
+            _set_aside(partitioned, branches)
+        return result
+
+    return partition_rest
 
 
 def _branch(name: str) -> None:
     """Stand in a graph for a branch by its name; no converter takes it."""
 
 
-def compile_with_branches(
-    compile_module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Compile, and put the branches back where the graph had them.
-
-    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``compile_module``.
-    """
-    compiled = compile_module(*args, **kwargs)
+def with_branches(compiled: GraphModule) -> GraphModule:
+    """Return a compiled module with the branches where the graph had them."""
     if isinstance(aside := getattr(compiled, _ASIDE, None), Module):
         branches = dict(aside.named_children())
         delattr(compiled, _ASIDE)

@@ -1,39 +1,56 @@
-"""Outputs that are no tensors: ``None``, numbers, text.
+"""Outputs of a graph that no engine can return: ``None``, numbers, text, and one tensor twice.
 
-Upstream's ``compile_module`` takes each for a node and ends in "'NoneType' object has no attribute
-'target'". They are a part of what a model returns that no engine can change.
+``compile_module`` takes each output for a node and ends in "'NoneType' object has no attribute 'target'".
 """
 
 from __future__ import annotations
 
-import inspect
-from typing import Any, Callable
+import functools
+from collections.abc import Callable
+from typing import Any
 
 from torch.fx import GraphModule, Node
 
 
-def compile_with_constants(
-    compile_module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Compile the graph without its constant outputs, and return them from what is compiled.
+def with_constant_outputs(compile_module: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``compile_module`` compile a graph without its constant outputs, and return them as well."""
 
-    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``compile_module``.
+    @functools.wraps(compile_module)
+    def compile_tensors(gm: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        returned: Any = gm.graph.output_node().args[0]
+        if not isinstance(returned, (tuple, list)) or all(
+            isinstance(each, Node) for each in returned
+        ):
+            return compile_module(gm, *args, **kwargs)
+        _return(gm, [each for each in returned if isinstance(each, Node)])
+        compiled = gm
+        try:
+            compiled = compile_module(gm, *args, **kwargs)
+        finally:
+            for each in {gm, compiled}:  # one and the same after a global partitioning
+                values: Any = each.graph.output_node().args[0]
+                nodes = iter(values)
+                outputs = [next(nodes) if isinstance(e, Node) else e for e in returned]
+                _return(each, outputs)
+        return compiled
+
+    return compile_tensors
+
+
+def distinct_tensors(network: Any, returned: Any) -> Any:
+    """Return an engine's outputs with an identity in the place of a tensor that is there already.
+
+    TensorRT has one name for each tensor; by itself the second output of one is left out of the
+    engine, which then returns fewer than its partition.
     """
-    module = inspect.signature(compile_module).bind(*args, **kwargs).arguments["gm"]
-    returned = module.graph.output_node().args[0]
-    if not isinstance(returned, (tuple, list)) or all(
-        isinstance(each, Node) for each in returned
-    ):
-        return compile_module(*args, **kwargs)
-    _return(module, [each for each in returned if isinstance(each, Node)])
-    compiled = module
-    try:
-        compiled = compile_module(*args, **kwargs)
-    finally:
-        for each in {module, compiled}:  # one and the same after a global partitioning
-            nodes = iter(each.graph.output_node().args[0])
-            _return(each, [next(nodes) if isinstance(e, Node) else e for e in returned])
-    return compiled
+    if not isinstance(returned, (tuple, list)):
+        return returned
+    outputs: list[Any] = []
+    for value in returned:
+        if any(value is each for each in outputs) and hasattr(value, "dtype"):
+            value = network.add_identity(value).get_output(0)
+        outputs.append(value)
+    return tuple(outputs)
 
 
 def _return(module: GraphModule, outputs: list[Any]) -> None:

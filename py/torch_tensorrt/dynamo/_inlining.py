@@ -72,6 +72,11 @@ def with_torch_parts_inlined(module: GraphModule) -> InTheMaking:
     return inlined
 
 
+def finished(module: GraphModule) -> GraphModule:
+    """Return what :func:`with_torch_parts_inlined` made as an ordinary graph module; others themselves."""
+    return module.finished() if isinstance(module, InTheMaking) else module
+
+
 class _Inlining:
     """A graph in the making.
 

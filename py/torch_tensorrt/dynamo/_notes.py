@@ -1,10 +1,13 @@
-"""What is noted at nodes, in ``meta["custom"]``, which decompositions and exporters keep."""
+"""Keys of what is noted at nodes; those in ``meta["custom"]`` outlive decompositions and exporters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torch.fx import Node
+
+IN_PYTORCH = "torch_tensorrt.in_pytorch"
+"""In a node's metadata: why TensorRT rejected it from the engine that it got into."""
 
 WHY_IN_PYTORCH = "torch_tensorrt.why_in_pytorch"
 """Why the node is in no engine."""

@@ -1,4 +1,4 @@
-"""What TensorRT can't take of a partition, asked of the partition rather than of the whole graph.
+"""Support check of partitions: what TensorRT can't take of one, rather than of the whole graph.
 
 Upstream partitions by the converters that nodes have in the whole graph, and converts by those
 that they have in their partition, where other things are around them. A cast of an input that is
@@ -8,6 +8,7 @@ and a mask. And nobody asks for dtypes before an engine is made that has none of
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from inspect import signature
 from itertools import pairwise
@@ -18,14 +19,13 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch_tensorrt._enums import dtype
-from torch_tensorrt.dynamo._fallback import (
+from torch_tensorrt.dynamo._refusals import (
     RefusedError,
     failures_refuse,
     logger,
     without_refused,
 )
 from torch_tensorrt.dynamo._settings import CompilationSettings
-from torch_tensorrt.dynamo._whereabouts import note_reasons
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
 from torch_tensorrt.dynamo.partitioning.common import construct_submodule_inputs
 
@@ -34,19 +34,13 @@ class NotInItsEngineError(RefusedError):
     """Nodes got into an engine that can't have them."""
 
 
-def partitioned(
-    partition: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Partition so that every engine can take what is in it.
+def partition_supported(partition: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a partitioner make engines that TensorRT can take all of.
 
     Under ``target_executorch`` nodes that can't be in their engine run in PyTorch, and the rest is
-    partitioned again. For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around
-    ``fast_partition`` and ``global_partition``.
-
-    Raises:
-        RefusedError: TensorRT lacks the dtype of an engine's input or output.
+    partitioned again.
     """
-    settings = DYNAMO_CONVERTERS.compilation_settings or CompilationSettings()
+    parameters = signature(partition)
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         result = partition(*args, **kwargs)
@@ -59,18 +53,24 @@ def partitioned(
         logger.info("target_executorch: %s", refusal)
         return [node for node in graph.nodes if node.name in refusal.nodes]
 
-    if settings.target_executorch:
-        call = signature(partition).bind(*args, **kwargs)
-        result = without_refused(checked, call, left, NotInItsEngineError)
-    else:
-        result = partition(*args, **kwargs)
-    engines = engines_of(result[0])
-    note_reasons(result[0], engines, settings)
-    for engine in () if settings.dryrun else engines.values():
-        _check_dtypes(engine, settings)
-        with failures_refuse("Torch-TensorRT", engine.graph.nodes):
-            construct_submodule_inputs(engine)  # compile_module catches nothing there
-    return result
+    @functools.wraps(partition)
+    def partition_until_supported(*args: Any, **kwargs: Any) -> Any:
+        settings = DYNAMO_CONVERTERS.compilation_settings or CompilationSettings()
+        if settings.target_executorch:
+            call = parameters.bind(*args, **kwargs)
+            result = without_refused(checked, call, left, NotInItsEngineError)
+        else:
+            result = partition(*args, **kwargs)
+        engines = engines_of(result[0])
+        for engine in () if settings.dryrun else engines.values():
+            _check_dtypes(engine, settings)
+            with failures_refuse("Torch-TensorRT", engine.graph.nodes):
+                construct_submodule_inputs(
+                    engine
+                )  # compile_module catches nothing there
+        return result
+
+    return partition_until_supported
 
 
 def engines_of(module: GraphModule) -> dict[str, GraphModule]:

@@ -11,7 +11,7 @@ weights stay in as few bytes as they are kept in.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
+from torch_tensorrt.dynamo._notes import IN_PYTORCH
 from torch_tensorrt.dynamo.conversion._quantized_converters import KEPT, register
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
@@ -64,32 +64,26 @@ def left_quantized(whether: bool, float8: bool = False) -> Iterator[None]:
         _left.reset(token)
 
 
-def kept_quantized(
-    lower: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Lower a graph under ``target_executorch``, and keep what it computes quantized.
-
-    For :func:`~torchtrt_executorch.overlay.wrapping.wrapped`, around ``post_lowering``.
-    """
-    module, settings = (*args, *kwargs.values())[:2]
-    if settings.target_executorch:
-        weights = _weights(module)
-        quantized = _quantized_nodes(module, weights)
-        to_others, _ = _left.get()
-        activations = _with_activations(quantized, weights)
-        if not to_others and activations:
-            with suppress(ImportError):  # kernels for scales that are computed
-                import_module("executorch.kernels.quantized")
-        for node in quantized:
-            if to_others and node in activations:
-                node.meta[IN_PYTORCH] = WHY
-            elif _converts(node) or (node in weights and _grows(node)):
-                node.meta[KEPT] = True
-                register(node.target)
-        if quantized:
-            names = {str(node.target) for node in quantized}
-            logger.info("target_executorch: left quantized: %s", ", ".join(names))
-    return lower(*args, **kwargs)
+def keep_quantized(module: GraphModule, settings: Any) -> None:
+    """Mark what a graph computes quantized, under ``target_executorch``, before it is lowered."""
+    if not settings.target_executorch:
+        return
+    weights = _weights(module)
+    quantized = _quantized_nodes(module, weights)
+    to_others, _ = _left.get()
+    activations = _with_activations(quantized, weights)
+    if not to_others and activations:
+        with suppress(ImportError):  # kernels for scales that are computed
+            import_module("executorch.kernels.quantized")
+    for node in quantized:
+        if to_others and node in activations:
+            node.meta[IN_PYTORCH] = WHY
+        elif _converts(node) or (node in weights and _grows(node)):
+            node.meta[KEPT] = True
+            register(node.target)
+    if quantized:
+        names = {str(node.target) for node in quantized}
+        logger.info("target_executorch: left quantized: %s", ", ".join(names))
 
 
 def is_kept(node: Node) -> bool:

@@ -6,8 +6,10 @@ the several, and ``run_decompositions`` ends in "expected compiled_fn to be Grap
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Hashable
 from itertools import combinations
-from typing import Any, Hashable, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -43,6 +45,26 @@ def overlapping_state(program: ExportedProgram) -> tuple[str, str] | None:
         ((str(a.target), str(b.target)) for (a, x), (b, y) in pairs if _overlap(x, y)),
         None,
     )
+
+
+def with_traceable_state(compile: Callable[..., Any]) -> Callable[..., Any]:
+    """Have what compiles a program, which it takes first, compile one that PyTorch can trace."""
+
+    @functools.wraps(compile)
+    def compile_traceable(exported_program: Any, *args: Any, **kwargs: Any) -> Any:
+        program = made_traceable(exported_program)
+        try:
+            return compile(program, *args, **kwargs)
+        except AssertionError as error:
+            if (pair := overlapping_state(program)) is None:
+                raise
+            raise ValueError(
+                f"{pair[0]} and {pair[1]} are different views of the same memory, and the program "
+                "writes in place, which PyTorch can't trace: register one of them, and make the "
+                "other from it in forward"
+            ) from error
+
+    return compile_traceable
 
 
 def _held(program: ExportedProgram) -> list[tuple[InputSpec, Tensor]]:

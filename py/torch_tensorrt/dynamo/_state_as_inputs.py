@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,8 +21,47 @@ from torch.utils import _pytree as pytree
 from torch_tensorrt.dynamo._graph_copies import copied_graph
 from torch_tensorrt.dynamo._writes import (
     declared_writes,
+    made_functional,
     write_back,
 )
+
+
+def state_as_inputs(
+    program: ExportedProgram, kwarg_inputs: Mapping[str, Any] | None
+) -> tuple[ExportedProgram, Mapping[str, Any] | None, StateAsInputs | None]:
+    """Return a program that writes in place as a function of its state, with what to give it.
+
+    Args:
+        program: Returned itself if it writes nothing.
+        kwarg_inputs: Its keyword inputs.
+
+    Returns:
+        The program, its keyword inputs, and what makes a module of it that keeps the state, None without.
+    """
+    program = made_functional(program)
+    if not declared_writes(program):
+        return program, kwarg_inputs, None
+    state = StateAsInputs(program)
+    return state.program, {**(kwarg_inputs or {}), **state.buffers}, state
+
+
+def with_state(compiled: GraphModule, state: StateAsInputs | None) -> GraphModule:
+    """Return what :func:`state_as_inputs` was compiled to, with the state."""
+    return compiled if state is None else state.owner_of_state(compiled)
+
+
+def refuse_writes(program: ExportedProgram) -> None:
+    """Refuse a program that writes in place where nothing keeps what is written.
+
+    Raises:
+        ValueError: It writes to a buffer or an input.
+    """
+    if written := declared_writes(made_functional(program)):
+        names = ", ".join(str(spec.target) for spec in written)
+        raise ValueError(
+            f"the program writes to {names}, and a single TensorRT engine keeps no state: pass it "
+            "in as an input and return it as an output, or use torch_tensorrt.dynamo.compile"
+        )
 
 
 class StateAsInputs:

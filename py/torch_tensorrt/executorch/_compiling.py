@@ -26,14 +26,14 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 from torch_tensorrt.dynamo import _compiler
-from torch_tensorrt.dynamo._fallback import ABOUT_THE_MACHINE, first_line
+from torch_tensorrt.dynamo._fallback_reasons import operators
 from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
 from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
 from torch_tensorrt.dynamo._quantized import left_quantized
+from torch_tensorrt.dynamo._refusals import ABOUT_THE_MACHINE, first_line
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo._shared_state import made_traceable, with_state_named_once
-from torch_tensorrt.dynamo._whereabouts import note_reasons, operators
 from torch_tensorrt.dynamo._writes import declared_mutations, made_functional
 from torch_tensorrt.executorch._engine_nodes import engine_nodes
 from torch_tensorrt.executorch._engine_placeholders import with_engine_placeholders
@@ -168,11 +168,6 @@ def _compiled(
     compilers = any(isinstance(each, AotiPartitioner) for each in behind)
     with left_quantized(bool(behind), float8=compilers):
         module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
-    if not any("_run_on_acc" in name for name, _ in module.named_children()):
-        # Upstream has partitioned nothing, and so nothing is noted yet.
-        known = {field.name for field in fields(CompilationSettings)}
-        of_these = {name: settings[name] for name in known & settings.keys()}
-        note_reasons(module, {}, CompilationSettings(**of_these))
     found = declared_mutations(lifted_program(with_parts_inlined(module)), module)
     engines = [n for n in engine_nodes(found.graph.nodes) if not note_of(n, _EARLIER)]
     if not engines:

@@ -1,7 +1,7 @@
 """What an exported program does that its caller may not expect; 2.14's ``export`` warns of it too.
 
 Of several engines as such there is no warning: models that need a PyTorch operator in their middle
-have them, and ``torchtrt-executorch inspect`` lists them.
+have them.
 """
 
 from __future__ import annotations

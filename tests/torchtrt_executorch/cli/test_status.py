@@ -184,12 +184,12 @@ def test_it_says_when_the_import_would_fail(
     assert ("import torch_tensorrt would fail" in shown) == bool(obstacles)
 
 
-#: An amendment of executorch-export's can't be imported.
+#: An amendment of emulated-engines's can't be imported.
 BROKEN = """
 from torchtrt_executorch.overlay import amending
 resolve = amending.resolve
 def broken(function):
-    if '_exporter_patch' in function:
+    if 'apply_to_conversion' in function:
         raise OSError('broken')
     return resolve(function)
 amending.resolve = broken
@@ -200,20 +200,20 @@ def test_it_says_what_happened(tmp_path: Path) -> None:
     """An amendment that fails is in no report that reads sources, and in the one that tries."""
     (tmp_path / "sitecustomize.py").write_text(BROKEN)
     environment = {"PYTHONPATH": str(tmp_path)}
-    assert rows(**environment)["executorch-export"]["state"] == "in force"
+    assert rows(**environment)["emulated-engines"]["state"] == "in force"
     done = process("--json", "--try", **environment)
     assert done.returncode == 1  # a patch has failed
     found = json.loads(done.stdout)["patches"]
     states = {row["name"]: (row["state"], row["reason"]) for row in found}
-    assert states["executorch-export"][0] == "failed"
-    assert "OSError('broken')" in states["executorch-export"][1]
+    assert states["emulated-engines"][0] == "failed"
+    assert "OSError('broken')" in states["emulated-engines"][1]
     assert states["target-executorch"] == ("in force", "")
 
 
 def test_what_happened_in_this_very_process() -> None:
     """Where upstream was imported, the report is of that, and needs no trial."""
     code = BROKEN + (
-        "import json, torch, torch_tensorrt.dynamo._exporter\n"
+        "import json, torch, torch_tensorrt.dynamo\n"
         "from torchtrt_executorch.cli import app\n"
         "from torchtrt_executorch.cli.status import report\n"
         "print(json.dumps(report()))\n"
@@ -222,12 +222,12 @@ def test_what_happened_in_this_very_process() -> None:
     done = fresh.run(code, env={**os.environ, "COLUMNS": "600"})
     said = done.stdout.splitlines()
     line, *table = [each for each in said if "[TRT]" not in each]  # TensorRT's logger's
-    assert any(row.startswith("failed") and "executorch-export" in row for row in table)
+    assert any(row.startswith("failed") and "emulated-engines" in row for row in table)
     found = json.loads(line)
     states = {row["name"]: (row["state"], row["reason"]) for row in found["patches"]}
     assert found["tried"] is True and found["active"] is True
-    assert states["executorch-export"][0] == "failed"
-    assert "OSError('broken')" in states["executorch-export"][1]
+    assert states["emulated-engines"][0] == "failed"
+    assert "OSError('broken')" in states["emulated-engines"][1]
 
 
 def test_the_target() -> None:

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import json
 import os
+from pathlib import Path
 
 
 def served() -> dict[str, bool]:
@@ -30,9 +31,14 @@ def amended() -> dict[str, bool]:
     import torch_tensorrt as tt
     from torch_tensorrt.dynamo.conversion import _conversion
 
-    def is_wrapped(function: object) -> bool:
-        code = getattr(function, "__code__", None)
-        return code is not None and "torchtrt_executorch" in code.co_filename
+    def is_ours(function: object) -> bool:
+        """Whether it is a wrapper of ours, or of source that we have edited."""
+        path = getattr(getattr(function, "__code__", None), "co_filename", "")
+        of_edited = "edited" in Path(path).parts
+        return of_edited or "torchtrt_executorch" in path or own_module(path)
+
+    def own_module(path: str) -> bool:
+        return Path(path).is_relative_to(Path(__file__).parents[3] / "py")
 
     engines = {}
     if importlib.util.find_spec("torch_tensorrt.dynamo.runtime._TRTEngine"):
@@ -40,23 +46,22 @@ def amended() -> dict[str, bool]:
 
         module = _TorchTensorRTModule.TorchTensorRTModule
         engines = {
-            "TRTEngine.execute": is_wrapped(_TRTEngine.TRTEngine.execute),
-            "TorchTensorRTModule.forward": is_wrapped(module.forward),
+            "TRTEngine.execute": is_ours(_TRTEngine.TRTEngine.execute),
+            "TorchTensorRTModule.forward": is_ours(module.forward),
         }
     settings = tt.dynamo.CompilationSettings
     return {
         "dynamo.CompilationSettings": hasattr(settings(), "target_executorch"),
-        "compile": "target_executorch" in inspect.signature(tt.compile).parameters,
-        "dynamo.compile": is_wrapped(tt.dynamo.compile),
-        "save": is_wrapped(tt.save),
+        "compile": "target_executorch"
+        in inspect.signature(tt.dynamo.compile).parameters,
+        "dynamo.compile": is_ours(tt.dynamo.compile),
+        "save": is_ours(tt.save),
         "executorch.export": callable(getattr(tt.executorch, "export", None)),
-        "interpret_module_to_result": is_wrapped(
-            _conversion.interpret_module_to_result
-        ),
+        "interpret_module_to_result": is_ours(_conversion.interpret_module_to_result),
         **engines,
-        "to_edge": is_wrapped(exir.to_edge),
-        "to_edge_transform_and_lower": is_wrapped(exir.to_edge_transform_and_lower),
-        "ExecutorchProgramManager.save": is_wrapped(exir.ExecutorchProgramManager.save),
+        "to_edge": is_ours(exir.to_edge),
+        "to_edge_transform_and_lower": is_ours(exir.to_edge_transform_and_lower),
+        "ExecutorchProgramManager.save": is_ours(exir.ExecutorchProgramManager.save),
     }
 
 

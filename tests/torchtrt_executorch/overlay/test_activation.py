@@ -107,7 +107,6 @@ def test_broken_overlay_leaves_upstream_alone(
 PUBLIC: list[Any] = [
     torch_tensorrt.compile,
     torch_tensorrt.save,
-    torch_tensorrt.cross_compile_for_windows,
     torch_tensorrt.convert_method_to_trt_engine,
     torch_tensorrt.dynamo.compile,
     executorch.exir.to_edge,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import sys
 import textwrap
 import traceback
 import zipfile
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +21,7 @@ from torchtrt_executorch.overlay.edit import AppliedError, Edit, EditError, edit
 from torchtrt_executorch.overlay.edited import edited_spec, source_of
 from torchtrt_executorch.overlay.edits import edits_of
 from torchtrt_executorch.overlay.live import can_edit, edit_live
+from torchtrt_executorch.overlay.loading import with_scope
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import Patch, State, Verdict
 from torchtrt_executorch.overlay.placing import place, unplaced
@@ -50,6 +53,13 @@ def helper(
     factor: int = 1,  # of nothing
     **options: int,
 ) -> int:
+    """Multiply.
+
+    Args:
+        x (int): One,
+            or none.
+        factor (int): The other.
+    """
     return x * factor
 
 
@@ -86,6 +96,8 @@ WORKING = [
     (("plain", "value result", "-{}"), "plain(2)", -4),
     (("plain", "return", "[{}, x]"), "[plain(2), plain(-2)]", [[4, 2], [2, -2]]),
     (("plain", "decorator", "@(lambda f: lambda *a, **k: f(*a, **k) + 7)"), "plain(2)", 11),
+    (("helper", "doc x", "y (int): No\n    more."), "helper.__doc__.split('\\n')[5:7]", ["        y (int): No", "            more."]),
+    (("helper", "doc factor", "y: No."), "helper.__doc__.split('\\n')[-2]", "        y: No."),
     (("Kind", "last", "def more(self) -> int:\n    return len(self.names)"), "Kind().more()", 1),
     (("Kind", "first", "size = 3"), "Kind.size", 3),
     (("Kind.make", "first", "x = 10"), "Kind.make(1)[1]", 20),
@@ -104,6 +116,8 @@ REFUSED = [
     ("Kind", "parameter", "x", "no function"),
     ("", "decorator", "@f", "no function and no class"),
     ("plain", "imports", "import x", "no imports"),
+    ("plain", "doc x", "y: None.", "0 entries of x"),
+    ("Kind.make", "doc x", "y: None.", "no docstring"),
     ("plain", "after return", "pass", "0 statements"),
 ]
 
@@ -144,7 +158,7 @@ def test_each_place(folder: Path, row: Any, asked: str, expected: Any) -> None:
         assert eval(asked, vars(executing)) == expected
         assert executing.Kind is before[1]
     else:
-        assert row[1] == "parameter"
+        assert row[1].split()[0] in ("parameter", "doc")
 
 
 def test_edits_of_one_place_are_kept_in_order() -> None:
@@ -234,6 +248,26 @@ def test_from_an_archive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sys.modules.pop("zipped_module", None)
 
 
+def test_within_the_scope_that_the_module_has(folder: Path) -> None:
+    """The host has some modules of upstream's execute within one."""
+    seen: list[str] = []
+
+    @contextlib.contextmanager
+    def scope(module: ModuleType) -> Iterator[None]:
+        seen.append("before")
+        yield
+        seen.append(f"after {module.TABS}")
+
+    (folder / "scoped_module.py").write_text(SOURCE, encoding="utf-8")
+    spec = PathFinder.find_spec("scoped_module", [str(folder)])
+    assert spec is not None
+    edits = edits_of("scoped_module", ("", "imports", "TABS = 8"))
+    spec = edited_spec(with_scope(spec, scope), edits)
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert seen == ["before", "after 8"]
+
+
 def patch_of(name: str, *rows: tuple[str, str, str], **others: Any) -> Patch:
     texts = dict.fromkeys(("summary", "pull_request", "upstream", "kept_because", "goes_when"), "")  # fmt: skip
     edits = edits_of("textwrap", *rows)
@@ -274,3 +308,15 @@ def test_rows_of_the_manifest() -> None:
     for patch in PATCHES:
         for edit in patch.edits:
             assert edit.module.startswith(("torch_tensorrt", "executorch", "transformers"))  # fmt: skip
+
+
+def test_a_module_that_a_patch_adds_is_edited_by_another(run: Any) -> None:
+    """As a pull request on top of another changes its files; without it the module is as it was."""
+    code = (
+        "import json, inspect, torch\n"
+        "from torch_tensorrt._executorch_save import save_executorch\n"
+        "print(json.dumps('stand_ins' in inspect.signature(save_executorch).parameters))"
+    )
+    assert run(code).facts is True
+    without = {"TORCHTRT_EXECUTORCH_SKIP": "saved-stand-ins"}
+    assert run(code, **without).facts is False

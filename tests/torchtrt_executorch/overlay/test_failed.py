@@ -87,7 +87,7 @@ def compared(facts: dict[str, Any]) -> dict[str, Any]:
     [
         pytest.param(patch, id=patch.name, marks=[] if short else pytest.mark.slow)
         for patch in MANY
-        for short in [patch.name == "target-executorch"]
+        for short in [patch.name == "emulated-engines"]
     ],
 )
 def test_as_if_skipped(run, patch: Any, order: list[str]) -> None:
@@ -128,17 +128,18 @@ def test_a_failed_preparation(run) -> None:
 
 def test_what_amends_nothing_further(run, order: list[str]) -> None:
     """What failed isn't run again when its module is loaded again."""
-    compiler = next(each for each in order if "_compiler_patch:apply" in each)
+    conversion = next(each for each in order if ":apply_to_conversion" in each)
     process = run(
         IMPORTS
-        + "import importlib, inspect\n"
-        + "importlib.reload(torch_tensorrt.dynamo._compiler)\n"
-        + "names = inspect.signature(torch_tensorrt.dynamo._compiler.compile).parameters\n"
-        + "print(json.dumps('target_executorch' in names))",
-        FAIL=compiler,
+        + "import importlib\n"
+        + "from torch_tensorrt.dynamo.conversion import _conversion\n"
+        + "importlib.reload(_conversion)\n"
+        + "build = _conversion.interpret_module_to_result\n"
+        + "print(json.dumps(hasattr(build, '__wrapped__')))",
+        FAIL=conversion,
     )
     assert process.facts is False
-    assert len(process.warnings) == 1 + len(requiring("target-executorch"))
+    assert len(process.warnings) == 1 + len(requiring("emulated-engines"))
 
 
 @pytest.mark.slow

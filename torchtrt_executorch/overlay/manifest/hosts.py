@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import anchors
 from torchtrt_executorch.overlay.edits import exir
+from torchtrt_executorch.overlay.edits import torch_tensorrt as edits
 from torchtrt_executorch.overlay.manifest.notation import (
     CONVERSION,
     DYNAMO,
@@ -118,5 +119,15 @@ HOST_PATCHES = (
         kept_because="upstream says nothing for minutes",
         goes_when="never: it is this distribution's own",
         edits=exir.PROGRESS,
+    ),
+    Patch(
+        name="engine-progress",
+        summary="Each engine that is built is said on a terminal, and what it is built from is kept",
+        pull_request="pytorch/TensorRT#4504",
+        releases=TORCH_TENSORRT,
+        upstream="nothing",
+        kept_because="upstream says nothing for minutes",
+        goes_when="never: it is this distribution's own",
+        edits=edits.ENGINE_PROGRESS,
     ),
 )

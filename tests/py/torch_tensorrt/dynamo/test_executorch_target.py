@@ -20,11 +20,10 @@ DRY = {"dryrun": True, "min_block_size": 1}
 SETTINGS = ("target_executorch", "executorch_allocator_routing")
 NONZERO = "aten.nonzero.default"
 
-TAKING = [
+TAKING = [torch_tensorrt.dynamo.compile, _compiler.compile]
+#: They hand their keyword arguments on.
+HANDING_ON = [
     torch_tensorrt.compile,
-    torch_tensorrt.cross_compile_for_windows,
-    torch_tensorrt.dynamo.compile,
-    torch_tensorrt.dynamo.cross_compile_for_windows,
     torch_tensorrt.MutableTorchTensorRTModule.__init__,
 ]
 REFUSING = [
@@ -67,7 +66,7 @@ def test_signature_docstring_and_pickle(function: Any) -> None:
     assert pickle.loads(pickle.dumps(function)) is function
 
 
-@pytest.mark.parametrize("function", [*REFUSING, _compiler.compile_module])
+@pytest.mark.parametrize("function", [*HANDING_ON, *REFUSING, _compiler.compile_module])
 def test_others_look_as_before(function: Any) -> None:
     assert not set(SETTINGS) & set(inspect.signature(function).parameters)
     assert pickle.loads(pickle.dumps(function)) is function
@@ -85,9 +84,15 @@ def test_compile_of_an_exported_program() -> None:
     assert placed(compiled)[1] == [NONZERO]
 
 
-def test_cross_compile_for_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cross_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Torch-TensorRT compile for Windows, which takes a build of its own."""
     features = _features.ENABLED_FEATURES._replace(windows_cross_compile=True)
     monkeypatch.setattr(_features, "ENABLED_FEATURES", features)
+
+
+@pytest.mark.usefixtures("cross_compiles")
+def test_cross_compile_for_windows() -> None:
     compiled = torch_tensorrt.dynamo.cross_compile_for_windows(
         program(), arg_inputs=[x()], **DRY, **ON
     )
@@ -149,6 +154,7 @@ def test_mutable_module() -> None:
     ],
 )
 @pytest.mark.parametrize("entry", ["torch_tensorrt", "dynamo", "cross", "mutable"])
+@pytest.mark.usefixtures("cross_compiles")
 def test_errors_come_before_any_work(
     entry: str, given: dict[str, Any], error: type[Exception], named: list[str]
 ) -> None:
@@ -196,7 +202,7 @@ def test_one_engine_takes_neither(setting: dict[str, Any]) -> None:
     assert model.calls == 0
 
 
-def test_request_ends_with_the_call() -> None:
+def test_settings_end_with_the_call() -> None:
     torch_tensorrt.dynamo.compile(program(), arg_inputs=[x()], **DRY, **ON)
     assert not torch_tensorrt.dynamo.CompilationSettings().target_executorch
     with pytest.raises(AssertionError):

@@ -9,7 +9,8 @@ import torch
 import torch_tensorrt
 from torch.export import Dim
 from torch.fx import Graph, GraphModule
-from torch_tensorrt.dynamo._fallback import Fallback, RefusedError
+from torch_tensorrt.dynamo._build_fallback import Fallback
+from torch_tensorrt.dynamo._refusals import RefusedError
 from torch_tensorrt.dynamo.conversion._TRTInterpreter import (
     UnsupportedOperatorException,
 )

@@ -1,17 +1,16 @@
-"""Why operators of a compiled program run in PyTorch, for who reports on it once it is lowered.
-
-A program no longer tells why an operator isn't in an engine. So that is noted when the graph is
-partitioned, at the nodes, where exporters keep it.
-"""
+"""Record, per node, the reason that it was left to PyTorch, where exporters keep it."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from torch.fx import GraphModule, Node
-from torch_tensorrt.dynamo._executorch_target import IN_PYTORCH
-from torch_tensorrt.dynamo._notes import WHY_IN_PYTORCH, set_note
+from torch_tensorrt.dynamo._allocator_routing import (
+    _output_allocator_ops,
+    output_allocator_nodes,
+)
+from torch_tensorrt.dynamo._notes import IN_PYTORCH, WHY_IN_PYTORCH, set_note
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
@@ -19,22 +18,17 @@ from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
 )
 
 
-def note_reasons(
-    module: GraphModule,
-    engines: Mapping[str, GraphModule],
-    settings: CompilationSettings,
-) -> None:
-    """Note at the nodes of a partitioned graph that are in no engine why they aren't."""
-    from torch_tensorrt.dynamo._allocator_routing import (
-        _output_allocator_ops,
-        output_allocator_nodes,
-    )
+def with_reasons(module: GraphModule, settings: CompilationSettings) -> GraphModule:
+    """Note at the nodes of ``module``, compiled, that are in no engine why they aren't; return it.
 
-    by_target = settings.executorch_allocator_routing == "target"
-    routed = _output_allocator_ops() if by_target else set()
+    Args:
+        module: Its engines are its ``_run_on_acc`` modules.
+        settings: Those that it was compiled with, routed.
+    """
+    routed = _output_allocator_ops() & set(settings.torch_executed_ops)
     parts = [module]
     for name, child in module.named_children():
-        if name not in engines and isinstance(child, GraphModule):
+        if "_run_on_acc" not in name and isinstance(child, GraphModule):
             parts.append(child)
     for part in parts:
         allocating = set(output_allocator_nodes(part))
@@ -44,6 +38,7 @@ def note_reasons(
             )
             why = "output allocator" if needs_allocator else _reason(node, settings)
             set_note(node, WHY_IN_PYTORCH, why)
+    return module
 
 
 def _reason(node: Node, settings: CompilationSettings) -> str:

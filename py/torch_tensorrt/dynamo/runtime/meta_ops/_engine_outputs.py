@@ -1,16 +1,12 @@
-"""Amends ``register_meta_ops``: engines whose sizes depend on data, behind a ``nonzero``, say.
+"""Outputs of an engine call on fake tensors, of sizes that may depend on data, behind a ``nonzero``, say.
 
-Upstream computes the sizes of an engine's outputs from hints, which such a size doesn't have, and
-fails: ``Failed to create SymInt for expression 2*u0``. Computed on the sizes themselves, they need
-no hint.
-
-Upstream: ``torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops``, pytorch/TensorRT#4355.
+Computed from hints, which such a size doesn't have, they fail: ``Failed to create SymInt for expression
+2*u0``. Computed on the sizes themselves, they need no hint.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from types import ModuleType
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -18,14 +14,9 @@ from torch._guards import detect_fake_mode
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-#: What engines return for what the partition returns: under ``truncate_double``, upstream records the
-#: partition's, and engines have no float64.
+#: What engines return for what the partition returns: under ``truncate_double``, the partition's is
+#: recorded, and engines have no float64.
 _DTYPES = {torch.float64: torch.float32}
-
-
-def apply(module: ModuleType) -> None:
-    """Replace the function that the engine calls' fake kernels share."""
-    vars(module).update(_apply_symbolic_shape_expressions=outputs_of_engine)
 
 
 def outputs_of_engine(

@@ -1,0 +1,44 @@
+"""State of ``MutableTorchTensorRTModule`` that outlives an engine.
+
+It compiles anew for inputs of another shape, and for other weights. The model that it wraps is what
+users read and write, so that owns the buffers: what is compiled writes to the model's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch_tensorrt.dynamo._writes import buffers_written_back
+
+
+def share_state(module: Any) -> None:
+    """Make the buffers that the compiled module writes the model's, with the model's values."""
+    model = module.original_model
+    for path in _written(module):
+        held, owned = module.gm.get_buffer(path), model.get_buffer(path)
+        if owned is not held:
+            with torch.no_grad():
+                held.copy_(owned)
+            owner, _, name = path.rpartition(".")
+            model.get_submodule(owner)._buffers[name] = held
+
+
+def copied_state(module: Any) -> dict[str, torch.Tensor]:
+    """Return copies of those buffers, by path, before the model is run on trial."""
+    model = module.original_model
+    return {path: model.get_buffer(path).clone() for path in _written(module)}
+
+
+def restore_state(module: Any, state: dict[str, torch.Tensor]) -> None:
+    """Forget what the model wrote since :func:`copied_state`."""
+    with torch.no_grad():
+        for path, value in state.items():
+            module.original_model.get_buffer(path).copy_(value)
+    share_state(module)
+
+
+def _written(module: Any) -> list[str]:
+    compiled = module.gm
+    return buffers_written_back(compiled) if isinstance(compiled, GraphModule) else []
