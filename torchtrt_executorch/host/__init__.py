@@ -22,12 +22,7 @@ Three kinds of seam are needed, by when upstream asks.
    there: a missing compiler (:class:`~torchtrt_executorch.host.stub_libraries.LinkStubError`), a
    TensorRT-RTX that can't be loaded (:class:`~torchtrt_executorch.host.builder.
    BrokenInstallError`), a malformed ``TORCHTRT_GPU`` (``ValueError``).
-3. Amendments, right after a module has executed, for what its functions ask later:
-
-   - every module of ``cuda_queries.MODULES`` that the release has: ``cuda_queries:apply``
-   - ``torch_tensorrt.dynamo.utils``: ``cuda_queries:apply_to_utils``
-   - ``torch_tensorrt.dynamo.runtime._TRTEngine``: ``python_only:apply``
-   - every module of ``building.ENTRY_POINTS``: ``building:apply``
+3. Edits of upstream's source (``overlay/edits/hosts.py``), for what its functions ask later.
 
 Importing this package imports neither torch nor wrapt.
 """

@@ -8,25 +8,13 @@ raise the same error, whoever instantiates them.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NoReturn
 
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.host import plugin_registry, present, targets
 from torchtrt_executorch.host.builder import installed_builder
-
-#: Upstream functions that build engines unless ``dryrun`` is set, by module.
-ENTRY_POINTS = {
-    "torch_tensorrt._compile": ("compile", "convert_method_to_trt_engine"),
-    "torch_tensorrt.dynamo._compiler": (
-        "compile",
-        "compile_module",
-        "convert_exported_program_to_serialized_trt_engine",
-    ),
-}
 
 #: Classes of the bindings that hold an object made by a TensorRT library.
 BINDINGS_CLASSES = (
@@ -80,10 +68,20 @@ class NeedsGpuError(AttributeError):
         )
 
 
-def apply(module: ModuleType) -> None:
-    """Amend a module of :data:`ENTRY_POINTS`: its functions check first whether they can build."""
-    for name in ENTRY_POINTS[module.__name__]:
-        setattr(module, name, _checked(getattr(module, name)))
+def check_can_build(dryrun: Any) -> None:
+    """Check that engines can be built here, for the GPUs that are asked for; or don't have to be.
+
+    Args:
+        dryrun: The setting, which stops short of building engines.
+
+    Raises:
+        TensorRTUnavailableError: They can't.
+        UntargetableGpuError: They can't for such a GPU.
+    """
+    if not dryrun and not emulation_enabled():
+        if not present.can_build_engines():
+            raise TensorRTUnavailableError
+        targets.check()
 
 
 @contextlib.contextmanager
@@ -98,23 +96,6 @@ def bindings_without_libraries(bindings: ModuleType) -> Iterator[None]:
         for name in BINDINGS_CLASSES:
             if hasattr(bindings, name):
                 getattr(bindings, name).__init__ = _unavailable
-
-
-def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        # Either a keyword or a field of the settings, where these are made already.
-        settings = signature.bind_partial(*args, **kwargs).arguments.get("settings")
-        dryrun = kwargs.get("dryrun") if settings is None else settings.dryrun
-        if not dryrun and not emulation_enabled():
-            if not present.can_build_engines():
-                raise TensorRTUnavailableError
-            targets.check()
-        return function(*args, **kwargs)
-
-    return checked
 
 
 def _unavailable(self: Any, *args: Any, **kwargs: Any) -> NoReturn:

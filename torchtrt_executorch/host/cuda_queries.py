@@ -2,7 +2,7 @@
 
 Torch-TensorRT asks PyTorch for the current device, its capability and its memory while it is
 imported and while it compiles. Only its own modules get an answer: in each of them the name
-``torch`` becomes a proxy whose ``cuda`` answers, and ``torch.cuda`` itself stays as it is.
+``torch`` becomes :func:`described_torch`, whose ``cuda`` answers, and ``torch.cuda`` itself stays as it is.
 
 Nothing can be moved to a device that isn't there, so the one function through which upstream
 decides where models and inputs go answers the CPU.
@@ -21,16 +21,6 @@ import wrapt
 
 from torchtrt_executorch.host import present
 from torchtrt_executorch.host.described_gpu import DescribedGpu, described_gpu
-
-#: Upstream modules that query CUDA short of running an engine; a release may lack some.
-MODULES = (
-    "torch_tensorrt._Device",
-    "torch_tensorrt._utils",
-    "torch_tensorrt.dynamo._compiler",
-    "torch_tensorrt.dynamo._defaults",
-    "torch_tensorrt.dynamo.runtime._TRTEngine",
-    "torch_tensorrt.dynamo.runtime._serialized_engine_layout",
-)
 
 
 class _DescribedCuda(wrapt.ObjectProxy):  # type: ignore[misc]
@@ -88,26 +78,12 @@ def _cuda_by_index(
 
 
 @functools.cache
-def _described_torch() -> _DescribedTorch:
-    return _DescribedTorch()
+def described_torch() -> Any:
+    """Return ``torch`` as upstream's modules have it: its CUDA queries are answered for the described GPU.
 
-
-def apply(module: ModuleType) -> None:
-    """Amend one of :data:`MODULES`: its CUDA queries answer for the described GPU."""
-    if not present.cuda_device():
-        module.torch = _described_torch()  # type: ignore[attr-defined]
-
-
-def apply_to_utils(module: ModuleType) -> None:
-    """Amend ``torch_tensorrt.dynamo.utils``: models and inputs stay on the CPU."""
-    if present.cuda_device():
-        return
-
-    @functools.wraps(module.to_torch_device)
-    def to_torch_device(device: Any) -> torch.device:
-        return torch.device("cpu")
-
-    module.to_torch_device = to_torch_device  # type: ignore[attr-defined]
+    It is ``torch`` itself where there is a CUDA device.
+    """
+    return torch if present.cuda_device() else _DescribedTorch()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -22,15 +21,14 @@ from torchtrt_executorch.host.stub_libraries import LinkStubError
 from torchtrt_executorch.overlay.upstream import distribution_release
 
 
-def apply(module: ModuleType) -> None:
-    """Amend ``torch_tensorrt``: its subpackage ``executorch`` is there when it is asked for.
+def subpackage(name: str) -> Any:
+    """Return ``torch_tensorrt.executorch``, as ``torch_tensorrt.__getattr__``.
 
     Without ExecuTorch, too: upstream's subpackage says then what is missing, and how to get it.
+
+    Raises:
+        AttributeError: Another name is asked for.
     """
-    vars(module).setdefault("__getattr__", _subpackage)
-
-
-def _subpackage(name: str) -> Any:
     if name == "executorch":
         return import_module("torch_tensorrt.executorch")
     raise AttributeError(f"module 'torch_tensorrt' has no attribute {name!r}")

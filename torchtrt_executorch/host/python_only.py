@@ -75,16 +75,15 @@ def runtime_registrations_skipped(register_meta_ops: ModuleType) -> Iterator[Non
         yield
 
 
-def apply(engine: ModuleType) -> None:
-    """Amend ``...runtime._TRTEngine``, whose operator calls engines: it knows their sizes.
+def register_fake_kernels() -> None:
+    """Register the fake kernel of the operator that calls engines, without the C++ runtime.
 
-    The fake kernel that does stands in ``register_meta_ops``. Upstream imports that with the C++
+    It stands in ``register_meta_ops``. Upstream imports that with the C++
     runtime, and otherwise with the first export to ExecuTorch. Whoever traced a compiled module
     before that got the sizes that the engine was recorded with, -1 where they are dynamic.
     """
     if not runtime_is_loaded():
-        runtime = engine.__name__.rpartition(".")[0]
-        import_module(f"{runtime}.meta_ops.register_meta_ops")
+        import_module("torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops")
 
 
 def runtime_is_loaded() -> bool:

@@ -11,10 +11,8 @@ by its release for aarch64, under qemu, and by that for x86-64.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 from typing import Any
 
 from packaging.version import Version
@@ -128,26 +126,20 @@ def runs_on(platform: str, version: str | None) -> bool:
     return Version(version) >= Version(_FIRST[platform])
 
 
-def apply_to_interpreter(module: ModuleType) -> None:
-    """Amend ``...conversion._TRTInterpreter``: tell the builder what it builds for."""
-    if installed_builder() is not TENSORRT_RTX:
-        return
-    configure = module.TRTInterpreter._populate_trt_builder_config
+def for_targets(configuration: Any) -> Any:
+    """Return TensorRT-RTX's builder configuration, told of the GPUs that are asked for.
 
-    @functools.wraps(configure)
-    def configure_for_target(self: Any, *args: Any, **kwargs: Any) -> Any:
-        configuration = configure(self, *args, **kwargs)
-        gpus = chosen()
-        if not gpus:
-            return configuration
+    Raises:
+        UntargetableGpuError: It can't build for one of them.
+    """
+    gpus = chosen() if installed_builder() is TENSORRT_RTX else ()
+    if gpus:
         check_described(gpus)
         known = dict(_targets())
         configuration.num_compute_capabilities = len(gpus)
         for index, gpu in enumerate(gpus):
             configuration.set_compute_capability(known[gpu.capability], index)
-        return configuration
-
-    module.TRTInterpreter._populate_trt_builder_config = configure_for_target
+    return configuration
 
 
 def engines_for() -> str:

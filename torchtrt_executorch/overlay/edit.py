@@ -181,6 +181,8 @@ def _insertions(
     offset = text.line(line)
     if offset and not text.data[:offset].endswith(b"\n"):
         lines = f"\n{lines}"
+    if place == "last" and isinstance(scope, ast.ClassDef):
+        lines = f"\n{lines}"
     yield _Insertion(offset, offset, (_STANDS, number), lines)
 
 

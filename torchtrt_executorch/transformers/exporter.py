@@ -1,4 +1,4 @@
-"""Amends ``transformers.exporters.exporter_executorch``: ``backend="tensorrt"``; ``"cuda"`` in any type, without a GPU.
+"""Backends of transformers' exporter to ExecuTorch: ``"tensorrt"``; and ``"cuda"`` in any dtype, without a GPU.
 
 transformers has a table of backends; a row of it prepares the model and its inputs, and says which
 partitioners come after one another.
@@ -6,6 +6,7 @@ partitioners come after one another.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import shutil
@@ -13,7 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torchtrt_executorch.files import (
@@ -22,7 +22,6 @@ from torchtrt_executorch.files import (
     staged,
     write_program,
 )
-from torchtrt_executorch.overlay.wrapping import wrapped
 from torchtrt_executorch.runtime.reading.data_files import data_files
 
 logger = logging.getLogger(__name__)
@@ -34,25 +33,21 @@ SETTINGS = {"executorch_allocator_routing": "node"}
 _Prepared = tuple[Any, dict[str, Any], list[Any]]
 
 
-def apply(module: ModuleType) -> None:
-    """Add the backend, and have programs written with the weights that they keep beside them."""
-    table = module._BACKEND_PREPARE
-    table["tensorrt"] = partial(_prepare_for_tensorrt, module)
-    table["cuda"] = partial(_prepare_for_cuda, module, table["cuda"])
-    exporter = module.ExecutorchExporter
-    exporter.save_program = classmethod(
-        wrapped(exporter.save_program.__func__, _save_program)
-    )
+def add_backends(table: dict[str, Callable[..., _Prepared]]) -> None:
+    """Add TensorRT to transformers' table of backends, and have CUDA's do without a GPU; in place."""
+    host, cuda = table["xnnpack"], table["cuda"]
+    table["tensorrt"] = partial(_prepare_for_tensorrt, host)
+    table["cuda"] = partial(_prepare_for_cuda, host, cuda)
 
 
 def _prepare_for_tensorrt(
-    module: ModuleType, model: Any, sample_inputs: dict[str, Any]
+    for_host: Callable[..., _Prepared], model: Any, sample_inputs: dict[str, Any]
 ) -> _Prepared:
     """Engines first, then the CUDA backend where it can compile, then XNNPACK."""
     from torch_tensorrt.dynamo import compile as dynamo_compile
     from torch_tensorrt.executorch import TensorRTPartitioner
 
-    model, sample_inputs, rest = module.prepare_for_xnnpack(model, sample_inputs)
+    model, sample_inputs, rest = for_host(model, sample_inputs)
     known = signature(dynamo_compile).parameters
     settings = {name: value for name, value in SETTINGS.items() if name in known}
     engines = TensorRTPartitioner(compile_settings=settings)
@@ -60,7 +55,7 @@ def _prepare_for_tensorrt(
 
 
 def _prepare_for_cuda(
-    module: ModuleType,
+    for_host: Callable[..., _Prepared],
     with_gpu: Callable[..., _Prepared],
     model: Any,
     sample_inputs: dict[str, Any],
@@ -69,7 +64,7 @@ def _prepare_for_cuda(
     partitioners = _cuda_partitioners(type(model).__name__)
     if not partitioners:
         return with_gpu(model, sample_inputs)  # whose error says what is missing
-    model, sample_inputs, _ = module.prepare_for_xnnpack(model, sample_inputs)
+    model, sample_inputs, _ = for_host(model, sample_inputs)
     return model, sample_inputs, partitioners
 
 
@@ -90,20 +85,22 @@ def _cuda_partitioners(method: str) -> list[Any]:
     return [CudaPartitioner([CudaBackend.generate_method_name_compile_spec(method)])]
 
 
-def _save_program(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    call = signature(function).bind(*args, **kwargs)
-    program, target = call.arguments["program"], check_writable(call.arguments["path"])
-    with staged(target) as folder:
-        path = folder / target.name
-        if hasattr(program, "write_tensor_data_to_file"):
-            write_program(program, path)
-            return
-        call.arguments["path"] = path
-        function(*call.args, **call.kwargs)
-        kept = Path(program.path)
-        for data in data_files(kept):
-            own = data.name.removeprefix(f"{kept.stem}.")
-            name = f"{path.stem}.ptd" if own == "ptd" else data_file_name(path, own)
-            shutil.copyfile(data, folder / name)
+def saves_data_files(save_program: Callable[..., None]) -> Callable[..., None]:
+    """Decorate ``ExecutorchExporter.save_program``: files are written whole, with the weights beside them."""
+
+    @functools.wraps(save_program)
+    def save_with_data_files(cls: Any, program: Any, path: Any) -> None:
+        target = check_writable(path)
+        with staged(target) as folder:
+            path = folder / target.name
+            if hasattr(program, "write_tensor_data_to_file"):
+                write_program(program, path)
+                return
+            save_program(cls, program, path)
+            kept = Path(program.path)
+            for data in data_files(kept):
+                own = data.name.removeprefix(f"{kept.stem}.")
+                name = f"{path.stem}.ptd" if own == "ptd" else data_file_name(path, own)
+                shutil.copyfile(data, folder / name)
+
+    return save_with_data_files

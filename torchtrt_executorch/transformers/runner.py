@@ -1,4 +1,4 @@
-"""Amends ``transformers.exporters.runners.runner_executorch``: what ExecuTorch's runtime lacks runs in ours.
+"""Run transformers' exported programs in this distribution's runtime where ExecuTorch's lacks a backend.
 
 The runtime in ExecuTorch's wheel has neither TensorRT nor, mostly, CUDA. A program with a delegate
 that it has no backend for is run by :mod:`torchtrt_executorch.runtime`, on torch tensors.
@@ -6,34 +6,19 @@ that it has no backend for is run by :mod:`torchtrt_executorch.runtime`, on torc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from inspect import signature
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from torchtrt_executorch.overlay.wrapping import wrapped
 from torchtrt_executorch.runtime.reading.data_files import data_files
 
 
-def apply(module: ModuleType) -> None:
-    """Choose the runtime where a runner is made of a program."""
-    runner = module.ExecutorchModelRunner
-    runner.from_program = classmethod(
-        wrapped(runner.from_program.__func__, _from_program)
-    )
-
-
-def _from_program(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    call = signature(function).bind(*args, **kwargs)
-    program = call.arguments["program"]
+def with_backends(program: Any) -> Any:
+    """Return ``program`` in our runtime, if ExecuTorch's lacks a backend that it needs; else itself."""
     files = _files_of(program)
-    if files is None or _missing_backends(files[0]) == set():
-        return function(*args, **kwargs)
-    call.arguments["program"] = _Program(*files)
-    return function(*call.args, **call.kwargs)
+    if files is None or not _missing_backends(files[0]):
+        return program
+    return _Program(*files)
 
 
 def _files_of(program: Any) -> tuple[Any, list[Any]] | None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import types
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from torchtrt_executorch.host import building, cuda_queries, present, python_only
+from torchtrt_executorch.host import (
+    building,
+    cuda_queries,
+    gpu_needed,
+    present,
+    python_only,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -22,29 +29,26 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def module() -> types.ModuleType:
-    """Has every name that an amendment could replace."""
-    module = types.ModuleType(next(iter(building.ENTRY_POINTS)))
-    names = ["torch", "to_torch_device", "is_platform_supported_for_trtllm"]
-    for name in (*names, *building.ENTRY_POINTS[module.__name__]):
+    """Has every name that a scope could replace."""
+    module = types.ModuleType("module")
+    for name in ("torch", "is_platform_supported_for_trtllm"):
         setattr(module, name, torch)
     for name in building.BINDINGS_CLASSES:
         setattr(module, name, type(name, (), {}))
     return module
 
 
-@pytest.mark.parametrize(
-    "amend",
-    [
-        cuda_queries.apply,
-        cuda_queries.apply_to_utils,
-        python_only.apply,
-    ],
-    ids=lambda amend: f"{amend.__module__}.{amend.__name__}",
-)
-def test_amendments_do_nothing(amend, module: types.ModuleType) -> None:
-    before = dict(vars(module))
-    amend(module)
-    assert vars(module) == before
+def test_what_edits_call_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_only, "import_module", None)
+    python_only.register_fake_kernels()
+    cuda_queries.described_torch.cache_clear()
+    assert cuda_queries.described_torch() is torch
+    cuda_queries.described_torch.cache_clear()
+    gpu_needed.check_can_run("nothing")
+    gpu_needed.check_can_build_refittable(SimpleNamespace(immutable_weights=False))
+    assert gpu_needed.compile_for_refit(dict, {}, immutable_weights=False) == {
+        "immutable_weights": False
+    }
 
 
 @pytest.mark.parametrize(

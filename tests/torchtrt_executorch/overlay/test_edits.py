@@ -166,7 +166,9 @@ def test_edits_of_one_place_are_kept_in_order() -> None:
     rows += [("plain", "call helper", f"f{n}({{}})") for n in (1, 2)]
     rows += [("plain", "decorator", f"@d{n}") for n in (1, 2)]
     rows += [("plain", "parameter", f"p{n}=0") for n in (1, 2)]
+    rows += [("Kind", "last", "def more(self) -> int: ...")]
     result = edited(SOURCE, edits_of("m", *rows))
+    assert "return total\n\n    def more" in result
     assert "x += 1\n    x += 2\n" in result
     assert "f2(f1(helper(" in result
     assert "@d2\n@d1\ndef plain(x: int, *, factor: int = 2, p1=0, p2=0)" in result

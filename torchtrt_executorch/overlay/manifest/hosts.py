@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import anchors
-from torchtrt_executorch.overlay.edits import exir
+from torchtrt_executorch.overlay.edits import exir, hosts
 from torchtrt_executorch.overlay.edits import torch_tensorrt as edits
 from torchtrt_executorch.overlay.manifest.notation import (
     CONVERSION,
@@ -17,12 +17,8 @@ from torchtrt_executorch.overlay.manifest.notation import (
 from torchtrt_executorch.overlay.patch import EXECUTORCH, TORCH_TENSORRT, Patch
 
 _HOST = "torchtrt_executorch.host"
-_EMULATION = "torchtrt_executorch.emulation.amendments"
 _CONVERT = f"{CONVERSION}._conversion"
-_INTERPRETER = f"{CONVERSION}._TRTInterpreter"
 _ENGINE = f"{RUNTIME}._TRTEngine"
-_MODULE = f"{RUNTIME}._TorchTensorRTModule"
-_MUTABLE = f"{RUNTIME}._MutableTorchTensorRTModule"
 _CUDAGRAPHS = "torch_tensorrt.runtime._cudagraphs"
 
 HOST_PATCHES = (
@@ -35,36 +31,12 @@ HOST_PATCHES = (
         kept_because="2.14 still needs both to be imported",
         goes_when="torch_tensorrt is imported without CUDA and without TensorRT (pytorch/TensorRT#4504)",
         prepares=amended(f"{_HOST}:prepare", "tensorrt", "torch_tensorrt"),
-        amends=(
-            *amended(f"{_HOST}.importable:apply", "torch_tensorrt"),
-            *amended(
-                f"{_HOST}.cuda_queries:apply",
-                "torch_tensorrt._Device",
-                "torch_tensorrt._utils",
-                f"{DYNAMO}._compiler",
-                f"{DYNAMO}._defaults",
-                _ENGINE,
-                f"{RUNTIME}._serialized_engine_layout",
-            ),
-            *amended(f"{_HOST}.cuda_queries:apply_to_utils", f"{DYNAMO}.utils"),
-            *amended(f"{_HOST}.python_only:apply", _ENGINE),
-            *amended(
-                f"{_HOST}.building:apply",
-                "torch_tensorrt._compile",
-                f"{DYNAMO}._compiler",
-            ),
-            *amended(f"{_HOST}.gpu_needed:apply", f"{DYNAMO}._refit", _CUDAGRAPHS),
-            *amended(f"{_HOST}.targets:apply_to_interpreter", _INTERPRETER),
-            *amended(f"{_HOST}.gpu_needed:apply_to_interpreter", _INTERPRETER),
-            *amended(f"{_HOST}.gpu_needed:apply_to_mutable_module", _MUTABLE),
-        ),
+        edits=hosts.HOST,
         anchors=anchors(
-            f"{DYNAMO}.utils:to_torch_device(device)",
-            f"{DYNAMO}._refit:refit_module_weights",
-            f"{_CUDAGRAPHS}:enable_cudagraphs",
+            f"{DYNAMO}._compiler:compile(dryrun)",
+            f"{DYNAMO}._compiler:compile_module(settings)",
+            f"{DYNAMO}._compiler:convert_exported_program_to_serialized_trt_engine(dryrun)",
             f"{_CUDAGRAPHS}:set_cudagraphs_mode(mode)",
-            f"{_INTERPRETER}:TRTInterpreter._populate_trt_builder_config",
-            f"{_MUTABLE}:dynamo_compile",
             "torch_tensorrt._features:ENABLED_FEATURES",
             META_OPS,
         ),
@@ -78,26 +50,12 @@ HOST_PATCHES = (
         kept_because="upstream has no engine that runs without TensorRT",
         goes_when="never: upstream plans no engines without TensorRT",
         adds=(*LIFTING, ENGINE_BYTES),
-        amends=(
-            *amended(f"{_EMULATION}:apply_to_conversion", _CONVERT),
-            *amended(f"{_EMULATION}:apply_to_placeholder", META_OPS),
-            *amended(
-                f"{_EMULATION}:apply_to_runtime",
-                _INTERPRETER,
-                _CONVERT,
-                f"{DYNAMO}._refit",
-            ),
-            *amended(f"{_EMULATION}:apply_to_engine", _ENGINE),
-            *amended(f"{_EMULATION}:apply_to_module", _MODULE),
-        ),
+        edits=hosts.EMULATED_ENGINES,
         anchors=anchors(
-            f"{_CONVERT}:interpret_module_to_result(module, inputs, settings)",
             f"{_CONVERT}:SerializedInterpreterResult(serialized_engine, input_names, output_names)",
-            f"{META_OPS}:no_op_placeholder_for_execute_engine(inputs, serialized_engine)",
+            f"{_CONVERT}:interpret_module_to_result(module, inputs, settings)",
             f"{_ENGINE}:TRTEngine.execute(inputs)",
-            f"{_ENGINE}:TRTEngine._setup_engine",
-            f"{_ENGINE}:trt",
-            f"{_MODULE}:TorchTensorRTModule.forward",
+            f"{META_OPS}:no_op_placeholder_for_execute_engine(inputs, serialized_engine)",
         ),
     ),
     Patch(

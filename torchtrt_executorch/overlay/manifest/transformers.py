@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import anchors
-from torchtrt_executorch.overlay.manifest.notation import amended
+from torchtrt_executorch.overlay.edits import transformers as edits
 from torchtrt_executorch.overlay.patch import Patch
 
-_OURS = "torchtrt_executorch.transformers"
 _EXPORTER = "transformers.exporters.exporter_executorch"
-_RUNNER = "transformers.exporters.runners.runner_executorch"
 
 TRANSFORMERS_PATCHES = (
     Patch(
@@ -21,18 +19,10 @@ TRANSFORMERS_PATCHES = (
         kept_because="5.23 has no TensorRT, and runs what ExecuTorch's wheel has a backend for",
         goes_when="transformers lets packages register a backend of its ExecuTorch exporter",
         requires=("compiling-partitioner",),
-        amends=(
-            *amended(f"{_OURS}.exporter:apply", _EXPORTER),
-            *amended(f"{_OURS}.runner:apply", _RUNNER),
-        ),
+        edits=edits.EXPORTER,
         anchors=anchors(
-            f"{_EXPORTER}:_BACKEND_PREPARE",
-            f"{_EXPORTER}:_make_contiguous(sample_inputs)",
-            f"{_EXPORTER}:module_dtype",
             f"{_EXPORTER}:prepare_for_xnnpack(model, sample_inputs)",
             f"{_EXPORTER}:ExecutorchExporter.save_program(program, path)",
-            f"{_EXPORTER}:ExecutorchExporter.load_program(path)",
-            f"{_RUNNER}:ExecutorchModelRunner.from_program(program, metadata)",
         ),
     ),
 )

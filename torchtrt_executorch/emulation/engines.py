@@ -1,17 +1,17 @@
-"""Where torch_tensorrt meets engines that are emulated, or that this host can't run.
+"""Build emulated engines, and stand-ins of those that this host can't run; what torch_tensorrt's edits call.
 
-They are built in conversion and run by ``TRTEngine``. Each ``apply_to_*`` amends one upstream
-module, right after it has executed. None changes what happens to a real engine on a host that can
-run it.
+Engines are built in conversion and run by ``TRTEngine``. Nothing changes what happens to a real engine on a host
+that can run it.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
+import sys
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -20,41 +20,40 @@ from torch.export import ExportedProgram
 from torchtrt_executorch.cache.engines import kept_engine
 from torchtrt_executorch.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.emulation.build import program_of
-from torchtrt_executorch.emulation.payload import dump, stand_in_of
+from torchtrt_executorch.emulation.payload import dump
 from torchtrt_executorch.host import present
 from torchtrt_executorch.stand_ins import StandIn, digest, keep
 
 logger = logging.getLogger(__name__)
 
 
-def apply_to_conversion(module: ModuleType) -> None:
-    """Amend ``torch_tensorrt.dynamo.conversion._conversion``: build what is emulated."""
-    build = module.interpret_module_to_result
+def with_emulation(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``interpret_module_to_result``: engines are emulated, or taken from the cache, where they can be."""
 
     @functools.wraps(build)
     def interpret_module_to_result(
-        partition: torch.fx.GraphModule,
+        module: torch.fx.GraphModule,
         inputs: Sequence[Any],
+        settings: Any = None,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        settings = (
-            args[0] if args else kwargs.get("settings") or module.CompilationSettings()
-        )
+        conversion = sys.modules[build.__module__]
+        settings = settings or conversion.CompilationSettings()
         if emulation_enabled():
-            return _interpret(module, partition, settings)
+            return _interpret(conversion, module, settings)
 
         def built() -> Any:
-            return build(partition, inputs, *args, **kwargs)
+            return build(module, inputs, settings, *args, **kwargs)
 
         if present.can_run_engines():
-            return kept_engine(module, partition, inputs, settings, built)
-        program = _program(module, partition, settings)  # building takes weights away
-        result = kept_engine(module, partition, inputs, settings, built)
+            return kept_engine(conversion, module, inputs, settings, built)
+        program = _program(conversion, module, settings)  # building takes weights away
+        result = kept_engine(conversion, module, inputs, settings, built)
         keep(digest(result.serialized_engine), program)
         return result
 
-    vars(module).update(interpret_module_to_result=interpret_module_to_result)
+    return interpret_module_to_result
 
 
 def _interpret(
@@ -125,43 +124,33 @@ def _program(
         return program_of(partition, dtypes, settings.truncate_double)
 
 
-def apply_to_runtime(module: ModuleType) -> None:
-    """Amend a module that deserializes or refits engines: those that can't run here stay as built.
+def set_up_stand_in(engine: Any) -> bool:
+    """Set a ``TRTEngine`` up without TensorRT, if it can't run here and has no stand-in; return whether it was.
 
-    They are ``torch_tensorrt.dynamo.conversion._TRTInterpreter``, ``...conversion._conversion`` and
-    ``torch_tensorrt.dynamo._refit``.
+    What has one is set up by TensorRT's :class:`~torchtrt_executorch.stand_ins.engine.StandInTensorRT`.
     """
-    from torchtrt_executorch.stand_ins.engine import StandInTensorRT
-
-    vars(module).update(trt=StandInTensorRT(module.trt))
-
-
-def apply_to_engine(module: ModuleType) -> None:
-    """Amend ``torch_tensorrt.dynamo.runtime._TRTEngine``: load and run what has a stand-in."""
     from torchtrt_executorch.stand_ins.engine import StandInEngine
 
-    kind = module.TRTEngine
-    execute, setup = kind.execute, kind._setup_engine
+    stand_in = StandInEngine(engine.serialized_engine)
+    if present.can_run_engines() or stand_in.has_stand_in():
+        return False
+    engine.cuda_engine = stand_in
+    _describe_bindings(engine)
+    return True
 
-    @functools.wraps(setup)
-    def setup_or_put_off(self: Any) -> None:
-        engine = StandInEngine(self.serialized_engine)
-        if present.can_run_engines() or engine.has_stand_in():
-            setup(self)
-        else:
-            self.cuda_engine = engine
-            _describe_bindings(self)
 
-    @functools.wraps(execute)
-    def execute_either(self: Any, inputs: Sequence[torch.Tensor]) -> Any:
-        if not isinstance(self.cuda_engine, StandInEngine):
-            return execute(self, inputs)
-        outputs = self.cuda_engine.run(inputs)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+def is_stand_in(engine: Any) -> bool:
+    """Whether a ``TRTEngine``'s ``cuda_engine`` is a stand-in."""
+    from torchtrt_executorch.stand_ins.engine import StandInEngine
 
-    kind._setup_engine = setup_or_put_off
-    kind.execute = execute_either
-    apply_to_runtime(module)
+    return isinstance(engine, StandInEngine)
+
+
+def unpacked(
+    outputs: Sequence[torch.Tensor],
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """Return outputs as ``TRTEngine`` does: one by itself."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def _describe_bindings(engine: Any) -> None:
@@ -175,45 +164,3 @@ def _describe_bindings(engine: Any) -> None:
         ]
         setattr(engine, f"{role}_shapes", shapes)
         setattr(engine, f"{role}_dtypes", [each["dtype"] for each in bindings])
-
-
-def apply_to_module(module: ModuleType) -> None:
-    """Amend ``torch_tensorrt.dynamo.runtime._TorchTensorRTModule``: inputs stay where they are.
-
-    Upstream moves them to a CUDA device, which a stand-in doesn't need.
-    """
-    from torchtrt_executorch.stand_ins.engine import StandInEngine
-
-    forward = module.TorchTensorRTModule.forward
-
-    @functools.wraps(forward)
-    def forward_either(self: Any, *inputs: Any) -> Any:
-        engine = getattr(self.engine, "cuda_engine", None)
-        if not isinstance(engine, StandInEngine):
-            return forward(self, *inputs)
-        tensors = [torch.as_tensor(value) for value in inputs]
-        outputs = torch.ops.tensorrt.execute_engine(tensors, self.engine)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-    module.TorchTensorRTModule.forward = forward_either
-
-
-def apply_to_placeholder(module: ModuleType) -> None:
-    """Amend ``...meta_ops.register_meta_ops``: the placeholder of an engine can be executed.
-
-    It is what engines are in an edge program, which ExecuTorch runs in Python.
-    """
-    upstream = module.no_op_placeholder_for_execute_engine._init_fn
-    names = list(inspect.signature(upstream).parameters)
-    engine_index = names.index("serialized_engine")
-
-    @functools.wraps(upstream)
-    def execute(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
-
-        payload = engine_bytes(args[engine_index])
-        stand_in = stand_in_of(payload)
-        return upstream(*args, **kwargs) if stand_in is None else stand_in(args[0])
-
-    for device in ("cpu", "cuda"):
-        module.no_op_placeholder_for_execute_engine.register_kernel(device)(execute)
