@@ -1,8 +1,4 @@
-"""Scopes for upstream's modules, where amendments come too late.
-
-Amendments run after a module has executed; some of upstream's decisions are made before that,
-in the module's own body.
-"""
+"""Scopes for upstream's modules, where what surrounds a module's whole body is no edit of its source."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class StandInEngine:
     def get_tensor_dtype(self, name: str) -> Any:
         """Return the binding's dtype, a ``tensorrt.DataType``; symbolic sizes are int64."""
         value = self._bindings()[name]
-        # Here, since the amendments of torch_tensorrt's first modules import this one.
+        # Here, since torch_tensorrt's first modules, as they are edited, import this one.
         from tensorrt import DataType
         from torch_tensorrt._enums import dtype
 
