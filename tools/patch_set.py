@@ -92,8 +92,8 @@ TESTS = {
         "tests/exir/program/test_unbounded.py",
     ],
     "lowering-leftovers": ["tests/exir/program/test_leftovers.py"],
-    "propagate-device-pass": [
-        "tests/exir/passes/test_labels.py",
+    "propagate-device-pass": ["tests/exir/passes/test_labels.py"],
+    "device-copies": [
         "tests/exir/passes/test_written_in_place.py",
         "tests/exir/passes/test_properties.py",
     ],
@@ -120,7 +120,6 @@ TESTS = {
 
 #: Tests among those that ask whether the overlay serves the module: in the copy it doesn't.
 OF_THE_OVERLAY = (
-    "tests/exir/passes/test_labels.py::test_the_overlay_serves_this_module",
     # Emission, planning and the names of buffers are amendments.
     "tests/exir/passes/test_copies.py::test_a_mutated_buffer_lives_on_its_device",
     "tests/exir/passes/test_state_programs.py",

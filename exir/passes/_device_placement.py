@@ -1,10 +1,11 @@
-"""Where the values of a graph live, and on which device each reader reads them.
+"""Where the values of a graph live, and on which device each reader reads them, with device memory planning.
 
 Decides, node by node in the graph's order, and changes nothing; `_device_copies` acts on it.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
@@ -39,7 +40,6 @@ class Options(Protocol):
 
     skip_h2d_for_method_inputs: bool
     skip_d2h_for_method_outputs: bool
-    enable_non_cpu_memory_planning: bool
 
 
 class Placement:
@@ -57,7 +57,6 @@ class Placement:
         self.options = options
         self.module = module
         self.is_branch = is_branch
-        self.moves = options.enable_non_cpu_memory_planning
         self.aliases = Aliases(module.graph)
         self.home: dict[Node, Device] = {}
         self.views: dict[Node, tuple[Node, Any]] = {}
@@ -91,7 +90,7 @@ class Placement:
             return HOST if self.is_branch else device
         if reader is self.output:
             stays = self.options.skip_d2h_for_method_outputs and not kept
-            return None if stays and self.moves else HOST
+            return None if stays else HOST
         if is_device_write_back(reader):
             spec = tensor_spec(reader.all_input_nodes[0])
             assert spec is not None
@@ -103,7 +102,7 @@ class Placement:
         self, value: Node, home: Device, kept: bool = False
     ) -> Iterator[tuple[Node, Device | None]]:
         """Those that read a value that lives on ``home``, or a view of it, each with the device it reads on."""
-        for user, read in self.aliases.readers(value, self._as_on_host(home)):
+        for user, read in self.aliases.readers(value, home == HOST):
             yield user, self.reads_on(
                 user, kept or self.is_kept(value) or read is not value
             )
@@ -127,7 +126,7 @@ class Placement:
         """Whether a node has its first argument's bytes where that one lives."""
         inputs = node.all_input_nodes
         home = self.home.get(inputs[0], HOST) if inputs else HOST
-        return self.aliases.is_view(node, self._as_on_host(home))
+        return self.aliases.is_view(node, home == HOST)
 
     def assign(self, node: Node) -> None:
         """Decides where the result of a node that is no view lives, after all before it."""
@@ -144,11 +143,8 @@ class Placement:
         elif node in self.writes_back:
             home = self.home[node.all_input_nodes[0]]
         self.home[node] = home
-        if spec is not None:
-            if not self.moves:
-                self.home[node] = self._label_in_host_memory(node, spec)
-            elif node.op == "placeholder":
-                self.home[node] = self.home_of_input(node, spec)
+        if spec is not None and node.op == "placeholder":
+            self.home[node] = self.home_of_input(node, spec)
         if node is not self.output:
             for each in tensor_specs(node):
                 self.labels[each] = self.home[node]
@@ -165,7 +161,7 @@ class Placement:
         if operator_name(node):  # else it has its base's label
             spec = tensor_spec(node)
             assert spec is not None
-            self.labels[spec] = HOST if self.moves else self.home[root]
+            self.labels[spec] = HOST
 
     def with_views(self, node: Node) -> list[Node]:
         """The value whose bytes a node has, then all views of that value so far."""
@@ -183,14 +179,29 @@ class Placement:
         devices = (self.reads_on(reader) for reader in readers)
         return next((side for side in devices if side and side != HOST), HOST)
 
-    def _as_on_host(self, home: Device) -> bool:
-        return home == HOST or not self.moves
 
-    def _label_in_host_memory(self, node: Node, spec: TensorSpec) -> Device:
-        """The one device whose delegates make or read a value that is nobody else's."""
-        devices = {side for _, side in self.readers(node, HOST) if side}
-        if node.op == "placeholder":
-            devices.add(HOST)
-        if self.home[node] != HOST:
-            devices.add(self.home[node])
-        return devices.pop() if len(devices) == 1 and not spec.const else HOST
+def memory_planning_of(config: Any, method: str | None) -> Any:
+    """Return the memory planning pass that ``ExecutorchBackendConfig`` has for a method."""
+    planning = config.memory_planning_pass
+    if not isinstance(planning, dict):
+        return planning
+    return planning.get(method, type(config)().memory_planning_pass)
+
+
+def check_device_inputs(
+    config: Any, method: str | None, skip_h2d_for_method_inputs: bool
+) -> None:
+    """Warn of a method whose inputs the caller has on a device, and the planner in memory of its own.
+
+    The C++ runtime copies such an input as the host's, and crashes (pytorch/executorch#21577).
+    """
+    planning = memory_planning_of(config, method)
+    if skip_h2d_for_method_inputs and getattr(planning, "alloc_graph_input", False):
+        warnings.warn(
+            f"method {method or 'forward'} has skip_h2d_for_method_inputs, and its inputs are "
+            "planned: ExecuTorch's C++ runtime would copy the caller's device tensors as if they "
+            "were the host's, and crash; give ExecutorchBackendConfig a "
+            "MemoryPlanningPass(alloc_graph_input=False)",
+            RuntimeWarning,
+            stacklevel=2,
+        )

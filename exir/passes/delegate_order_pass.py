@@ -70,7 +70,7 @@ class DelegateOrderPass(PassBase):
         enable_non_cpu_memory_planning: The memory planner gives each device its own buffers. If not,
             a delegate that needs them is warned of.
         shared_stream: All delegates of a device run on one stream: inside a ``CallerStreamGuard``,
-            with CudaBackend's option ``use_shared_cuda_stream``, in ``torchtrt_executorch.runtime``.
+            with CudaBackend's option ``use_shared_cuda_stream``.
             Nothing is moved or added. Delegates that rely on it say so in a compile spec,
             ``needs_shared_stream``.
 

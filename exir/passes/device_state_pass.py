@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from executorch.exir.memory_planning import greedy
 from executorch.exir.passes._aliases import (
     IDENTITIES,
     RESHAPES,
@@ -29,8 +30,13 @@ from executorch.exir.passes._device_nodes import (
     operator_name,
     tensor_spec,
 )
-from executorch.exir.passes._device_placement import Options, Placement
+from executorch.exir.passes._device_placement import (
+    Options,
+    Placement,
+    memory_planning_of,
+)
 from executorch.exir.passes._shared_buffers import SHARED, STATE_META, shared_writes
+from torch.export import ExportGraphSignature
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
@@ -47,14 +53,36 @@ class DeviceStatePass(PassBase):
     value is made. Running it again changes nothing.
 
     Args:
-        options: What `PropagateDevicePass` is told.
+        options: What `PropagateDevicePass` is told to skip.
+        enable_non_cpu_memory_planning: The memory planner gives each device its own buffers. If not, the pass
+            does nothing.
         on_host: Why no buffer may live on a device, for the log; empty if they may.
     """
 
-    def __init__(self, options: Options, on_host: str = "") -> None:
+    def __init__(
+        self,
+        options: Options,
+        enable_non_cpu_memory_planning: bool = True,
+        on_host: str = "",
+    ) -> None:
         super().__init__()
         self.options = options
+        self.enable_non_cpu_memory_planning = enable_non_cpu_memory_planning
         self.on_host = on_host
+
+    @classmethod
+    def for_method(
+        cls, config: Any, method: str | None, options: Options
+    ) -> DeviceStatePass:
+        """Return the pass for one method of a program.
+
+        Args:
+            config: The program's ``ExecutorchBackendConfig``.
+            method: Its name.
+            options: Its ``PropagateDeviceConfig``.
+        """
+        reason = _reason_for_host_state(memory_planning_of(config, method))
+        return cls(options, config.enable_non_cpu_memory_planning, reason)
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Places the buffers of a method, in place.
@@ -62,7 +90,7 @@ class DeviceStatePass(PassBase):
         Raises:
             ValueError: One that methods share on a device can't live there.
         """
-        if not self.options.enable_non_cpu_memory_planning:
+        if not self.enable_non_cpu_memory_planning:
             return PassResult(graph_module, False)
         placement = Placement(self.options, graph_module, is_branch=False)
         writes = [
@@ -108,6 +136,27 @@ class DeviceStatePass(PassBase):
             old.meta.pop("et_init_buffer", None)
             placement.output.prepend(write)
         return PassResult(graph_module, bool(homes))
+
+
+def mark_mutable_buffers(module: GraphModule, signature: ExportGraphSignature) -> None:
+    """Mark the placeholders of mutable buffers: a pass over the graph can't tell them from inputs."""
+    mutated = set(signature.buffers_to_mutate.values())
+    for node in module.graph.nodes:
+        name = signature.inputs_to_buffers.get(node.name)
+        if node.op == "placeholder" and name in mutated:
+            node.meta[STATE_META] = name
+
+
+def _reason_for_host_state(planning: Any) -> str:
+    """Why a memory planning pass leaves no room for buffers on a device; empty if it does."""
+    if not hasattr(planning, "alloc_mutable_buffers"):
+        return "how it is planned is not known"
+    if not planning.alloc_mutable_buffers:
+        return "its memory is the caller's to give (alloc_mutable_buffers=False)"
+    algorithms = getattr(planning.memory_planning_algo, "algo_list", ())
+    if [getattr(each, "func", each) for each in algorithms] != [greedy]:
+        return "greedy alone plans tensors into one another's memory"
+    return ""
 
 
 def plan_states(graph_module: GraphModule) -> None:

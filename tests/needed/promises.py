@@ -763,7 +763,7 @@ def copied(done: list[str]) -> tuple[int, int]:
     return copies(done, "h2d"), copies(done, "d2h")
 
 
-@of("propagate-device-pass")
+@of("device-copies")
 def a_value_is_copied_to_a_device_once() -> None:
     done = on_device(Additions(chained=False), X, X.clone(), X.clone())
     assert copied(done) == (3, 2), done

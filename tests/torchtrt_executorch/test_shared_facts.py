@@ -16,7 +16,7 @@ import pytest
 import torch
 from executorch.backends.cuda import _requirements
 from executorch.exir.dialects._ops import ops as edge_ops
-from executorch.exir.passes import _delegate_streams, _device_nodes
+from executorch.exir.passes import _delegate_streams, _device_labels
 from packaging.requirements import Requirement
 from torch.fx import Graph
 from torch_tensorrt.executorch import _engine_nodes, _engine_record
@@ -30,8 +30,8 @@ def test_the_largest_device_index_is_what_the_schema_can_hold() -> None:
     schema = resources.files("executorch.exir._serialize") / "program.fbs"
     found = re.search(r"\bdevice_index\s*:\s*(\w+)", schema.read_text())
     assert found is not None
-    assert 2 ** (SIGNED[found[1]] - 1) - 1 == _device_nodes.MAX_DEVICE_INDEX
-    assert _engine_record.MAX_DEVICE_INDEX == _device_nodes.MAX_DEVICE_INDEX
+    assert 2 ** (SIGNED[found[1]] - 1) - 1 == _device_labels.MAX_DEVICE_INDEX
+    assert _engine_record.MAX_DEVICE_INDEX == _device_labels.MAX_DEVICE_INDEX
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def run_passes(
     planning = options["enable_non_cpu_memory_planning"]
     changed = False
     for each in (
-        DeviceStatePass(placing),
+        DeviceStatePass(placing, planning),
         placing,
         DelegateOrderPass(planning, shared_stream),
     ):
@@ -143,6 +143,12 @@ def device(spec: TensorSpec) -> str:
 def device_of(node: torch.fx.Node) -> str:
     """The label of a node with one tensor."""
     return device(node.meta["spec"])
+
+
+def labels_of(node: torch.fx.Node) -> list[str]:
+    """The labels of all tensors of a node."""
+    specs = torch.utils._pytree.tree_leaves(node.meta.get("spec"))
+    return [device(each) for each in specs if isinstance(each, TensorSpec)]
 
 
 def find(module: torch.fx.GraphModule, name: str) -> list[torch.fx.Node]:

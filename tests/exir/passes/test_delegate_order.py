@@ -10,6 +10,7 @@ import torch
 from executorch.exir import memory
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.memory_planning import update_all_tensors_lifetime
+from executorch.exir.passes._busy_memory import keep_busy
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -133,6 +134,7 @@ def check_order(kit, module):
 def check_lifetimes(kit, module):
     """Checks that no tensor gives its memory away while CudaBackend may be at work on it."""
     update_all_tensors_lifetime(module)
+    keep_busy(module)
     nodes = list(module.graph.nodes)
     for position, node in enumerate(nodes):
         if node.target is not executorch_call_delegate:

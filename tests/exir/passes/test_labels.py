@@ -1,19 +1,19 @@
 """Labels: which device each tensor is said to be on."""
 
+import json
 import operator
+import os
 
 import pytest
 import torch
 from executorch.exir.capture._config import ExecutorchBackendConfig
-from executorch.exir.passes import propagate_device_pass
 from executorch.exir.passes.propagate_device_pass import (
     PropagateDevicePass,
     _parse_device_spec_value,
 )
 from executorch.exir.schema import DeviceType
 
-from torchtrt_executorch.overlay.upstream import load_upstream
-
+from ... import fresh
 from ...loading import ROOT
 
 PAIR = (torch.randn(2, 3), torch.randn(2, 3))
@@ -35,16 +35,11 @@ class TwoStages(torch.nn.Module):
         return (a + b) + b
 
 
-def test_the_overlay_serves_this_module():
-    path = ROOT / "exir" / "passes" / "propagate_device_pass.py"
-    assert propagate_device_pass.__file__ == str(path)
-
-
 @pytest.mark.parametrize(
     "value, device",
     [
         (b"cuda:0", (DeviceType.CUDA, 0)),
-        (b" CUDA : 3 ", (DeviceType.CUDA, 3)),
+        (b" CUDA:3 ", (DeviceType.CUDA, 3)),
         (b"Cuda", (DeviceType.CUDA, 0)),
         (b"cpu", (DeviceType.CPU, 0)),
         (b"cuda:127", (DeviceType.CUDA, 127)),
@@ -65,6 +60,7 @@ def test_device_strings(value, device):
         b"cuda:-1",
         b"cuda:128",
         b"cuda:0:1",
+        b"cuda : 1",
         b"\xff",
     ],
 )
@@ -205,13 +201,52 @@ def test_tensors_on_a_device_are_aligned_as_engines_want_them(kit):
     assert len({*offsets}) > 1 and all(offset % 256 == 0 for offset in offsets)
 
 
-def test_names_of_upstreams_module_are_here():
-    """Those that ExecuTorch's own files import from it, and the functions that it is made of in both."""
-    upstream = load_upstream(propagate_device_pass.__name__)
-    needed = {"PropagateDevicePass", "TARGET_DEVICE_COMPILE_SPEC_KEY"}
-    needed |= {
-        name
-        for name in vars(upstream)
-        if name.startswith(("_get_", "_parse_", "_set_")) and not name.startswith("__")
-    }
-    assert needed <= set(vars(propagate_device_pass))
+#: What upstream's copies, one per delegate, are labelled with.
+BESIDE_UPSTREAMS_COPIES = """
+import json, torch
+from benchmarks.propagate_device_pass import EachAlone
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.dialects._ops import ops
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.schema import DeviceType, Tensor
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import State, verdicts_on
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("constant", torch.ones(2, 3))
+
+    def forward(self, a, b):
+        return (a + self.constant).relu() + b
+
+pair = (torch.randn(2, 3), torch.randn(2, 3))
+edge = to_edge_transform_and_lower(
+    torch.export.export(Model(), pair),
+    partitioner=[EachAlone({ops.edge.aten.add.Tensor}, ["cuda:0"])],
+)
+planning = MemoryPlanningPass(alloc_graph_output=False)
+program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+(plan,) = program.executorch_program.execution_plan
+on_gpu = {each.buffer_idx for each in plan.non_const_buffer_device}
+wrong = []
+for value in plan.values:
+    if isinstance(value.val, Tensor) and value.val.allocation_info is not None:
+        info = value.val.extra_tensor_info
+        labelled = info is not None and info.device_type == DeviceType.CUDA
+        if labelled != (value.val.allocation_info.memory_id in on_gpu):
+            wrong.append(str(value.val))
+(output,) = plan.outputs
+in_force = [n for n, v in verdicts_on(PATCHES).items() if v.state is State.IN_FORCE]
+print(json.dumps([wrong, plan.values[output].val.allocation_info, in_force]))
+"""
+
+
+def test_labels_are_true_where_each_delegate_has_copies_of_its_own():
+    """Without device-copies and what needs it: a constant is emitted, and the output is the caller's."""
+    environment = {**os.environ, "TORCHTRT_EXECUTORCH_SKIP": "device-copies"}
+    done = fresh.run(BESIDE_UPSTREAMS_COPIES, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    wrong, output, in_force = json.loads(done.stdout.splitlines()[-1])
+    assert wrong == [] and output is None
+    assert "propagate-device-pass" in in_force and "device-state" not in in_force

@@ -282,7 +282,9 @@ def test_labels_of_random_graphs_without_device_planning(kit, plan):
     code = str(module.graph)
     placed = PropagateDevicePass()(module).graph_module
     assert str(placed.graph) == code
-    assert not PropagateDevicePass()(placed).modified
+    labels = [str(kit.labels_of(node)) for node in placed.graph.nodes]
+    PropagateDevicePass()(placed)
+    assert [str(kit.labels_of(node)) for node in placed.graph.nodes] == labels
     for node in placed.graph.nodes:
         if node.op == "call_function" and node.target in (
             EDGE.relu.default,

@@ -149,7 +149,7 @@ def test_located_without_the_overlay(package, tmp_path: Path) -> None:
     assert locate("anchored.sub") == tmp_path / "anchored" / "sub" / "__init__.py"
     assert locate("anchored.module") == tmp_path / "anchored" / "module.py"
     assert locate("anchored.module.below") is None
-    name = "executorch.exir.passes.propagate_device_pass"
+    name = "executorch.backends.aoti.aoti_partitioner"
     ours = sys.modules.get(name) or __import__(name, fromlist=["x"])
     assert load_upstream(name).__file__ == str(locate(name)) != ours.__file__
     with pytest.raises(ModuleNotFoundError, match="anchored.nowhere"):

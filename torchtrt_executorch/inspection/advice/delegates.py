@@ -46,8 +46,8 @@ def unsound(method: Method) -> Iterator[Finding]:
             "unsound",
             "warning",
             f"{name_of(method)}: instruction {index} ({name}): {short(text, 400)}.",
-            "Export the program with the patch propagate-device-pass in force: it labels what lives "
-            "on a device, and copies what goes from one side to the other.",
+            "Export the program with the patches propagate-device-pass and device-copies in force: they "
+            "label what lives on a device, and copy what goes from one side to the other.",
             method.name,
             (index,),
         )

@@ -6,6 +6,8 @@ from torchtrt_executorch.overlay.edits import edits_of
 
 _MEMORY_PLANNING = "executorch.exir.memory_planning"
 _PROGRAM = "executorch.exir.program._program"
+_PASSES = "executorch.exir.passes"
+_PROPAGATE_DEVICE = f"{_PASSES}.propagate_device_pass"
 _EMITTER = "executorch.exir.emit._emitter"
 _ARG_VALIDATOR = "executorch.exir.verification.arg_validator"
 
@@ -53,7 +55,7 @@ QUANTIZED_DTYPES = (
 )
 
 MEMORY_FORMATS = edits_of(
-    "executorch.exir.passes.memory_format_ops_pass",
+    f"{_PASSES}.memory_format_ops_pass",
     (
         "",
         "imports",
@@ -177,20 +179,187 @@ PRE_DECOMPOSITION = edits_of(
     releases={"executorch": "<1.5"},  # it is upstream's own from there on
 )
 
-DELEGATE_ORDER = edits_of(
-    _MEMORY_PLANNING,
+DEVICE_LABELS = edits_of(
+    _PROPAGATE_DEVICE,
     (
-        "apply_algo",
-        "after update_all_tensors_lifetime",
+        "",
+        "imports",
         """
-        from executorch.exir.passes._busy_memory import keep_busy
-
-        keep_busy(graph_module)
+        from executorch.exir.passes._device_labels import (
+            check_device,
+            check_options,
+            label_host_memory,
+            target_device,
+            update_output_specs,
+        )
+        """,
+    ),
+    ("_parse_device_spec_value", "first", "check_device(value)"),
+    (
+        "_clone_spec_with_device",
+        "after new_spec.init_mem_planning_fields",
+        """
+        # A copy is an activation, whatever its source is: no data, no name in the program.
+        new_spec.const, new_spec.storage, new_spec.extra_tensor_info = False, None, None
+        """,
+    ),
+    (
+        "PropagateDevicePass.__init__",
+        "first",
+        """
+        check_options(
+            skip_h2d_for_method_inputs=skip_h2d_for_method_inputs,
+            skip_d2h_for_method_outputs=skip_d2h_for_method_outputs,
+        )
+        """,
+    ),
+    (
+        "PropagateDevicePass.call",
+        "call _get_target_device_from_compile_specs",
+        "target_device(node, {args})",
+    ),
+    (
+        "PropagateDevicePass.call",
+        "before graph_module.recompile",
+        """
+        # What the host reads or makes as well is not the device's: its memory is the host's.
+        if not self.enable_non_cpu_memory_planning:
+            label_host_memory(graph_module)
+        # A method returns copies to the host, where there are any.
+        update_output_specs(graph_module)
         """,
     ),
 )
 
+DEVICE_COPIES = (
+    *edits_of(
+        _PROPAGATE_DEVICE,
+        (
+            "PropagateDevicePass.call",
+            "first",
+            """
+            from executorch.exir.passes._device_copies import place_values
+
+            if self.enable_non_cpu_memory_planning:
+                return place_values(self, graph_module)
+            """,
+        ),
+    ),
+    *edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            "from executorch.exir.passes._device_placement import check_device_inputs",
+        ),
+        (
+            "edge_to_executorch_passes",
+            "before edge_compile_config",
+            """
+            check_device_inputs(config, name, device_cfg.skip_h2d_for_method_inputs)
+
+            """,
+        ),
+        (
+            "edge_to_executorch_passes",
+            "call SpecPropPass",
+            "{},\n        # Views are placed by what they show in the end.\n"
+            "        *([NormalizeViewCopyBasePass()] if config.remove_view_copy else [])",
+        ),
+    ),
+    *edits_of(
+        _MEMORY_PLANNING,
+        (
+            "apply_algo",
+            "before device_bufsizes",
+            """
+            if device_key != _CPU_KEY:  # which comes first
+                alignment = math.lcm(alignment, DEVICE_ALIGNMENT)
+            """,
+        ),
+        (
+            "apply_algo",
+            "first",
+            """
+            from executorch.exir.passes._device_nodes import DEVICE_ALIGNMENT
+            """,
+        ),
+        ("", "imports", "import math"),
+    ),
+)
+
+DELEGATE_ORDER = (
+    *edits_of(
+        f"{_PASSES}.propagate_device_config",
+        (
+            "PropagateDeviceConfig",
+            "after skip_d2h_for_method_outputs",
+            """
+
+            # When True, the host runs all delegates of a device on one stream, so that no copy has to
+            # stand between two that hand a tensor over.
+            shared_stream: bool = False
+            """,
+        ),
+        ("PropagateDeviceConfig.__hash__", "return", "hash(({}, self.shared_stream))"),
+        (
+            "PropagateDeviceConfig.__eq__",
+            "return",
+            "({}) and self.shared_stream == other.shared_stream",
+        ),
+    ),
+    *edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            "from executorch.exir.passes.delegate_order_pass import DelegateOrderPass",
+        ),
+        (
+            "edge_to_executorch_passes",
+            "call PropagateDevicePass",
+            "{},\n        DelegateOrderPass(\n"
+            "            config.enable_non_cpu_memory_planning, device_cfg.shared_stream\n        )",
+        ),
+    ),
+    *edits_of(
+        _MEMORY_PLANNING,
+        (
+            "apply_algo",
+            "after update_all_tensors_lifetime",
+            """
+            from executorch.exir.passes._busy_memory import keep_busy
+
+            keep_busy(graph_module)
+            """,
+        ),
+    ),
+)
+
 DEVICE_STATE = (
+    *edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            """
+            from executorch.exir.passes.device_state_pass import (
+                DeviceStatePass,
+                mark_mutable_buffers,
+            )
+            """,
+        ),
+        (
+            "edge_to_executorch_passes",
+            "call PropagateDevicePass",
+            "DeviceStatePass.for_method(config, name, device_cfg),\n        {}",
+        ),
+        (
+            "EdgeProgramManager.to_executorch",
+            "after insert_write_back_for_buffers_pass",
+            "mark_mutable_buffers(gm, new_signature)",
+        ),
+    ),
     *edits_of(
         _MEMORY_PLANNING,
         (

@@ -21,7 +21,9 @@ _CUDA = "executorch.backends.cuda"
 _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
 #: What a graph's nodes are, and whose bytes they have.
-_ALIASES = (f"{_PASSES}._aliases", f"{_PASSES}._device_nodes")
+_ALIASES = tuple(
+    f"{_PASSES}.{name}" for name in ("_aliases", "_device_labels", "_device_nodes")
+)
 #: What runs Inductor up to where it would compile or time a kernel.
 _DRY_RUN = tuple(
     f"{_CUDA}.{name}"
@@ -113,29 +115,30 @@ EXECUTORCH_PATCHES = (
     ),
     Patch(
         name="propagate-device-pass",
-        summary="Device labels that are true, and each value across to a device at most once",
+        summary="Device labels that are true of the memory behind them",
         pull_request="pytorch/executorch#18078",
         releases=EXECUTORCH,
-        upstream="labels and copies, one per delegate that reads the value",
+        upstream="labels what the host reads as well, and can't emit the copy of a constant",
+        kept_because="1.5.1 still labels the host's memory as a device's",
+        goes_when="PropagateDevicePass labels what only delegates touch (pytorch/executorch#18078)",
+        adds=(f"{_PASSES}._device_labels",),
+        edits=edits.DEVICE_LABELS,
+    ),
+    Patch(
+        name="device-copies",
+        summary="Each value crosses to a device at most once, and comes back at most once",
+        pull_request="pytorch/executorch#19921",
+        releases=EXECUTORCH,
+        upstream="copies a value for each delegate that reads it",
         kept_because="1.5.1 still copies a shared value once for every delegate",
         goes_when="upstream shares a copy among its readers (pytorch/executorch#20914 elides some)",
-        replaces=(
-            f"{_PASSES}.propagate_device_pass",
-            f"{_PASSES}.propagate_device_config",
-        ),
+        requires=("propagate-device-pass",),
         adds=(
             *_ALIASES,
             f"{_PASSES}._device_copies",
             f"{_PASSES}._device_placement",
         ),
-        amends=(
-            *patched_beside(f"{EXIR}.memory_planning"),
-            *patched(f"{EXIR}.program._device_passes_patch:apply", PROGRAM),
-        ),
-        anchors=anchors(
-            f"{EXIR}.memory_planning:apply_algo(algo, alignment, graph_module)",
-            f"{PROGRAM}:edge_to_executorch_passes(config, name)",
-        ),
+        edits=edits.DEVICE_COPIES,
     ),
     Patch(
         name="delegate-order",
@@ -145,7 +148,7 @@ EXECUTORCH_PATCHES = (
         upstream="gives each CUDA delegate a stream, and orders none of them",
         kept_because="1.5.1 still orders no delegates",
         goes_when="CUDA delegates wait for one another in ExecuTorch's runtime (no pull request yet)",
-        requires=("propagate-device-pass",),
+        requires=("device-copies",),
         adds=(
             f"{_PASSES}._copy_schedule",
             f"{_PASSES}._stream_facts",
@@ -154,7 +157,6 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}.delegate_order_pass",
         ),
         edits=edits.DELEGATE_ORDER,
-        amends=patched(f"{EXIR}.program._delegate_order_patch:apply", PROGRAM),
     ),
     Patch(
         name="device-state",
@@ -164,7 +166,7 @@ EXECUTORCH_PATCHES = (
         upstream="keeps mutable buffers in host memory, and copies them there and back",
         kept_because="1.5.1 still copies them",
         goes_when="memory planning places mutable buffers on devices (pytorch/TensorRT#4667, pytorch/executorch#22814)",
-        requires=("propagate-device-pass", "delegate-order"),
+        requires=("device-copies", "delegate-order"),
         adds=(
             f"{EXIR}.emit._device_state",
             f"{EXIR}.emit._shared_buffers",
@@ -172,7 +174,6 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}.device_state_pass",
         ),
         edits=edits.DEVICE_STATE,
-        amends=patched(f"{EXIR}.program._device_state_patch:apply", PROGRAM),
     ),
     Patch(
         name="common-state",
@@ -182,7 +183,7 @@ EXECUTORCH_PATCHES = (
         upstream="has a cache for each method, without a word",
         kept_because="1.5.1 still does, and shares none on a device",
         goes_when="one arena per device serves all methods (pytorch/executorch#21958)",
-        requires=("propagate-device-pass", "device-state"),
+        requires=("device-copies", "device-state"),
         adds=(
             f"{_PASSES}._delegate_streams",
             f"{_PASSES}._shared_buffers",
