@@ -25,7 +25,6 @@ ROOTS = {
 PATCHES = "torchtrt_executorch.patches."
 #: Names that may be asked for, and why.
 ALLOWED = {
-    "_parse_device_spec_value": "upstream's own, which its other modules import",
     "_piece": "buffers of any size: no program of them all can be made in time",
     "_offsets": "likewise",
     "_payloads": "a payload that no program here has, so that its stand-in is written",

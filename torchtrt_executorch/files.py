@@ -2,80 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
+
+from torchtrt_executorch.overlay.served import load_alone
+
+load_alone("executorch.exir.program._saved_files")
+
+# isort: split
+from executorch.exir.program._saved_files import (  # noqa: E402
+    check_writable,
+    data_file_name,
+    staged,
+    write_program,
+)
+
+__all__ = [
+    "check_writable",
+    "data_file_name",
+    "keeps_data_of_others",
+    "staged",
+    "write_data_files",
+    "write_program",
+]
 
 _ELSEWHERE = (
     "write to a folder of its own, or use save(), which names data after the program"
 )
 
 
-def check_writable(path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` without links, if a file can be put there; to be asked before any long work.
+def keeps_data_of_others(write: Callable[..., None]) -> Callable[..., None]:
+    """Have ``ExecutorchProgramManager.write_tensor_data_to_file`` go by :func:`write_data_files`."""
 
-    Raises:
-        IsADirectoryError: It is a folder.
-        FileNotFoundError: Its folder doesn't exist.
-        PermissionError: Its folder can't be written to.
-    """
-    target = Path(path).resolve()  # a link stays a link: what it names is written
-    if target.is_dir():
-        raise IsADirectoryError(f"can't write {target}: it is a folder")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"can't write {target}: there is no folder {target.parent}"
-        )
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise PermissionError(
-            f"can't write {target}: no permission to write in {target.parent}"
-        )
-    return target
+    @functools.wraps(write)
+    def wrapper(self: Any, outdir: str | os.PathLike[str]) -> None:
+        write_data_files(lambda folder: write(self, folder), outdir)
 
-
-@contextmanager
-def staged(target: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``target``; what is written there moves to its place at the end.
-
-    The file named as ``target`` moves last, so that it never stands without those beside it. If
-    the body raises, nothing moves.
-    """
-    with tempfile.TemporaryDirectory(
-        dir=target.parent, prefix=f".{target.name}."
-    ) as folder:
-        yield Path(folder)
-        for file in sorted(
-            Path(folder).iterdir(), key=lambda file: file.name == target.name
-        ):
-            os.replace(file, target.parent / file.name)
-
-
-def write_program(program: Any, file: Path) -> None:
-    """Write an ``ExecutorchProgramManager`` to ``file``, its external weights beside it.
-
-    ExecuTorch names data files after what is in them, the same for every model; here their names
-    begin with the program's: see :func:`data_file_name`.
-    """
-    with open(file, "wb") as stream:
-        program.write_to_file(stream)
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        program.write_tensor_data_to_file(folder)
-        for data in sorted(Path(folder).iterdir()):
-            os.replace(data, file.parent / data_file_name(file, data.name))
-
-
-def data_file_name(program: Path, name: str) -> str:
-    """Return what the data file that ExecuTorch calls ``name`` is called beside ``program``.
-
-    Beside ``model.pte``, ``_default_external_constant.ptd`` is ``model.ptd``, and any other
-    ``data.ptd`` is ``model.data.ptd``.
-    """
-    if name == "_default_external_constant.ptd":
-        return f"{program.stem}.ptd"
-    return f"{program.stem}.{name}"
+    return wrapper
 
 
 def write_data_files(

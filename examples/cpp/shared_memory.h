@@ -22,7 +22,10 @@ class SharedMemory {
       return meta.error();
     }
     const auto data = module.program()->get_named_data_map();
-    const auto table = data.ok() ? (*data)->get_data("torchtrt_executorch.common_state") : data.error();
+    auto table = data.ok() ? (*data)->get_data("executorch.common_state") : data.error();
+    if (data.ok() && !table.ok()) { // as programs of before have it
+      table = (*data)->get_data("torchtrt_executorch.common_state");
+    }
     Planned& own = methods_[name];
     for (size_t i = 0; i < meta->num_memory_planned_buffers(); i++) {
       const bool shared = table.ok() && is_shared(static_cast<const char*>(table->data()), table->size(), i + 1);

@@ -9,8 +9,8 @@ lowered one after the other, so where a buffer lives is decided for all of them 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,15 +30,21 @@ from executorch.exir.passes._device_nodes import (
     is_getitem,
     tensor_spec,
 )
+from executorch.exir.passes._device_placement import memory_planning_of
 from executorch.exir.schema import NonConstBufferDevice
 from executorch.exir.tensor import TensorSpec
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, ExportGraphSignature
 from torch.fx import GraphModule, Node
 
 #: Key of a placeholder's metadata: the :class:`Group` of the shared buffer on a device that it is.
 GROUP_META = "shared_buffers"
 #: Key of a placeholder's metadata: the fully qualified name of the mutable buffer that it is.
 STATE_META = "mutable_buffer"
+#: Key of a placeholder's metadata: the :class:`SharedBuffer` that it is.
+SHARED_META = "shared_buffer"
+
+#: Index of an arena that no method has.
+_NOWHERE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,95 @@ class Group:
     odd: tuple[int, int] | None = None
 
 
-#: What the methods that are being lowered share, by name; None while they share nothing.
-SHARED: ContextVar[Mapping[str, SharedBuffer] | None] = ContextVar(
-    "shared_buffers", default=None
-)
+def choose_shared_buffers(
+    config: Any, programs: Mapping[str, ExportedProgram]
+) -> dict[str, SharedBuffer]:
+    """Return the mutable buffers that methods share, by name; none if no memory planning pass shares any.
+
+    Args:
+        config: The program's ``ExecutorchBackendConfig``.
+        programs: The methods, lowered by their partitioners.
+
+    Raises:
+        ValueError: One has another shape or type in one method than in another.
+    """
+    sharing = {name: programs[name] for name in _sharing(config, programs)}
+    return choose(sharing, config.enable_non_cpu_memory_planning)
+
+
+def mark_shared_buffers(
+    module: GraphModule,
+    signature: ExportGraphSignature,
+    shared: Mapping[str, SharedBuffer],
+) -> None:
+    """Mark the placeholders of shared buffers, which a pass over one method can't tell from others."""
+    for node in module.graph.find_nodes(op="placeholder"):
+        node.meta.pop(SHARED_META, None)
+        name = signature.inputs_to_buffers.get(node.name, "")
+        if name in shared:
+            node.meta[SHARED_META] = shared[name]
+
+
+def plan_without_shared_buffers(
+    planning: Any, graph_module: GraphModule, signature: ExportGraphSignature
+) -> Any:
+    """Run the memory planning pass of one method; shared buffers are placed for all methods at once."""
+    if not getattr(planning, "share_mutable_buffers", False):
+        return planning.run(graph_module, signature)
+    with _without_buffers(planning, graph_module):
+        return planning.run(graph_module, signature)
+
+
+def place_shared_buffers(
+    config: Any,
+    programs: Mapping[str, ExportedProgram],
+    shared: Mapping[str, SharedBuffer],
+) -> frozenset[int]:
+    """Give shared buffers their memory in all methods, and return the arenas that the methods have in common.
+
+    Args:
+        config: The program's ``ExecutorchBackendConfig``.
+        programs: The methods, planned without shared buffers.
+        shared: As :func:`choose_shared_buffers` has it.
+    """
+    if not shared:
+        return frozenset()
+    plans = _sharing(config, programs)
+    alignment = max(each.alignment for each in plans.values())
+    return place({name: programs[name] for name in plans}, shared, alignment)
+
+
+def _sharing(config: Any, methods: Iterable[str]) -> dict[str, Any]:
+    """The memory planning passes of the methods that share buffers."""
+    plans = {name: memory_planning_of(config, name) for name in methods}
+    return {
+        name: each
+        for name, each in plans.items()
+        if getattr(each, "share_mutable_buffers", False)
+    }
+
+
+@contextmanager
+def _without_buffers(planning: Any, graph_module: GraphModule) -> Iterator[None]:
+    """Scope in which a planning pass gives mutable buffers no memory, nor their new values on devices."""
+    algorithm = planning.memory_planning_algo
+
+    def plan(alignment: int, specs: Any, *rest: Any) -> Any:
+        left_out = withheld(graph_module)
+        sizes = algorithm(alignment, [s for s in specs if s not in left_out], *rest)
+        for index, spec in enumerate(each for each in specs if each in left_out):
+            # Of no other's: the verifier looks for memory that is given away twice.
+            spec.realign(alignment)
+            spec.mem_id, spec.mem_offset = _NOWHERE + index, 0
+        return sizes
+
+    planning.share_mutable_buffers = planning.alloc_mutable_buffers = False
+    planning.memory_planning_algo = plan
+    try:
+        yield
+    finally:
+        planning.share_mutable_buffers = planning.alloc_mutable_buffers = True
+        planning.memory_planning_algo = algorithm
 
 
 def choose(
@@ -245,11 +336,10 @@ def _memories(graph_module: GraphModule) -> dict[str, tuple[TensorSpec, TensorSp
 
 def shared_writes(graph_module: GraphModule) -> Iterator[tuple[str, Node]]:
     """Where shared buffers on devices get their new values, with their names."""
-    shared = SHARED.get() or {}
     for node in filter(is_device_write_back, graph_module.graph.nodes):
-        name = node.all_input_nodes[0].meta.get(STATE_META)
-        if name in shared:
-            yield name, node
+        placeholder = node.all_input_nodes[0]
+        if SHARED_META in placeholder.meta:
+            yield placeholder.meta[STATE_META], node
 
 
 def _order(device: Device) -> tuple[bool, int, int]:

@@ -35,7 +35,11 @@ from executorch.exir.passes._device_placement import (
     Placement,
     memory_planning_of,
 )
-from executorch.exir.passes._shared_buffers import SHARED, STATE_META, shared_writes
+from executorch.exir.passes._shared_buffers import (
+    SHARED_META,
+    STATE_META,
+    shared_writes,
+)
 from torch.export import ExportGraphSignature
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
@@ -101,10 +105,10 @@ class DeviceStatePass(PassBase):
         new_values = {write: _NewValue.of(placement, write) for write in writes}
         given = Counter(new.root for new in new_values.values())
         homes: dict[Node, Device] = {}
-        shared = SHARED.get() or {}
         for write, new in new_values.items():
             name = write.all_input_nodes[0].meta[STATE_META]
-            shared_on = shared[name].device if name in shared else None
+            shared = write.all_input_nodes[0].meta.get(SHARED_META)
+            shared_on = shared.device if shared is not None else None
             home = HOST
             reason = self.on_host or _reason_for_host(placement, write, new.root)
             if not reason and given[new.root] > 1:
@@ -165,7 +169,10 @@ def plan_states(graph_module: GraphModule) -> None:
     One delegate that reads a buffer's old value, and writes its new one last, writes it over that.
     """
     last = len(graph_module.graph.nodes) - 1
-    shared = {write: SHARED.get()[name] for name, write in shared_writes(graph_module)}  # type: ignore[index]
+    shared = {
+        write: write.all_input_nodes[0].meta[SHARED_META]
+        for _, write in shared_writes(graph_module)
+    }
     for write in filter(is_device_write_back, graph_module.graph.nodes):
         old, new = (tensor_spec(elided_root(each)) for each in write.all_input_nodes)
         assert old is not None and new is not None

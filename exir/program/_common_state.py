@@ -10,14 +10,18 @@ table.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+if TYPE_CHECKING:
+    from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
+
 #: The key of the table in the program's named data.
-KEY = "torchtrt_executorch.common_state"
+KEY = "executorch.common_state"
 
 
 class Planned(NamedTuple):
@@ -44,14 +48,11 @@ _LEAVE_TO_PLANNER = (
 )
 _SET_OPTION = (
     "If they are meant to be one, the host has to set the option weight_sharing_across_methods of "
-    "CudaBackend before it loads a method; torchtrt_executorch.runtime does so by itself."
+    "CudaBackend before it loads a method."
 )
 
 
-_GIVE_MEMORY = (
-    "The host has to give all methods the same memory for those arenas, as examples/cpp/shared_memory.h "
-    "does; torchtrt_executorch.runtime does so by itself."
-)
+_GIVE_MEMORY = "The host has to give all methods the same memory for those arenas."
 
 
 #: What buffers are: one if the host gives methods the same memory, one if it sets an option, or several.
@@ -172,6 +173,32 @@ def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no arena or offset")
     return value
+
+
+def with_common_state(
+    named: NamedDataStoreOutput | None,
+    programs: Mapping[str, Any],
+    arenas: frozenset[int],
+) -> NamedDataStoreOutput | None:
+    """Return a program's named data with the table of what its methods have in common, if that is anything.
+
+    Warns of buffers that are not one for all methods, or only by the host's doing.
+
+    Args:
+        named: What delegates want stored.
+        programs: The methods' ``ExportedProgram``s, planned.
+        arenas: Those that are one memory for all of them.
+    """
+    # Who reads a program needs no more than the table.
+    from executorch.exir.program._external_data import with_table
+
+    found = common_state(programs, arenas)
+    if not found.buffers:
+        return named
+    for kind, text, advice in found.needs():
+        if kind != SHARED:
+            warnings.warn(f"{text}. {advice}", RuntimeWarning, stacklevel=3)
+    return with_table(named, KEY, found.as_table())
 
 
 def common_state(

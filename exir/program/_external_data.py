@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 
 #: The key of the table in the program's named data.
-KEY = "torchtrt_executorch.external_data"
+KEY = "executorch.external_data"
 
 
 @dataclass(frozen=True)

@@ -732,6 +732,24 @@ def an_engine_for_another_gpu_is_refused() -> None:
         raise AssertionError("an engine for another GPU was lowered")
 
 
+@of("data-files")
+def data_of_another_program_is_kept() -> None:
+    from tempfile import TemporaryDirectory
+
+    from executorch.exir import ExecutorchBackendConfig, to_edge
+
+    config = ExecutorchBackendConfig(external_constants=True)
+    with TemporaryDirectory() as folder:
+        for rows in (4, 5):
+            edge = to_edge(torch.export.export(nn.Linear(4, rows), (X,)))
+            try:
+                edge.to_executorch(config).write_tensor_data_to_file(folder)
+            except FileExistsError:
+                assert rows == 5
+                return
+    raise AssertionError("another program's data was overwritten")
+
+
 @of("progress")
 def steps_are_logged() -> None:
     import logging

@@ -20,6 +20,7 @@ PLACES = {
     "imports": "a statement behind the imports at the top of a module",
     "first": "a statement at the beginning of a body, behind its docstring",
     "last": "a statement at the end of a body",
+    "body": "statements in the place of a function's, behind its docstring",
     "decorator": "a decorator, the innermost of a function or class",
     "parameter": "a parameter at the end of a function's, but for ``**kwargs``",
     "before": "a statement before the one that assigns or calls a name",
@@ -92,7 +93,9 @@ def edited(source: str, edits: Sequence[Edit]) -> str:
     for number, edit in enumerate(edits):
         try:
             scope = _scope(tree, edit.scope)
-            if edit.place == "parameter" and not isinstance(scope, _FUNCTIONS):
+            if edit.place in ("parameter", "body") and not isinstance(
+                scope, _FUNCTIONS
+            ):
                 raise EditError("it is no function")
             if edit.place == "decorator" and not isinstance(scope, _DEFINITIONS):
                 raise EditError("it is no function and no class")
@@ -100,6 +103,7 @@ def edited(source: str, edits: Sequence[Edit]) -> str:
             insertions += _insertions(text, scope, edit, number)
         except EditError as error:
             raise type(error)(f"{edit}: {error}") from None
+    _check_apart(insertions)
     for insertion in sorted(
         insertions, key=lambda each: (each.start, each.rank), reverse=True
     ):
@@ -165,6 +169,9 @@ def _insertions(
         return
     if place == "parameter":
         yield _parameter(text, scope, edit.code, number)
+        return
+    if place == "body":
+        yield _body(text, scope, edit.code, number)
         return
     if place == "decorator":
         line, column = scope.lineno, scope.col_offset
@@ -279,6 +286,29 @@ def _around(
             before, behind = code.split("{}")
             yield _Insertion(start, start, (_OPENS, -number), before)
             yield _Insertion(end, end, (_CLOSES, number), behind)
+
+
+def _body(text: _Text, scope: Any, code: str, number: int) -> _Insertion:
+    line, column = _in_body(scope, "first")
+    last = scope.body[-1]
+    if line > last.end_lineno or line <= scope.lineno:
+        raise EditError("it has no body of its own lines")
+    lines = textwrap.indent(textwrap.dedent(code).strip("\n") + "\n", " " * column)
+    end = text.line(last.end_lineno + 1)
+    return _Insertion(text.line(line), end, (_STANDS, number), lines)
+
+
+def _check_apart(insertions: Sequence[_Insertion]) -> None:
+    """Check that nothing goes where a body is replaced.
+
+    Raises:
+        EditError: Something does.
+    """
+    for each in insertions:
+        if each.rank[0] == _STANDS and each.end > each.start:
+            for other in insertions:
+                if other is not each and each.start <= other.start < each.end:
+                    raise EditError("another edit replaces the body that one is in")
 
 
 def _parameter(text: _Text, scope: Any, code: str, number: int) -> _Insertion:

@@ -15,7 +15,7 @@ from typing import Any
 from torchtrt_executorch.overlay.edit import Edit
 
 #: Parameters aren't, they have defaults, which are no code; nor are docstrings.
-PLACES = ("imports", "first", "last", "decorator", "before", "after", "call", "value", "return")  # fmt: skip
+PLACES = ("imports", "first", "last", "body", "decorator", "before", "after", "call", "value", "return")  # fmt: skip
 
 
 def when_complete(module: ModuleType, hook: Callable[[ModuleType], None]) -> None:

@@ -9,12 +9,13 @@ import pytest
 import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge
 from executorch.exir._serialize._program import deserialize_pte_binary
+from executorch.exir.program import _external_data as external_data
 from executorch.exir.program._external_data import KEY, Expected, expected_data
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtrt_executorch.files import data_file_name
-from torchtrt_executorch.runtime import load
+from torchtrt_executorch.runtime import ProgramError, load
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -68,6 +69,23 @@ def test_a_program_says_what_it_expects() -> None:
 def test_a_program_without_external_data_says_nothing() -> None:
     program = to_edge(torch.export.export(Model(2.0), (X,))).to_executorch()
     assert KEY.encode() not in program.buffer
+
+
+def test_a_program_of_before_says_what_it_expects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table has the name of this distribution."""
+    config = ExecutorchBackendConfig(external_constants=True)
+    with monkeypatch.context() as before:
+        before.setattr(external_data, "KEY", "torchtrt_executorch.external_data")
+        for value in (1.0, 2.0):
+            edge = to_edge(torch.export.export(Model(value), (X,)))
+            edge.to_executorch(config).save(str(tmp_path / f"{value}.pte"))
+    assert b"torchtrt_executorch.ext" in (tmp_path / "1.0.pte").read_bytes()
+    (found,) = load(tmp_path / "1.0.pte", [tmp_path / "1.0.ptd"]).run(X)
+    torch.testing.assert_close(found, Model(1.0)(X))
+    with pytest.raises(ProgramError, match="data file isn't this program's"):
+        load(tmp_path / "1.0.pte", [tmp_path / "2.0.ptd"]).run(X)
 
 
 rows = st.one_of(

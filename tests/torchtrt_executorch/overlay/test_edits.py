@@ -89,6 +89,8 @@ WORKING = [
     (("plain", "parameter", "more: int = 5"), "plain(2, more=1)", 4),
     (("helper", "parameter", "more: int = 5"), "helper(2, 3, more=4)", 6),
     (("Kind.make", "parameter", "more: int = 5"), "Kind.make(2, 3)[1]", 4),
+    (("plain", "body", "return x * factor * 5"), "plain(2)", 20),
+    (("Kind.make", "body", "return cls, 10"), "Kind.make(1)[1]", 10),
     (("plain", "before result", "factor += 1"), "plain(2)", 6),
     (("plain", "after helper", "result += 1"), "plain(2)", 5),
     (("plain", "call helper", "10 + {}"), "plain(2)", 14),
@@ -115,6 +117,8 @@ REFUSED = [
     ("Kind", "return", "f({})", "0 returns"),
     ("Kind", "parameter", "x", "no function"),
     ("", "decorator", "@f", "no function and no class"),
+    ("Kind", "body", "pass", "no function"),
+    ("Kind.twice", "body", "return 3", "no body of its own lines"),
     ("plain", "imports", "import x", "no imports"),
     ("plain", "doc x", "y: None.", "0 entries of x"),
     ("Kind.make", "doc x", "y: None.", "no docstring"),
@@ -180,6 +184,19 @@ def test_what_has_no_place(scope: str, place_: str, code: str, words: str) -> No
         edited(SOURCE, edits_of("m", (scope, place_, code)))
 
 
+def test_nothing_goes_into_a_body_that_is_replaced() -> None:
+    for place_ in ("first", "before result", "return", "call helper"):
+        code = "f({})" if place_ in ("return", "call helper") else "pass"
+        for rows in ([("plain", place_, code)], []):
+            rows.append(("plain", "body", "return 3"))
+            if len(rows) == 1:
+                assert "return result" not in edited(SOURCE, edits_of("m", *rows))
+                continue
+            for order in (rows, rows[::-1]):
+                with pytest.raises(EditError, match="replaces the body"):
+                    edited(SOURCE, edits_of("m", *order))
+
+
 @pytest.mark.parametrize(
     "row", [row for row, *_ in WORKING if row[2][0] not in "-["], ids=str
 )
@@ -192,7 +209,7 @@ def test_what_upstream_has_by_now(row: Any) -> None:
 def test_nothing_of_upstream_is_lost() -> None:
     """Each edit inserts: without what it inserted, the lines are upstream's."""
     for row, *_ in WORKING:
-        if "{args}" in row[2]:
+        if "{args}" in row[2] or row[1] == "body":
             continue
         result = edited(SOURCE, edits_of("m", row))
         ast.parse(result)

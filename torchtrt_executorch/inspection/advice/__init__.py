@@ -123,8 +123,16 @@ def _bounded(found: Iterator[Finding]) -> Iterator[Finding]:
         yield Finding(last.name, last.level, text, last.advice, last.method)
 
 
+#: What does for a host what such buffers need.
+_DONE_BY = {
+    common_state.SHARED: " examples/cpp/shared_memory.h does; torchtrt_executorch.runtime does so by itself.",
+    common_state.IN_LIBRARIES: " torchtrt_executorch.runtime does so by itself.",
+}
+
+
 def _common_state(facts: Facts) -> Iterator[Finding]:
     for name, text, advice in facts.common.needs():
+        advice += _DONE_BY.get(name, "")
         level = "warning" if name == common_state.SEPARATE else "note"
         yield Finding(name, level, f"{short(text, 500)}.", advice)
     if facts.common.buffers or len(facts.methods) < 2:

@@ -416,7 +416,83 @@ DEVICE_STATE = (
     ),
 )
 
+COMMON_STATE = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        """
+        from executorch.exir.passes._shared_buffers import (
+            choose_shared_buffers,
+            mark_shared_buffers,
+            place_shared_buffers,
+            plan_without_shared_buffers,
+        )
+        from executorch.exir.program._common_state import with_common_state
+        """,
+    ),
+    (
+        "EdgeProgramManager.to_executorch",
+        "before execution_programs",
+        "shared_buffers = choose_shared_buffers(config, self._edge_programs)",
+    ),
+    (
+        "EdgeProgramManager.to_executorch",
+        "after insert_write_back_for_buffers_pass",
+        "mark_shared_buffers(gm, new_signature, shared_buffers)",
+    ),
+    (
+        "EdgeProgramManager.to_executorch",
+        "call memory_planning_pass.run",
+        "plan_without_shared_buffers(memory_planning_pass, {args})",
+    ),
+    (
+        "EdgeProgramManager.to_executorch",
+        "before et_pm",
+        "arenas = place_shared_buffers(config, execution_programs, shared_buffers)",
+    ),
+    (
+        "EdgeProgramManager.to_executorch",
+        "call self._named_data_store.get_named_data_store_output",
+        "with_common_state({}, execution_programs, arenas)",
+    ),
+)
+
+EXTERNAL_DATA = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        """
+        from executorch.exir.program._external_data import with_expected_data
+        from executorch.exir.program._saved_files import save_program
+        """,
+    ),
+    (
+        "ExecutorchProgramManager.__init__",
+        "before serialize_for_executorch",
+        """
+        self._named_data = with_expected_data(
+            self._emitter_output,
+            self._named_data,
+            trained_on=backend_config.external_mutable_weights,
+        )
+        """,
+    ),
+    ("ExecutorchProgramManager.save", "body", "save_program(self, path)"),
+)
+
 # Of this distribution's own patches.
+
+DATA_FILES = edits_of(
+    _PROGRAM,
+    ("", "imports", "from torchtrt_executorch.files import keeps_data_of_others"),
+    (
+        "ExecutorchProgramManager.write_tensor_data_to_file",
+        "decorator",
+        "@keeps_data_of_others",
+    ),
+)
 
 ENGINE_TARGETS = edits_of(
     _PROGRAM,

@@ -191,18 +191,7 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.program._common_state",
             f"{EXIR}.program._external_data",
         ),
-        amends=(
-            *patched(f"{EXIR}.program._common_state_patch:apply", PROGRAM),
-            *patched(
-                f"{_PASSES}._shared_buffers_planning_patch:apply",
-                f"{_PASSES}.memory_planning_pass",
-            ),
-        ),
-        anchors=anchors(
-            f"{_PASSES}.memory_planning_pass:MemoryPlanningPass.run(graph_module)",
-            f"{PROGRAM}:EdgeProgramManager.to_executorch(config)",
-            f"{PROGRAM}:ExecutorchProgramManager.__init__(execution_programs, named_data)",
-        ),
+        edits=edits.COMMON_STATE,
     ),
     Patch(
         name="external-data",
@@ -212,12 +201,13 @@ EXECUTORCH_PATCHES = (
         upstream="writes the program alone, and takes any data that has its keys",
         kept_because="1.5.1 still does",
         goes_when="save writes external data with the program (pytorch/TensorRT#4404)",
-        adds=(f"{EXIR}.program._external_data",),
-        amends=patched(f"{EXIR}.program._external_data_patch:apply", PROGRAM),
+        adds=(
+            f"{EXIR}.program._external_data",
+            f"{EXIR}.program._saved_files",
+        ),
+        edits=edits.EXTERNAL_DATA,
         anchors=anchors(
-            f"{PROGRAM}:ExecutorchProgramManager.save(path)",
             f"{PROGRAM}:ExecutorchProgramManager.write_tensor_data_to_file(outdir)",
-            f"{PROGRAM}:serialize_for_executorch",
         ),
     ),
     Patch(

@@ -69,6 +69,16 @@ HOST_PATCHES = (
         edits=exir.ENGINE_TARGETS,
     ),
     Patch(
+        name="data-files",
+        summary="External weights are written over no data that another program needs",
+        pull_request="pytorch/TensorRT#4404",
+        releases=EXECUTORCH,
+        upstream="overwrites any file of the name, which is the same for every model",
+        kept_because="1.5.1 still does",
+        goes_when="write_tensor_data_to_file names data after the program (pytorch/TensorRT#4404)",
+        edits=exir.DATA_FILES,
+    ),
+    Patch(
         name="progress",
         summary="Long steps of a compilation or export are said on a terminal, and logged elsewhere",
         pull_request="pytorch/TensorRT#4574",

@@ -273,7 +273,9 @@ def _table(
     named: dict[str, NamedData], key: str, read: Callable[[memoryview], T], what: str
 ) -> T | None:
     """Take a table out of a program's named data, if it is there."""
-    table = named.pop(key, None)
+    # Programs of before have it under this distribution's name.
+    former = named.pop(key.replace("executorch.", "torchtrt_executorch.", 1), None)
+    table = named.pop(key, former)
     try:
         return None if table is None else read(table.data)
     except ValueError as error:
