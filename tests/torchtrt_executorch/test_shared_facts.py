@@ -16,7 +16,7 @@ import pytest
 import torch
 from executorch.backends.cuda import _requirements
 from executorch.exir.dialects._ops import ops as edge_ops
-from executorch.exir.passes import _delegate_streams, _device_labels
+from executorch.exir.passes import _delegate_streams, _device_labels, _device_nodes
 from packaging.requirements import Requirement
 from torch.fx import Graph
 from torch_tensorrt.executorch import _engine_nodes, _engine_record

@@ -109,8 +109,6 @@ PUBLIC: list[Any] = [
     torch_tensorrt.save,
     torch_tensorrt.convert_method_to_trt_engine,
     torch_tensorrt.dynamo.compile,
-    executorch.exir.to_edge,
-    executorch.exir.to_edge_transform_and_lower,
     executorch.exir.ExecutorchProgramManager.save,
 ]
 

@@ -10,8 +10,6 @@ from torchtrt_executorch.overlay.manifest.notation import (
     PROGRAM,
     SYMBOLS,
     amended,
-    patched,
-    patched_beside,
 )
 from torchtrt_executorch.overlay.patch import EXECUTORCH, Patch
 
