@@ -7,6 +7,8 @@ test fails.
 from __future__ import annotations
 
 import functools
+import re
+import sys
 import traceback
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -19,8 +21,14 @@ from packaging.version import Version
 
 from .loading import ROOT, load_file
 
-#: What may ask: tests, and what they run that isn't installed.
-_ASKING = tuple(ROOT / name for name in ("tests", "benchmarks", "examples"))
+#: What may not ask in vain: what is installed.
+_INSTALLED = (
+    Path(sys.prefix),
+    *(ROOT / name for name in ("torchtrt_executorch", "py", "backends", "exir")),
+)
+_MISSING = re.compile(
+    r"^\s*ModuleNotFoundError: No module named 'torch_tensorrt['.]", re.M
+)
 
 
 @functools.cache
@@ -45,10 +53,20 @@ def asked_in_vain(error: BaseException | None) -> bool:
     if error is None or (error.name or "").partition(".")[0] != "torch_tensorrt":
         return False
     frames = traceback.extract_tb(error.__traceback__)
-    asking = [
-        Path(each.filename) for each in frames if "importlib" not in each.filename
-    ]
-    return bool(asking) and any(folder in asking[-1].parents for folder in _ASKING)
+    return _by_a_test([each.filename for each in frames])
+
+
+def asked_in_vain_elsewhere(text: str) -> bool:
+    """Whether it is in another process, by the traceback that it printed, which a test fails with."""
+    if (said := _MISSING.search(text)) is None:
+        return False
+    return _by_a_test(re.findall(r'^\s*File "([^"]+)"', text[: said.start()], re.M))
+
+
+def _by_a_test(files: list[str]) -> bool:
+    """Whether the innermost of a traceback's files is a test's: itself, or code that it runs."""
+    asking = [Path(file) for file in files if "importlib" not in file]
+    return bool(asking) and not any(each in asking[-1].parents for each in _INSTALLED)
 
 
 @contextmanager
@@ -57,6 +75,10 @@ def _skipping() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if reason() and asked_in_vain(error):
+            pytest.skip(reason())
+        raise
+    except AssertionError as error:
+        if reason() and asked_in_vain_elsewhere(str(error)):
             pytest.skip(reason())
         raise
 
