@@ -1,16 +1,16 @@
-"""The patches as upstream would see them: as diffs, and tried in a copy of what is installed.
+"""The patches as pull requests: as ``git format-patch`` writes them, and tried in a copy of what is installed.
 
-    python tools/patch_set.py write [--to patches] [NAME ...]
+    python tools/patch_set.py write [--to patches] [--tree CHECKOUT ...] [NAME ...]
     python tools/patch_set.py check [NAME ...]
 
-``write`` makes one unified diff per patch that has files of its own, against the installed
-releases; ``patch -p1`` applies it in the folder that holds ``torch_tensorrt`` and ``executorch``
-(in a checkout of TensorRT that is ``py/``, in one of ExecuTorch the folder that it is in).
+``write`` makes one file per patch and repository, against the installed releases, or against checkouts of
+pytorch/TensorRT and pytorch/executorch; below ``core/`` are those of the pull requests that this project implements.
+Each stands on the patches that it requires: ``git am`` takes it behind those. The message is the
+patch's page in docs/patches.
 
-``check`` applies each diff to a copy of the installed packages and runs the patch's tests there, on
-the copy's files alone. The overlay is off for them, if all of the patch are files of ExecuTorch's.
-Else it is on, for what makes engines and for amendments, which are no files; of the patch it serves
-nothing, since it leaves to upstream what upstream has.
+``check`` applies each patch, and those that it requires, to a copy of the installed packages, and runs there
+ExecuTorch's own tests of what it changes and the patch's tests, which import nothing but the copy: the overlay is off.
+Only where there is no GPU do patches of Torch-TensorRT need the patch ``host``, without which it can't be imported.
 """
 
 from __future__ import annotations
@@ -18,249 +18,323 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Container
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from patch_tests import TESTS, UPSTREAM_TESTS
+
+from torchtrt_executorch.overlay.edit import edited
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import Patch, State, verdicts_on
-from torchtrt_executorch.overlay.upstream import locate
+from torchtrt_executorch.overlay.placing import edits_of
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {
-    "torch_tensorrt": ROOT / "py/torch_tensorrt",
-    "executorch/backends": ROOT / "backends",
-    "executorch/exir": ROOT / "exir",
-}
-TESTS = {
-    "target-executorch": [
-        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py",
-        "tests/py/torch_tensorrt/dynamo/test_output_allocator_ops.py",
-        "tests/py/torch_tensorrt/dynamo/test_executorch_target.py",
-        "tests/py/torch_tensorrt/dynamo/test_settings.py",
-    ],
-    "failing-validators": ["tests/py/torch_tensorrt/dynamo/test_selection.py"],
-    "named-refusals": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
-    "partition-support": ["tests/py/torch_tensorrt/dynamo/test_partition_support.py"],
-    "fallback-reasons": ["tests/torchtrt_executorch/inspection/test_report.py"],
-    "control-flow": ["tests/py/torch_tensorrt/dynamo/test_branches.py"],
-    "constant-outputs": ["tests/py/torch_tensorrt/dynamo/test_constant_outputs.py"],
-    "compile-arguments": [
-        "tests/py/torch_tensorrt/dynamo/test_executorch_target.py::test_a_misspelled_parameter_is_an_error"
-    ],
-    "build-fallback": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
-    "node-routing": [
-        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_lookups_by_node",
-        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_logs_the_nodes",
-    ],
-    "shared-state": ["tests/py/torch_tensorrt/dynamo/test_shared_state.py"],
-    "mutated-buffers": ["tests/py/torch_tensorrt/dynamo/test_mutations.py"],
-    "mutable-module": [
-        "tests/py/torch_tensorrt/dynamo/test_mutations.py::test_mutable_module"
-    ],
-    "quantized-engines": ["tests/py/torch_tensorrt/executorch/test_quantized.py"],
-    "engine-blob": ["tests/py/torch_tensorrt/executorch/test_serialization.py"],
-    "engine-backend": ["tests/py/torch_tensorrt/executorch/test_backend.py"],
-    "tensorrt-partitioner": [
-        "tests/py/torch_tensorrt/executorch/test_partitioner.py",
-        "tests/py/torch_tensorrt/executorch/test_partitioner_boundary.py",
-    ],
-    "executorch-export": [
-        "tests/py/torch_tensorrt/executorch/test_engine_placeholders.py",
-        "tests/py/torch_tensorrt/executorch/test_save.py",
-    ],
-    "compiling-partitioner": [
-        "tests/py/torch_tensorrt/executorch/test_compiling_partitioner.py",
-        "tests/py/torch_tensorrt/executorch/test_compiling_oddities.py",
-    ],
-    "common-state": ["tests/exir/program/test_common_state.py"],
-    "external-data": [
-        "tests/exir/program/test_external_data.py",
-        "tests/exir/program/test_saved_files.py",
-    ],
-    "branch-results": [
-        "tests/exir/program/test_branch_results.py",
-        "tests/exir/program/test_old_values.py",
-    ],
-    "whole-operators": ["tests/exir/program/test_whole_operators.py"],
-    "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
-    "operator-errors": [
-        "tests/exir/program/test_off_graph_cache.py",
-        "tests/exir/program/test_unbounded.py",
-    ],
-    "lowering-leftovers": ["tests/exir/program/test_leftovers.py"],
-    "propagate-device-pass": ["tests/exir/passes/test_labels.py"],
-    "device-copies": [
-        "tests/exir/passes/test_written_in_place.py",
-        "tests/exir/passes/test_properties.py",
-    ],
-    "delegate-order": [
-        "tests/exir/passes/test_delegate_order.py",
-        "tests/exir/passes/test_copies.py",
-    ],
-    "device-state": [
-        "tests/exir/passes/test_state.py",
-        "tests/exir/passes/test_options.py",
-    ],
-    "aoti-partitioner": ["tests/backends/aoti"],
-    "cuda-operators": [
-        "tests/backends/cuda/test_attention.py",
-        "tests/backends/cuda/test_control_flow.py",
-        "tests/backends/cuda/test_operators.py",
-    ],
-    "cuda-quantized-weights": ["tests/backends/cuda/test_quantized_weights.py"],
-    "cuda-without-gpu": [
-        "tests/backends/cuda/test_measured_tiles.py",
-        "tests/backends/cuda/test_thread_scope.py",
-    ],
+PAGES = ROOT / "docs/patches"
+AUTHOR = (
+    "the torchtrt-executorch authors <torchtrt-executorch@users.noreply.github.com>"
+)
+#: What a pull request says, by the headings of a patch's page.
+SECTIONS = ("What", "Why", "Risk", "Test plan")
+#: The pull requests that this project implements, by the patches that are theirs.
+CORE = {
+    "target-executorch": "TensorRT-4355",
+    "tensorrt-partitioner": "TensorRT-4329",
+    "propagate-device-pass": "executorch-18078",
+    "aoti-partitioner": "executorch-20077",
 }
 
-#: Tests among those that ask whether the overlay serves the module: in the copy it doesn't.
-OF_THE_OVERLAY = (
-    # Emission, planning and the names of buffers are amendments.
-    "tests/exir/passes/test_copies.py::test_a_mutated_buffer_lives_on_its_device",
-    "tests/exir/passes/test_state_programs.py",
+
+@dataclass(frozen=True)
+class Package:
+    """A Python package of upstream's.
+
+    Attributes:
+        repository: Where it is developed.
+        name: Its name.
+        folder: Its folder in a checkout, which is its folder here.
+    """
+
+    repository: str
+    name: str
+    folder: str
+
+    def installed(self) -> Path:
+        """Return the folder that it is installed in."""
+        top, _, rest = self.name.partition(".")
+        spec = find_spec(top)
+        assert spec is not None and spec.submodule_search_locations is not None
+        folders = (Path(each, *rest.split(".")) for each in spec.submodule_search_locations)  # fmt: skip
+        return next(folder for folder in folders if folder.is_dir())
+
+
+PACKAGES = (
+    Package("pytorch/TensorRT", "torch_tensorrt", "py/torch_tensorrt"),
+    Package("pytorch/executorch", "executorch.backends", "backends"),
+    Package("pytorch/executorch", "executorch.exir", "exir"),
 )
 
 
-def our_file(path: str) -> Path:
-    """Return our file for ``path`` in the folder that upstream's packages are in."""
-    for package, folder in FOLDERS.items():
-        if path.startswith(f"{package}/"):
-            return folder / path.removeprefix(f"{package}/")
-    raise ValueError(f"{path} is in none of {', '.join(FOLDERS)}")
-
-
-def path_of(module: str) -> str:
-    """Return the path of ``module`` there."""
-    name = module.replace(".", "/")
-    single = f"{name}.py"
-    return single if our_file(single).is_file() else f"{name}/__init__.py"
-
-
-def files_of(patch: Patch) -> dict[str, Path | None]:
-    """Return the paths of the patch's files there, with upstream's own file if it has one."""
-    modules = {path_of(name): locate(name) for name in (*patch.replaces, *patch.adds)}
-    return modules | dict.fromkeys(patch.data)
-
-
-def diff_of(patch: Patch, without: Container[str] = ()) -> str:
-    """Return the patch as a unified diff against the installed releases.
+class Upstream:
+    """Upstream's files, of the installed releases or of checkouts.
 
     Args:
-        patch: May share files that it adds with others.
-        without: Paths to leave out, since another patch has brought them.
+        checkouts: Folders of checkouts; what is in none of them is read as it is installed.
     """
-    lines = []
-    for path, installed in files_of(patch).items():
-        if path in without:
-            continue
-        ours = our_file(path).read_text().splitlines(keepends=True)
-        before = (
-            [] if installed is None else installed.read_text().splitlines(keepends=True)
-        )
-        lines += difflib.unified_diff(
-            before,
-            ours,
-            f"a/{path}" if before else "/dev/null",
-            f"b/{path}",
-        )
-    text = f"{patch.name}: {patch.summary}\n\n{patch.pull_request}\n"
-    if patch.amends:
-        text += "Without its amendments of upstream's modules, which are no files.\n"
-    return f"{text}\n{''.join(lines)}"
+
+    def __init__(self, checkouts: Sequence[Path] = ()) -> None:
+        self._folders = {
+            package: next(
+                (
+                    c / package.folder
+                    for c in checkouts
+                    if (c / package.folder).is_dir()
+                ),
+                package.installed(),
+            )
+            for package in PACKAGES
+        }
+
+    def read(self, package: Package, path: str) -> str | None:
+        """Return a file by its path in a checkout; None if there is none."""
+        file = self._folders[package] / Path(path).relative_to(package.folder)
+        return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
-def write(patches: list[Patch], folder: Path) -> None:
-    """Write one diff per patch to ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def package_of(module: str) -> Package:
+    """Return the package that a module is in."""
+    return next(p for p in PACKAGES if f"{module}.".startswith(f"{p.name}."))
+
+
+def is_upstreams(patch: Patch) -> bool:
+    """Whether a patch is of upstream's files alone, and nothing that only this distribution has."""
+    code = "".join(edit.code for edit in patch.edits)
+    return bool(patch.replaces or patch.adds or patch.edits) and not (
+        patch.amends or patch.prepares or "torchtrt_executorch" in code
+        or any(e.module.startswith("transformers") for e in patch.edits)
+    )  # fmt: skip
+
+
+def standing_on(patch: Patch) -> list[Patch]:
+    """Return the patches that one requires, and those that these require, in the manifest's order."""
+    names, found = [*patch.requires], set()
+    by_name = {each.name: each for each in PATCHES}
+    while names:
+        found.add(name := names.pop())
+        names += by_name[name].requires
+    return [each for each in PATCHES if each.name in found]
+
+
+def files_of(
+    patches: Sequence[Patch], upstream: Upstream
+) -> dict[tuple[Package, str], str]:
+    """Return the files that ``patches`` change or bring, by package and path in a checkout.
+
+    Raises:
+        EditError: An edit has no place in upstream's files.
+    """
+    found: dict[tuple[Package, str], str] = {}
     for patch in patches:
-        file = folder / f"{patch.name}.patch"
-        file.write_text(diff_of(patch))
-        count = len(files_of(patch))
-        print(f"{file}: {count} files, {len(file.read_text().splitlines())} lines")
+        for module in (*patch.replaces, *patch.adds):
+            package, path = _file_of(module, own=True)
+            found[package, path] = (ROOT / path).read_text(encoding="utf-8")
+        for name in patch.data:
+            package = package_of(name.removesuffix(".json").replace("/", "."))
+            path = name.replace(package.name.replace(".", "/"), package.folder, 1)
+            found[package, path] = (ROOT / path).read_text(encoding="utf-8")
+    for module, edits in edits_of(patches).items():
+        package, path = _file_of(module, own=False, upstream=upstream)
+        source = upstream.read(package, path)
+        assert source is not None
+        found[package, path] = edited(source, edits)
+    return found
 
 
-def check(patches: list[Patch]) -> int:
+def _file_of(
+    module: str, *, own: bool, upstream: Upstream | None = None
+) -> tuple[Package, str]:
+    """Return the package and the path of a module, ours or upstream's."""
+    package = package_of(module)
+    path = package.folder + module.removeprefix(package.name).replace(".", "/")
+    single = f"{path}.py"
+    if own:
+        is_single = (ROOT / single).is_file()
+    else:
+        is_single = upstream is not None and upstream.read(package, single) is not None
+    return package, single if is_single else f"{path}/__init__.py"
+
+
+def diffs_of(patch: Patch, upstream: Upstream) -> dict[str, str]:
+    """Return what a patch changes on top of those that it requires, a diff for each repository."""
+    below = standing_on(patch)
+    before = files_of(below, upstream)
+    found: dict[str, str] = {}
+    for (package, path), text in files_of([*below, patch], upstream).items():
+        old = before.get((package, path), upstream.read(package, path))
+        if old != text:
+            found.setdefault(package.repository, "")
+            found[package.repository] += _diff(path, old, text)
+    return found
+
+
+def _diff(path: str, old: str | None, new: str) -> str:
+    lines = [f"diff --git a/{path} b/{path}\n"]
+    if old is None:
+        lines.append("new file mode 100644\n")
+    lines += difflib.unified_diff(
+        (old or "").splitlines(keepends=True),
+        new.splitlines(keepends=True),
+        "/dev/null" if old is None else f"a/{path}",
+        f"b/{path}",
+    )
+    return "".join(lines)
+
+
+def message_of(patch: Patch) -> str:
+    """Return the message of a pull request: its subject, its sections, and what it is for."""
+    page = (PAGES / f"{patch.name.replace('-', '_')}.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    body = [f"{name}\n\n{sections[name].strip()}" for name in SECTIONS if name in sections]  # fmt: skip
+    if patch.requires:
+        body.append(f"Stands on: {', '.join(p.name for p in standing_on(patch))}.")
+    return "\n\n".join([patch.summary, *body, f"Pull request: {patch.pull_request}"])
+
+
+def format_patch(patch: Patch, diff: str) -> str:
+    """Return a diff as ``git format-patch`` would write it, for ``git am`` and ``git apply``."""
+    subject, _, body = message_of(patch).partition("\n\n")
+    return (
+        f"From {'0' * 40} Mon Sep 17 00:00:00 2001\nFrom: {AUTHOR}\n"
+        f"Subject: [PATCH] {subject}\n\n{body}\n---\n\n{diff}-- \n{patch.name}\n"
+    )
+
+
+def write(patches: Sequence[Patch], folder: Path, upstream: Upstream) -> None:
+    """Write the files of ``patches`` to ``folder``, and print what they are."""
+    for number, patch in enumerate(patches, start=1):
+        for repository, diff in diffs_of(patch, upstream).items():
+            short = repository.partition("/")[2]
+            name = f"{number:04}-{patch.name}.{short}.patch"
+            if CORE.get(patch.name, "").startswith(short):
+                name = f"core/{CORE[patch.name]}.patch"
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(format_patch(patch, diff), encoding="utf-8")
+            changed = [line for line in diff.splitlines() if re.match(r"[+-](?!\+\+|--)", line)]  # fmt: skip
+            added = sum(line.startswith("+") for line in changed)
+            print(
+                f"{file}: {diff.count('diff --git')} files, {len(diff.splitlines())} lines, "
+                f"+{added} -{len(changed) - added}"
+            )
+
+
+def check(patches: Sequence[Patch]) -> int:
     """Run the tests of each patch in a copy of upstream; return how many patches failed."""
     failed = 0
     for patch in patches:
         with TemporaryDirectory() as folder:
             copy = Path(folder)
-            applied = [each for each in PATCHES if each.name in patch.requires] + [
-                patch
-            ]
-            _copy_upstream(copy, applied)
-            brought: set[str] = set()
-            for each in applied:
-                _apply(each, copy, brought)
-                brought |= files_of(each).keys()
-            done = _run_tests(patch, copy)
-        failed += done.returncode != 0
-        print(f"{patch.name}: {_last_line(done.stdout)}", flush=True)
-        if done.returncode != 0:
-            print(done.stdout[-6000:], done.stderr[-2000:])
+            changed = _copied_and_applied(patch, copy)
+            for what, tests in _tests_of(patch).items():
+                done = _run(patch, copy, changed, what, tests)
+                failed += done.returncode != 0
+                last = (done.stdout.strip().splitlines() or ["nothing ran"])[-1]
+                print(f"{patch.name}, {what}: {last}", flush=True)
+                if done.returncode != 0:
+                    print(done.stdout[-6000:], done.stderr[-2000:])
     return failed
 
 
-def _copy_upstream(copy: Path, patches: list[Patch]) -> None:
-    """Link the installed packages into ``copy``; what the patches touch is a file of its own."""
-    touched = {copy / path_of(module) for patch in patches for module in patch.replaces}
-    for package in ("torch_tensorrt", "executorch"):
-        spec = find_spec(package)
-        assert spec is not None and spec.submodule_search_locations is not None
-        for location in spec.submodule_search_locations:
-            _mirror(Path(location), copy / package, touched)
+def _tests_of(patch: Patch) -> Mapping[str, Sequence[str]]:
+    found = {"its own": TESTS.get(patch.name, ())}
+    if upstreams := UPSTREAM_TESTS.get(patch.name):
+        found["upstream's"] = upstreams
+    return {what: tests for what, tests in found.items() if tests}
 
 
-def _mirror(source: Path, target: Path, touched: set[Path]) -> None:
+def _copied_and_applied(patch: Patch, copy: Path) -> list[str]:
+    """Make a copy of the installed packages, apply the patch as ``git apply`` does; return its modules."""
+    upstream = Upstream()
+    applied = [*standing_on(patch), patch]
+    touched = {path for _, path in files_of(applied, upstream)}
+    for package in PACKAGES:
+        _mirror(package.installed(), copy / package.folder, copy, touched)
+    for each in applied:
+        for diff in diffs_of(each, upstream).values():
+            subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=copy)  # fmt: skip
+    # As they are installed: executorch is the folder of its checkout.
+    (copy / "site/executorch").mkdir(parents=True)
+    for entry in find_spec("executorch").submodule_search_locations:  # type: ignore[union-attr]
+        for part in Path(entry).iterdir():
+            target = copy / "site/executorch" / part.name
+            if part.name not in ("backends", "exir", "__pycache__") and not target.exists():  # fmt: skip
+                target.symlink_to(part)
+    for name in ("backends", "exir"):
+        (copy / "site/executorch" / name).symlink_to(copy / name)
+    (copy / "site/torch_tensorrt").symlink_to(copy / "py/torch_tensorrt")
+    modules = (*patch.replaces, *patch.adds, *(edit.module for edit in patch.edits))
+    return list(dict.fromkeys(modules))
+
+
+def _mirror(source: Path, target: Path, copy: Path, touched: set[str]) -> None:
+    """Link what is in ``source``; what is touched, and what Python would write bytecode for, is copied."""
     target.mkdir(parents=True, exist_ok=True)
     for entry in source.iterdir():
         new = target / entry.name
-        if entry.name == "__pycache__" or new.exists():
+        if entry.name == "__pycache__":
             continue
         if entry.is_dir():
-            _mirror(entry, new, touched)
-        elif new in touched or entry.suffix == ".py":
+            _mirror(entry, new, copy, touched)
+        elif entry.suffix == ".py" or str(new.relative_to(copy)) in touched:
             new.write_bytes(entry.read_bytes())
         else:
             new.symlink_to(entry)
 
 
-def _apply(patch: Patch, copy: Path, brought: Container[str]) -> None:
-    if not (patch.replaces or patch.adds):
-        return
-    command = ["patch", "-p1", "--quiet", "--forward", "--directory", str(copy)]
-    diff = diff_of(patch, without=brought)
-    subprocess.run(command, input=diff, text=True, check=True)
-
-
-def _run_tests(patch: Patch, copy: Path) -> subprocess.CompletedProcess[str]:
+def _run(
+    patch: Patch, copy: Path, modules: Sequence[str], what: str, tests: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ)
-    if not patch.amends and all(m.startswith("executorch.") for m in patch.modules):
+    of_tensorrt = any(m.startswith("torch_tensorrt") for p in (patch, *standing_on(patch)) for m in p.modules)  # fmt: skip
+    if of_tensorrt:
+        skipped = [each.name for each in PATCHES if each.name != "host"]
+        environment["TORCHTRT_EXECUTORCH_SKIP"] = ",".join(skipped)
+    else:
         environment["TORCHTRT_EXECUTORCH"] = "0"
-    environment["PYTHONPATH"] = os.pathsep.join((str(copy), str(ROOT / "tools")))
+    environment["PYTHONPATH"] = os.pathsep.join((str(copy / "site"), str(ROOT / "tools")))  # fmt: skip
     environment["MERGED_COPY"] = str(copy)
-    environment["MERGED_MODULES"] = ",".join((*patch.replaces, *patch.adds))
-    command = (
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        *(("-p", "in_copy") if patch.replaces or patch.adds else ()),
-        *TESTS[patch.name],
-        *(f"--deselect={test}" for test in OF_THE_OVERLAY),
-    )
+    environment["MERGED_MODULES"] = ",".join(modules)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "in_copy"]
+    if what == "upstream's":
+        command += ["-c", os.devnull, "--rootdir", str(copy), "--import-mode=importlib"]
+        command += ["-p", "no:cacheprovider"]
+        command += [str(copy / "site/executorch" / test) for test in tests]
+    else:
+        command += tests
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True
     )
 
 
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["nothing ran"])[-1]
+def chosen(names: Sequence[str]) -> Iterator[Patch]:
+    """Yield the patches of these names, or all, that are in force here and upstream's to take.
+
+    Raises:
+        SystemExit: A name is of none.
+    """
+    verdicts = verdicts_on(PATCHES)
+    if unknown := {*names} - {*verdicts}:
+        sys.exit(f"no patch {', '.join(sorted(unknown))}; there are {', '.join(verdicts)}")  # fmt: skip
+    for patch in PATCHES:
+        if patch.name in (names or verdicts) and is_upstreams(patch):
+            if verdicts[patch.name].state is State.IN_FORCE:
+                yield patch
 
 
 def main() -> int:
@@ -268,17 +342,12 @@ def main() -> int:
     parser.add_argument("what", choices=("write", "check"))
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--to", type=Path, default=ROOT / "patches")
+    parser.add_argument("--tree", type=Path, action="append", default=[])
     arguments = parser.parse_args()
-    verdicts = verdicts_on(PATCHES)
-    patches = [
-        patch
-        for patch in PATCHES
-        if patch.name in (arguments.names or TESTS)
-        and verdicts[patch.name].state is State.IN_FORCE
-    ]
+    patches = [*chosen(arguments.names)]
     if arguments.what == "check":
         return min(check(patches), 1)
-    write(patches, arguments.to)
+    write(patches, arguments.to, Upstream(arguments.tree))
     return 0
 
 

@@ -1,8 +1,7 @@
-"""The patches as diffs: ``patch -p1`` applies each to the installed release, and makes our files."""
+"""The patches as pull requests: git applies each to the installed release, and makes what is imported here."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,54 +12,67 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 
 from ..loading import ROOT, load_file
 
-WITH_FILES = [patch for patch in PATCHES if patch.replaces or patch.adds]
+load_file("tools/patch_tests.py")
+patch_set: Any = load_file("tools/patch_set.py")
+CHOSEN = [*patch_set.chosen(())]
 
 
-@pytest.fixture(scope="module")
-def patch_set() -> Any:
-    return load_file("tools/patch_set.py")
+def git(folder: Path, *arguments: str, text: str = "") -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder)]
+    done = subprocess.run([*command, *arguments], input=text, text=True, capture_output=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-@pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch")
-@pytest.mark.parametrize("patch", WITH_FILES, ids=lambda patch: patch.name)
-def test_applies(patch_set: Any, patch: Any, tmp_path: Path) -> None:
-    files = patch_set.files_of(patch)
-    for path, installed in files.items():
-        if installed is not None:
-            target = tmp_path / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(installed, target)
-    subprocess.run(
-        ["patch", "-p1", "--quiet", "--directory", str(tmp_path)],
-        input=patch_set.diff_of(patch),
-        text=True,
-        check=True,
-    )
-    for path in files:
-        made = tmp_path / path
-        assert made.read_bytes() == patch_set.our_file(path).read_bytes(), path
-    assert not list(tmp_path.rglob("*.rej"))
+@pytest.mark.parametrize("patch", CHOSEN, ids=lambda patch: patch.name)
+def test_git_am(patch: Any, tmp_path: Path) -> None:
+    """Behind those that it stands on, each is a commit with its message, and the files are ours."""
+    upstream = patch_set.Upstream()
+    stack = [*patch_set.standing_on(patch), patch]
+    made = patch_set.files_of(stack, upstream)
+    git(tmp_path, "init", "-q")
+    for package, path in made:
+        if (text := upstream.read(package, path)) is not None:
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text, encoding="utf-8")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "upstream")
+    for each in stack:
+        for diff in patch_set.diffs_of(each, upstream).values():
+            git(tmp_path, "am", "-q", text=patch_set.format_patch(each, diff))
+    for (_, path), text in made.items():
+        assert (tmp_path / path).read_text(encoding="utf-8") == text, path
+    message = git(tmp_path, "log", "-1", "--format=%B")
+    assert message.startswith(patch.summary)
+    assert all(f"\n{name}\n" in message for name in ("What", "Why", "Risk", "Test plan"))  # fmt: skip
+    assert patch.pull_request in message
 
 
-def test_data_belongs_to_a_patch(patch_set: Any) -> None:
+def test_the_pull_requests_that_this_project_implements() -> None:
+    assert patch_set.CORE.keys() <= {patch.name for patch in CHOSEN}
+
+
+def test_data_belongs_to_a_patch() -> None:
     """What isn't Python beside our modules is in the diffs as well."""
     beside = {
-        file
-        for folder in patch_set.FOLDERS.values()
-        for file in folder.rglob("*")
+        str(file.relative_to(ROOT))
+        for package in patch_set.PACKAGES
+        for file in (ROOT / package.folder).rglob("*")
         if file.is_file() and file.suffix not in (".py", ".pyc")
     }
-    brought = {patch_set.our_file(path) for each in PATCHES for path in each.data}
-    assert beside == brought and beside
+    brought = {
+        path
+        for patch in PATCHES
+        if patch.data
+        for _, path in patch_set.files_of([patch], patch_set.Upstream())
+        if not path.endswith(".py")
+    }
+    assert beside == brought
 
 
-def test_what_is_merged_says_which_tests_are_its(patch_set: Any) -> None:
-    listed = {
-        name: [ROOT / test.partition("::")[0] for test in tests]
-        for name, tests in patch_set.TESTS.items()
-    }
-    assert all(path.exists() for paths in listed.values() for path in paths)
-    unlisted = {patch.name for patch in WITH_FILES} - listed.keys()
-    assert unlisted == {
-        name for name in unlisted if name.startswith("emulated-engines")
-    }
+def test_which_tests_are_a_patch_s() -> None:
+    names = {patch.name for patch in PATCHES}
+    assert patch_set.TESTS.keys() <= names and patch_set.UPSTREAM_TESTS.keys() <= names
+    assert not {patch.name for patch in CHOSEN} - patch_set.TESTS.keys()
+    files = [t.partition("::")[0] for tests in patch_set.TESTS.values() for t in tests]
+    assert all((ROOT / file).exists() for file in files)

@@ -1,0 +1,97 @@
+"""Which tests are a patch's own, and which of upstream's look at what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+#: Below this repository.
+TESTS: Mapping[str, Sequence[str]] = {
+    "target-executorch": [
+        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py",
+        "tests/py/torch_tensorrt/dynamo/test_output_allocator_ops.py",
+        "tests/py/torch_tensorrt/dynamo/test_executorch_target.py",
+        "tests/py/torch_tensorrt/dynamo/test_settings.py",
+    ],
+    "failing-validators": ["tests/py/torch_tensorrt/dynamo/test_selection.py"],
+    "named-refusals": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
+    "partition-support": ["tests/py/torch_tensorrt/dynamo/test_partition_support.py"],
+    "fallback-reasons": ["tests/torchtrt_executorch/inspection/test_report.py"],
+    "control-flow": ["tests/py/torch_tensorrt/dynamo/test_branches.py"],
+    "constant-outputs": ["tests/py/torch_tensorrt/dynamo/test_constant_outputs.py"],
+    "compile-arguments": [
+        "tests/py/torch_tensorrt/dynamo/test_executorch_target.py::test_a_misspelled_parameter_is_an_error"
+    ],
+    "build-fallback": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
+    "node-routing": [
+        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_lookups_by_node",
+        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_logs_the_nodes",
+    ],
+    "shared-state": ["tests/py/torch_tensorrt/dynamo/test_shared_state.py"],
+    "mutated-buffers": ["tests/py/torch_tensorrt/dynamo/test_mutations.py"],
+    "mutable-module": [
+        "tests/py/torch_tensorrt/dynamo/test_mutations.py::test_mutable_module"
+    ],
+    "quantized-engines": ["tests/py/torch_tensorrt/executorch/test_quantized.py"],
+    "engine-blob": ["tests/py/torch_tensorrt/executorch/test_serialization.py"],
+    "engine-backend": ["tests/py/torch_tensorrt/executorch/test_backend.py"],
+    "tensorrt-partitioner": [
+        "tests/py/torch_tensorrt/executorch/test_partitioner.py",
+        "tests/py/torch_tensorrt/executorch/test_partitioner_boundary.py",
+    ],
+    "executorch-export": [
+        "tests/py/torch_tensorrt/executorch/test_engine_placeholders.py",
+        "tests/py/torch_tensorrt/executorch/test_save.py",
+    ],
+    "compiling-partitioner": [
+        "tests/py/torch_tensorrt/executorch/test_compiling_partitioner.py",
+        "tests/py/torch_tensorrt/executorch/test_compiling_oddities.py",
+    ],
+    "common-state": ["tests/exir/program/test_common_state.py"],
+    "external-data": [
+        "tests/exir/program/test_external_data.py",
+        "tests/exir/program/test_saved_files.py",
+    ],
+    "branch-results": [
+        "tests/exir/program/test_branch_results.py",
+        "tests/exir/program/test_old_values.py",
+    ],
+    "whole-operators": ["tests/exir/program/test_whole_operators.py"],
+    "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
+    "operator-errors": [
+        "tests/exir/program/test_off_graph_cache.py",
+        "tests/exir/program/test_unbounded.py",
+    ],
+    "lowering-leftovers": ["tests/exir/program/test_leftovers.py"],
+    "propagate-device-pass": ["tests/exir/passes/test_labels.py"],
+    "device-copies": [
+        "tests/exir/passes/test_written_in_place.py",
+        "tests/exir/passes/test_properties.py",
+    ],
+    "delegate-order": [
+        "tests/exir/passes/test_delegate_order.py",
+        "tests/exir/passes/test_copies.py",
+    ],
+    "device-state": [
+        "tests/exir/passes/test_state.py",
+        "tests/exir/passes/test_options.py",
+    ],
+    "aoti-partitioner": ["tests/backends/aoti"],
+    "cuda-operators": [
+        "tests/backends/cuda/test_attention.py",
+        "tests/backends/cuda/test_control_flow.py",
+        "tests/backends/cuda/test_operators.py",
+    ],
+    "cuda-quantized-weights": ["tests/backends/cuda/test_quantized_weights.py"],
+    "cuda-without-gpu": [
+        "tests/backends/cuda/test_measured_tiles.py",
+        "tests/backends/cuda/test_thread_scope.py",
+    ],
+}
+#: Below the package ``executorch``, as its wheel ships them.
+UPSTREAM_TESTS: Mapping[str, Sequence[str]] = {
+    "aoti-partitioner": ["backends/cuda/tests/test_cuda_partitioner.py"],
+    "propagate-device-pass": [
+        "exir/tests/test_propagate_device_pass.py",
+        "exir/tests/test_device_copy_ops.py",
+    ],
+}
