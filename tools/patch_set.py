@@ -5,7 +5,7 @@
 
 ``write`` makes one file per patch and repository, against the installed releases, or against checkouts of
 pytorch/TensorRT and pytorch/executorch; below ``core/`` are those of the pull requests that this project implements.
-Each stands on the patches that it requires: ``git am`` takes it behind those. The message is the
+``git am`` takes them in the order in which they are printed; each stands on those before it. The message is the
 patch's page in docs/patches.
 
 ``check`` applies each patch, and those that it requires, to a copy of the installed packages, and runs there
@@ -169,9 +169,20 @@ def _file_of(
     return package, single if is_single else f"{path}/__init__.py"
 
 
-def diffs_of(patch: Patch, upstream: Upstream) -> dict[str, str]:
-    """Return what a patch changes on top of those that it requires, a diff for each repository."""
-    below = standing_on(patch)
+def in_order(patches: Sequence[Patch]) -> list[Patch]:
+    """Return patches as a series: the core's first, and each behind those that it requires."""
+    core = [patch for patch in patches if patch.name in CORE]
+    found: dict[str, Patch] = {}
+    for patch in (*core, *patches):
+        for each in (*standing_on(patch), patch):
+            found.setdefault(each.name, each)
+    return [each for each in found.values() if each in patches]
+
+
+def diffs_of(
+    patch: Patch, below: Sequence[Patch], upstream: Upstream
+) -> dict[str, str]:
+    """Return what a patch changes on top of others, a diff for each repository."""
     before = files_of(below, upstream)
     found: dict[str, str] = {}
     for (package, path), text in files_of([*below, patch], upstream).items():
@@ -201,8 +212,6 @@ def message_of(patch: Patch) -> str:
     parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     body = [f"{name}\n\n{sections[name].strip()}" for name in SECTIONS if name in sections]  # fmt: skip
-    if patch.requires:
-        body.append(f"Stands on: {', '.join(p.name for p in standing_on(patch))}.")
     return "\n\n".join([patch.summary, *body, f"Pull request: {patch.pull_request}"])
 
 
@@ -217,10 +226,11 @@ def format_patch(patch: Patch, diff: str) -> str:
 
 def write(patches: Sequence[Patch], folder: Path, upstream: Upstream) -> None:
     """Write the files of ``patches`` to ``folder``, and print what they are."""
-    for number, patch in enumerate(patches, start=1):
-        for repository, diff in diffs_of(patch, upstream).items():
+    series = in_order(patches)
+    for number, patch in enumerate(series):
+        for repository, diff in diffs_of(patch, series[:number], upstream).items():
             short = repository.partition("/")[2]
-            name = f"{number:04}-{patch.name}.{short}.patch"
+            name = f"{number + 1:04}-{patch.name}.{short}.patch"
             if CORE.get(patch.name, "").startswith(short):
                 name = f"core/{CORE[patch.name]}.patch"
             file = folder / name
@@ -265,8 +275,8 @@ def _copied_and_applied(patch: Patch, copy: Path) -> list[str]:
     touched = {path for _, path in files_of(applied, upstream)}
     for package in PACKAGES:
         _mirror(package.installed(), copy / package.folder, copy, touched)
-    for each in applied:
-        for diff in diffs_of(each, upstream).values():
+    for number, each in enumerate(applied):
+        for diff in diffs_of(each, applied[:number], upstream).values():
             subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=copy)  # fmt: skip
     # As they are installed: executorch is the folder of its checkout.
     (copy / "site/executorch").mkdir(parents=True)
@@ -332,9 +342,9 @@ def chosen(names: Sequence[str]) -> Iterator[Patch]:
     if unknown := {*names} - {*verdicts}:
         sys.exit(f"no patch {', '.join(sorted(unknown))}; there are {', '.join(verdicts)}")  # fmt: skip
     for patch in PATCHES:
-        if patch.name in (names or verdicts) and is_upstreams(patch):
-            if verdicts[patch.name].state is State.IN_FORCE:
-                yield patch
+        in_force = verdicts[patch.name].state is State.IN_FORCE
+        if patch.name in (names or verdicts) and in_force and is_upstreams(patch):
+            yield patch
 
 
 def main() -> int:

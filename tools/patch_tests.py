@@ -56,6 +56,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/program/test_old_values.py",
     ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
+    "argument-validation": ["tests/exir/verification/test_arg_validator.py"],
     "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
     "operator-errors": [
         "tests/exir/program/test_off_graph_cache.py",

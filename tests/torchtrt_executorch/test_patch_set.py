@@ -37,8 +37,8 @@ def test_git_am(patch: Any, tmp_path: Path) -> None:
             (tmp_path / path).write_text(text, encoding="utf-8")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "upstream")
-    for each in stack:
-        for diff in patch_set.diffs_of(each, upstream).values():
+    for number, each in enumerate(stack):
+        for diff in patch_set.diffs_of(each, stack[:number], upstream).values():
             git(tmp_path, "am", "-q", text=patch_set.format_patch(each, diff))
     for (_, path), text in made.items():
         assert (tmp_path / path).read_text(encoding="utf-8") == text, path
@@ -48,8 +48,14 @@ def test_git_am(patch: Any, tmp_path: Path) -> None:
     assert patch.pull_request in message
 
 
-def test_the_pull_requests_that_this_project_implements() -> None:
-    assert patch_set.CORE.keys() <= {patch.name for patch in CHOSEN}
+def test_the_series_is_in_order() -> None:
+    """Whoever applies all of it finds what a patch requires before it, and the core first."""
+    series = patch_set.in_order(CHOSEN)
+    assert sorted(p.name for p in series) == sorted(p.name for p in CHOSEN)
+    for number, patch in enumerate(series):
+        required = {each.name for each in patch_set.standing_on(patch)}
+        upstreams = {each.name for each in CHOSEN}
+        assert required & upstreams <= {each.name for each in series[:number]}
 
 
 def test_data_belongs_to_a_patch() -> None:
