@@ -148,10 +148,12 @@ def files_of(
             path = name.replace(package.name.replace(".", "/"), package.folder, 1)
             found[package, path] = (ROOT / path).read_text(encoding="utf-8")
     for module, edits in edits_of(patches).items():
-        package, path = _file_of(module, own=False, upstream=upstream)
-        source = upstream.read(package, path)
+        place = _file_of(module, own=False, upstream=upstream)
+        # A patch may edit what another brings.
+        place = _file_of(module, own=True) if upstream.read(*place) is None else place
+        source = found.get(place) or upstream.read(*place)
         assert source is not None
-        found[package, path] = edited(source, edits)
+        found[place] = edited(source, edits)
     return found
 
 
