@@ -144,6 +144,10 @@ class Overlay:
     def _withdrawn(self, patch: Patch, reason: str) -> None:
         """Undo what isn't amended: what was prepared and served; and what needed the patch."""
         self.verdicts[patch.name] = Verdict(State.FAILED, reason, surprising=True)
+        # Modules that are still to be imported have none of its edits.
+        self._edits = edits_of(
+            p for p in self._patches if self.verdicts[p.name].state is State.IN_FORCE
+        )
         for undo in reversed(self._undo.pop(patch.name, [])):
             undo()
         for name in (*patch.replaces, *patch.adds):

@@ -189,7 +189,7 @@ BROKEN = """
 from torchtrt_executorch.overlay import amending
 resolve = amending.resolve
 def broken(function):
-    if 'apply_to_conversion' in function:
+    if 'quiet:prepare' in function:
         raise OSError('broken')
     return resolve(function)
 amending.resolve = broken
@@ -197,23 +197,23 @@ amending.resolve = broken
 
 
 def test_it_says_what_happened(tmp_path: Path) -> None:
-    """An amendment that fails is in no report that reads sources, and in the one that tries."""
+    """What fails when it runs is in no report that reads sources, and in the one that tries."""
     (tmp_path / "sitecustomize.py").write_text(BROKEN)
     environment = {"PYTHONPATH": str(tmp_path)}
-    assert rows(**environment)["emulated-engines"]["state"] == "in force"
+    assert rows(**environment)["cuda-without-gpu"]["state"] == "in force"
     done = process("--json", "--try", **environment)
     assert done.returncode == 1  # a patch has failed
     found = json.loads(done.stdout)["patches"]
     states = {row["name"]: (row["state"], row["reason"]) for row in found}
-    assert states["emulated-engines"][0] == "failed"
-    assert "OSError('broken')" in states["emulated-engines"][1]
+    assert states["cuda-without-gpu"][0] == "failed"
+    assert "OSError('broken')" in states["cuda-without-gpu"][1]
     assert states["target-executorch"] == ("in force", "")
 
 
 def test_what_happened_in_this_very_process() -> None:
     """Where upstream was imported, the report is of that, and needs no trial."""
     code = BROKEN + (
-        "import json, torch, torch_tensorrt.dynamo\n"
+        "import json, torch, executorch.exir\n"
         "from torchtrt_executorch.cli import app\n"
         "from torchtrt_executorch.cli.status import report\n"
         "print(json.dumps(report()))\n"
@@ -222,12 +222,12 @@ def test_what_happened_in_this_very_process() -> None:
     done = fresh.run(code, env={**os.environ, "COLUMNS": "600"})
     said = done.stdout.splitlines()
     line, *table = [each for each in said if "[TRT]" not in each]  # TensorRT's logger's
-    assert any(row.startswith("failed") and "emulated-engines" in row for row in table)
+    assert any(row.startswith("failed") and "cuda-without-gpu" in row for row in table)
     found = json.loads(line)
     states = {row["name"]: (row["state"], row["reason"]) for row in found["patches"]}
     assert found["tried"] is True and found["active"] is True
-    assert states["emulated-engines"][0] == "failed"
-    assert "OSError('broken')" in states["emulated-engines"][1]
+    assert states["cuda-without-gpu"][0] == "failed"
+    assert "OSError('broken')" in states["cuda-without-gpu"][1]
 
 
 def test_the_target() -> None:

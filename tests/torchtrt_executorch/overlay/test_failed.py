@@ -126,22 +126,6 @@ def test_a_failed_preparation(run) -> None:
     assert warning.startswith("the patch host could not be applied")
 
 
-def test_what_amends_nothing_further(run, order: list[str]) -> None:
-    """What failed isn't run again when its module is loaded again."""
-    conversion = next(each for each in order if ":apply_to_conversion" in each)
-    process = run(
-        IMPORTS
-        + "import importlib\n"
-        + "from torch_tensorrt.dynamo.conversion import _conversion\n"
-        + "importlib.reload(_conversion)\n"
-        + "build = _conversion.interpret_module_to_result\n"
-        + "print(json.dumps(hasattr(build, '__wrapped__')))",
-        FAIL=conversion,
-    )
-    assert process.facts is False
-    assert len(process.warnings) == 1 + len(requiring("emulated-engines"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "patch",
