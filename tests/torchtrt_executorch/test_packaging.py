@@ -37,8 +37,8 @@ else:
     names = [name for patch in PATCHES for name in (*patch.replaces, *patch.adds)]
     found = {name: served.our_spec(name).origin for name in names}
     for patch in PATCHES:
-        for amendment in (*patch.prepares, *patch.amends):
-            module = amendment.by.split(":")[0]
+        for preparation in patch.prepares:
+            module = preparation.by.split(":")[0]
             found[module] = importlib.util.find_spec(module).origin
 finders = [f for f in sys.meta_path if type(f).__name__ == "OverlayFinder"]
 aoti = importlib.util.find_spec("executorch.backends.aoti.aoti_partitioner").origin

@@ -32,7 +32,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torchtrt_executorch.host.import_scopes import ScopedImports
 
 
-def prepare(upstream_name: str = "torch_tensorrt") -> Callable[[], None]:
+def prepare(upstream_name: str = "torch_tensorrt") -> None:
     """Make the host ready for ``tensorrt`` and ``torch_tensorrt``, whichever comes first.
 
     To be called before either is looked for, or, when it is ``torch_tensorrt`` that imports
@@ -48,12 +48,8 @@ def prepare(upstream_name: str = "torch_tensorrt") -> Callable[[], None]:
 
     Args:
         upstream_name: the module that is about to be imported; all are treated alike.
-
-    Returns:
-        What takes it back.
     """
     _scopes().install()
-    return _scopes().remove
 
 
 @functools.cache

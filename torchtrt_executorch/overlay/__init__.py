@@ -1,9 +1,9 @@
-"""The overlay: served and amended upstream modules, active from ``import torch`` on.
+"""The overlay: replaced, added and edited upstream modules, active from ``import torch`` on.
 
 :func:`activate` is the entry point in the group ``torch.backends`` that ``import torch`` calls.
 Everybody who imports torch pays for this file, so it does one thing: it puts a finder on
 ``sys.meta_path`` that waits for the first upstream name. Only then is the overlay engaged
-(:mod:`torchtrt_executorch.overlay.engage`): manifest, anchors, wrapt.
+(:mod:`torchtrt_executorch.overlay.engage`): manifest, anchors, edits.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ TESTED: Mapping[str, str] = TORCH_TENSORRT | EXECUTORCH
 
 
 @dataclass(frozen=True)
-class Amendment:
-    """One function of ours, ``by``, run on the upstream module ``module``.
+class Preparation:
+    """One function of ours, ``by``, run before the upstream module ``module`` is looked for.
 
     Attributes:
         module: Upstream module.
-        by: ``"package.module:function"``, taking the upstream module.
+        by: ``"package.module:function"``, taking the module's name.
     """
 
     module: str
@@ -56,7 +56,6 @@ class Patch:
         requires: Patches that this one needs in force, on releases that they are for.
         edits: What it changes in the source of upstream's modules.
         prepares: Functions run before upstream's module starts to execute.
-        amends: Functions run on upstream's module right after it has executed.
         anchors: What it relies on in upstream.
         superseded: Per distribution, the releases for which it steps aside.
     """
@@ -74,17 +73,16 @@ class Patch:
     data: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
-    prepares: tuple[Amendment, ...] = ()
-    amends: tuple[Amendment, ...] = ()
+    prepares: tuple[Preparation, ...] = ()
     anchors: tuple[Anchor, ...] = ()
     superseded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def modules(self) -> tuple[str, ...]:
         """Every upstream module that the patch touches, in the order of the manifest."""
-        amended = (amendment.module for amendment in (*self.prepares, *self.amends))
+        prepared = (preparation.module for preparation in self.prepares)
         edited = (edit.module for edit in self.edits)
-        return tuple(dict.fromkeys((*self.replaces, *edited, *amended)))
+        return tuple(dict.fromkeys((*self.replaces, *edited, *prepared)))
 
 
 class State(Enum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,9 +37,9 @@ def in_force(patch: Patch, lane: dict[str, str]) -> bool:
     return all(within(dict(patch.releases))) and not any(within(dict(patch.superseded)))
 
 
-def imported(module: str) -> Iterator[str]:
-    """What our file for a module imports, anywhere in it."""
-    for node in ast.walk(ast.parse(our_source(module) or b"")):
+def imported(source: bytes) -> Iterator[str]:
+    """What source of ours imports, anywhere in it."""
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{each.name}" for each in node.names)
@@ -52,16 +53,17 @@ def test_what_is_imported_is_served(lane: Path) -> None:
     patches = [patch for patch in PATCHES if in_force(patch, releases)]
     assert len(patches) > 10
     served = {name for patch in patches for name in (*patch.adds, *patch.replaces)}
-    amending = {
-        amendment.by.partition(":")[0].removeprefix("torchtrt_executorch.patches.")
+    sources = {module: our_source(module) or b"" for module in served}
+    sources |= {
+        str(edit): textwrap.dedent(edit.code).encode()
         for patch in patches
-        for amendment in (*patch.prepares, *patch.amends)
+        for edit in patch.edits
+        if "import " in edit.code
     }
     missing = {
-        f"{module} imports {name}"
-        for module in (*served, *amending)
-        if not module.startswith("torchtrt_executorch")
-        for name in imported(module)
+        f"{what} imports {name}"
+        for what, source in sources.items()
+        for name in imported(source)
         if name in ADDED - served
     }
     assert not missing

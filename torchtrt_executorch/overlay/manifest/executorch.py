@@ -9,7 +9,7 @@ from torchtrt_executorch.overlay.manifest.notation import (
     EXIR,
     PROGRAM,
     SYMBOLS,
-    amended,
+    prepared,
 )
 from torchtrt_executorch.overlay.patch import EXECUTORCH, Patch
 
@@ -316,7 +316,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}.recipes",
         ),
         data=("executorch/backends/cuda/measured/sm_90.json",),
-        prepares=amended("torchtrt_executorch.host.quiet:prepare", EXIR),
+        prepares=prepared("torchtrt_executorch.host.quiet:prepare", EXIR),
         edits=backends.CUDA_WITHOUT_GPU,
         anchors=anchors(
             f"{_AOTI_BACKEND}:AotiBackend.preprocess(edge_program, compile_specs)",

@@ -12,7 +12,7 @@ from torchtrt_executorch.overlay.manifest.notation import (
     LIFTING,
     META_OPS,
     RUNTIME,
-    amended,
+    prepared,
 )
 from torchtrt_executorch.overlay.patch import EXECUTORCH, TORCH_TENSORRT, Patch
 
@@ -30,7 +30,7 @@ HOST_PATCHES = (
         upstream="queries CUDA and loads TensorRT while it is imported",
         kept_because="2.14 still needs both to be imported",
         goes_when="torch_tensorrt is imported without CUDA and without TensorRT (pytorch/TensorRT#4504)",
-        prepares=amended(f"{_HOST}:prepare", "tensorrt", "torch_tensorrt"),
+        prepares=prepared(f"{_HOST}:prepare", "tensorrt", "torch_tensorrt"),
         edits=hosts.HOST,
         anchors=anchors(
             f"{DYNAMO}._compiler:compile(dryrun)",

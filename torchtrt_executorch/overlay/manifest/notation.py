@@ -1,8 +1,8 @@
-"""How the rows of the manifest are written: names that several use, and amendments in short."""
+"""How the rows of the manifest are written: names that several use, and preparations in short."""
 
 from __future__ import annotations
 
-from torchtrt_executorch.overlay.patch import Amendment
+from torchtrt_executorch.overlay.patch import Preparation
 
 DYNAMO = "torch_tensorrt.dynamo"
 CONVERSION = f"{DYNAMO}.conversion"
@@ -23,26 +23,7 @@ LIFTING = (
 ENGINE_BYTES = f"{RUNTIME}._engine_bytes"
 SYMBOLS = f"{EXIR}._data_dependent"
 
-_OURS = "torchtrt_executorch.patches"
 
-
-def amended(by: str, *modules: str) -> tuple[Amendment, ...]:
-    """Return amendments of ``modules`` by one function, ``"package.module:function"``."""
-    return tuple(Amendment(module, by) for module in modules)
-
-
-def patched(by: str, *modules: str) -> tuple[Amendment, ...]:
-    """Return amendments by a function in one of our files for upstream, named as it is there."""
-    return amended(f"{_OURS}.{by}", *modules)
-
-
-def patched_beside(*modules: str) -> tuple[Amendment, ...]:
-    """Return amendments by ``apply`` in the file beside each upstream module that has its name.
-
-    ``torch_tensorrt.dynamo._settings`` is amended in ``torch_tensorrt/dynamo/_settings_patch.py``.
-    """
-    found: list[Amendment] = []
-    for module in modules:
-        package, _, name = module.rpartition(".")
-        found += patched(f"{package}._{name.lstrip('_')}_patch:apply", module)
-    return tuple(found)
+def prepared(by: str, *modules: str) -> tuple[Preparation, ...]:
+    """Return preparations for ``modules`` by one function, ``"package.module:function"``."""
+    return tuple(Preparation(module, by) for module in modules)
