@@ -184,15 +184,15 @@ def test_it_says_when_the_import_would_fail(
     assert ("import torch_tensorrt would fail" in shown) == bool(obstacles)
 
 
-#: An amendment of emulated-engines's can't be imported.
+#: A preparation of cuda-without-gpu raises.
 BROKEN = """
-from torchtrt_executorch.overlay import amending
-resolve = amending.resolve
+from torchtrt_executorch.overlay import engage
+resolve = engage.resolve
 def broken(function):
     if 'quiet:prepare' in function:
         raise OSError('broken')
     return resolve(function)
-amending.resolve = broken
+engage.resolve = broken
 """
 
 
