@@ -168,6 +168,8 @@ def _scaled_behind(
     result = product
     while len(result.users) == 1:
         (user,) = result.users
+        if user.op == "output":
+            break
         value = user.meta["val"]
         if _is_view(user) and value.shape[-1] == rows:
             result = user
