@@ -27,12 +27,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import cpp_patch
 from patch_tests import TESTS, UPSTREAM_TESTS
 
 from torchtrt_executorch.overlay.edit import edited
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import Patch, State, verdicts_on
 from torchtrt_executorch.overlay.placing import edits_of
+from torchtrt_executorch.overlay.upstream import installed_release
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs/patches"
@@ -80,6 +82,10 @@ PACKAGES = (
 )
 
 
+#: Where a checkout has what a distribution is made of.
+_DISTRIBUTIONS = {"torch-tensorrt": "py/torch_tensorrt", "executorch": "exir"}
+
+
 class Upstream:
     """Upstream's files, of the installed releases or of checkouts.
 
@@ -100,6 +106,17 @@ class Upstream:
             for package in PACKAGES
         }
 
+        self._releases = {
+            distribution: (checkout / "version.txt").read_text().strip()
+            for checkout in checkouts
+            for distribution, folder in _DISTRIBUTIONS.items()
+            if (checkout / folder).is_dir()
+        }
+
+    def release(self, distribution: str) -> str | None:
+        """Return the release of a distribution: a checkout's ``version.txt``, or what is installed."""
+        return self._releases.get(distribution) or installed_release(distribution)
+
     def read(self, package: Package, path: str) -> str | None:
         """Return a file by its path in a checkout; None if there is none."""
         file = self._folders[package] / Path(path).relative_to(package.folder)
@@ -115,7 +132,7 @@ def is_upstreams(patch: Patch) -> bool:
     """Whether a patch is of upstream's files alone, and nothing that only this distribution has."""
     code = "".join(edit.code for edit in patch.edits)
     return bool(patch.replaces or patch.adds or patch.edits) and not (
-        patch.amends or patch.prepares or "torchtrt_executorch" in code
+        patch.prepares or "torchtrt_executorch" in code
         or any(e.module.startswith("transformers") for e in patch.edits)
     )  # fmt: skip
 
@@ -147,7 +164,7 @@ def files_of(
             package = package_of(name.removesuffix(".json").replace("/", "."))
             path = name.replace(package.name.replace(".", "/"), package.folder, 1)
             found[package, path] = (ROOT / path).read_text(encoding="utf-8")
-    for module, edits in edits_of(patches).items():
+    for module, edits in edits_of(patches, upstream.release).items():
         place = _file_of(module, own=False, upstream=upstream)
         # A patch may edit what another brings.
         place = _file_of(module, own=True) if upstream.read(*place) is None else place
@@ -244,6 +261,19 @@ def write(patches: Sequence[Patch], folder: Path, upstream: Upstream) -> None:
                 f"{file}: {diff.count('diff --git')} files, {len(diff.splitlines())} lines, "
                 f"+{added} -{len(changed) - added}"
             )
+
+
+def write_cpp(tree: Path, file: Path) -> None:
+    """Write the change of TensorRT's C++ delegate, for a checkout; wheels have none of its sources."""
+    patch = cpp_patch.parse(cpp_patch.EDITS.read_text(encoding="utf-8"))
+    diff = patch.diff(tree)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        f"From {'0' * 40} Mon Sep 17 00:00:00 2001\nFrom: {AUTHOR}\n"
+        f"Subject: [PATCH] {patch.message}\n---\n\n{diff}-- \nhost-staging\n",
+        encoding="utf-8",
+    )
+    print(f"{file}: {len(patch.files)} files, {len(diff.splitlines())} lines")
 
 
 def check(patches: Sequence[Patch]) -> int:
@@ -360,6 +390,9 @@ def main() -> int:
     if arguments.what == "check":
         return min(check(patches), 1)
     write(patches, arguments.to, Upstream(arguments.tree))
+    for tree in arguments.tree:
+        if (tree / "cpp").is_dir() and not arguments.names:
+            write_cpp(tree, arguments.to / "core/TensorRT-4328.patch")
     return 0
 
 

@@ -69,8 +69,7 @@ class Overlay:
             name: patch
             for patch in in_force
             for name in (*patch.replaces, *patch.adds)
-            # Where upstream has it, merged, it is upstream's to load.
-            if our_source(name) != source(name) or source(name) is None
+            if not _is_merged(name)
         }
         self._packages = {name.rpartition(".")[0] for name in self._served}
 
@@ -133,6 +132,12 @@ class Overlay:
         self.verdicts[patch.name] = Verdict(State.FAILED, reason, surprising=True)
         leave_out_dependents(self._patches, self.verdicts)
         self._take()
+
+
+def _is_merged(name: str) -> bool:
+    """Whether upstream has our file for ``name``, which is upstream's to load then."""
+    theirs = source(name)
+    return theirs is not None and our_source(name) == theirs
 
 
 def resolve(function: str) -> Any:

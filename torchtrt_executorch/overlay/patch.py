@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Container, Iterable, Mapping
+from typing import Callable, Container, Iterable, Mapping
 
 from packaging.specifiers import SpecifierSet
 
@@ -125,8 +126,9 @@ def verdicts_on(
 
     patches = tuple(patches)
     found: dict[str, Verdict] = {}
+    release = functools.cache(installed_release)
     for patch in patches:
-        verdict = _verdict_but_for_edits(patch)
+        verdict = _verdict_but_for_edits(patch, release)
         late = [name for name in patch.modules if name in complete]
         if verdict.state is State.IN_FORCE and late:
             verdict = Verdict(
@@ -158,14 +160,16 @@ def verdict_on(patch: Patch) -> Verdict:
     """Check ``patch`` by itself, its releases, its anchors and its edits, importing nothing of upstream."""
     from torchtrt_executorch.overlay.placing import unplaced
 
-    verdict = _verdict_but_for_edits(patch)
+    verdict = _verdict_but_for_edits(patch, installed_release)
     return (unplaced(patch) or verdict) if verdict.state is State.IN_FORCE else verdict
 
 
-def _verdict_but_for_edits(patch: Patch) -> Verdict:
+def _verdict_but_for_edits(
+    patch: Patch, release_of: Callable[[str], str | None]
+) -> Verdict:
     if patch.name in os.environ.get(SKIP, "").replace(",", " ").split():
         return Verdict(State.NOT_APPLICABLE, f"turned off by {SKIP}")
-    installed = {name: installed_release(name) for name in patch.releases}
+    installed = {name: release_of(name) for name in patch.releases}
     for name, release in installed.items():
         if release is None:
             names = " or ".join((name, *VARIANTS.get(name, ())))

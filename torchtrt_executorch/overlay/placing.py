@@ -5,7 +5,8 @@ They are looked for before any module of upstream's executes, so that nothing ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import decode_source
 
 from torchtrt_executorch.overlay.edit import AppliedError, Edit, EditError, edited
@@ -23,12 +24,21 @@ from torchtrt_executorch.overlay.upstream import installed_release, upstream_spe
 _FAILURES = (EditError, ImportError, OSError, SyntaxError, ValueError)
 
 
-def edits_of(patches: Iterable[Patch]) -> dict[str, list[Edit]]:
-    """Return the edits of ``patches`` for the installed releases, by the module that they change."""
+def edits_of(
+    patches: Iterable[Patch],
+    release: Callable[[str], str | None] = installed_release,
+) -> dict[str, list[Edit]]:
+    """Return the edits of ``patches`` for some releases, by the module that they change.
+
+    Args:
+        patches: In the manifest's order.
+        release: Returns the release of a distribution; the installed one's, unless given.
+    """
     found: dict[str, list[Edit]] = {}
+    release = functools.cache(release)
     for patch in patches:
         for edit in patch.edits:
-            if all(matches(s, installed_release(d)) for d, s in edit.releases.items()):
+            if all(matches(s, release(d)) for d, s in edit.releases.items()):
                 found.setdefault(edit.module, []).append(edit)
     return found
 
