@@ -63,6 +63,7 @@ def kept() -> list[Kept]:
             ("engines and CUDA libraries", root / "built", "[!.]*"),
             ("zig's libraries of another machine", root / "cross", "[!.]*"),
             ("link stubs", root, "*-link-stubs-*"),
+            ("upstream's modules with edits", root / "edited", "[!.]*"),
         ]
     found = [
         _measured(kind, path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import marshal
 import os
 import py_compile
 import tempfile
@@ -19,6 +20,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any, cast
 
+from torchtrt_executorch.overlay import edit
 from torchtrt_executorch.overlay.edit import Edit, EditError, edited
 from torchtrt_executorch.overlay.loading import with_loader
 
@@ -35,6 +37,7 @@ def edited_file(name: str, source: bytes, edits: Sequence[Edit]) -> Path:
         EditError: An edit has no place, or what comes of them isn't Python.
     """
     digest = hashlib.sha256(source)
+    digest.update(_how_edits_are_made())
     digest.update(repr(edits).encode())
     for folder in (_folder, _own_folder):
         path = folder() / digest.hexdigest()[:32] / f"{name}.py"
@@ -45,6 +48,13 @@ def edited_file(name: str, source: bytes, edits: Sequence[Edit]) -> Path:
         except OSError as error:
             failed = error
     raise EditError(f"no folder to write {name} to: {failed}")
+
+
+@functools.cache
+def _how_edits_are_made() -> bytes:
+    """Return the code of :mod:`.edit`: another release of it may make something else of the same edits."""
+    loader = edit.__spec__.loader  # type: ignore[union-attr]
+    return marshal.dumps(loader.get_code(edit.__name__))  # type: ignore[union-attr]
 
 
 def edited_spec(spec: ModuleSpec, edits: Sequence[Edit]) -> ModuleSpec:

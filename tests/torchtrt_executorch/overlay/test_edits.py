@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+import py_compile
 import sys
 import textwrap
 import traceback
@@ -245,6 +246,16 @@ def test_parsed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(folder.glob("cache/edited/*"))) == 2
 
 
+def test_made_anew_by_another_release_of_ours(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """What a former release made of the same edits isn't taken."""
+    edits = edits_of("upstream_module", ("plain", "first", "x += 1"))
+    module_of(SOURCE, edits, folder)
+    how = "torchtrt_executorch.overlay.edited._how_edits_are_made"
+    monkeypatch.setattr(how, lambda: b"otherwise")
+    module_of(SOURCE, edits, folder)
+    assert len(list(folder.glob("cache/edited/*"))) == 2
+
+
 def test_without_a_folder_to_write_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     (folder / "file").write_text("")
     monkeypatch.setenv("TORCHTRT_EXECUTORCH_CACHE", str(folder / "file"))
@@ -285,6 +296,19 @@ def test_within_the_scope_that_the_module_has(folder: Path) -> None:
     assert spec.loader is not None
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert seen == ["before", "after 8"]
+
+
+def test_what_has_no_source_is_left_alone(tmp_path: Path) -> None:
+    """Frozen, or shipped as bytecode alone: there is nothing to edit, and the patch says so."""
+    (tmp_path / "shipped.py").write_text(SOURCE, encoding="utf-8")
+    py_compile.compile(str(tmp_path / "shipped.py"), str(tmp_path / "shipped.pyc"))
+    (tmp_path / "shipped.py").unlink()
+    shipped = PathFinder.find_spec("shipped", [str(tmp_path)])
+    assert shipped is not None and shipped.loader is not None
+    for spec in (shipped, importlib.util.find_spec("zipimport")):
+        assert spec is not None
+        with pytest.raises(ValueError, match="has no source"):
+            source_of(spec)
 
 
 def patch_of(name: str, *rows: tuple[str, str, str], **others: Any) -> Patch:
