@@ -8,8 +8,8 @@ pytorch/TensorRT and pytorch/executorch; below ``core/`` are those of the pull r
 ``git am`` takes them in the order in which they are printed; each stands on those before it. The message is the
 patch's page in docs/patches.
 
-``check`` applies each patch, and those that it requires, to a copy of the installed packages, and runs there
-ExecuTorch's own tests of what it changes and the patch's tests, which import nothing but the copy: the overlay is off.
+``check`` applies the whole series to a copy of the installed packages, and runs there ExecuTorch's own tests of what
+a patch changes and the patch's tests. They import the copy, and the overlay is off.
 Only where there is no GPU do patches of Torch-TensorRT need the patch ``host``, without which it can't be imported.
 """
 
@@ -277,14 +277,15 @@ def write_cpp(tree: Path, file: Path) -> None:
 
 
 def check(patches: Sequence[Patch]) -> int:
-    """Run the tests of each patch in a copy of upstream; return how many patches failed."""
+    """Run the tests of patches in a copy of upstream that has the whole series; return how many failed."""
     failed = 0
-    for patch in patches:
-        with TemporaryDirectory() as folder:
-            copy = Path(folder)
-            changed = _copied_and_applied(patch, copy)
+    series = in_order([*chosen(())])
+    with TemporaryDirectory() as folder:
+        copy = Path(folder)
+        _copy_and_apply(series, copy)
+        for patch in patches:
             for what, tests in _tests_of(patch).items():
-                done = _run(patch, copy, changed, what, tests)
+                done = _run(patch, copy, what, tests)
                 failed += done.returncode != 0
                 last = (done.stdout.strip().splitlines() or ["nothing ran"])[-1]
                 print(f"{patch.name}, {what}: {last}", flush=True)
@@ -300,10 +301,9 @@ def _tests_of(patch: Patch) -> Mapping[str, Sequence[str]]:
     return {what: tests for what, tests in found.items() if tests}
 
 
-def _copied_and_applied(patch: Patch, copy: Path) -> list[str]:
-    """Make a copy of the installed packages, apply the patch as ``git apply`` does; return its modules."""
+def _copy_and_apply(applied: Sequence[Patch], copy: Path) -> None:
+    """Make a copy of the installed packages, and apply patches as ``git apply`` does."""
     upstream = Upstream()
-    applied = [*standing_on(patch), patch]
     touched = {path for _, path in files_of(applied, upstream)}
     for package in PACKAGES:
         _mirror(package.installed(), copy / package.folder, copy, touched)
@@ -320,8 +320,6 @@ def _copied_and_applied(patch: Patch, copy: Path) -> list[str]:
     for name in ("backends", "exir"):
         (copy / "site/executorch" / name).symlink_to(copy / name)
     (copy / "site/torch_tensorrt").symlink_to(copy / "py/torch_tensorrt")
-    modules = (*patch.replaces, *patch.adds, *(edit.module for edit in patch.edits))
-    return list(dict.fromkeys(modules))
 
 
 def _mirror(source: Path, target: Path, copy: Path, touched: set[str]) -> None:
@@ -340,7 +338,7 @@ def _mirror(source: Path, target: Path, copy: Path, touched: set[str]) -> None:
 
 
 def _run(
-    patch: Patch, copy: Path, modules: Sequence[str], what: str, tests: Sequence[str]
+    patch: Patch, copy: Path, what: str, tests: Sequence[str]
 ) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ)
     of_tensorrt = any(m.startswith("torch_tensorrt") for p in (patch, *standing_on(patch)) for m in p.modules)  # fmt: skip
@@ -351,6 +349,8 @@ def _run(
         environment["TORCHTRT_EXECUTORCH"] = "0"
     environment["PYTHONPATH"] = os.pathsep.join((str(copy / "site"), str(ROOT / "tools")))  # fmt: skip
     environment["MERGED_COPY"] = str(copy)
+    edited_modules = (edit.module for edit in patch.edits)
+    modules = dict.fromkeys((*patch.replaces, *patch.adds, *edited_modules))
     environment["MERGED_MODULES"] = ",".join(modules)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "in_copy"]
     if what == "upstream's":
