@@ -28,6 +28,7 @@ from executorch.exir.program import _program
 from executorch.exir.schema import KernelCall
 from models import MODELS, Model
 from torch.export import export
+from torch.fx.passes.infra.pass_base import PassResult
 
 from torchtrt_executorch.overlay.upstream import load_upstream
 
@@ -94,8 +95,21 @@ def emit(edge: EdgeProgramManager, config: ExecutorchBackendConfig, side: str) -
     if side != "upstream":
         return edge.to_executorch(config)
     theirs = load_upstream(PASS).PropagateDevicePass
-    with mock.patch.object(_program, "PropagateDevicePass", theirs):
+    with mock.patch.multiple(
+        _program,
+        PropagateDevicePass=theirs,
+        DelegateOrderPass=_no_pass,
+        DeviceStatePass=_no_pass,
+    ):
         return edge.to_executorch(config)
+
+
+def _no_pass(*args: Any, **kwargs: Any) -> Any:
+    """Stands for a pass that upstream hasn't."""
+    return lambda graph_module: PassResult(graph_module, False)
+
+
+_no_pass.for_method = _no_pass  # type: ignore[attr-defined]
 
 
 def make(folder: Path, real: bool, names: Sequence[str] = ()) -> None:

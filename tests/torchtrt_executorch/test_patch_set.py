@@ -12,7 +12,8 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 
 from ..loading import ROOT, load_file
 
-load_file("tools/patch_tests.py")
+for beside in ("cpp_patch", "patch_tests"):
+    load_file(f"tools/{beside}.py")
 patch_set: Any = load_file("tools/patch_set.py")
 CHOSEN = [*patch_set.chosen(())]
 

@@ -223,7 +223,7 @@ def test_after_an_import_that_failed(run, variant, file: str) -> None:
         "else:\n"
         "    raise AssertionError('it has not failed')\n"
         "import torch_tensorrt\n" + FACTS + "print(json.dumps([states,\n"
-        "    'target_executorch' in inspect.signature(torch_tensorrt.compile).parameters]))",
+        "    'target_executorch' in inspect.signature(torch_tensorrt.dynamo.compile).parameters]))",
         ahead,
     )
     states, amended = process.facts

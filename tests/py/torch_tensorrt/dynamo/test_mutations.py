@@ -491,7 +491,7 @@ def test_elements_are_written_in_engines_from_either_end(place: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["_compiler", "_refit", "backend.backends"])
-@given(place=indexes(8))
+@given(place=st.integers(-8, 7))
 @settings(max_examples=5)
 @example(place=-1)
 def test_whoever_decomposes_writes_from_either_end(name: str, place: Any) -> None:
