@@ -51,7 +51,7 @@ _COLOURS = {
 #: PyTorch's own switch for plug-ins: it calls them when this is 1, or not set.
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
-# Imports what the patches amend, and says what became of each patch. Hardly anything of it is garbage.
+# Imports what the patches change, and says what became of each patch. Hardly anything of it is garbage.
 _TRIAL = """
 import gc
 gc.disable()
@@ -72,7 +72,7 @@ def report(tried: bool = False) -> dict[str, Any]:
     """Return what ``status --json`` prints.
 
     Args:
-        tried: Import all that the patches amend, in a process of its own, and report what came of
+        tried: Import all that the patches change, in a process of its own, and report what came of
             it. Otherwise nothing of upstream is imported: a process that has engaged the overlay
             by itself reports what happened in it, any other what its sources let expect.
 

@@ -36,7 +36,7 @@ def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_from_a_zip(run, zipped: Path) -> None:
-    """Served, amended, and with their sources at hand."""
+    """Served, edited, and with their sources at hand."""
     process = run(
         "import inspect, torch\n"
         "import executorch.exir, torch_tensorrt\n"
@@ -89,7 +89,7 @@ def test_an_editable_checkout_with_a_finder_of_its_own(run, tmp_path: Path) -> N
 
 
 def test_reload(run) -> None:
-    """A module that is loaded again is amended again; one of ours stays ours."""
+    """A module that is loaded again is edited again; one of ours stays ours."""
     process = run(
         "import importlib, inspect, torch_tensorrt\n"
         "import torch_tensorrt.executorch.partitioner as partitioner\n"
@@ -101,9 +101,9 @@ def test_reload(run) -> None:
         "    hasattr(_settings.CompilationSettings(), 'target_executorch'),\n"
         "    states]))"
     )
-    file, *amended, states = process.facts
+    file, *edited, states = process.facts
     assert Path(file).is_relative_to(ROOT)
-    assert amended == [True, True]
+    assert edited == [True, True]
     assert "failed" not in states.values()
 
 
@@ -226,6 +226,6 @@ def test_after_an_import_that_failed(run, variant, file: str) -> None:
         "    'target_executorch' in inspect.signature(torch_tensorrt.dynamo.compile).parameters]))",
         ahead,
     )
-    states, amended = process.facts
+    states, edited = process.facts
     assert "failed" not in states.values()
-    assert amended
+    assert edited

@@ -39,7 +39,7 @@ print(json.dumps(names))
 
 
 def tree() -> set[str]:
-    """Upstream names of our files, but for amendments and the packages that they stand in."""
+    """Upstream names of our files, but for the packages that they stand in."""
     found = set()
     for folder, package in ROOTS.items():
         for path in (ROOT / folder).rglob("*.py"):
