@@ -37,19 +37,33 @@ def upstream_spec(name: str) -> ModuleSpec | None:
     this distribution's own: what the overlay serves is never the answer, and a checkout that is
     installed editable, through a finder of its own, is found as any other.
     """
-    package: Sequence[str] | None = None
-    spec: ModuleSpec | None = None
-    parts = name.split(".")
-    for depth, part in enumerate(parts, start=1):
-        if depth > 1 and package is None:
-            return None
-        spec = _found(".".join(parts[:depth]), package)
-        if spec is not None:
-            package = spec.submodule_search_locations
-        else:  # a folder without __init__.py, perhaps: to a finder its package isn't imported
-            folders = [str(Path(folder, part)) for folder in package or ()]
-            package = [folder for folder in folders if Path(folder).is_dir()] or None
-    return spec
+    package = name.rpartition(".")[0]
+    if not package:
+        return _found(name, None)
+    path = _search_path(package)
+    return None if path is None else _found(name, path)
+
+
+#: Search paths of packages: hundreds of modules are asked for while the overlay is engaged.
+_PATHS: dict[tuple[Any, ...], Sequence[str]] = {}
+
+
+def _search_path(package: str) -> Sequence[str] | None:
+    """Return where the modules of a package are; None if there is none."""
+    key = (package, *sys.path, *map(id, sys.meta_path))
+    if key in _PATHS:
+        return _PATHS[key]
+    spec = upstream_spec(package)
+    if spec is not None:
+        path = spec.submodule_search_locations
+    else:  # a folder without __init__.py, perhaps: to a finder its package isn't imported
+        parent, _, part = package.rpartition(".")
+        above = _search_path(parent) if parent else None
+        folders = [str(Path(folder, part)) for folder in above or ()]
+        path = [folder for folder in folders if Path(folder).is_dir()] or None
+    if path is not None:
+        _PATHS[key] = path
+    return path
 
 
 def _found(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
