@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 #: Options of ``save`` for other formats, which mean nothing to ExecuTorch.
@@ -55,50 +52,19 @@ def save_executorch(
     """
     if not file_path:
         raise ValueError("file_path is empty: say where the .pte goes")
-    target = _writable(file_path)
+    # Here, since torch_tensorrt is imported without ExecuTorch.
+    from executorch.exir.program._saved_files import (
+        check_writable,
+        staged,
+        write_program,
+    )
+
+    target = check_writable(file_path)
     from torch_tensorrt.executorch import export
 
     edge = export(module, generate_etrecord=generate_etrecord, **options)
     program = edge.to_executorch(backend_config)
-    with _staged(target) as folder:
-        _write_program(program, folder / target.name)
+    with staged(target) as folder:
+        write_program(program, folder / target.name)
         if generate_etrecord:
             program.get_etrecord().save(folder / f"{target.stem}_etrecord.bin")
-
-
-def _writable(path: str | os.PathLike[str]) -> Path:
-    """Return ``path`` without links, if a file can be put there."""
-    target = Path(path).resolve()  # a link stays a link: what it names is written
-    if target.is_dir():
-        raise IsADirectoryError(f"can't write {target}: it is a folder")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"can't write {target}: there is no folder {target.parent}"
-        )
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise PermissionError(
-            f"can't write {target}: no permission to write in {target.parent}"
-        )
-    return target
-
-
-@contextmanager
-def _staged(target: Path) -> Iterator[Path]:
-    """Yield an empty folder; what is written there moves beside ``target`` at the end, ``target`` last."""
-    prefix = f".{target.name}."
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
-        yield Path(folder)
-        for file in sorted(Path(folder).iterdir(), key=lambda f: f.name == target.name):
-            os.replace(file, target.parent / file.name)
-
-
-def _write_program(program: Any, file: Path) -> None:
-    """Write a program and its external weights, which are named after it rather than after ExecuTorch's key."""
-    with open(file, "wb") as stream:
-        program.write_to_file(stream)
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        program.write_tensor_data_to_file(folder)
-        for data in sorted(Path(folder).iterdir()):
-            only = data.name == "_default_external_constant.ptd"
-            name = f"{file.stem}.ptd" if only else f"{file.stem}.{data.name}"
-            os.replace(data, file.parent / name)

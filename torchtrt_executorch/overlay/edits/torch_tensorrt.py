@@ -828,7 +828,7 @@ SAVED_STAND_INS = edits_of(
     ),
     (
         "save_executorch",
-        "after _write_program",
+        "after write_program",
         """
         if stand_ins:
             from torchtrt_executorch.runtime import save_stand_ins

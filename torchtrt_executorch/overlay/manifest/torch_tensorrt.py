@@ -300,6 +300,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{BACKEND}._source",
             f"{BACKEND}._warnings",
             f"{BACKEND}._weight_streaming",
+            f"{EXIR}.program._saved_files",
             f"{EXIR}.program._traceable",
         ),
         edits=(*edits.EXPORT, *exir.ENGINES),
