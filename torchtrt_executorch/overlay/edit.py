@@ -184,7 +184,7 @@ def _insertions(
         line = line if place == "before" else int(statement.end_lineno) + 1
     else:
         line, column = _in_body(scope, place)
-    lines = textwrap.indent(textwrap.dedent(edit.code).strip("\n") + "\n", " " * column)
+    lines = _indented(edit.code, column)
     offset = text.line(line)
     if offset and not text.data[:offset].endswith(b"\n"):
         lines = f"\n{lines}"
@@ -205,7 +205,7 @@ def _in_body(scope: Any, place: str) -> tuple[int, int]:
         return int(imports[-1].end_lineno or 0) + 1, 0
     if place == "last":
         return body[-1].end_lineno + 1, body[-1].col_offset
-    if body and ast.get_docstring(scope, clean=False) is not None:
+    if ast.get_docstring(scope, clean=False) is not None:
         return body[0].end_lineno + 1, body[0].col_offset
     decorators = getattr(body[0], "decorator_list", ())
     return min(n.lineno for n in (body[0], *decorators)), body[0].col_offset
@@ -293,9 +293,13 @@ def _body(text: _Text, scope: Any, code: str, number: int) -> _Insertion:
     last = scope.body[-1]
     if line > last.end_lineno or line <= scope.lineno:
         raise EditError("it has no body of its own lines")
-    lines = textwrap.indent(textwrap.dedent(code).strip("\n") + "\n", " " * column)
     end = text.line(last.end_lineno + 1)
+    lines = _indented(code, column)
     return _Insertion(text.line(line), end, (_STANDS, number), lines)
+
+
+def _indented(code: str, column: int) -> str:
+    return textwrap.indent(textwrap.dedent(code).strip("\n") + "\n", " " * column)
 
 
 def _check_apart(insertions: Sequence[_Insertion]) -> None:
