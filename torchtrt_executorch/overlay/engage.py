@@ -10,12 +10,12 @@ import contextlib
 import importlib.util
 import sys
 from importlib import import_module
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Iterator, Sequence
 
 from torchtrt_executorch.overlay import UPSTREAM, is_ours, warn
-from torchtrt_executorch.overlay.edited import edited_file, edited_spec, source_of
+from torchtrt_executorch.overlay.edited import edited_spec
 from torchtrt_executorch.overlay.live import edit_live, when_complete
 from torchtrt_executorch.overlay.loading import with_scope
 from torchtrt_executorch.overlay.manifest import PATCHES
@@ -40,7 +40,7 @@ class Overlay:
     """
 
     def __init__(self, patches: tuple[Patch, ...] = PATCHES) -> None:
-        self.verdicts = verdicts_on(patches, complete())
+        self.verdicts = verdicts_on(patches, complete(), [*sys.modules])
         self._patches = patches
         self._prepared: set[Preparation] = set()
         self._take()
@@ -98,11 +98,8 @@ class Overlay:
         """Edit a module that was executing when the overlay was engaged."""
         edits, spec = self._edits[module.__name__], upstream_spec(module.__name__)
         assert spec is not None
-        path = edited_file(module.__name__, source_of(spec), edits)
-        loader = SourceFileLoader(module.__name__, str(path))
-        code = loader.get_code(module.__name__)
-        assert code is not None
-        edit_live(module, edits, code)
+        loader: Any = edited_spec(spec, edits).loader
+        edit_live(module, edits, loader.get_code(module.__name__))
 
     @contextlib.contextmanager
     def _executing(self, package: ModuleType) -> Iterator[None]:

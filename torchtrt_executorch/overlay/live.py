@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -35,7 +35,7 @@ def when_complete(module: ModuleType, hook: Callable[[ModuleType], None]) -> Non
     module.__class__ = Incomplete
 
 
-def can_edit(edits: Sequence[Edit]) -> bool:
+def can_edit(edits: Iterable[Edit]) -> bool:
     """Whether a module that has executed can have ``edits``."""
     return all(edit.place.partition(" ")[0] in PLACES for edit in edits)
 

@@ -112,7 +112,9 @@ class Verdict:
 
 
 def verdicts_on(
-    patches: Iterable[Patch], complete: Container[str] = ()
+    patches: Iterable[Patch],
+    complete: Container[str] = (),
+    begun: Container[str] = (),
 ) -> dict[str, Verdict]:
     """Return the verdict on each of ``patches``, by name; one comes after those that it requires.
 
@@ -121,7 +123,9 @@ def verdicts_on(
         complete: Modules that were imported before the overlay was there. Others have imported from
             them, have made classes from theirs and have entered them in tables, so that a patch of
             one would be in force for some: it is left out whole.
+        begun: Modules whose import has begun. Such a one can have most edits, and not all.
     """
+    from torchtrt_executorch.overlay.live import can_edit
     from torchtrt_executorch.overlay.placing import place
 
     patches = tuple(patches)
@@ -129,7 +133,15 @@ def verdicts_on(
     release = functools.cache(installed_release)
     for patch in patches:
         verdict = _verdict_but_for_edits(patch, release)
-        late = [name for name in patch.modules if name in complete]
+        late = [
+            name
+            for name in patch.modules
+            if name in complete
+            or (
+                name in begun
+                and not can_edit(e for e in patch.edits if e.module == name)
+            )
+        ]
         if verdict.state is State.IN_FORCE and late:
             verdict = Verdict(
                 State.NOT_APPLICABLE,

@@ -24,7 +24,7 @@ from torchtrt_executorch.overlay.edits import edits_of
 from torchtrt_executorch.overlay.live import can_edit, edit_live
 from torchtrt_executorch.overlay.loading import with_scope
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import Patch, State, Verdict
+from torchtrt_executorch.overlay.patch import Patch, State, Verdict, verdicts_on
 from torchtrt_executorch.overlay.placing import place, unplaced
 
 SOURCE = '''\
@@ -338,6 +338,15 @@ def test_a_patch_is_placed_whole_or_left_out(folder: Path) -> None:
     (file,) = folder.glob("cache/edited/*/textwrap.py")
     compiled = file.read_text()
     assert textwrap.__doc__ and compiled.count("    TABS = 8\n") == 1
+
+
+@pytest.mark.parametrize("place_", ["first", "parameter"])
+def test_a_module_whose_import_has_begun(folder: Path, place_: str) -> None:
+    """What it can't have leaves the patch out before anything is edited."""
+    patch = patch_of("begun", ("dedent", place_, "tabs = 8"))
+    state = verdicts_on([patch], begun=["textwrap"])["begun"].state
+    assert (state is State.IN_FORCE) is can_edit(patch.edits)
+    assert verdicts_on([patch])["begun"].state is State.IN_FORCE
 
 
 def test_merged_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
