@@ -10,14 +10,13 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-#: By patch, what it promises. Not here: ``host-staging``, which amends nothing.
+#: By patch, what it promises. Not here: ``host-staging``, which changes nothing upstream.
 PROMISES: dict[str, list[Callable[[], None]]] = {}
 
 
@@ -30,13 +29,6 @@ def of(*patches: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
         return promise
 
     return enter
-
-
-def has(package: str, file: str) -> bool:
-    """Whether a package that is installed has a file; nothing of it is imported."""
-    spec = find_spec(package)
-    folders = spec.submodule_search_locations if spec is not None else None
-    return any(Path(folder, file).exists() for folder in folders or ())
 
 
 class Function(nn.Module):

@@ -35,11 +35,6 @@ class ScopedImports(MetaPathFinder):
             )
             finders.insert(ordinary, self)
 
-    def remove(self) -> None:
-        """Leave ``sys.meta_path``."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
     def find_spec(
         self,
         fullname: str,
