@@ -14,6 +14,7 @@ import getpass
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,12 +75,15 @@ def kept() -> list[Kept]:
 
 
 def _measured(kind: str, path: Path) -> Kept:
-    files = [path, *path.rglob("*")] if path.is_dir() else [path]
+    # A file that another process removes meanwhile takes nothing, and a folder has no files then.
+    inside = (
+        Path(folder, name) for folder, _, names in os.walk(path) for name in names
+    )
     size = used = 0
-    for file in files:
-        with contextlib.suppress(OSError):  # another process drops it
+    for file in (path, *inside):
+        with contextlib.suppress(OSError):
             status = file.lstat()
-            size += 0 if file.is_dir() else status.st_size
+            size += 0 if stat.S_ISDIR(status.st_mode) else status.st_size
             if file in (path, path / _LOCK):
                 used = max(used, status.st_mtime_ns)
     return Kept(kind, path, size, used)

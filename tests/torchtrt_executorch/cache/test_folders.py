@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -94,6 +95,24 @@ def test_what_another_process_uses_stays(places: tuple[Path, Path]) -> None:
         process.communicate("\n")
     folders.remove_down_to(folders.NOTHING)
     assert folders.kept() == [] and not held.exists()
+
+
+@pytest.mark.parametrize("removed", ["linux-aarch64", "described-sm_80", "below"])
+def test_what_another_process_removes_meanwhile_is_not_counted(
+    removed: str, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder is gone when its files are about to be listed, as it may be at any time."""
+    keep(places, [10, 20, 30])
+    whole = sum(each.size for each in folders.kept())
+    scandir = os.scandir
+
+    def remove_before(path: Any = ".") -> Any:
+        if Path(path).name == removed:
+            Path(path).rename(f"{places[0]}-{removed}")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", remove_before)
+    assert sum(each.size for each in folders.kept()) < whole
 
 
 def test_the_command_shows_and_cleans(places: tuple[Path, Path]) -> None:
