@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch._guards import detect_fake_mode
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -16,26 +13,6 @@ def has_data_dependent_shape(node: Node) -> bool:
     """Whether a size in the value of ``node`` depends on data, as in ``nonzero``."""
     values = pytree.tree_leaves(node.meta.get("val"))
     return any(free_unbacked_symbols(value) for value in values if value is not None)
-
-
-def first_unbounded(program: ExportedProgram) -> Node | None:
-    """Return the first node with a size that depends on data, and that nothing bounds from above."""
-    return next((n for n in program.graph.nodes if _is_unbounded(n)), None)
-
-
-def _is_unbounded(node: Node) -> bool:
-    values = pytree.tree_leaves(node.meta.get("val"))
-    sizes: list[Any] = [
-        size
-        for value in values
-        if isinstance(value, torch.Tensor)
-        for size in value.shape
-        if free_unbacked_symbols(size)
-    ]
-    return not all(
-        size.node.shape_env.bound_sympy(size.node.expr).upper.is_Integer
-        for size in sizes
-    )
 
 
 def forget_unclaimed_symbols(program: ExportedProgram) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import Callable, Collection, Container, Iterator, Mapping, Sequence
+from typing import Callable, Collection, Container, Iterator, Mapping
 
 import torch
 from executorch.backends.aoti._constant_owners import (
@@ -33,16 +33,11 @@ from executorch.exir.backend.partitioner import (
     PartitionResult,
 )
 from executorch.exir.delegate import executorch_call_delegate
-from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch._library.fake_class_registry import FakeScriptObject
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
-
-WHY_NOT_DELEGATED = "executorch.why_not_delegated"
-"""In ``node.meta["custom"]``: why no delegate of an AOTInductor-driven backend has the node."""
 
 _TAG = "delegation_tag"
 
@@ -96,8 +91,8 @@ class AotiPartitioner(Partitioner):
         forget_unclaimed_symbols(exported_program)  # lowering traces each partition
         tags: dict[Node, str] = {}
         names: list[str] = []
-        refused = self._refused(exported_program)
-        graphs = list(self._graphs(exported_program.graph_module, refused))
+        unsupported = self.unsupported(exported_program)
+        graphs = list(self._graphs(exported_program.graph_module, unsupported))
         for graph_module, claimed in graphs:
             own = len(names)
             for nodes in convex_partitions(graph_module.graph, claimed):
@@ -113,7 +108,6 @@ class AotiPartitioner(Partitioner):
             _check(graph_module, tags)
         for graph_module, _ in graphs:
             _write(graph_module, tags)
-        self._note(refused)
         return PartitionResult(
             exported_program, dict.fromkeys(names, self.delegation_spec)
         )
@@ -143,8 +137,8 @@ class AotiPartitioner(Partitioner):
         """
         kept: dict[torch._ops.OpOverload, None] = {}
         left: set[torch._ops.OpOverload] = set()
-        refused = self._refused(ep)
-        for graph_module, claimed in self._graphs(ep.graph_module, refused):
+        unsupported = self.unsupported(ep)
+        for graph_module, claimed in self._graphs(ep.graph_module, unsupported):
             for node in graph_module.graph.nodes:
                 if not isinstance(node.target, torch._ops.OpOverload) or is_size(node):
                     continue
@@ -154,126 +148,46 @@ class AotiPartitioner(Partitioner):
                     left.add(node.target)
         return [operator for operator in kept if operator not in left], None
 
-    def unsupported(
-        self,
-        nodes: Sequence[Node],
-        numbers: Mapping[Node, int | float | complex],
-        constants: Collection[Node],
-    ) -> Mapping[Node, str]:
-        """Return those of ``nodes``, calls of operators, that the backend can't compile, with reasons.
+    def unsupported(self, program: ExportedProgram) -> Collection[Node]:
+        """Return the nodes, in all graphs of ``program``, that the backend can't compile.
 
         None, unless a subclass knows better.
-
-        Args:
-            nodes: In all graphs of a program, control flow behind what is in its branches.
-            numbers: Those among its inputs that are constants of no dimension, with their values.
-            constants: Those that are tensors which are never written to.
         """
-        return {}
-
-    def _refused(self, program: ExportedProgram) -> Mapping[Node, str]:
-        """Return what :meth:`unsupported` names in all graphs of a program."""
-        candidates = [
-            node
-            for module in program.graph_module.modules()
-            if isinstance(module, GraphModule)
-            for node in module.graph.nodes
-            if _is_claimable(node, (), {}) and _is_operator(node)
-        ]
-        candidates += [
-            node
-            for node in program.graph.nodes
-            if any(map(_branch_module, node.all_input_nodes))
-            and _is_claimable(node, (), {})
-        ]
-        constants = _constants(program)
-        return self.unsupported(candidates, _numbers(constants), constants)
+        return ()
 
     def _graphs(
-        self, graph_module: GraphModule, refused: Container[Node], inner: bool = False
+        self,
+        graph_module: GraphModule,
+        unsupported: Container[Node],
+        inner: bool = False,
     ) -> Iterator[tuple[GraphModule, set[Node]]]:
         """Yield each graph that operators are claimed in or left in, outermost first, and what is claimed."""
         claimed: set[Node] = set()
         for node in graph_module.graph.nodes:
             if inner and not self.delegates_in_branches:
                 break
-            if _is_claimable(node, claimed, refused):
+            if is_claimable(node, claimed, unsupported):
                 claimed.add(node)
         leave_sizes_to_host(graph_module.graph, claimed)
         yield graph_module, claimed
         for _, branch, control_flow in get_control_flow_submodules(graph_module):
             if control_flow not in claimed:
-                yield from self._graphs(branch, refused, inner=True)
-
-    def _note(self, refused: Mapping[Node, str]) -> None:
-        """Say what was left to others and why: at the nodes, for reports, and once in the log."""
-        backend = self.delegation_spec.backend_id
-        by_reason: dict[str, list[str]] = {}
-        for node, reason in refused.items():
-            noted = {WHY_NOT_DELEGATED: f"{backend}: {reason}"}
-            node.meta["custom"] = {**(node.meta.get("custom") or {}), **noted}
-            by_reason.setdefault(reason, []).append(f"{_name(node)} (node {node})")
-        for reason, operators in by_reason.items():
-            logger.warning(
-                "%s is left to the partitioners behind %s, or to the host: %s",
-                ", ".join(operators),
-                backend,
-                reason,
-            )
+                yield from self._graphs(branch, unsupported, inner=True)
 
 
-def _constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
-    """Return the tensors of a program that are never written to, by their placeholders."""
-    signature = program.graph_signature
-    values = {**program.state_dict, **program.constants}
-    for mutated in signature.buffers_to_mutate.values():
-        values.pop(mutated, None)
-    targets = {each.arg.name: each.target for each in signature.input_specs}
-    found = {
-        node: values.get(targets[node.name] or "")
-        for node in program.graph.find_nodes(op="placeholder")
-    }
-    return {n: each for n, each in found.items() if isinstance(each, torch.Tensor)}
-
-
-def _numbers(
-    constants: Mapping[Node, torch.Tensor],
-) -> dict[Node, int | float | complex]:
-    """Return the values of those that have no dimension."""
-    found: dict[Node, int | float | complex] = {}
-    for node, value in constants.items():
-        if isinstance(value, FakeTensor):  # of a program that is being lowered
-            value = value.constant  # type: ignore[assignment]
-        if value is not None and value.ndim == 0:
-            with unset_fake_temporarily():
-                found[node] = value.item()
-    return found
-
-
-def _name(node: Node) -> str:
-    target = node.target
-    return str(target._op if isinstance(target, EdgeOpOverload) else target)
-
-
-def _is_operator(node: Node) -> bool:
-    return isinstance(
-        node.target, (torch._ops.OpOverload, EdgeOpOverload)
-    ) and not is_size(node)
-
-
-def _is_claimable(
-    node: Node, claimed: Container[Node], refused: Container[Node]
+def is_claimable(
+    node: Node, claimed: Container[Node], unsupported: Container[Node]
 ) -> bool:
     if node.op != "call_function" or node.target is executorch_call_delegate:
         return False
-    if node in refused:
+    if node in unsupported:
         return False
     if node.target is operator.getitem:  # goes with what it unpacks
         return node.args[0] in claimed
     if has_data_dependent_shape(node) or _returns_nothing(node):
         return False
     return not any(
-        _is_custom_object(producer) or _holds_others(producer, refused)
+        _is_custom_object(producer) or _holds_others(producer, unsupported)
         for producer in node.all_input_nodes
     )
 
@@ -288,18 +202,18 @@ def _is_custom_object(node: Node) -> bool:
     return isinstance(node.meta.get("val"), (CustomObjArgument, FakeScriptObject))
 
 
-def _holds_others(node: Node, refused: Container[Node]) -> bool:
+def _holds_others(node: Node, unsupported: Container[Node]) -> bool:
     """Whether ``node`` is a branch with something in it that runs elsewhere."""
-    module = _branch_module(node)
+    module = branch_module(node)
     return module is not None and any(
-        inner.target is executorch_call_delegate or inner in refused
+        inner.target is executorch_call_delegate or inner in unsupported
         for graph_module in module.modules()
         if isinstance(graph_module, GraphModule)
         for inner in graph_module.graph.nodes
     )
 
 
-def _branch_module(node: Node) -> torch.nn.Module | None:
+def branch_module(node: Node) -> torch.nn.Module | None:
     if node.op != "get_attr":
         return None
     attribute = operator.attrgetter(str(node.target))(node.graph.owning_module)
@@ -312,7 +226,7 @@ def _branch_owners(
     """Return the partition that each branch module goes with: that of the operator reading it."""
     owners: dict[Node, str] = {}
     for node in graph_module.graph.nodes:
-        if _branch_module(node) is None:
+        if branch_module(node) is None:
             continue
         partitions = {tags.get(user) for user in node.users}
         if len(partitions) > 1:

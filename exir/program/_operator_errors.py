@@ -9,11 +9,12 @@ import functools
 from typing import Any, Callable, Iterable
 
 import torch
-from executorch.exir._data_dependent import first_unbounded
 from executorch.exir.error import InternalError
 from executorch.exir.program._operator_calls import calls, operator_of
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
 
 #: Namespace of the operators of ``executorch.extension.llm.cache`` (pytorch/executorch#21383).
 _OFF_GRAPH_CACHE = "kvcache::"
@@ -107,13 +108,33 @@ def _unbounded_size(programs: Iterable[tuple[str, ExportedProgram]]) -> str:
         programs: Methods in edge dialect, by name.
     """
     for method, program in programs:
-        if node := first_unbounded(program):
+        if node := _first_unbounded(program):
             return (
                 f"{method}: ExecuTorch plans memory for the largest result, and that of {node} "
                 f"({node.target}) has no bound: say it in the model, after the operator, with "
                 "torch._check(result.shape[0] <= n)"
             )
     return ""
+
+
+def _first_unbounded(program: ExportedProgram) -> Node | None:
+    """Return the first node with a size that depends on data, and that nothing bounds from above."""
+    return next((n for n in program.graph.nodes if _is_unbounded(n)), None)
+
+
+def _is_unbounded(node: Node) -> bool:
+    values = pytree.tree_leaves(node.meta.get("val"))
+    sizes: list[Any] = [
+        size
+        for value in values
+        if isinstance(value, torch.Tensor)
+        for size in value.shape
+        if free_unbacked_symbols(size)
+    ]
+    return not all(
+        size.node.shape_env.bound_sympy(size.node.expr).upper.is_Integer
+        for size in sizes
+    )
 
 
 def _module_of(node: Node) -> str:

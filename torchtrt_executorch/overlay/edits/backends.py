@@ -88,6 +88,8 @@ CUDA_OPERATORS = (
             "imports",
             """
             from executorch.backends.cuda._compile_spec_check import check_cuda_compile_specs
+            from executorch.backends.cuda._trial import Trials
+            from executorch.backends.cuda._unsupported import report_unsupported, unsupported_operators
             """,
         ),
         (
@@ -98,11 +100,7 @@ CUDA_OPERATORS = (
         (
             "CudaPartitioner.__init__",
             "last",
-            """
-            from executorch.backends.cuda._trial import Trials
-
-            self._trials = Trials(self.delegation_spec.compile_specs)
-            """,
+            "self._support_check = Trials(self.delegation_spec.compile_specs)",
         ),
         (
             "CudaPartitioner",
@@ -112,9 +110,14 @@ CUDA_OPERATORS = (
             #: Its delegates take device memory, and what a branch computes on is in host memory.
             delegates_in_branches = False
 
-            def unsupported(self, nodes, numbers, constants):
+            def unsupported(self, program):
                 """Return the nodes that ``CudaBackend`` can't compile, each with the reason."""
-                return self._trials.refused(nodes, numbers, constants)
+                return unsupported_operators(program, self._support_check)
+
+            def partition(self, exported_program):
+                partitioned = super().partition(exported_program)
+                report_unsupported(self.unsupported(exported_program))
+                return partitioned
             ''',
         ),
     ),

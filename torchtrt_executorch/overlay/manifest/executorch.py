@@ -77,7 +77,6 @@ EXECUTORCH_PATCHES = (
         adds=(
             f"{EXIR}.program._operator_calls",
             f"{EXIR}.program._operator_errors",
-            SYMBOLS,
         ),
         edits=edits.OPERATOR_ERRORS,
     ),
@@ -254,6 +253,7 @@ EXECUTORCH_PATCHES = (
             f"{_AOTI}.passes._view_copies",
             f"{_CUDA}._compile_spec_check",
             f"{_CUDA}._edge_calls",
+            f"{_CUDA}._unsupported",
             *_DRY_RUN,
             f"{_CUDA}.triton._decode_attention",
             f"{_CUDA}.triton._kernel_support",
