@@ -21,14 +21,11 @@ class SharedMemory {
     if (!meta.ok()) {
       return meta.error();
     }
-    const auto data = module.program()->get_named_data_map();
-    auto table = data.ok() ? (*data)->get_data("executorch.common_state") : data.error();
-    if (data.ok() && !table.ok()) { // as programs of before have it
-      table = (*data)->get_data("torchtrt_executorch.common_state");
-    }
+    const auto table = named_data(module, "executorch.common_state");
+    const auto older = named_data(module, "torchtrt_executorch.common_state"); // as programs of before have it
     Planned& own = methods_[name];
     for (size_t i = 0; i < meta->num_memory_planned_buffers(); i++) {
-      const bool shared = table.ok() && is_shared(static_cast<const char*>(table->data()), table->size(), i + 1);
+      const bool shared = is_shared(table.ok() ? table : older, i + 1);
       auto& memory = (shared ? shared_ : own.memory)[i];
       const auto size = static_cast<size_t>(*meta->memory_planned_buffer_size(i));
       own.devices.push_back(*meta->memory_planned_buffer_device(i));
@@ -75,9 +72,20 @@ class SharedMemory {
     std::unique_ptr<executorch::runtime::HierarchicalAllocator> all;
   };
 
+  using Table = executorch::runtime::Result<executorch::runtime::FreeableBuffer>;
+
+  static Table named_data(Module& module, const char* key) {
+    const auto data = module.program()->get_named_data_map();
+    return data.ok() ? (*data)->get_data(key) : Table(data.error());
+  }
+
   // The table is JSON, and begins with {"arenas": [3, 4], ...
-  static bool is_shared(const char* table, size_t size, size_t arena) {
-    std::string text(table, std::find(table, table + size, ']'));
+  static bool is_shared(const Table& table, size_t arena) {
+    if (!table.ok()) {
+      return false;
+    }
+    const char* json = static_cast<const char*>(table->data());
+    std::string text(json, std::find(json, json + table->size(), ']'));
     std::replace_if(text.begin(), text.end(), [](char c) { return c < '0' || c > '9'; }, ' ');
     return (text + " ").find(" " + std::to_string(arena) + " ") != text.npos;
   }
