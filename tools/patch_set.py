@@ -52,6 +52,10 @@ CORE = {
 }
 
 
+#: What tests of Torch-TensorRT need where there is no GPU: that it is imported, and engines.
+FOR_TESTS = ("host", "emulated-engines")
+
+
 @dataclass(frozen=True)
 class Package:
     """A Python package of upstream's.
@@ -343,7 +347,7 @@ def _run(
     environment = dict(os.environ)
     of_tensorrt = any(m.startswith("torch_tensorrt") for p in (patch, *standing_on(patch)) for m in p.modules)  # fmt: skip
     if of_tensorrt:
-        skipped = [each.name for each in PATCHES if each.name != "host"]
+        skipped = [each.name for each in PATCHES if each.name not in FOR_TESTS]
         environment["TORCHTRT_EXECUTORCH_SKIP"] = ",".join(skipped)
     else:
         environment["TORCHTRT_EXECUTORCH"] = "0"
