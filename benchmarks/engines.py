@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._architectures import ARCHITECTURES, declare_torchvision
-from torchtrt_executorch.host.present import can_build_engines
+from torchtrt_executorch.nogpu.host.present import can_build_engines
 
 WAYS = ("built", "emulated")
 SECONDS = 900

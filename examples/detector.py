@@ -30,9 +30,9 @@ from torch.fx import GraphModule
 from transformers import YolosConfig, YolosForObjectDetection
 
 from torchtrt_executorch import emulated_engines, runtime
-from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.files import check_writable, staged, write_program
-from torchtrt_executorch.host.present import can_build_engines, can_run_engines
+from torchtrt_executorch.nogpu.emulation import emulation_enabled
+from torchtrt_executorch.nogpu.host.present import can_build_engines, can_run_engines
 
 HEIGHT, WIDTH, QUERIES, THRESHOLD = 128, 192, 40, 0.3
 ROUTINGS = ("target", "node")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from torchtrt_executorch.cache import SWITCH
-from torchtrt_executorch.host.present import can_build_engines
+from torchtrt_executorch.nogpu.host.present import can_build_engines
 from torchtrt_executorch.overlay.upstream import distribution_release
 
 from . import fresh

@@ -11,7 +11,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from torch import nn
 
-from torchtrt_executorch.host.present import can_build_engines
+from torchtrt_executorch.nogpu.host.present import can_build_engines
 
 from .backends.cuda.conftest import delegates, needs_compilers
 from .loading import ROOT

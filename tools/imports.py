@@ -2,8 +2,7 @@
 
     python tools/imports.py
 
-Files under ``py/``, ``backends/`` and ``exir/`` stand under their upstream names for it, amendments
-(``*_patch.py``) below ``torchtrt_executorch.patches``, as they are imported.
+Files under ``py/``, ``backends/`` and ``exir/`` stand under their upstream names for it, as they are imported.
 """
 
 from __future__ import annotations
@@ -20,12 +19,6 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         tree = Path(folder)
         link_sources(tree)
-        for package in ("torch_tensorrt", "executorch"):
-            for file in sorted((tree / package).rglob("*_patch.py")):
-                patches = tree / "torchtrt_executorch/patches"
-                target = patches / file.relative_to(tree)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file.rename(target)
         for package in ("torch_tensorrt", "executorch", "torchtrt_executorch/patches"):
             for inner in (tree / package, *(tree / package).rglob("*")):
                 if inner.is_dir():

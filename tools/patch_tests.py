@@ -85,7 +85,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "cuda-quantized-weights": ["tests/backends/cuda/test_quantized_weights.py"],
     "cuda-without-gpu": [
         "tests/backends/cuda/test_measured_tiles.py",
-        "tests/backends/cuda/test_thread_scope.py",
+        "tests/torchtrt_executorch/nogpu/test_thread_scope.py",
     ],
 }
 #: Below the package ``executorch``, as its wheel ships them.

@@ -11,14 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchtrt_executorch.emulation import emulated_engines as emulated_engines
     from torchtrt_executorch.inspection.report import report as report
+    from torchtrt_executorch.nogpu.emulation import emulated_engines as emulated_engines
 
 __version__ = "0.1.0"
 __all__ = ["emulated_engines", "report"]
 
 _HOMES = {
-    "emulated_engines": "torchtrt_executorch.emulation",
+    "emulated_engines": "torchtrt_executorch.nogpu.emulation",
     "report": "torchtrt_executorch.inspection.report",
 }
 

@@ -6,7 +6,7 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
-from torchtrt_executorch.stand_ins import Buffer
+from torchtrt_executorch.nogpu.stand_ins import Buffer
 
 #: Names of processors, as ELF and PE number them.
 _ELF_MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchtrt_executorch.emulation.payload import is_emulated
-from torchtrt_executorch.host.builder import TENSORRT, TENSORRT_RTX, Builder
-from torchtrt_executorch.stand_ins import Buffer
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT, TENSORRT_RTX, Builder
+from torchtrt_executorch.nogpu.emulation.payload import is_emulated
+from torchtrt_executorch.nogpu.stand_ins import Buffer
 
 _MAGICS = {b"ftrt": TENSORRT, b"vtrt": TENSORRT_RTX}
 #: Where a plan says which version has built it, a byte each for the version's parts.

@@ -28,9 +28,9 @@ from torch_tensorrt.executorch.serialization import (
 )
 
 from torchtrt_executorch import runtime
-from torchtrt_executorch.emulation import payload
-from torchtrt_executorch.host.builder import installed_builder
-from torchtrt_executorch.host.present import can_build_engines, can_run_engines
+from torchtrt_executorch.nogpu.builder.installed import installed_builder
+from torchtrt_executorch.nogpu.emulation import payload
+from torchtrt_executorch.nogpu.host.present import can_build_engines, can_run_engines
 from torchtrt_executorch.plans import origin
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -33,6 +33,7 @@ from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.inspection.data import as_data
 from torchtrt_executorch.inspection.page import page
+from torchtrt_executorch.nogpu.stand_ins.file import StandInFile
 from torchtrt_executorch.runtime import InputError, ProgramError, etdump, load
 from torchtrt_executorch.runtime.reading import schemas
 from torchtrt_executorch.runtime.reading.files import read_data
@@ -45,7 +46,6 @@ from torchtrt_executorch.runtime.reading.flatbuffer import (
     decode,
 )
 from torchtrt_executorch.runtime.reading.schemas import FlatTensor, schema
-from torchtrt_executorch.stand_ins.file import StandInFile
 
 from .collect import FILES
 from .flatbuffers_writer import write

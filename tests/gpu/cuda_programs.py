@@ -40,7 +40,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from cuda_models import CASES, HELD_OUT, Case  # type: ignore[import-not-found]
 
-from torchtrt_executorch import tuning
+from torchtrt_executorch.nogpu import tuning
 
 DEVICE = "cuda:0"
 NAMED = {case.name: case for case in CASES + HELD_OUT}

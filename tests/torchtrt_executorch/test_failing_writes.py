@@ -17,8 +17,9 @@ import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge
 from typer.testing import CliRunner
 
-from torchtrt_executorch import runtime, stand_ins
+from torchtrt_executorch import runtime
 from torchtrt_executorch.cli import app
+from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.runtime import program as runtime_program
 
 PAYLOAD = "0" * 64

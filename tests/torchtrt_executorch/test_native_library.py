@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtrt_executorch.host.described_gpu import own_platform
 from torchtrt_executorch.native_library import NativeLibraryError, read
+from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 
 SOURCE = """
 #include <stdlib.h>

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtrt_executorch.emulation.payload import MAGIC
-from torchtrt_executorch.host.builder import BUILDERS, TENSORRT, TENSORRT_RTX
+from torchtrt_executorch.nogpu.builder.installed import BUILDERS, TENSORRT, TENSORRT_RTX
+from torchtrt_executorch.nogpu.emulation.payload import MAGIC
 from torchtrt_executorch.plans import origin
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.export import export
 
-from torchtrt_executorch.emulation import emulated_engines
-from torchtrt_executorch.host import present
+from torchtrt_executorch.nogpu.emulation import emulated_engines
+from torchtrt_executorch.nogpu.host import present
 
 from ..backends.cuda.conftest import needs_compilers
 from ..loading import ROOT

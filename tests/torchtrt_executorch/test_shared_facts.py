@@ -9,15 +9,12 @@ from __future__ import annotations
 import operator
 import re
 from importlib import resources
-from importlib.metadata import requires
 from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda import _requirements
 from executorch.exir.dialects._ops import ops as edge_ops
 from executorch.exir.passes import _delegate_streams, _device_labels, _device_nodes
-from packaging.requirements import Requirement
 from torch.fx import Graph
 from torch_tensorrt.executorch import _engine_nodes, _engine_record
 
@@ -59,12 +56,3 @@ def test_a_delegate_asks_for_one_stream_by_one_key() -> None:
         plan.NEEDS_SHARED_STREAM,
     )
     assert ours == runtimes
-
-
-def test_the_extras_install_what_a_missing_compiler_is_said_to_need() -> None:
-    required = [Requirement(each) for each in requires("torchtrt-executorch") or ()]
-    extras = {f"{each.name}{each.specifier}" for each in required if each.marker}
-    commands = [_requirements.CROSS, *_requirements.HEADERS]
-    packages = [each.removeprefix("pip install ").strip('"') for each in commands]
-    wanted = {f"{each.name}{each.specifier}" for each in map(Requirement, packages)}
-    assert len(wanted) == 5 and wanted <= extras

@@ -29,7 +29,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchtrt_executorch import __version__, overlay
 from torchtrt_executorch.cache.switches import switches
-from torchtrt_executorch.host.described_gpu import chosen
+from torchtrt_executorch.nogpu.target.gpu_description import chosen
 from torchtrt_executorch.overlay.served import PATCHES
 
 #: Distributions whose version can change what is built.

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from torchtrt_executorch.host import present, quiet
+from torchtrt_executorch.nogpu.host import present, quiet
 
 #: Found or differs; can't be done.
 FOUND, UNABLE = 1, 2

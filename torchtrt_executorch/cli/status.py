@@ -16,11 +16,11 @@ from rich.text import Text
 
 from torchtrt_executorch import overlay
 from torchtrt_executorch.cli.exits import FOUND, unable
-from torchtrt_executorch.cuda_requirements import what_is_missing
-from torchtrt_executorch.host import targets
-from torchtrt_executorch.host.builder import problems
-from torchtrt_executorch.host.described_gpu import VARIABLE, without_gpu
-from torchtrt_executorch.host.importable import obstacles
+from torchtrt_executorch.nogpu.builder.installed import problems
+from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
+from torchtrt_executorch.nogpu.host.importable import obstacles
+from torchtrt_executorch.nogpu.target import engine_targets
+from torchtrt_executorch.nogpu.target.gpu_description import VARIABLE, without_gpu
 from torchtrt_executorch.overlay import SWITCH
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import Patch, State, Verdict, verdicts_on
@@ -99,7 +99,7 @@ def report(tried: bool = False) -> dict[str, Any]:
         "problems": list(problems()),
         "obstacles": list(obstacles(patched=not off and host is State.IN_FORCE)),
         "targets": _targets(),
-        "engines_for": targets.engines_for(),
+        "engines_for": engine_targets.engines_for(),
         "libraries_lack": {
             "for_this_machine": lacks,
             "for_others": what_is_missing(cross=True),

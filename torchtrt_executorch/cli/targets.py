@@ -10,10 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from torchtrt_executorch.cuda_requirements import what_is_missing
-from torchtrt_executorch.host import targets as engines
-from torchtrt_executorch.host.described_gpu import VARIABLE, DescribedGpu, own_platform
-from torchtrt_executorch.host.devices import DEVICES
+from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
+from torchtrt_executorch.nogpu.target import engine_targets as engines
+from torchtrt_executorch.nogpu.target.gpu_description import (
+    VARIABLE,
+    DescribedGpu,
+    own_platform,
+)
+from torchtrt_executorch.nogpu.target.machines import DEVICES
 
 
 def targets(

@@ -32,8 +32,8 @@ def tune(
     """
     import torch
 
-    from torchtrt_executorch import tuning
     from torchtrt_executorch.files import check_writable, staged
+    from torchtrt_executorch.nogpu import tuning
 
     rows, total = [], len(tuning.problems())
     console = Console(stderr=True, highlight=False, soft_wrap=True)

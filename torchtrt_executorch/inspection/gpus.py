@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Iterable
 
-from torchtrt_executorch.host.described_gpu import ON_ARM_ALONE, DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import ON_ARM_ALONE, DescribedGpu
 
 #: Jetson and DRIVE: binaries run on these exactly, and theirs on no other GPU.
 _TEGRA = {53, 62, 72, 87, 101, 110}

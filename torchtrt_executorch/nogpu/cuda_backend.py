@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.cuda import _cross_compiler, _measured_tiles, _toolchain
-from executorch.backends.cuda._described_device import described_device
+from executorch.backends.cuda import _measured_tiles
 from executorch.backends.cuda._gpu_properties import GpuProperties, common_properties
 
-from torchtrt_executorch import cache, cuda_payload, progress, stand_ins
+from torchtrt_executorch import cache, cuda_payload, progress
 from torchtrt_executorch.cache import folders
 from torchtrt_executorch.cache.libraries import in_memory, kept_library
-from torchtrt_executorch.host import present
-from torchtrt_executorch.host.described_gpu import (
+from torchtrt_executorch.nogpu import stand_ins
+from torchtrt_executorch.nogpu.cross import compiler, toolchain
+from torchtrt_executorch.nogpu.host import present
+from torchtrt_executorch.nogpu.inductor.target_device import described_device
+from torchtrt_executorch.nogpu.stand_ins.on_host import on_host
+from torchtrt_executorch.nogpu.stubs.stub_libraries import StubLibraries, StubLibrary
+from torchtrt_executorch.nogpu.target.gpu_description import (
     GPU_COMPILE_SPEC_KEY,
     ON_ARM_ALONE,
     agreed,
@@ -29,9 +33,7 @@ from torchtrt_executorch.host.described_gpu import (
     described_gpus,
     own_platform,
 )
-from torchtrt_executorch.host.stub_libraries import StubLibraries, StubLibrary
 from torchtrt_executorch.overlay import warn
-from torchtrt_executorch.stand_ins.on_host import on_host
 
 #: Names files of tile measurements that go before ours, as ``torchtrt-executorch tune`` writes them.
 TUNED = "TORCHTRT_TUNED"
@@ -72,7 +74,7 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
                 scope.enter_context(own_output_folder())
                 if gpu is not None:
                     cross = cross_compiler(gpu)
-                    found = _toolchain.find(DRIVER.build, cross)
+                    found = toolchain.find(DRIVER.build, cross)
                     for folder in _folders(gpu, cross):
                         scope.enter_context(folders.in_use(folder))
                     scope.enter_context(described_device(gpu, found))
@@ -111,7 +113,7 @@ def copy_sharing_weights(program: Any, backend_id: str) -> Any:
 
 
 def _folders(
-    gpu: GpuProperties, cross: _cross_compiler.CrossCompiler | None
+    gpu: GpuProperties, cross: compiler.CrossCompiler | None
 ) -> Iterator[Path]:
     """Yield the folders in which compilers keep what they make."""
     yield folders.inductor() / f"described-{gpu.key}"
@@ -119,10 +121,10 @@ def _folders(
         yield cross.program.parent
 
 
-def cross_compiler(gpu: GpuProperties) -> _cross_compiler.CrossCompiler | None:
+def cross_compiler(gpu: GpuProperties) -> compiler.CrossCompiler | None:
     """Return the compiler for the machine of ``gpu``; None if it is one like this."""
     if gpu.platform != own_platform():
-        return _cross_compiler.find(gpu.platform, lambda: cache.folder() / "cross")
+        return compiler.find(gpu.platform, lambda: cache.folder() / "cross")
     if gpu.capability in ON_ARM_ALONE and not gpu.platform.endswith("aarch64"):
         name = f"sm_{gpu.major}{gpu.minor}"
         warn(

@@ -18,7 +18,7 @@ class PassWithoutTriton:
     """``ReplaceEdgeOpWithTritonOpPass`` where its kernels aren't installed."""
 
     def __init__(self) -> None:
-        from executorch.backends.cuda._toolchain import no_triton
+        from torchtrt_executorch.nogpu.cross.toolchain import no_triton
 
         raise no_triton()
 

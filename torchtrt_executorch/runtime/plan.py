@@ -15,10 +15,10 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 
+from torchtrt_executorch.nogpu.stand_ins import Buffer
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU, TensorLayout
 from torchtrt_executorch.runtime.reading.files import NamedData
-from torchtrt_executorch.stand_ins import Buffer
 
 #: Key of the compile spec by which the device pass has a delegate say that its program needs a host
 #: which runs all delegates on one stream.

@@ -8,8 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any, Literal, Mapping, Sequence
 
-from torchtrt_executorch.emulation import emulation_enabled
 from torchtrt_executorch.files import check_writable, staged
+from torchtrt_executorch.nogpu.emulation import emulation_enabled
+from torchtrt_executorch.nogpu.stand_ins import find
+from torchtrt_executorch.nogpu.stand_ins.file import StandInFile, write
 from torchtrt_executorch.runtime.binding import Surroundings
 from torchtrt_executorch.runtime.calling import (
     Turns,
@@ -29,8 +31,6 @@ from torchtrt_executorch.runtime.reading.data_files import data_of
 from torchtrt_executorch.runtime.reading.files import Source, read_program
 from torchtrt_executorch.runtime.soundness import needs_shared_stream
 from torchtrt_executorch.runtime.stats import Recorder, Stats
-from torchtrt_executorch.stand_ins import find
-from torchtrt_executorch.stand_ins.file import StandInFile, write
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from executorch.backends.cuda import _toolchain
 from executorch.backends.cuda._gpu_properties import properties
-from executorch.backends.cuda._toolchain import ToolchainError
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 from torchtrt_executorch.cache import SWITCH
-from torchtrt_executorch.host.described_gpu import DescribedGpu
-from torchtrt_executorch.host.stub_libraries import LinkStubError
+from torchtrt_executorch.nogpu.cross import toolchain
+from torchtrt_executorch.nogpu.cross.toolchain import ToolchainError
 from torchtrt_executorch.nogpu.cuda_backend import DRIVER, target_gpu
+from torchtrt_executorch.nogpu.stubs.stub_libraries import LinkStubError
+from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
 
 from ... import fresh
 from .conftest import needs_compilers
@@ -62,7 +62,7 @@ def test_no_cpp_compiler(monkeypatch) -> None:
 
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", nothing_found)
     with pytest.raises(ToolchainError, match=r"no C\+\+ compiler.*apt-get install"):
-        _toolchain.check_compiler()
+        toolchain.check_compiler()
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def folders(monkeypatch, tmp_path: Path):
                 (include / name).touch()
             (include / "cuda.h").write_text(f"#define CUDA_VERSION {release}000\n")
             made.append(include.parent)
-        monkeypatch.setattr(_toolchain, "folders", lambda: iter(made))
+        monkeypatch.setattr(toolchain, "folders", lambda: iter(made))
         return made
 
     return make
@@ -87,21 +87,21 @@ def folders(monkeypatch, tmp_path: Path):
 def test_headers_of_pytorch_s_release_are_taken(folders, monkeypatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     _, right = folders(12, 13)
-    assert _toolchain.home() == right
+    assert toolchain.home() == right
 
 
 def test_headers_of_another_release(folders, monkeypatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     folders(11, 12)
     with pytest.raises(ToolchainError, match=r"of CUDA 13.*CUDA 11.*CUDA 12.*pip"):
-        _toolchain.home()
+        toolchain.home()
 
 
 def test_no_headers(folders) -> None:
     (home,) = folders(13)
     (home / "include" / "nv" / "target").unlink()
     with pytest.raises(ToolchainError, match=rf"nv/target.*{home}.*pip install"):
-        _toolchain.home()
+        toolchain.home()
 
 
 @needs_compilers
@@ -109,7 +109,7 @@ def test_no_place_for_the_link_stub(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(SWITCH, str(tmp_path / "file"))
     with pytest.raises(LinkStubError, match=f"NVIDIA driver.*Set {SWITCH}"):
-        _toolchain.find(DRIVER.build)
+        toolchain.find(DRIVER.build)
 
 
 #: Hides Triton, then does what a partitioner's user does.

@@ -14,7 +14,7 @@ from executorch.backends.cuda._unmeasured_kernels import Stopped, caused_by
 from torch._inductor.codecache import AotCodeCompiler
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from torchtrt_executorch.host.described_gpu import DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
 
 from ...loading import load_file
 from .conftest import needs_compilers

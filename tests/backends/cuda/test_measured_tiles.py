@@ -14,9 +14,9 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtrt_executorch import tuning
-from torchtrt_executorch.host.described_gpu import DescribedGpu
+from torchtrt_executorch.nogpu import tuning
 from torchtrt_executorch.nogpu.cuda_backend import TUNED, target_gpu
+from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
 
 HOPPER, AMPERE = (
     properties(DescribedGpu.parse_list(each)[0])

@@ -21,7 +21,7 @@ import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from executorch.backends.cuda import _described_device as described
+from torchtrt_executorch.nogpu.inductor import target_device as described
 
 stacks = set()
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app
 
+from ...torchtrt_executorch.nogpu.cross.test_cross_targets import Model, needs_zig
 from .conftest import needs_compilers
-from .test_cross_targets import Model, needs_zig
 
 pytestmark = [needs_compilers, needs_zig, pytest.mark.slow, pytest.mark.timeout(3000)]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.nn import functional as F
 
-from torchtrt_executorch.host.described_gpu import DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
 
 from .conftest import needs_compilers
 

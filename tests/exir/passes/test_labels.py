@@ -242,6 +242,7 @@ print(json.dumps([wrong, plan.values[output].val.allocation_info, in_force]))
 """
 
 
+@pytest.mark.beside_upstream
 def test_labels_are_true_where_each_delegate_has_copies_of_its_own():
     """Without device-copies and what needs it: a constant is emitted, and the output is the caller's."""
     environment = {**os.environ, "TORCHTRT_EXECUTORCH_SKIP": "device-copies"}

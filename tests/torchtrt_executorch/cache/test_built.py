@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from torchtrt_executorch import cache, stand_ins
+from torchtrt_executorch import cache
 from torchtrt_executorch.cache.libraries import kept_library
-from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.nogpu import stand_ins
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
 
 torch_tensorrt = pytest.importorskip("torch_tensorrt")
 

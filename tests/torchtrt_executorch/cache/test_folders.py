@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from torchtrt_executorch import cache
 from torchtrt_executorch.cache import folders
 from torchtrt_executorch.cli import app
-from torchtrt_executorch.host.stub_libraries import StubLibraries, StubLibrary
+from torchtrt_executorch.nogpu.stubs.stub_libraries import StubLibraries, StubLibrary
 
 
 @pytest.fixture(autouse=True)

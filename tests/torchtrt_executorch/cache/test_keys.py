@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 
 from torchtrt_executorch.cache import keys
 from torchtrt_executorch.cache.keys import key
-from torchtrt_executorch.host.described_gpu import compiling_for
+from torchtrt_executorch.nogpu.target.gpu_description import compiling_for
 from torchtrt_executorch.overlay.patch import SKIP
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from torchtrt_executorch.host.described_gpu import own_platform
+from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, verdict_on
 
@@ -258,9 +258,9 @@ EXTRAS = {
 }
 #: Both reports, in a process of its own, on a machine without CUDA's toolkit.
 REPORTS = """
-import pathlib, sys
-from torchtrt_executorch import cuda_requirements
-sys.modules["executorch.backends.cuda._requirements"].TOOLKIT = pathlib.Path("/no/toolkit")
+import pathlib
+from torchtrt_executorch.nogpu.cross import requirements
+requirements.TOOLKIT = pathlib.Path("/no/toolkit")
 from torchtrt_executorch.cli import app
 for command in ("status", "targets"):
     assert not app([command, "--json"], standalone_mode=False)

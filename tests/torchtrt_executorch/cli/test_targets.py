@@ -8,8 +8,8 @@ from packaging.version import Version
 from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app
-from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
-from torchtrt_executorch.host.described_gpu import PLATFORMS, DescribedGpu
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.nogpu.target.gpu_description import PLATFORMS, DescribedGpu
 
 
 def test_each_target_is_one() -> None:

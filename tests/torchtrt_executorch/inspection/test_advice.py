@@ -189,7 +189,7 @@ def test_external_weights(tmp_path: Path) -> None:
 
 
 def test_a_damaged_engine() -> None:
-    from torchtrt_executorch.emulation.payload import MAGIC
+    from torchtrt_executorch.nogpu.emulation.payload import MAGIC
 
     blob = engine_blob()
     assert MAGIC in blob

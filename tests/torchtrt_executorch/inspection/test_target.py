@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from torchtrt_executorch.host import described_gpu
 from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.inspection.facts import Arena, Delegate, Facts, Method
 from torchtrt_executorch.native_library import NativeLibrary
+from torchtrt_executorch.nogpu.target import gpu_description
 
 ORIN = "linux-aarch64:sm_87:16GiB"
 #: What a library for a Jetson asks for, made here.
@@ -96,7 +96,7 @@ def test_a_gpu_alone_means_any_machine(
     method = Method("forward", (), (), [], [], [engine, library], [])
     facts = Facts("model.pte", 1, [method])
     expected = advise(facts, capability)
-    monkeypatch.setattr(described_gpu, "own_platform", lambda: here)
+    monkeypatch.setattr(gpu_description, "own_platform", lambda: here)
     assert advise(facts, capability) == expected
     assert len(expected) == (2 if capability == "sm_90" else 0)
     assert not any("linux-" in each.advice for each in expected)

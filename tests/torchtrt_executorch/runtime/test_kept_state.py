@@ -19,8 +19,9 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import nn
 from torch.export import export
 
-from torchtrt_executorch import runtime, stand_ins
-from torchtrt_executorch.stand_ins.on_host import on_host
+from torchtrt_executorch import runtime
+from torchtrt_executorch.nogpu import stand_ins
+from torchtrt_executorch.nogpu.stand_ins.on_host import on_host
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 

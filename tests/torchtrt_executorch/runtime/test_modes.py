@@ -16,7 +16,7 @@ from executorch.exir import to_edge
 from torch import nn
 from torch.export import export
 
-from torchtrt_executorch.emulation import emulated_engines
+from torchtrt_executorch.nogpu.emulation import emulated_engines
 from torchtrt_executorch.runtime import Method, load
 
 from ...switches import switches

@@ -17,7 +17,7 @@ from executorch.exir import (
 from torch import nn
 from torch.export import export
 
-from torchtrt_executorch.emulation import emulated_engines
+from torchtrt_executorch.nogpu.emulation import emulated_engines
 
 from ...fresh import run
 

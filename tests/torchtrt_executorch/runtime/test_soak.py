@@ -15,8 +15,8 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from torch import nn
 
-from torchtrt_executorch.emulation import emulated_engines
-from torchtrt_executorch.host.present import can_build_engines
+from torchtrt_executorch.nogpu.emulation import emulated_engines
+from torchtrt_executorch.nogpu.host.present import can_build_engines
 from torchtrt_executorch.runtime import save_stand_ins
 
 from ...backends.cuda.conftest import needs_compilers

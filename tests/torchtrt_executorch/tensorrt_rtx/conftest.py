@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,10 +15,10 @@ import torch
 
 torch_tensorrt = pytest.importorskip("torch_tensorrt")
 trt = pytest.importorskip("tensorrt_rtx")
-from torchtrt_executorch.host import apart  # noqa: E402
+from torchtrt_executorch.nogpu.builder import own_process  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
-    not apart.POSSIBLE or torch.cuda.is_available(),
+    not own_process.POSSIBLE or torch.cuda.is_available(),
     reason="engines are built in this process where it can't fork, or has a GPU",
 )
 
@@ -60,7 +60,7 @@ def build():
     kept = []
 
     def build(happening=lambda: None, layer="activation"):
-        builder = apart.BuilderApart(trt.Builder(spoken), log)
+        builder = own_process.BuilderApart(trt.Builder(spoken), log)
         network = builder.create_network()
         x = network.add_input("x", trt.float32, (4, 4))
         if layer == "activation":
@@ -91,7 +91,7 @@ def test_while_another_thread_builds_it_is_done_here(build, tmp_path):
 
     def other():
         held.append(
-            apart.BuilderApart(
+            own_process.BuilderApart(
                 trt.Builder(Log(logging.getLogger())), logging.getLogger()
             )
         )
@@ -228,12 +228,12 @@ def test_what_the_builder_raises_is_raised(build, monkeypatch):
 
     log = logging.getLogger(__name__)
     with pytest.raises(RuntimeError, match="MemoryError: no more"):
-        apart.BuilderApart(Failing(), log).build_serialized_network(None, None)
+        own_process.BuilderApart(Failing(), log).build_serialized_network(None, None)
 
 
 def test_a_builder_that_stands_still(build, monkeypatch, caplog):
-    monkeypatch.setattr(apart, "STANDING_STILL", 0.5)
-    monkeypatch.setattr(apart, "GIVEN_UP", 2.0)
+    monkeypatch.setattr(own_process, "STANDING_STILL", 0.5)
+    monkeypatch.setattr(own_process, "GIVEN_UP", 2.0)
     with (
         caplog.at_level(logging.WARNING, __name__),
         pytest.raises(RuntimeError, match="stood still for .* and was ended"),
@@ -249,7 +249,7 @@ def test_a_builder_that_stands_still(build, monkeypatch, caplog):
 
 
 def test_a_builder_that_computes_is_waited_for(build, monkeypatch):
-    monkeypatch.setattr(apart, "GIVEN_UP", 1.5)
+    monkeypatch.setattr(own_process, "GIVEN_UP", 1.5)
 
     until = []
 

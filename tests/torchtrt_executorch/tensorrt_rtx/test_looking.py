@@ -11,9 +11,10 @@ from executorch.exir import schema
 from torch import nn
 from typer.testing import CliRunner
 
-from torchtrt_executorch import emulated_engines, stand_ins
+from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.cli import app
-from torchtrt_executorch.host.builder import TENSORRT_RTX
+from torchtrt_executorch.nogpu import stand_ins
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX
 from torchtrt_executorch.runtime import ProgramError, load
 from torchtrt_executorch.runtime.delegates.tensorrt_library import (
     Log,

@@ -13,8 +13,8 @@ import torch_tensorrt
 from torch import nn
 from torch.fx import GraphModule
 
-from torchtrt_executorch import stand_ins
-from torchtrt_executorch.host.building import NeedsGpuError
+from torchtrt_executorch.nogpu import stand_ins
+from torchtrt_executorch.nogpu.host.building import NeedsGpuError
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from torchtrt_executorch.host import present, targets
-from torchtrt_executorch.host.described_gpu import DescribedGpu
+from torchtrt_executorch.nogpu.host import present
+from torchtrt_executorch.nogpu.target import engine_targets
+from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
 
 from ... import fresh
 
@@ -82,11 +83,11 @@ def test_one_that_it_cannot_target(described: str) -> None:
 def test_a_gpu_that_is_here_and_not_supported(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(targets.present, "cuda_device", lambda: True)
+    monkeypatch.setattr(engine_targets.present, "cuda_device", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     major, minor = capability
-    with pytest.raises(targets.UntargetableGpuError) as raised:
-        targets.check()
+    with pytest.raises(engine_targets.UntargetableGpuError) as raised:
+        engine_targets.check()
     message = str(raised.value)
     assert f"doesn't support the GPU that is here, sm_{major}{minor}" in message
     assert "sm_89" in message and "install torch-tensorrt in the place" in message
@@ -96,9 +97,9 @@ def test_a_gpu_that_is_here_and_not_supported(
 def test_a_gpu_that_is_here_and_supported(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(targets.present, "cuda_device", lambda: True)
+    monkeypatch.setattr(engine_targets.present, "cuda_device", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    targets.check()
+    engine_targets.check()
 
 
 def test_several_that_are_described() -> None:
@@ -111,19 +112,21 @@ def test_several_that_are_described() -> None:
 def test_engines_for_arm_are_those_of_releases_that_are() -> None:
     """What 1.6 builds on x86-64 is what it builds on aarch64, byte for byte; seen under qemu."""
     spark = DescribedGpu.parse_list("linux-aarch64:sm_121:128GiB")
-    if targets.runs_on("linux-aarch64", present.bindings_version()):
-        targets.check_described(spark)
-        assert "linux-aarch64" in targets.engines_for()
+    if engine_targets.runs_on("linux-aarch64", present.bindings_version()):
+        engine_targets.check_described(spark)
+        assert "linux-aarch64" in engine_targets.engines_for()
     else:
-        with pytest.raises(targets.UntargetableGpuError, match=r"1\.6 and later"):
-            targets.check_described(spark)
-    assert targets.runs_on("linux-aarch64", "1.6.1.120")
+        with pytest.raises(
+            engine_targets.UntargetableGpuError, match=r"1\.6 and later"
+        ):
+            engine_targets.check_described(spark)
+    assert engine_targets.runs_on("linux-aarch64", "1.6.1.120")
     for platform, version in (
         ("linux-aarch64", "1.5.0.114"),
         ("windows-x86_64", "1.6.1"),
         ("linux-aarch64", None),
     ):
-        assert not targets.runs_on(platform, version)
+        assert not engine_targets.runs_on(platform, version)
 
 
 BEHIND = """

@@ -10,9 +10,10 @@ import torch
 import torch_tensorrt
 from torch import nn
 
-from torchtrt_executorch import runtime, stand_ins
-from torchtrt_executorch.stand_ins import digest
-from torchtrt_executorch.stand_ins.file import StandInFile
+from torchtrt_executorch import runtime
+from torchtrt_executorch.nogpu import stand_ins
+from torchtrt_executorch.nogpu.stand_ins import digest
+from torchtrt_executorch.nogpu.stand_ins.file import StandInFile
 
 OPTIONS: dict[str, Any] = {"min_block_size": 1}
 X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Callable, Iterator
 
-from torchtrt_executorch.host.described_gpu import ON_ARM_ALONE, DescribedGpu
 from torchtrt_executorch.inspection import gpus
 from torchtrt_executorch.inspection.advice.copies import (
     avoidable_staging,
@@ -32,6 +31,7 @@ from torchtrt_executorch.inspection.advice.target import (
 from torchtrt_executorch.inspection.facts import Facts, Method
 from torchtrt_executorch.inspection.state import state
 from torchtrt_executorch.inspection.words import counted, duration, short, size
+from torchtrt_executorch.nogpu.target.gpu_description import ON_ARM_ALONE, DescribedGpu
 from torchtrt_executorch.runtime.reading import common_state
 
 __all__ = ["Finding", "advise"]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Iterator, Sequence
 
 from torchtrt_executorch import cuda_shims
-from torchtrt_executorch.host import targets
-from torchtrt_executorch.host.builder import TENSORRT_RTX
-from torchtrt_executorch.host.described_gpu import (
-    VARIABLE,
-    DescribedGpu,
-    own_platform,
-)
 from torchtrt_executorch.inspection import gpus
 from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, name_of
 from torchtrt_executorch.inspection.facts import HOST, Delegate, Facts, Method
 from torchtrt_executorch.inspection.memory import usage
 from torchtrt_executorch.inspection.words import short, size
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX
+from torchtrt_executorch.nogpu.target import engine_targets
+from torchtrt_executorch.nogpu.target.gpu_description import (
+    VARIABLE,
+    DescribedGpu,
+    own_platform,
+)
 from torchtrt_executorch.plans import TARGETS
 
 #: The C library that most machines have by now: Ubuntu 22.04's, and so JetPack 6's.
@@ -184,7 +184,7 @@ def _without_code(
 def _loads(engine: Delegate, platform: str) -> bool:
     """Whether there is what runs a plan of TensorRT-RTX; TensorRT's is for its GPU at hand."""
     name, _, version = engine.payload.partition(" ")
-    return name != TENSORRT_RTX.name or targets.runs_on(platform, version)
+    return name != TENSORRT_RTX.name or engine_targets.runs_on(platform, version)
 
 
 def _engine_again(gpu: DescribedGpu, described: str) -> str:

@@ -195,7 +195,7 @@ CUDA_WITHOUT_GPU = (
         (
             "",
             "imports",
-            f"from {_NOGPU}.target import check_gpu_descriptions",
+            f"from {_NOGPU}.target.one_target import check_gpu_descriptions",
         ),
         (
             "CudaPartitioner.__init__",
@@ -218,7 +218,7 @@ CUDA_WITHOUT_GPU = (
     ),
     *edits_of(
         "executorch.exir.program._program",
-        ("", "imports", f"from {_NOGPU}.target import for_one_target"),
+        ("", "imports", f"from {_NOGPU}.target.one_target import for_one_target"),
         ("EdgeProgramManager.to_backend", "decorator", "@for_one_target"),
         ("to_edge_transform_and_lower", "decorator", "@for_one_target"),
     ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torchtrt_executorch.overlay.edit import Edit
 from torchtrt_executorch.overlay.edits import edits_of
 
-_HOST = "torchtrt_executorch.host"
-_EMULATION = "torchtrt_executorch.emulation"
+_HOST = "torchtrt_executorch.nogpu.host"
+_EMULATION = "torchtrt_executorch.nogpu.emulation"
 _DYNAMO = "torch_tensorrt.dynamo"
 _RUNTIME = f"{_DYNAMO}.runtime"
 _CONVERT = f"{_DYNAMO}.conversion._conversion"
@@ -17,8 +17,8 @@ _META_OPS = f"{_RUNTIME}.meta_ops.register_meta_ops"
 
 def _answering(module: str) -> tuple[Edit, ...]:
     """Return the edits with which a module's CUDA queries are answered for the GPU description."""
-    code = f"""
-    from {_HOST}.cuda_queries import described_torch
+    code = """
+    from torchtrt_executorch.nogpu.host.cuda_queries import described_torch
 
     torch = described_torch()
     """
@@ -28,7 +28,7 @@ def _answering(module: str) -> tuple[Edit, ...]:
 def _standing_in(module: str) -> tuple[Edit, ...]:
     """Return the edits with which a module keeps engines that can't be deserialized here as they were built."""
     code = """
-    from torchtrt_executorch.stand_ins.engine import StandInTensorRT
+    from torchtrt_executorch.nogpu.stand_ins.engine import StandInTensorRT
 
     trt = StandInTensorRT(trt)
     """
@@ -38,9 +38,13 @@ def _standing_in(module: str) -> tuple[Edit, ...]:
 _CHECK_CAN_BUILD = (
     "",
     "imports",
-    f"from {_HOST}.building import check_can_build",
+    "from torchtrt_executorch.nogpu.host.building import check_can_build",
 )
-_CHECK_CAN_RUN = ("", "imports", f"from {_HOST}.gpu_needed import check_can_run")
+_CHECK_CAN_RUN = (
+    "",
+    "imports",
+    "from torchtrt_executorch.nogpu.host.gpu_needed import check_can_run",
+)
 
 HOST = (
     *edits_of(
@@ -48,7 +52,7 @@ HOST = (
         (
             "",
             "last",
-            f"from {_HOST}.importable import subpackage as __getattr__",
+            "from torchtrt_executorch.nogpu.host.importable import subpackage as __getattr__",
         ),
     ),
     *_answering("torch_tensorrt._Device"),
@@ -75,8 +79,8 @@ HOST = (
         (
             "",
             "last",
-            f"""
-            from {_HOST}.python_only import register_fake_kernels
+            """
+            from torchtrt_executorch.nogpu.host.python_only import register_fake_kernels
 
             register_fake_kernels()
             """,
@@ -126,9 +130,9 @@ HOST = (
         (
             "",
             "imports",
-            f"""
-            from {_HOST}.gpu_needed import check_can_build_refittable
-            from {_HOST}.targets import for_targets
+            """
+            from torchtrt_executorch.nogpu.host.gpu_needed import check_can_build_refittable
+            from torchtrt_executorch.nogpu.target.engine_targets import for_targets
             """,
         ),
         (
@@ -144,7 +148,11 @@ HOST = (
     ),
     *edits_of(
         f"{_RUNTIME}._MutableTorchTensorRTModule",
-        ("", "imports", f"from {_HOST}.gpu_needed import compile_for_refit"),
+        (
+            "",
+            "imports",
+            "from torchtrt_executorch.nogpu.host.gpu_needed import compile_for_refit",
+        ),
         (
             "MutableTorchTensorRTModule.compile",
             "call dynamo_compile",

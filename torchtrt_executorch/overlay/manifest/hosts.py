@@ -16,7 +16,7 @@ from torchtrt_executorch.overlay.manifest.notation import (
 )
 from torchtrt_executorch.overlay.patch import EXECUTORCH, TORCH_TENSORRT, Patch
 
-_HOST = "torchtrt_executorch.host"
+_HOST = "torchtrt_executorch.nogpu.host"
 _CONVERT = f"{CONVERSION}._conversion"
 _ENGINE = f"{RUNTIME}._TRTEngine"
 _CUDAGRAPHS = "torch_tensorrt.runtime._cudagraphs"

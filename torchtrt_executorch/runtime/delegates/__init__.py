@@ -9,7 +9,9 @@ from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
-from torchtrt_executorch import stand_ins
+from torchtrt_executorch.nogpu import stand_ins
+from torchtrt_executorch.nogpu.stand_ins import StandIn
+from torchtrt_executorch.nogpu.stand_ins.file import StandInFile
 from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.layout import CPU
@@ -17,8 +19,6 @@ from torchtrt_executorch.runtime.memory import CommonTensors
 from torchtrt_executorch.runtime.plan import About, Payload
 from torchtrt_executorch.runtime.stats import Recorder
 from torchtrt_executorch.runtime.values import Run, Value
-from torchtrt_executorch.stand_ins import StandIn
-from torchtrt_executorch.stand_ins.file import StandInFile
 
 
 @dataclass(frozen=True)

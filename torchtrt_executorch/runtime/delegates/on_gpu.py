@@ -7,6 +7,7 @@ from typing import Protocol, Sequence
 
 import torch
 
+from torchtrt_executorch.nogpu.stand_ins import StandIn
 from torchtrt_executorch.runtime.delegates import (
     Delegate,
     DelegateContext,
@@ -16,7 +17,6 @@ from torchtrt_executorch.runtime.errors import DeviceError, ProgramError, mispla
 from torchtrt_executorch.runtime.layout import CPU
 from torchtrt_executorch.runtime.stats import Traffic
 from torchtrt_executorch.runtime.values import Run, Value
-from torchtrt_executorch.stand_ins import StandIn
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 

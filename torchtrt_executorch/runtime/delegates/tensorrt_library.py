@@ -16,7 +16,7 @@ from typing import Any, Sequence
 
 import torch
 
-from torchtrt_executorch.host.builder import TENSORRT, Builder
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT, Builder
 from torchtrt_executorch.plans import origin
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.values import Value

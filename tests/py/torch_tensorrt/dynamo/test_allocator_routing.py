@@ -20,7 +20,7 @@ from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
 from torch_tensorrt.dynamo.utils import prepare_inputs
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.host.builder import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
 
 from .conftest import placed
 

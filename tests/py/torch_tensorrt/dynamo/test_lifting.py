@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule
 from torch_tensorrt.dynamo._lifting import lifted_program
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.host.present import can_build_engines
+from torchtrt_executorch.nogpu.host.present import can_build_engines
 from torchtrt_executorch.runtime import load
 
 

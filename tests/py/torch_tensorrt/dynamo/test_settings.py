@@ -103,6 +103,7 @@ print(pickle.dumps(CompilationSettings(min_block_size=7)).hex())
 """
 
 
+@pytest.mark.beside_upstream
 def test_upstream_reads_ours_and_writes_the_same_bytes() -> None:
     ours = CompilationSettings(min_block_size=7, target_executorch=True)
     script = UPSTREAM.format(ours=pickle.dumps(ours).hex())

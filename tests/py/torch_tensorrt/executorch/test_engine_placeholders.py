@@ -23,7 +23,7 @@ from torch_tensorrt.executorch._engine_placeholders import (
 )
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.emulation.payload import is_emulated
+from torchtrt_executorch.nogpu.emulation.payload import is_emulated
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 

@@ -11,7 +11,7 @@ from executorch.exir import to_edge
 from executorch.exir.backend.backend_api import to_backend
 from torch_tensorrt.executorch import export
 
-from torchtrt_executorch.emulation import payload as emulated
+from torchtrt_executorch.nogpu.emulation import payload as emulated
 
 from .conftest import EngineCall, compile_engine, record_of
 from .pte import delegates, load, program_of, pte_of

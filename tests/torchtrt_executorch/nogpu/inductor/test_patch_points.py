@@ -1,0 +1,75 @@
+"""The names that a described device answers: each has a reason, and is where its row says."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from executorch.backends.cuda._gpu_properties import properties
+from packaging.specifiers import SpecifierSet
+
+from torchtrt_executorch.nogpu.cross import toolchain
+from torchtrt_executorch.nogpu.cuda_backend import cross_compiler
+from torchtrt_executorch.nogpu.inductor import patch_points, target_device
+from torchtrt_executorch.nogpu.target.gpu_description import PLATFORMS, DescribedGpu
+from torchtrt_executorch.nogpu.thread_scope import lookup
+
+from ....backends.cuda.conftest import needs_compilers
+
+#: Names that are for everybody.
+PUBLIC = {
+    "torch._inductor:aot_compile",
+    "torch.export.passes:move_to_device_pass",
+    "torch.utils.cpp_extension:include_paths",
+    "torch.utils.cpp_extension:library_paths",
+}
+
+
+def is_public(path: str) -> bool:
+    return path in PUBLIC or path.startswith("torch.cuda:") and ":_" not in path
+
+
+@pytest.mark.parametrize("path", patch_points.SEAMS)
+def test_it_is_in_the_releases_that_it_says(path: str) -> None:
+    seam = patch_points.SEAMS[path]
+    installed = version(path.partition(".")[0])
+    there = SpecifierSet(seam.releases, prereleases=True).contains(installed)
+    assert (lookup(path) is not None) == there
+    assert seam.why and (there or not seam.required)
+
+
+@pytest.mark.parametrize("path", patch_points.REMEMBERING)
+def test_what_remembers_is_there(path: str) -> None:
+    found = patch_points.forgetful()
+    assert path in found or any(name.startswith(f"{path}:") for name in found)
+
+
+@needs_compilers
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_each_answer_has_its_row_and_each_row_an_answer(
+    monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    asked: dict[str, object] = {}
+
+    class Asked(Exception):
+        pass
+
+    def note(answers: dict[str, object], **_: object) -> None:
+        asked.update(answers)
+        raise Asked
+
+    monkeypatch.setattr(target_device, "answering", note)
+    gpu = properties(DescribedGpu.parse(f"{platform}:sm_90:80GiB"))
+    try:
+        compiler = cross_compiler(gpu)
+    except RuntimeError:
+        pytest.skip("compiled by zig: pip install torchtrt-executorch[cross]")
+    found = toolchain.find(lambda: Path(), compiler)
+    with pytest.raises(Asked), target_device.described_device(gpu, found):
+        pass
+    ours = {path for path in asked if not is_public(path)} - {*patch_points.forgetful()}
+    rows = {*patch_points.SEAMS} - {*patch_points.forgetful()}
+    assert ours <= rows
+    if platform.startswith("windows"):  # for which integers are written as well
+        assert ours == rows

@@ -1,0 +1,148 @@
+"""Libraries for GPUs of every capability, by themselves and several at once."""
+
+from __future__ import annotations
+
+import gc
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.cuda._gpu_properties import common_properties, properties
+
+from torchtrt_executorch.cuda_library import capabilities
+from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+
+from ....backends.cuda.conftest import delegates, needs_compilers
+from ....backends.cuda.test_bad_input import CAPABILITIES
+
+pytestmark = pytest.mark.builds
+
+#: One with assembly for later GPUs, one of the architectures without; the others are as one of them.
+EVERY_TIME = ("87", "100")
+X = torch.randn(64, 48, dtype=torch.float16)
+
+
+class Model(torch.nn.Module):
+    """A product on tensor cores and a reduction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(48, 96, dtype=torch.float16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.linear(x), -1)
+
+
+@needs_compilers
+@pytest.mark.parametrize(
+    "capability",
+    [
+        pytest.param(each, marks=() if each in EVERY_TIME else pytest.mark.slow)
+        for each in CAPABILITIES
+    ],
+)
+def test_each_capability_by_itself(lower: Callable[..., Any], capability: str) -> None:
+    (delegate,) = delegates(lower(Model(), (X,), gpu=f"sm_{capability}:16GiB"))
+    found = capabilities(delegate.library)
+    # From 9.0 on Triton's assembly is for that architecture alone.
+    later = [f"compute_{capability}"] if int(capability) < 90 else []
+    assert found == [f"sm_{capability}", *later]
+
+
+@needs_compilers
+def test_several_in_one_library_whose_host_side_is_compiled_once(
+    lower: Callable[..., Any], compiled: list[str]
+) -> None:
+    gpus = ",".join(f"sm_{capability}:16GiB" for capability in ("120", "80", "90"))
+    (delegate,) = delegates(lower(Model(), (X,), gpu=gpus))
+    assert capabilities(delegate.library) == ["sm_80", "sm_90", "sm_120", "compute_80"]
+    assert [n for n in compiled if n.endswith(".wrapper.cpp")] == ["own.wrapper.cpp"]
+
+
+@needs_compilers
+def test_kernels_that_are_known_already(lower: Callable[..., Any]) -> None:
+    """Inductor and Triton find a kernel on disk for the next program that has it."""
+    libraries = []
+    for _ in range(2):
+        (delegate,) = delegates(lower(torch.nn.SiLU(), (X,), gpu="sm_86:16GiB"))
+        libraries.append(delegate.library)
+    for library in libraries:
+        assert capabilities(library) == ["sm_86", "compute_86"]
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x) * self.scale
+
+
+def kernels() -> dict[int, object]:
+    """Inductor's and Triton's, of which either has machine code and source."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+    from triton.compiler.compiler import CompiledKernel
+
+    gc.collect()
+    kinds = CachingAutotuner, CompiledKernel
+    return {id(each): each for each in gc.get_objects() if isinstance(each, kinds)}
+
+
+@needs_compilers
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("gpus", ["sm_86:16GiB", "sm_80:16GiB,sm_90:80GiB"])
+def test_no_kernel_is_left_of_what_was_lowered(
+    lower: Callable[..., Any], gpus: str
+) -> None:
+    before = kernels()
+    for scale in (1.5, 1.5, 2.5):
+        assert delegates(lower(Scaled(scale), (X,), gpu=gpus))
+        assert kernels().keys() <= before.keys()
+
+
+def test_what_is_compiled_fits_the_smallest() -> None:
+    text = "sm_90:80GiB,sm_80:40GiB,sm_86:24GiB"
+    common = common_properties(DescribedGpu.parse_list(text))
+    each = [properties(gpu) for gpu in DescribedGpu.parse_list(text)]
+    assert common.capability == (8, 0) and common.others == ((8, 6), (9, 0))
+    for name in (
+        "total_memory",
+        "max_threads_per_multi_processor",
+        "shared_memory_per_multiprocessor",
+        "shared_memory_per_block_optin",
+    ):
+        values = [getattr(gpu, name) for gpu in each]
+        assert getattr(common, name) == min(values) < max(values)
+
+
+def test_one_is_what_it_is() -> None:
+    gpu = DescribedGpu.parse("sm_87:16GiB")
+    assert common_properties([gpu]) == properties(gpu)
+
+
+def _fat(*entries: tuple[int, int, bytes]) -> bytes:
+    """A fat binary of entries: kind, capability and data."""
+    body = b"".join(
+        struct.pack("<HHIQ12xI32x", kind, 0x101, 64, len(data), capability) + data
+        for kind, capability, data in entries
+    )
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def test_assembly_is_found_and_damage_is_survived() -> None:
+    file = (
+        b"before" + _fat((2, 90, b"?" * 40), (1, 80, b"ptx"), (1, 86, b"")) + b"after"
+    )
+    assert capabilities(file) == ["compute_80", "compute_86"]
+    for end in range(len(file)):
+        assert set(capabilities(file[:end])) <= {"compute_80", "compute_86"}
+    chance = random.Random(0)
+    for _ in range(500):
+        damaged = bytearray(file)
+        for _ in range(4):
+            damaged[chance.randrange(6, len(file))] = chance.choice((0, 1, 255))
+        capabilities(damaged)

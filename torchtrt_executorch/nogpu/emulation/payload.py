@@ -1,0 +1,60 @@
+"""The payload of an emulated engine: a stand-in behind a magic of its own.
+
+Needs torch alone, so that a ``.pte`` can be run where torch_tensorrt isn't installed.
+
+Loading one deserializes a PyTorch program. That is safe for what this process wrote, and as
+trustworthy as its author for anything else: who reads payloads from files has to be asked for it
+(:func:`torchtrt_executorch.nogpu.emulation.emulation_enabled`).
+"""
+
+from __future__ import annotations
+
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.export import ExportedProgram
+
+from torchtrt_executorch.nogpu.emulation import flat
+from torchtrt_executorch.nogpu.stand_ins import Buffer, StandIn, digest, find
+from torchtrt_executorch.operators import UnknownOperatorError
+
+#: Readable in a hex dump; no TensorRT engine starts so.
+MAGIC = b"EMULATED-TRT-ENGINE-2\0"
+
+
+def is_emulated(engine: Buffer) -> bool:
+    """Whether ``engine`` is the payload of an emulated engine, judged by its first bytes."""
+    return bytes(memoryview(engine)[: len(MAGIC)]) == MAGIC
+
+
+def dump(program: ExportedProgram) -> bytes:
+    """Return the payload that holds ``program``; equal programs give equal bytes."""
+    return flat.write(program, prefix=MAGIC)
+
+
+def load(engine: Buffer) -> StandIn:
+    """Return the program in the payload ``engine``, whose bytes its weights are views of.
+
+    Raises:
+        ValueError: ``engine`` is not the payload of an emulated engine, is damaged, or can't be loaded
+            here.
+    """
+    if not is_emulated(engine):
+        start = bytes(memoryview(engine)[: len(MAGIC)])
+        raise ValueError(f"not an emulated engine: it starts with {start!r}")
+    try:
+        # The weights are real, whoever traces around us.
+        with unset_fake_temporarily():
+            return StandIn(flat.read(memoryview(engine)[len(MAGIC) :]))
+    except (UnknownOperatorError, RuntimeError) as error:
+        raise ValueError(f"an emulated engine can't run here: {error}") from error
+    except Exception as error:
+        raise ValueError(f"damaged emulated engine: {error}") from error
+
+
+def stand_in_of(engine: Buffer) -> StandIn | None:
+    """Return what runs in the place of ``engine``: its own program if it is emulated, else what
+    this process keeps for it; None without.
+
+    Raises:
+        ValueError: ``engine`` is a damaged emulated engine.
+    """
+    return load(engine) if is_emulated(engine) else find(digest(engine))

@@ -1,0 +1,144 @@
+"""Kernels for several GPUs: code for each in one file, of which the driver takes what fits.
+
+A kernel is compiled for the lowest compute capability first; of the same source Triton makes machine
+code for each of the others. Where the first one's assembly is of the kind that later GPUs take, it
+is put in, too, and the driver translates it on a GPU that no machine code is for. Triton's is of
+that kind below 9.0; from there on it is for one architecture.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from executorch.backends.cuda._gpu_properties import (
+    GpuProperties,
+)
+
+from torchtrt_executorch.nogpu.cross.toolchain import Toolchain
+
+_TARGET = re.compile(r"^\.target sm_(\w+)", re.MULTILINE)
+#: Of what Triton says of a kernel, what its caller has to know. There is one caller for all GPUs.
+_CALL = ("name", "num_warps", "global_scratch_size", "profile_scratch_size")
+
+Capability = tuple[int, int]
+
+
+#: Kernels for the lowest capability, each with what compiles it for another as its ``for_another``. Inductor has
+#: them until the scope ends, and may save one as long; nothing here keeps one longer.
+_compiled: weakref.WeakSet[Any] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[..., Any]]:
+    """What takes note of how kernels are compiled, and saves more than one binary of each."""
+    import triton
+    from torch._inductor.codecache import CudaKernelParamCache
+
+    compile_kernel = triton.compile
+    cache: Any = CudaKernelParamCache
+    save = cache.set.__func__
+
+    def compile_noted(
+        src: Any, target: Any = None, options: Any = None, **others: Any
+    ) -> Any:
+        def for_another(capability: Capability) -> Any:
+            from triton.backends.compiler import GPUTarget
+
+            major, minor = capability
+            other = GPUTarget("cuda", major * 10 + minor, gpu.warp_size)
+            return compile_kernel(src, target=other, options=dict(options or {}))
+
+        kernel = compile_kernel(src, target=target, options=options, **others)
+        kernel.for_another = for_another
+        with _lock:
+            _compiled.add(kernel)
+        return kernel
+
+    def save_for_all(
+        cls: Any,
+        key: str,
+        params: dict[str, Any],
+        cubin: bytes,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        with _lock:
+            first = next(each for each in _compiled if each.asm["cubin"] == cubin)
+        kernels = _for_each(first, gpu)
+        shared = max(kernel.metadata.shared for kernel in kernels)
+        images = [
+            ("elf", _architecture(kernel), kernel.asm["cubin"]) for kernel in kernels
+        ]
+        if _is_portable(kernels[0]):
+            assembly = kernels[0].asm["ptx"].encode()
+            images.append(("ptx", _architecture(kernels[0]), assembly))
+        binary = cubin if len(images) == 1 else bundled(images, toolchain)
+        params = {**params, "shared_mem": shared}
+        save(cls, key, params, binary, *args, **kwargs)
+
+    return {
+        "triton.compiler.compiler:compile": compile_noted,
+        "torch._inductor.codecache:CudaKernelParamCache.set": save_for_all,
+    }
+
+
+def _for_each(first: Any, gpu: GpuProperties) -> list[Any]:
+    """Return the kernel for ``gpu``, and for each of its ``others`` that can be called like it.
+
+    Raises:
+        RuntimeError: One can't, nor can the first one's assembly take its place.
+    """
+    kernels = [first]
+    for capability in gpu.others:
+        other = first.for_another(capability)
+        fits = other.metadata.shared <= gpu.shared_memory_per_block_optin
+        if fits and _call(other) == _call(first):
+            kernels.append(other)
+        elif not _is_portable(first):
+            major, minor = capability
+            raise RuntimeError(
+                f"the kernel {first.metadata.name} has to be called in another way, or with "
+                f"more shared memory, on sm_{major}{minor} than on sm_{gpu.major}{gpu.minor}: "
+                "compile for each of them by itself"
+            )
+    return kernels
+
+
+def _call(kernel: Any) -> list[Any]:
+    return [getattr(kernel.metadata, name, None) for name in _CALL]
+
+
+def _architecture(kernel: Any) -> str:
+    """What a kernel's assembly is for, as ``80`` or ``90a``."""
+    found = _TARGET.search(kernel.asm["ptx"])
+    assert found is not None
+    return found[1]
+
+
+def _is_portable(kernel: Any) -> bool:
+    """Whether later GPUs take its assembly."""
+    return _architecture(kernel).isdigit()
+
+
+def bundled(images: list[tuple[str, str, bytes]], toolchain: Toolchain) -> bytes:
+    """Return a fat binary with ``images``, each of a kind (``elf``, ``ptx``), for an architecture.
+
+    Raises:
+        ToolchainError: There is no ``fatbinary``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "kernel.fatbin")
+        command = [toolchain.program("fatbinary"), "-64", f"--create={output}"]
+        for kind, architecture, data in images:
+            file = Path(folder, f"{architecture}.{kind}")
+            file.write_bytes(data)
+            command.append(f"--image3=kind={kind},sm={architecture},file={file}")
+        subprocess.run(command, check=True, capture_output=True)
+        return output.read_bytes()

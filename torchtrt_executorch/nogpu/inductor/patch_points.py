@@ -1,0 +1,172 @@
+"""Names of Inductor, Dynamo, Triton and the CUDA backend that a described device answers, and why.
+
+None of them is meant for others, so each has its reason here, the releases that have it, and whether a
+compiler would look for the device without it. What upstream lets one set is set (:mod:`._options`), and
+names that anybody may call, as ``torch.cuda``'s, aren't listed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from torchtrt_executorch.nogpu.thread_scope import lookup
+
+
+@dataclass(frozen=True)
+class Seam:
+    """A name that upstream keeps for itself.
+
+    Attributes:
+        why: What would go wrong without it.
+        required: Whether nothing is compiled with a release that hasn't it.
+        releases: Those of its package that have it; all that there are patches for, if empty.
+    """
+
+    why: str
+    required: bool = False
+    releases: str = ""
+
+
+_INDUCTOR = "torch._inductor"
+_FOLDER = f"{_INDUCTOR}.fx_passes.joint_graph:UniformValueConstantFolder"
+
+SEAMS = {
+    # The device
+    "torch._dynamo.device_interface:get_interface_for_device": Seam(
+        "Inductor asks it for whatever it wants to know of a device", True
+    ),
+    "torch._subclasses.fake_tensor:init_gpu_context": Seam(
+        "fake tensors put a real one on the device first"
+    ),
+    "torch.cuda:_exchange_device": Seam("a guard of the current device calls it"),
+    "torch.cuda:_maybe_exchange_device": Seam("as above"),
+    "torch.cuda:_lazy_init": Seam("PyTorch would load the driver"),
+    "triton.runtime.driver:DriverConfig.active": Seam(
+        "Triton asks it what to compile for", True
+    ),
+    f"{_INDUCTOR}.runtime.triton_helpers:set_driver_to_gpu": Seam(
+        "each kernel, when it is defined, puts the GPU's own driver in", True
+    ),
+    f"{_INDUCTOR}.utils:is_big_gpu": Seam(
+        "products on small GPUs are left to ATen, of which the backend has no kernels",
+        True,
+    ),
+    f"{_INDUCTOR}.fx_passes.joint_graph:lazy_init": Seam(
+        "patterns are traced on the device; here they have been, on the CPU", True
+    ),
+    f"{_FOLDER}._deduce_value": Seam("constants are folded on the device"),
+    f"{_FOLDER}._add_peephole_patterns": Seam("as above"),
+    # What runs or times kernels
+    f"{_INDUCTOR}.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block": Seam(
+        "it runs each kernel before it is saved", True
+    ),
+    f"{_INDUCTOR}.select_algorithm:AlgorithmSelectorCache.__call__": Seam(
+        "it times what there is to choose from", True
+    ),
+    f"{_INDUCTOR}.choices:InductorChoices._finalize_template_configs": Seam(
+        "it writes a kernel for each configuration, of which one is taken"
+    ),
+    f"{_INDUCTOR}.runtime.triton_heuristics:CachingAutotuner.precompile": Seam(
+        "what doesn't compile is passed over when kernels are timed"
+    ),
+    f"{_INDUCTOR}.compile_fx:compile_fx_aot": Seam("as above: all is compiled again"),
+    f"{_INDUCTOR}.graph:GraphLowering.run_node": Seam(
+        "what doesn't compile when it is fused is computed apart"
+    ),
+    f"{_INDUCTOR}.decomposition:select_decomp_table": Seam(
+        "products of one row become sums"
+    ),
+    # Weights, which stay on the host
+    f"{_INDUCTOR}.codecache:AotCodeCompiler.compile": Seam(
+        "it writes the weights' bytes, from the device", True
+    ),
+    f"{_INDUCTOR}.utils:clone_preserve_strides": Seam(
+        "it copies what the program writes to", True
+    ),
+    f"{_INDUCTOR}.utils:is_same_tensor": Seam(
+        "it compares addresses, of which a described device has none", True
+    ),
+    f"{_INDUCTOR}.ir:ExternKernel.realize_input": Seam(
+        "it puts a number that is returned, or carried into a loop, on the device"
+    ),
+    "executorch.backends.cuda.cuda_weight_collector:_write_tensor_storage": Seam(
+        "it writes a weight's bytes, from the device", releases=">=1.5"
+    ),
+    "executorch.backends.cuda.cuda_backend:_move_to_device_resize_kv": Seam(
+        "it moves weights to the device"
+    ),
+    "executorch.backends.cuda.cuda_backend:_compile_time_cpu_clones": Seam(
+        "it spares the device's memory"
+    ),
+    # The environment
+    f"{_INDUCTOR}.runtime.cache_dir_utils:os": Seam(
+        "it reads in the environment where compilers keep things", True
+    ),
+    f"{_INDUCTOR}.runtime.triton_heuristics:os": Seam(
+        "it sets in the environment where Triton keeps things", True
+    ),
+    "triton.knobs:getenv": Seam("as the first, for Triton", True),
+    "triton.knobs:getenv_bool": Seam(
+        "with line information machine code names this machine's files", True
+    ),
+    # Compilers
+    "triton.compiler.compiler:compile": Seam(
+        "what compiles a kernel for one GPU has to compile it for others", True
+    ),
+    f"{_INDUCTOR}.codecache:CudaKernelParamCache.set": Seam(
+        "it saves machine code for one GPU", True
+    ),
+    f"{_INDUCTOR}.cpu_vec_isa:pick_vec_isa": Seam(
+        "it compiles for this machine's vectors"
+    ),
+    f"{_INDUCTOR}.cpp_builder:get_cpp_options": Seam(
+        "nothing else takes more options for the host's side: no paths, no symbols"
+    ),
+    f"{_INDUCTOR}.cpp_builder:run_compile_cmd": Seam(
+        "what all libraries have in common would be compiled for each"
+    ),
+    "torch.utils.cpp_extension:_join_cuda_home": Seam(
+        "it looks for a toolkit, once, when it is imported", True
+    ),
+    "torch.utils._sympy.printers:CppPrinter._print_Integer": Seam(
+        "it writes integers for this machine's operating system"
+    ),
+    f"{_INDUCTOR}.codegen.cpp_wrapper_cpu:CppWrapperCpu.val_to_arg_str_for_prim_type": Seam(
+        "as above"
+    ),
+}
+
+#: Functions that remember what they were told of the device, and modules, all of whose functions do. Within
+#: a scope each has a memory of its own: what they know of no device doesn't reach in, and what they learn
+#: doesn't get out.
+REMEMBERING = (
+    "torch._dynamo.debug_utils:_cuda_system_info_comment",
+    f"{_INDUCTOR}.codecache:CacheBase.get_system",
+    f"{_INDUCTOR}.cpp_builder",
+    f"{_INDUCTOR}.kernel.mm:_is_sm7x_or_older_gpu",
+    f"{_INDUCTOR}.runtime.hints:DeviceProperties.create",
+    f"{_INDUCTOR}.utils",
+    "torch.utils._triton",
+    "triton.compiler.compiler:max_shared_mem",
+)
+
+
+def forgetful() -> dict[str, Callable[..., Any]]:
+    """What takes the place of :data:`REMEMBERING`, by name."""
+    found: dict[str, Any] = {}
+    for path in REMEMBERING:
+        if ":" in path:
+            found[path] = lookup(path)
+            continue
+        for name, value in vars(import_module(path)).items():
+            if getattr(value, "__module__", None) == path:
+                found[f"{path}:{name}"] = value
+    return {
+        path: functools.cache(function.__wrapped__)
+        for path, function in found.items()
+        if hasattr(function, "cache_info")
+    }

@@ -1,0 +1,234 @@
+"""A CUDA device by description: what Inductor and Triton get told of it, within a scope.
+
+Nothing runs on it. What is asked is answered, what would run a kernel is left out
+(``executorch.backends.cuda._unmeasured_kernels``), and weights stay on the host (:mod:`.host_weights`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import ChainMap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.backends.cuda import _sums, _unmeasured_kernels
+from executorch.backends.cuda._gpu_properties import (
+    GpuProperties,
+)
+
+from torchtrt_executorch.nogpu.cross.toolchain import Toolchain
+from torchtrt_executorch.nogpu.inductor import (
+    constant_folding,
+    fat_binaries,
+    host_code,
+    host_weights,
+    options,
+    patch_points,
+)
+from torchtrt_executorch.nogpu.inductor.device_guard import (
+    lent_to_cuda,
+)
+from torchtrt_executorch.nogpu.inductor.triton_driver import (
+    DescribedDriver,
+)
+from torchtrt_executorch.nogpu.thread_scope import (
+    answering,
+    lookup,
+)
+
+Answers = dict[str, Callable[..., Any]]
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
+#: Environment variables that say where compilers keep things.
+_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+#: Else machine code has the paths of this machine's files in it, and differs from folder to folder.
+_NO_LINES = "TRITON_DISABLE_LINE_INFO"
+
+
+@contextlib.contextmanager
+def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]:
+    """Scope within which this thread has one CUDA device, ``gpu``, to compile for.
+
+    In force for this thread alone, and gone afterwards, also on failure. Other threads see what they saw
+    before: no environment variable is set. What upstream changes for the whole process while it compiles
+    (``torch.backends.cudnn`` and ``mkldnn``, the choice of attention kernels, warning filters, the recursion
+    limit) it still does, and restores. A CPU build of PyTorch has a device guard for CUDA meanwhile
+    (:mod:`.device_guard`), for which only CUDA tensors ask.
+
+    Raises:
+        NotImplementedError: The installed PyTorch or Triton lacks something that has to be answered.
+    """
+    _fill_pattern_tables()
+    answers = {
+        **patch_points.forgetful(),
+        **_torch_cuda(gpu),
+        **_device_interface(gpu),
+        **_triton(gpu),
+        **toolchain.answers(),
+        **_unmeasured_kernels.answers(gpu),
+        **host_code.answers(),
+        **host_weights.answers(),
+        **options.answers(toolchain.cross.program if toolchain.cross else None),
+        **constant_folding.answers(),
+        **_sums.answers(),
+        **fat_binaries.answers(gpu, toolchain),
+        **_environment(gpu),
+    }
+    required = {path for path, seam in patch_points.SEAMS.items() if seam.required}
+    with (
+        answering(answers, required=required & answers.keys()),
+        lent_to_cuda(),
+    ):
+        try:
+            yield
+        finally:
+            _forget_kernels(gpu)
+
+
+def _fill_pattern_tables() -> None:
+    """Let Inductor trace its patterns now, for the CPU, by the calls that it makes itself.
+
+    It does so once, on example tensors on the GPU where there is one.
+    """
+    from torch._inductor.fx_passes import joint_graph, post_grad, pre_grad
+
+    pre_grad.lazy_init()
+    joint_graph.lazy_init(torch.device("cpu"))
+    post_grad.lazy_init()
+
+
+def _torch_cuda(gpu: GpuProperties) -> Answers:
+    answers: dict[str, Any] = {
+        "is_available": True,
+        "is_initialized": False,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_capability": gpu.capability,
+        "get_device_properties": gpu,
+        "get_device_name": gpu.name,
+        "get_arch_list": [f"sm_{gpu.major}{gpu.minor}"],
+        "mem_get_info": (gpu.total_memory, gpu.total_memory),
+        "is_bf16_supported": gpu.capability >= (8, 0),
+        "is_tf32_supported": gpu.capability >= (8, 0),
+        "memory_allocated": 0,
+        "set_device": None,
+        "_exchange_device": 0,
+        "_maybe_exchange_device": 0,
+        "synchronize": None,
+        "_lazy_init": None,
+        # Inductor keeps the state of random numbers while it traces.
+        "get_rng_state": torch.empty(0, dtype=torch.uint8),
+        "set_rng_state": None,
+    }
+    return {
+        "torch._subclasses.fake_tensor:init_gpu_context": _always(None),
+        **{f"torch.cuda:{name}": _always(value) for name, value in answers.items()},
+    }
+
+
+def _device_interface(gpu: GpuProperties) -> Answers:
+    from torch._dynamo import device_interface
+
+    described: dict[str, Any] = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_properties": gpu,
+        "get_compute_capability": gpu.major * 10 + gpu.minor,
+        "is_bf16_supported": gpu.capability >= (8, 0),
+        "is_triton_capable": True,
+        "raise_if_triton_unavailable": None,
+        "memory_allocated": 0,
+        "set_device": None,
+        "exchange_device": 0,
+        "maybe_exchange_device": 0,
+        "synchronize": None,
+    }
+    answers = {name: staticmethod(_always(value)) for name, value in described.items()}
+    ordinary = device_interface.get_interface_for_device
+    interface = ordinary("cuda")
+    worker = type("Worker", (interface.Worker,), answers)
+    interface = type("DescribedInterface", (interface,), {**answers, "Worker": worker})
+
+    def interface_for(device: Any) -> Any:
+        is_cuda = str(device).partition(":")[0] == "cuda"
+        return interface if is_cuda else ordinary(device)
+
+    return {"torch._dynamo.device_interface:get_interface_for_device": interface_for}
+
+
+def _triton(gpu: GpuProperties) -> Answers:
+    driver = DescribedDriver(gpu)
+    return {
+        "triton.runtime.driver:DriverConfig.active": _always(driver),
+        "torch._inductor.runtime.triton_helpers:set_driver_to_gpu": _always(None),
+        "torch._inductor.utils:is_big_gpu": _always(True),
+        "torch._inductor.fx_passes.joint_graph:lazy_init": _always(None),
+    }
+
+
+def _environment(gpu: GpuProperties) -> Answers:
+    """Have what compilers keep on disk be apart from what a real device would leave there.
+
+    Inductor and Triton read this in environment variables alone, and Inductor sets some for what it calls.
+    Both are led to variables of this thread's own.
+    """
+    described = _folder(gpu)
+    described.mkdir(parents=True, exist_ok=True)
+    ours = {
+        _CACHE: str(described),
+        _TRITON_CACHE: str(described / "triton" / "0"),
+        _NO_LINES: "1",
+    }
+    environ = ChainMap(ours, os.environ)  # of which the first takes what is set
+    names = {"environ": environ, "getenv": environ.get}
+
+    def of_module(name: str) -> Any:
+        return names[name] if name in names else getattr(os, name)
+
+    getenv_bool = lookup("triton.knobs:getenv_bool")
+
+    def is_set(name: str, default: Any) -> Any:
+        return ours[name] == "1" if name in ours else getenv_bool(name, default)
+
+    return {
+        "torch._inductor.runtime.cache_dir_utils:os": of_module,
+        "torch._inductor.runtime.triton_heuristics:os": of_module,
+        "triton.knobs:getenv": environ.get,
+        "triton.knobs:getenv_bool": is_set,
+    }
+
+
+def _folder(gpu: GpuProperties) -> Path:
+    from torch._inductor.runtime import cache_dir_utils
+
+    folder = os.environ.get(_CACHE) or cache_dir_utils.default_cache_dir()
+    return Path(folder, f"described-{gpu.key}").absolute()
+
+
+def _forget_kernels(gpu: GpuProperties) -> None:
+    """Have Inductor let go of the kernels that it has loaded for ``gpu``, which nothing here can run.
+
+    It and Triton would keep each one's module, with machine code and source, for a program that has the same one, until the
+    process ends. That program finds them on disk.
+    """
+    from torch._inductor.codecache import PyCodeCache
+
+    functions = lookup("triton.runtime.jit:_triton_jit_function_registry") or {}
+    folder = f"{_folder(gpu)}{os.sep}"
+    for module in list(PyCodeCache.modules):
+        path = module.__file__ or ""
+        if path.startswith(folder):
+            PyCodeCache.modules.remove(module)
+            PyCodeCache.modules_no_attr.pop(path, None)
+            sys.modules.pop(module.__name__, None)
+            for name in [n for n in functions if n.startswith(f"{module.__name__}:")]:
+                functions.pop(name, None)

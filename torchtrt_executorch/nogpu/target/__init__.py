@@ -1,0 +1,1 @@
+"""The GPU and the machine that a host without one compiles for."""

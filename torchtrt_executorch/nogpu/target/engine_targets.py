@@ -1,0 +1,172 @@
+"""For which GPUs TensorRT-RTX builds, on a host without one.
+
+By itself it builds one engine for most of the GPUs that it supports. A GPU that the user has
+described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for nothing else; or all of
+several. Where there is a GPU it builds for that one, if it supports it.
+
+ExecuTorch's TensorRT delegate is for Linux. From 1.6 on there is TensorRT-RTX for Arm, and what it builds
+there is the same, byte for byte: five networks in three types, for three GPUs and by default, were built
+by its release for aarch64, under qemu, and by that for x86-64.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.nogpu.host import present
+from torchtrt_executorch.nogpu.target.gpu_description import (
+    VARIABLE,
+    DescribedGpu,
+    chosen,
+    own_platform,
+)
+
+#: The first release for each kind of machine that runs engines in ExecuTorch.
+_FIRST = {"linux-x86_64": "1.0", "linux-aarch64": "1.6"}
+_MEMBER = re.compile(r"SM(?P<capability>\d+)")
+
+
+class UntargetableGpuError(OSError):
+    """TensorRT-RTX can't build for the GPU that is here, or for one that is described.
+
+    An ``OSError``, which is about the machine. Not a ``RuntimeError``: upstream's ``torch.compile``
+    backend takes one as a failed build of one engine, and goes on in PyTorch.
+
+    Attributes:
+        about_the_target: Whether it is one that is described. Other partitioners may serve it.
+    """
+
+    def __init__(self, message: str, about_the_target: bool = False) -> None:
+        super().__init__(message)
+        self.about_the_target = about_the_target
+
+
+def is_unsupported_here() -> bool:
+    """Whether there is a GPU, and TensorRT-RTX has no engines for it."""
+    if installed_builder() is not TENSORRT_RTX or not present.cuda_device():
+        return False
+    import torch
+
+    capability = torch.cuda.get_device_capability()
+    known = [known for known, _ in _targets()]
+    return capability not in known and capability < max(known)
+
+
+def check() -> None:
+    """Check that engines can be built for the GPU that is here, or the described ones.
+
+    Raises:
+        UntargetableGpuError: They can't; with what they can be built for.
+    """
+    if gpus := chosen():
+        if not _is_here(gpus):
+            check_described(gpus)
+    elif is_unsupported_here():
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        raise UntargetableGpuError(
+            f"{installed_builder().name} {present.bindings_version()} doesn't support the GPU that "
+            f"is here, sm_{major}{minor}; it does {_known()} and later ones: install "
+            "torch-tensorrt in the place of torch-tensorrt-rtx, or hide the GPU with "
+            "CUDA_VISIBLE_DEVICES= to build for others"
+        )
+
+
+def _is_here(gpus: Sequence[DescribedGpu]) -> bool:
+    """Whether there is a GPU like the one that is named, so that TensorRT can build for it."""
+    if installed_builder() is TENSORRT_RTX or not present.cuda_device():
+        return False
+    import torch
+
+    here = torch.cuda.get_device_capability()
+    return [(each.capability, each.platform) for each in gpus] == [
+        (here, own_platform())
+    ]
+
+
+def check_described(gpus: Sequence[DescribedGpu]) -> None:
+    """Check that the installed TensorRT can build engines for ``gpus`` without one of them.
+
+    Raises:
+        UntargetableGpuError: It can't; with what it can build for.
+    """
+    builder = installed_builder()
+    what = f"{builder.name} {present.bindings_version()}"
+    if builder is not TENSORRT_RTX:
+        raise UntargetableGpuError(
+            f"{what} builds engines on the GPU that runs them alone", True
+        )
+    platform = gpus[0].platform
+    if not runs_on(platform, present.bindings_version()):
+        raise UntargetableGpuError(
+            f"{what} can't build engines for {VARIABLE}={platform}:...: in ExecuTorch they run on "
+            f"{_platforms()}, the latter with {builder.name} {_FIRST['linux-aarch64']} and later",
+            True,
+        )
+    known = [capability for capability, _ in _targets()]
+    for gpu in gpus:
+        if gpu.capability not in known:
+            raise UntargetableGpuError(
+                f"{what} can't build engines for {VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds "
+                f"for {_known()}, and without the variable for {builder.default_targets} at once",
+                True,
+            )
+
+
+def runs_on(platform: str, version: str | None) -> bool:
+    """Whether engines of a release of TensorRT-RTX run on an operating system and processor."""
+    if version is None or platform not in _FIRST:
+        return False
+    return Version(version) >= Version(_FIRST[platform])
+
+
+def for_targets(configuration: Any) -> Any:
+    """Return TensorRT-RTX's builder configuration, told of the GPUs that are asked for.
+
+    Raises:
+        UntargetableGpuError: It can't build for one of them.
+    """
+    gpus = chosen() if installed_builder() is TENSORRT_RTX else ()
+    if gpus:
+        check_described(gpus)
+        known = dict(_targets())
+        configuration.num_compute_capabilities = len(gpus)
+        for index, gpu in enumerate(gpus):
+            configuration.set_compute_capability(known[gpu.capability], index)
+    return configuration
+
+
+def engines_for() -> str:
+    """Return what engines can be built for without its GPU, in words; empty for nothing."""
+    if installed_builder() is not TENSORRT_RTX:
+        return ""
+    try:
+        return f"{_known()}, on {_platforms(present.bindings_version())}"
+    except (ImportError, OSError):  # it isn't there, or doesn't load
+        return ""
+
+
+def _platforms(version: str | None = None) -> str:
+    """What engines run on, those of a release or of any, in words."""
+    found = [each for each in _FIRST if version is None or runs_on(each, version)]
+    return " and ".join(found)
+
+
+def _known() -> str:
+    return ", ".join(f"sm_{major}{minor}" for (major, minor), _ in _targets())
+
+
+def _targets() -> Iterator[tuple[tuple[int, int], Any]]:
+    """Yield the compute capabilities that the installed TensorRT-RTX can build for."""
+    import tensorrt_rtx
+
+    for name, value in tensorrt_rtx.ComputeCapability.__members__.items():
+        if match := _MEMBER.fullmatch(name):
+            major, minor = divmod(int(match["capability"]), 10)
+            yield (major, minor), value
