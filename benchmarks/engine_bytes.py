@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.export import ExportedProgram
 from torch_tensorrt.executorch import TensorRTBackend
-from torch_tensorrt.executorch._engine_record import Slot
+from torch_tensorrt.executorch.engines.record import Slot
 from torch_tensorrt.executorch.serialization import (
     deserialize_engine,
 )

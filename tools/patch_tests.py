@@ -7,39 +7,43 @@ from collections.abc import Mapping, Sequence
 #: Below this repository.
 TESTS: Mapping[str, Sequence[str]] = {
     "target-executorch": [
-        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py",
-        "tests/py/torch_tensorrt/dynamo/test_output_allocator_ops.py",
-        "tests/py/torch_tensorrt/dynamo/test_executorch_target.py",
+        "tests/py/torch_tensorrt/dynamo/executorch/test_allocator_routing.py",
+        "tests/py/torch_tensorrt/dynamo/executorch/test_output_allocator_ops.py",
+        "tests/py/torch_tensorrt/dynamo/executorch/test_target.py",
         "tests/py/torch_tensorrt/dynamo/test_settings.py",
     ],
     "failing-validators": ["tests/py/torch_tensorrt/dynamo/test_selection.py"],
     "named-refusals": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
-    "partition-support": ["tests/py/torch_tensorrt/dynamo/test_partition_support.py"],
+    "partition-support": [
+        "tests/py/torch_tensorrt/dynamo/fallback/test_partition_support.py"
+    ],
     "fallback-reasons": ["tests/torchtrt_executorch/inspection/test_report.py"],
-    "control-flow": ["tests/py/torch_tensorrt/dynamo/test_branches.py"],
-    "constant-outputs": ["tests/py/torch_tensorrt/dynamo/test_constant_outputs.py"],
+    "control-flow": ["tests/py/torch_tensorrt/dynamo/executorch/test_branches.py"],
+    "constant-outputs": [
+        "tests/py/torch_tensorrt/dynamo/executorch/test_constant_outputs.py"
+    ],
     "compile-arguments": [
-        "tests/py/torch_tensorrt/dynamo/test_executorch_target.py::test_a_misspelled_parameter_is_an_error"
+        "tests/py/torch_tensorrt/dynamo/executorch/test_target.py::test_a_misspelled_parameter_is_an_error"
     ],
     "build-fallback": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
     "node-routing": [
-        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_lookups_by_node",
-        "tests/py/torch_tensorrt/dynamo/test_allocator_routing.py::test_logs_the_nodes",
+        "tests/py/torch_tensorrt/dynamo/executorch/test_allocator_routing.py::test_lookups_by_node",
+        "tests/py/torch_tensorrt/dynamo/executorch/test_allocator_routing.py::test_logs_the_nodes",
     ],
-    "shared-state": ["tests/py/torch_tensorrt/dynamo/test_shared_state.py"],
-    "mutated-buffers": ["tests/py/torch_tensorrt/dynamo/test_mutations.py"],
+    "shared-state": ["tests/py/torch_tensorrt/dynamo/state/test_shared.py"],
+    "mutated-buffers": ["tests/py/torch_tensorrt/dynamo/state/test_mutations.py"],
     "mutable-module": [
-        "tests/py/torch_tensorrt/dynamo/test_mutations.py::test_mutable_module"
+        "tests/py/torch_tensorrt/dynamo/state/test_mutations.py::test_mutable_module"
     ],
     "quantized-engines": ["tests/py/torch_tensorrt/executorch/test_quantized.py"],
-    "engine-blob": ["tests/py/torch_tensorrt/executorch/test_serialization.py"],
+    "engine-blob": ["tests/py/torch_tensorrt/executorch/blob/test_serialization.py"],
     "engine-backend": ["tests/py/torch_tensorrt/executorch/test_backend.py"],
     "tensorrt-partitioner": [
         "tests/py/torch_tensorrt/executorch/test_partitioner.py",
         "tests/py/torch_tensorrt/executorch/test_partitioner_boundary.py",
     ],
     "executorch-export": [
-        "tests/py/torch_tensorrt/executorch/test_engine_placeholders.py",
+        "tests/py/torch_tensorrt/executorch/engines/test_placeholders.py",
         "tests/py/torch_tensorrt/executorch/test_save.py",
     ],
     "compiling-partitioner": [
@@ -53,7 +57,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     ],
     "branch-results": [
         "tests/exir/program/test_branch_results.py",
-        "tests/exir/program/test_old_values.py",
+        "tests/exir/program/test_pre_write_snapshots.py",
     ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "argument-validation": ["tests/exir/verification/test_arg_validator.py"],
@@ -80,11 +84,13 @@ TESTS: Mapping[str, Sequence[str]] = {
     "cuda-operators": [
         "tests/backends/cuda/test_attention.py",
         "tests/backends/cuda/test_control_flow.py",
-        "tests/backends/cuda/test_operators.py",
+        "tests/backends/cuda/support/test_operators.py",
     ],
-    "cuda-quantized-weights": ["tests/backends/cuda/test_quantized_weights.py"],
+    "cuda-quantized-weights": [
+        "tests/backends/cuda/quantized/test_quantized_weights.py"
+    ],
     "cuda-without-gpu": [
-        "tests/backends/cuda/test_measured_tiles.py",
+        "tests/backends/cuda/tuning/test_cost_model.py",
         "tests/torchtrt_executorch/nogpu/test_thread_scope.py",
     ],
 }

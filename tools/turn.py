@@ -60,7 +60,7 @@ RELEASE = (
     "tests/exir/program/test_branch_results.py",
     "tests/exir/program/test_saved_files.py",
     "tests/exir/passes/test_labels.py",
-    "tests/py/torch_tensorrt/dynamo/test_mutations.py",
+    "tests/py/torch_tensorrt/dynamo/state/test_mutations.py",
     "tests/py/torch_tensorrt/executorch/test_static_cache.py",
 )
 

@@ -12,15 +12,17 @@ from torchtrt_executorch.overlay.served import load_alone
 _BACKEND = "torch_tensorrt.executorch"
 
 load_alone(
-    f"{_BACKEND}._engine_record",
-    f"{_BACKEND}._blob_layout",
-    f"{_BACKEND}._blob_metadata",
-    f"{_BACKEND}._engine_blob",
+    f"{_BACKEND}.engines",
+    f"{_BACKEND}.engines.record",
+    f"{_BACKEND}.blob",
+    f"{_BACKEND}.blob.layout",
+    f"{_BACKEND}.blob.metadata",
+    f"{_BACKEND}.blob.engine_blob",
 )
 
 # isort: split
-from torch_tensorrt.executorch._blob_metadata import TensorRTBlobMetadata  # noqa: E402
-from torch_tensorrt.executorch._engine_blob import deserialize_engine  # noqa: E402
-from torch_tensorrt.executorch._engine_record import DELIMITER, Slot  # noqa: E402
+from torch_tensorrt.executorch.blob.engine_blob import deserialize_engine  # noqa: E402
+from torch_tensorrt.executorch.blob.metadata import TensorRTBlobMetadata  # noqa: E402
+from torch_tensorrt.executorch.engines.record import DELIMITER, Slot  # noqa: E402
 
 __all__ = ["DELIMITER", "Slot", "TensorRTBlobMetadata", "deserialize_engine"]

@@ -27,9 +27,9 @@ def check_engines(programs: Any) -> None:
     if not gpus or "torch_tensorrt" not in sys.modules:
         return
     from torch.export import ExportedProgram
-    from torch_tensorrt.executorch._engine_nodes import engine_nodes
-    from torch_tensorrt.executorch._engine_record import Slot, text
     from torch_tensorrt.executorch.backend import _get_engine_info_for_node
+    from torch_tensorrt.executorch.engines.nodes import engine_nodes
+    from torch_tensorrt.executorch.engines.record import Slot, text
 
     for program in programs.values() if isinstance(programs, Mapping) else [programs]:
         if not isinstance(program, ExportedProgram):

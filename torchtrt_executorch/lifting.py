@@ -7,16 +7,21 @@ from torchtrt_executorch.overlay.served import load_alone
 _DYNAMO = "torch_tensorrt.dynamo"
 
 load_alone(
-    f"{_DYNAMO}._attribute_names",
-    f"{_DYNAMO}._graph_copies",
-    f"{_DYNAMO}._fake_values",
-    f"{_DYNAMO}._writes",
-    f"{_DYNAMO}._lifting",
+    f"{_DYNAMO}.graphs",
+    f"{_DYNAMO}.state",
+    f"{_DYNAMO}.graphs.attribute_names",
+    f"{_DYNAMO}.graphs.copies",
+    f"{_DYNAMO}.graphs.fake_values",
+    f"{_DYNAMO}.state.mutations",
+    f"{_DYNAMO}.graphs.lifting",
 )
 
 # isort: split
-from torch_tensorrt.dynamo._fake_values import mode_of, settle_values  # noqa: E402
-from torch_tensorrt.dynamo._graph_copies import copied_graph  # noqa: E402
-from torch_tensorrt.dynamo._lifting import lifted_program  # noqa: E402
+from torch_tensorrt.dynamo.graphs.copies import copied_graph  # noqa: E402
+from torch_tensorrt.dynamo.graphs.fake_values import (  # noqa: E402
+    mode_of,
+    settle_values,
+)
+from torch_tensorrt.dynamo.graphs.lifting import lifted_program  # noqa: E402
 
 __all__ = ["copied_graph", "lifted_program", "mode_of", "settle_values"]

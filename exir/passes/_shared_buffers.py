@@ -20,7 +20,6 @@ from executorch.exir.passes._aliases import (
     producer,
     reshaped_root,
 )
-from executorch.exir.passes._delegate_streams import streams_in
 from executorch.exir.passes._device_nodes import (
     DEVICE_ALIGNMENT,
     HOST,
@@ -31,6 +30,7 @@ from executorch.exir.passes._device_nodes import (
     tensor_spec,
 )
 from executorch.exir.passes._device_placement import memory_planning_of
+from executorch.exir.passes.streams.delegate_streams import streams_in
 from executorch.exir.schema import NonConstBufferDevice
 from executorch.exir.tensor import TensorSpec
 from torch.export import ExportedProgram, ExportGraphSignature

@@ -1,7 +1,7 @@
 """Keeps one delegate from reading, or writing over, what another is still at work on.
 
 On its device a delegate may run on a stream of its own, and go on after its call has returned
-(`_delegate_streams`). A copy between host and device is the one thing in a program that orders two
+(`streams.delegate_streams`). A copy between host and device is the one thing in a program that orders two
 such delegates: one to the host whatever the host does, one to the device all but engines inside a
 ``CallerStreamGuard`` that they know nothing of, which have to wait for that copy as well. Copies of no
 bytes are skipped by the runtime, and order nothing.
@@ -21,23 +21,6 @@ from executorch.exir.passes._aliases import (
     is_device_write_back,
     producer,
 )
-from executorch.exir.passes._busy_memory import devices_of_outputs
-from executorch.exir.passes._copy_schedule import (
-    STEPS,
-    Copy,
-    Fence,
-    Hazard,
-    cost,
-    schedule,
-    unserved,
-)
-from executorch.exir.passes._delegate_streams import (
-    NUM_INPUTS_COMPILE_SPEC_KEY,
-    SHARED_STREAM_COMPILE_SPEC_KEY,
-    declare,
-    streams_in,
-    writes_in_place,
-)
 from executorch.exir.passes._device_nodes import (
     D2H,
     H2D,
@@ -49,7 +32,24 @@ from executorch.exir.passes._device_nodes import (
     lowered_module,
     operator_name,
 )
-from executorch.exir.passes._stream_facts import runs_after
+from executorch.exir.passes.streams.copy_schedule import (
+    STEPS,
+    Copy,
+    Fence,
+    Hazard,
+    cost,
+    schedule,
+    unserved,
+)
+from executorch.exir.passes.streams.delegate_streams import (
+    NUM_INPUTS_COMPILE_SPEC_KEY,
+    SHARED_STREAM_COMPILE_SPEC_KEY,
+    declare,
+    streams_in,
+    writes_in_place,
+)
+from executorch.exir.passes.streams.device_order import runs_after
+from executorch.exir.passes.streams.lifetimes import devices_of_outputs
 from executorch.exir.tensor import TensorSpec
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
@@ -63,7 +63,7 @@ class DelegateOrderPass(PassBase):
 
     Goes after `PropagateDevicePass`. Copies that the graph has anyway are moved there, within what
     their operands allow; where none can be, one byte is copied, to the device if that is enough. No
-    delegate's memory is to be given away before then (`_busy_memory`). Running it again changes nothing. Time
+    delegate's memory is to be given away before then (`streams.lifetimes`). Running it again changes nothing. Time
     is linear in nodes plus edges, but for sorting.
 
     Args:

@@ -22,7 +22,6 @@ from executorch.exir.passes._aliases import (
     is_write_back,
     producer,
 )
-from executorch.exir.passes._delegate_streams import writes_in_place
 from executorch.exir.passes._device_nodes import (
     HOST,
     Device,
@@ -40,6 +39,7 @@ from executorch.exir.passes._shared_buffers import (
     STATE_META,
     shared_writes,
 )
+from executorch.exir.passes.streams.delegate_streams import writes_in_place
 from torch.export import ExportGraphSignature
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 #: By package, its function from a program to one that can be traced; nothing is imported before the package is.
 _TRANSFORMS = {
-    "torch_tensorrt": "torch_tensorrt.executorch._engine_placeholders:with_engine_placeholders",
+    "torch_tensorrt": "torch_tensorrt.executorch.engines.placeholders:with_engine_placeholders",
 }
 
 

@@ -29,11 +29,11 @@ def check(blob: bytes, measured: bool = True) -> None:
 
     What is allocated is only looked at if ``measured``.
     """
-    from torch_tensorrt.executorch._blob_layout import Layout
-    from torch_tensorrt.executorch._engine_blob import (
+    from torch_tensorrt.executorch.blob.engine_blob import (
         deserialize_engine,
         serialize_engine,
     )
+    from torch_tensorrt.executorch.blob.layout import Layout
 
     import torchtrt_executorch.engine_blob  # noqa: F401  without torch_tensorrt
     from torchtrt_executorch.plans import origin

@@ -88,9 +88,9 @@ def make(folder: Path, case: Case, gpu: str | None, first: bool) -> str:
     """Write the program of ``case`` into ``folder``. Return a line of seconds, bytes and memory."""
     folder.mkdir(parents=True, exist_ok=True)
     if first:
-        from executorch.backends.cuda import _unmeasured_kernels
+        from executorch.backends.cuda.tuning import tile_selection
 
-        _unmeasured_kernels.cost = lambda *of: 0.0
+        tile_selection.cost = lambda *of: 0.0
     started, used = time.perf_counter(), time.process_time()
     built = lower(case, gpu)
     seconds = time.perf_counter() - started
@@ -108,7 +108,7 @@ def make(folder: Path, case: Case, gpu: str | None, first: bool) -> str:
 
 def keep_timings(file: Path) -> None:
     """Append to ``file`` what autotuning measures from now on, a line of JSON for each choice made."""
-    from executorch.backends.cuda._unmeasured_kernels import tile_of
+    from executorch.backends.cuda.tuning.tile_selection import tile_of
     from torch._inductor.select_algorithm import add_feedback_saver
 
     def save(timings: Any, name: str, nodes: Any, *rest: Any) -> None:

@@ -19,12 +19,12 @@ from executorch.exir.tensor import make_allocation_info, scalar_type_enum
 import torchtrt_executorch.engine_blob  # noqa: F401  finds the next two without torch_tensorrt
 
 # isort: split
-from torch_tensorrt.executorch._blob_layout import Layout
-from torch_tensorrt.executorch._blob_metadata import (
+from torch_tensorrt.executorch.blob.engine_blob import serialize_engine
+from torch_tensorrt.executorch.blob.layout import Layout
+from torch_tensorrt.executorch.blob.metadata import (
     TensorRTBlobMetadata,
     TensorRTIOBinding,
 )
-from torch_tensorrt.executorch._engine_blob import serialize_engine
 
 #: Smallest, best and largest shape, or values, of an input.
 Range = tuple[Sequence[int], Sequence[int], Sequence[int]]

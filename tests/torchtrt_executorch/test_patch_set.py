@@ -12,7 +12,7 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 
 from ..loading import ROOT, load_file
 
-for beside in ("cpp_patch", "patch_tests"):
+for beside in ("cpp_patch", "patch_tests", "test_upstream"):
     load_file(f"tools/{beside}.py")
 patch_set: Any = load_file("tools/patch_set.py")
 CHOSEN = [*patch_set.chosen(())]

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 from executorch.exir.dialects._ops import ops as edge_ops
-from executorch.exir.passes import _delegate_streams, _device_labels, _device_nodes
+from executorch.exir.passes import _device_labels, _device_nodes
+from executorch.exir.passes.streams import delegate_streams
 from torch.fx import Graph
-from torch_tensorrt.executorch import _engine_nodes, _engine_record
+from torch_tensorrt.executorch.engines import nodes, record
 
 from torchtrt_executorch.runtime import plan
 
@@ -28,7 +29,7 @@ def test_the_largest_device_index_is_what_the_schema_can_hold() -> None:
     found = re.search(r"\bdevice_index\s*:\s*(\w+)", schema.read_text())
     assert found is not None
     assert 2 ** (SIGNED[found[1]] - 1) - 1 == _device_labels.MAX_DEVICE_INDEX
-    assert _engine_record.MAX_DEVICE_INDEX == _device_labels.MAX_DEVICE_INDEX
+    assert record.MAX_DEVICE_INDEX == _device_labels.MAX_DEVICE_INDEX
 
 
 @pytest.mark.parametrize(
@@ -47,12 +48,12 @@ def test_the_largest_device_index_is_what_the_schema_can_hold() -> None:
 )
 def test_an_operator_has_one_name(target: Any) -> None:
     node = Graph().call_function(target)
-    assert _engine_nodes.schema_name(target) == _device_nodes.operator_name(node)
+    assert nodes.schema_name(target) == _device_nodes.operator_name(node)
 
 
 def test_a_delegate_asks_for_one_stream_by_one_key() -> None:
     ours, runtimes = (
-        _delegate_streams.SHARED_STREAM_COMPILE_SPEC_KEY,
+        delegate_streams.SHARED_STREAM_COMPILE_SPEC_KEY,
         plan.NEEDS_SHARED_STREAM,
     )
     assert ours == runtimes

@@ -36,8 +36,8 @@ from torchtrt_executorch.runtime.reading.files import NamedData
 
 #: The modules that know why partitioners left an operator, where they were asked, and the name of the key.
 _NOTES = {
-    "torch_tensorrt.dynamo._notes": "WHY_IN_PYTORCH",
-    "executorch.backends.cuda._unsupported": "WHY_NOT_DELEGATED",
+    "torch_tensorrt.dynamo.fallback.metadata_keys": "WHY_IN_PYTORCH",
+    "executorch.backends.cuda.support.unsupported": "WHY_NOT_DELEGATED",
 }
 
 

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.cuda import _measured_tiles
-from executorch.backends.cuda._gpu_properties import GpuProperties, common_properties
+from executorch.backends.cuda.tuning import cost_model
+from executorch.backends.cuda.tuning.gpu_properties import (
+    GpuProperties,
+    common_properties,
+)
 
 from torchtrt_executorch import cache, cuda_payload, progress
 from torchtrt_executorch.cache import folders
@@ -86,7 +89,7 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
 
         without_gpu = gpu is not None and not present.cuda_device()
         partition = on_host(edge_program) if without_gpu else None
-        files = _measured_tiles.files(gpu) if gpu is not None else []
+        files = cost_model.files(gpu) if gpu is not None else []
         tiles = [file["digest"] for file in files]
         result = kept_library(edge_program, compile_specs, (gpu, tiles), build)
         if partition is not None:

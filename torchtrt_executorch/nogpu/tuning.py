@@ -252,7 +252,7 @@ def note(
     save: Callable[[Row], object], timings: Any, name: str, nodes: Any, *rest: Any
 ) -> None:
     """Inductor's feedback: hand on the microseconds of each tile for an operator on ``nodes``."""
-    from executorch.backends.cuda._unmeasured_kernels import (
+    from executorch.backends.cuda.tuning.tile_selection import (
         product_of,
         takes_tf32,
         tile_of,

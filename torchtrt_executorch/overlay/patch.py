@@ -23,6 +23,22 @@ TORCH_TENSORRT = {"torch-tensorrt": ">=2.13,<2.15"}
 EXECUTORCH = {"executorch": ">=1.4,<1.6"}
 TESTED: Mapping[str, str] = TORCH_TENSORRT | EXECUTORCH
 
+#: Packages that upstream doesn't have: a patch adds those that its modules are in.
+PACKAGES = frozenset(
+    (
+        "executorch.backends.cuda.quantized",
+        "executorch.backends.cuda.support",
+        "executorch.backends.cuda.tuning",
+        "executorch.exir.passes.streams",
+        "torch_tensorrt.dynamo.executorch",
+        "torch_tensorrt.dynamo.fallback",
+        "torch_tensorrt.dynamo.graphs",
+        "torch_tensorrt.dynamo.state",
+        "torch_tensorrt.executorch.blob",
+        "torch_tensorrt.executorch.engines",
+    )
+)
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -51,9 +67,9 @@ class Patch:
         extra: The extra of this distribution that installs what the patch works with, beside upstream.
         goes_when: The upstream change that makes it superfluous, with its pull request or issue.
         replaces: Upstream modules that ours is served for.
-        adds: Modules that upstream doesn't have, served beside its own. Several patches may add
-            one module.
-        data: Files that these read, as ``executorch/backends/cuda/measured/sm_90.json``.
+        adds: Modules that upstream doesn't have, served beside its own, with their packages. Several patches
+            may add one module.
+        data: Files that these read, as ``executorch/backends/cuda/tuning/measured/sm_90.json``.
         requires: Patches that this one needs in force, on releases that they are for.
         edits: What it changes in the source of upstream's modules.
         prepares: Functions run before upstream's module starts to execute.
@@ -77,6 +93,10 @@ class Patch:
     prepares: tuple[Preparation, ...] = ()
     anchors: tuple[Anchor, ...] = ()
     superseded: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        packages = PACKAGES.intersection(name.rpartition(".")[0] for name in self.adds)
+        object.__setattr__(self, "adds", (*sorted(packages), *self.adds))
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -26,10 +26,12 @@ from torchtrt_executorch.runtime.plan import (
     Plan,
 )
 
-load_alone("executorch.exir.passes._stream_facts")
+load_alone(
+    "executorch.exir.passes.streams", "executorch.exir.passes.streams.device_order"
+)
 
 # isort: split
-from executorch.exir.passes._stream_facts import streams_of  # noqa: E402
+from executorch.exir.passes.streams.device_order import streams_of  # noqa: E402
 
 #: Operators that read no tensor's elements, which may live on any device.
 METADATA = frozenset(
@@ -113,7 +115,7 @@ class Work(NamedTuple):
 class Running:
     """By device, the work that nothing has waited for yet, on one way through a method.
 
-    ExecuTorch's C++ runtime lets some delegates go on after their call (`_stream_facts`, beside
+    ExecuTorch's C++ runtime lets some delegates go on after their call (`streams.device_order`, beside
     the device pass, says which). A delegate may not touch what an earlier one may still be writing, nor
     write to what it may still be reading, until a copy on their device has waited for it: one to the
     host, or, for most, one to the device, which itself may go on as well.

@@ -26,18 +26,23 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 from torch_tensorrt.dynamo import _compiler
-from torch_tensorrt.dynamo._fallback_reasons import operators
-from torch_tensorrt.dynamo._graph_copies import with_graph_of_its_own
-from torch_tensorrt.dynamo._lifting import lifted_program
-from torch_tensorrt.dynamo._notes import OWNER, WHY_IN_PYTORCH, note_of, set_note
-from torch_tensorrt.dynamo._quantized import left_quantized
-from torch_tensorrt.dynamo._refusals import ABOUT_THE_MACHINE, first_line
 from torch_tensorrt.dynamo._settings import CompilationSettings
-from torch_tensorrt.dynamo._shared_state import made_traceable, with_state_named_once
-from torch_tensorrt.dynamo._writes import declared_mutations, made_functional
-from torch_tensorrt.executorch._engine_nodes import engine_nodes
-from torch_tensorrt.executorch._engine_placeholders import with_engine_placeholders
+from torch_tensorrt.dynamo.executorch.quantized import left_quantized
+from torch_tensorrt.dynamo.fallback.metadata_keys import (
+    OWNER,
+    WHY_IN_PYTORCH,
+    note_of,
+    set_note,
+)
+from torch_tensorrt.dynamo.fallback.reasons import operators
+from torch_tensorrt.dynamo.fallback.rejections import ABOUT_THE_MACHINE, first_line
+from torch_tensorrt.dynamo.graphs.copies import with_graph_of_its_own
+from torch_tensorrt.dynamo.graphs.lifting import lifted_program
+from torch_tensorrt.dynamo.state.mutations import declared_mutations, made_functional
+from torch_tensorrt.dynamo.state.shared import made_traceable, with_state_named_once
 from torch_tensorrt.executorch._release import with_parts_inlined
+from torch_tensorrt.executorch.engines.nodes import engine_nodes
+from torch_tensorrt.executorch.engines.placeholders import with_engine_placeholders
 
 logger = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
-from torch_tensorrt.dynamo._writes import declared_mutations
-from torch_tensorrt.executorch._engine_nodes import engine_nodes
-from torch_tensorrt.executorch._engine_placeholders import with_engine_placeholders
+from torch_tensorrt.dynamo.state.mutations import declared_mutations
 from torch_tensorrt.executorch._source import exported
 from torch_tensorrt.executorch._warnings import warn_of, warn_of_buffers
 from torch_tensorrt.executorch._weight_streaming import weight_streaming_specs
+from torch_tensorrt.executorch.engines.nodes import engine_nodes
+from torch_tensorrt.executorch.engines.placeholders import with_engine_placeholders
 from torch_tensorrt.executorch.partitioner import TensorRTPartitioner
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """What exporting does differently from one release of torch-tensorrt to the next, decided here alone.
 
 By what the installed release has where that shows, else by its number. The blob's layout is
-``_blob_layout``'s matter, and engine objects are ``_engine_objects``'.
+``blob.layout``'s matter, and engine objects are ``engines.objects``'.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WEIGHT_STREAMING_SINCE = "2.14"
 
 STREAMS_WEIGHTS = Version(RELEASE).release >= Version(WEIGHT_STREAMING_SINCE).release
 
-# Caches that an engine of 2.14's writes to would become outputs; ``_writes`` sees to them, once
+# Caches that an engine of 2.14's writes to would become outputs; ``state.mutations`` sees to them, once
 # there is a program.
 _INLINING = {
     name: value

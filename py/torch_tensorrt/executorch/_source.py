@@ -11,8 +11,8 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 from torch_tensorrt._Input import Input
 from torch_tensorrt.dynamo._defaults import default_device
-from torch_tensorrt.dynamo._lifting import lifted_program
 from torch_tensorrt.dynamo._tracer import get_dynamic_shapes
+from torch_tensorrt.dynamo.graphs.lifting import lifted_program
 from torch_tensorrt.dynamo.utils import get_torch_tensor, to_torch_device
 from torch_tensorrt.executorch._release import named_dims, with_parts_inlined
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from torch.export import ExportedProgram
-from torch_tensorrt.executorch._engine_nodes import engine_nodes
+from torch_tensorrt.executorch.engines.nodes import engine_nodes
 
 logger = logging.getLogger("torch_tensorrt.executorch._export")
 

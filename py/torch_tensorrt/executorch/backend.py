@@ -18,8 +18,8 @@ from executorch.exir.backend.backend_details import (
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
-from torch_tensorrt.executorch._engine_nodes import engine_nodes, engine_record
-from torch_tensorrt.executorch._engine_record import (
+from torch_tensorrt.executorch.engines.nodes import engine_nodes, engine_record
+from torch_tensorrt.executorch.engines.record import (
     DELIMITER,
     Slot,
     names,

@@ -20,20 +20,20 @@ from executorch.exir.passes.propagate_device_pass import (
 )
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch_tensorrt.dynamo._notes import OWNER, note_of
-from torch_tensorrt.executorch._engine_nodes import (
-    PLACEHOLDER,
-    is_compiled,
-    payload_of,
-    schema_name,
-)
-from torch_tensorrt.executorch._engine_record import Slot, names, text
+from torch_tensorrt.dynamo.fallback.metadata_keys import OWNER, note_of
 from torch_tensorrt.executorch.backend import (
     TensorRTBackend,
     _get_engine_info_for_node,
     _get_engine_nodes_in,
     _parse_device_id,
 )
+from torch_tensorrt.executorch.engines.nodes import (
+    PLACEHOLDER,
+    is_compiled,
+    payload_of,
+    schema_name,
+)
+from torch_tensorrt.executorch.engines.record import Slot, names, text
 
 if TYPE_CHECKING:
     from torch_tensorrt.dynamo._settings import CompilationSettings

@@ -6,12 +6,7 @@ names needs neither torch nor torch_tensorrt, and so doesn't stand here.
 
 from __future__ import annotations
 
-from torch_tensorrt.executorch._blob_layout import Layout
-from torch_tensorrt.executorch._blob_metadata import (
-    TensorRTBlobMetadata,
-    TensorRTIOBinding,
-)
-from torch_tensorrt.executorch._engine_blob import (
+from torch_tensorrt.executorch.blob.engine_blob import (
     HEADER_FORMAT,
     HEADER_SIZE,
     SUPPORTED_MAGICS,
@@ -19,6 +14,11 @@ from torch_tensorrt.executorch._engine_blob import (
     TENSORRT_MAGIC_ALIASED_IO,
     deserialize_engine,
     serialize_engine,
+)
+from torch_tensorrt.executorch.blob.layout import Layout
+from torch_tensorrt.executorch.blob.metadata import (
+    TensorRTBlobMetadata,
+    TensorRTIOBinding,
 )
 
 __all__ = [

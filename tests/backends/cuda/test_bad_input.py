@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from executorch.backends.cuda._gpu_properties import properties
+from executorch.backends.cuda.tuning.gpu_properties import properties
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 from torchtrt_executorch.cache import SWITCH

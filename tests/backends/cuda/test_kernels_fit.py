@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda._gpu_properties import GpuProperties, properties
-from executorch.backends.cuda._launchers import FRAME
-from executorch.backends.cuda._unmeasured_kernels import Stopped, caused_by
+from executorch.backends.cuda.tuning.gpu_properties import GpuProperties, properties
+from executorch.backends.cuda.tuning.kernel_configs import FRAME
+from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
 from torch._inductor.codecache import AotCodeCompiler
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 

@@ -10,8 +10,8 @@ import torch
 from executorch.exir import memory
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.memory_planning import update_all_tensors_lifetime
-from executorch.exir.passes._busy_memory import keep_busy
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
+from executorch.exir.passes.streams.lifetimes import keep_busy
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode

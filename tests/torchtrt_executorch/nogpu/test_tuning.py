@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from executorch.backends.cuda import _measured_tiles as tiles
-from executorch.backends.cuda._gpu_properties import properties
+from executorch.backends.cuda.tuning import cost_model as tiles
+from executorch.backends.cuda.tuning.gpu_properties import properties
 
 from torchtrt_executorch.cli.tune import tune
 from torchtrt_executorch.nogpu import tuning

@@ -25,7 +25,7 @@ import json, re
 import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-from executorch.backends.cuda._trial import Trials
+from executorch.backends.cuda.support.dry_run import Trials
 from executorch.exir import to_edge_transform_and_lower
 from torchtrt_executorch import overlay
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import distribution
 from pathlib import Path
 
 from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import PACKAGES
 from torchtrt_executorch.overlay.served import our_spec
 
 ROOT = Path(__file__).parents[3]
@@ -51,7 +53,14 @@ def tree() -> set[str]:
 
 def test_the_manifest_has_every_file() -> None:
     listed = {name for patch in PATCHES for name in (*patch.replaces, *patch.adds)}
-    assert listed == tree()
+    assert listed - PACKAGES == tree()
+    packages = {name.rpartition(".")[0] for name in tree()}
+    installed = Path(str(distribution("torch").locate_file("")))
+    new = {
+        each for each in packages if not (installed / each.replace(".", "/")).is_dir()
+    }
+    assert new == PACKAGES
+    assert listed >= PACKAGES
 
 
 def test_no_file_is_loaded_under_two_names(run) -> None:
@@ -84,8 +93,8 @@ def test_the_runtime_reads_blobs_without_torch_tensorrt(run) -> None:
         "alone = 'torch_tensorrt' not in sys.modules\n"
         "import torch_tensorrt.executorch.serialization as serialization\n"
         "import torch_tensorrt\n"
-        "bound = torch_tensorrt.executorch._engine_blob\n"
+        "bound = torch_tensorrt.executorch.blob.engine_blob\n"
         "print(json.dumps([alone, serialization.deserialize_engine is deserialize_engine,\n"
-        "    bound is sys.modules['torch_tensorrt.executorch._engine_blob']]))"
+        "    bound is sys.modules['torch_tensorrt.executorch.blob.engine_blob']]))"
     )
     assert process.facts == [True, True, True]

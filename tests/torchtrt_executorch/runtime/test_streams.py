@@ -226,9 +226,9 @@ def test_a_delegate_s_inputs_are_told_from_its_outputs(model, backend):
 
 def test_memory_that_is_still_read_is_not_written(monkeypatch):
     """Without the planner's knowledge of it, a delegate writes where another one reads."""
-    from executorch.exir.passes import _busy_memory
+    from executorch.exir.passes.streams import lifetimes
 
-    monkeypatch.setattr(_busy_memory, "keep_busy", lambda module: None)
+    monkeypatch.setattr(lifetimes, "keep_busy", lambda module: None)
     model = models.by_name("reused-memory")
     _, buffer = emitted.__wrapped__(model)  # not what was emitted with it
     refused(model, buffer, "writes .*may still read")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from executorch.backends.cuda._gpu_properties import (
+from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
 

@@ -1,7 +1,7 @@
 """A CUDA device by description: what Inductor and Triton get told of it, within a scope.
 
 Nothing runs on it. What is asked is answered, what would run a kernel is left out
-(``executorch.backends.cuda._unmeasured_kernels``), and weights stay on the host (:mod:`.host_weights`).
+(``executorch.backends.cuda.tuning.tile_selection``), and weights stay on the host (:mod:`.host_weights`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.cuda import _sums, _unmeasured_kernels
-from executorch.backends.cuda._gpu_properties import (
+from executorch.backends.cuda import _mul_sum_decompositions
+from executorch.backends.cuda.tuning import tile_selection
+from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
 
@@ -73,12 +74,12 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         **_device_interface(gpu),
         **_triton(gpu),
         **toolchain.answers(),
-        **_unmeasured_kernels.answers(gpu),
+        **tile_selection.answers(gpu),
         **host_code.answers(),
         **host_weights.answers(),
         **options.answers(toolchain.cross.program if toolchain.cross else None),
         **constant_folding.answers(),
-        **_sums.answers(),
+        **_mul_sum_decompositions.answers(),
         **fat_binaries.answers(gpu, toolchain),
         **_environment(gpu),
     }

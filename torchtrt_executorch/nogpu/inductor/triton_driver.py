@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
-from executorch.backends.cuda._gpu_properties import (
+from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
 

@@ -88,8 +88,8 @@ CUDA_OPERATORS = (
             "imports",
             """
             from executorch.backends.cuda._compile_spec_check import check_cuda_compile_specs
-            from executorch.backends.cuda._trial import Trials
-            from executorch.backends.cuda._unsupported import report_unsupported, unsupported_operators
+            from executorch.backends.cuda.support.dry_run import Trials
+            from executorch.backends.cuda.support.unsupported import report_unsupported, unsupported_operators
             """,
         ),
         (
@@ -128,7 +128,7 @@ CUDA_QUANTIZED_WEIGHTS = edits_of(
     (
         "",
         "imports",
-        "from executorch.backends.cuda._quantized_weights import keep_quantized",
+        "from executorch.backends.cuda.quantized.pack_weights import keep_quantized",
     ),
     (
         "CudaBackend.move_program_to_device",

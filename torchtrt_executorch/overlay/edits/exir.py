@@ -78,7 +78,7 @@ BRANCH_RESULTS = edits_of(
         "",
         "imports",
         """
-        from executorch.exir.passes._old_values import keep_old_values
+        from executorch.exir.passes._pre_write_snapshots import keep_old_values
         from executorch.exir.passes.branch_results_pass import BranchResultsPass
         """,
     ),
@@ -328,7 +328,7 @@ DELEGATE_ORDER = (
             "apply_algo",
             "after update_all_tensors_lifetime",
             """
-            from executorch.exir.passes._busy_memory import keep_busy
+            from executorch.exir.passes.streams.lifetimes import keep_busy
 
             keep_busy(graph_module)
             """,

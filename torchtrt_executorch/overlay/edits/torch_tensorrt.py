@@ -100,7 +100,7 @@ TARGET_EXECUTORCH = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._executorch_target import check_target_executorch",
+            "from torch_tensorrt.dynamo.executorch.target import check_target_executorch",
         ),
         (
             "CompilationSettings.__getstate__",
@@ -149,12 +149,12 @@ TARGET_EXECUTORCH = (
             "",
             "imports",
             """
-            from torch_tensorrt.dynamo._allocator_routing import (
+            from torch_tensorrt.dynamo.executorch.allocator_routing import (
                 _output_allocator_ops,
                 _route_output_allocator_ops,
                 routed_settings,
             )
-            from torch_tensorrt.dynamo._executorch_target import (
+            from torch_tensorrt.dynamo.executorch.target import (
                 check_target_executorch,
                 refuse_for_single_engine,
             )
@@ -180,7 +180,7 @@ TARGET_EXECUTORCH = (
             "convert_module",
             "first",
             """
-            from torch_tensorrt.dynamo._allocator_routing import check_engine
+            from torch_tensorrt.dynamo.executorch.allocator_routing import check_engine
 
             check_engine(module, settings)
             """,
@@ -201,7 +201,7 @@ TARGET_EXECUTORCH = (
             "",
             "imports",
             """
-            from torch_tensorrt.dynamo._executorch_target import (
+            from torch_tensorrt.dynamo.executorch.target import (
                 check_target_executorch,
                 refuse_for_single_engine,
             )
@@ -221,7 +221,7 @@ TARGET_EXECUTORCH = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._executorch_target import check_target_executorch",
+            "from torch_tensorrt.dynamo.executorch.target import check_target_executorch",
         ),
         (
             "MutableTorchTensorRTModule.__init__",
@@ -313,7 +313,7 @@ NODE_ROUTING = (
     ),
     *_checked(
         "check_allocator_routing",
-        f"{_DYNAMO}._node_routing",
+        f"{_DYNAMO}.executorch.node_routing",
         "executorch_allocator_routing",
     ),
     *edits_of(
@@ -332,7 +332,7 @@ NODE_ROUTING = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._node_routing import unless_routed",
+            "from torch_tensorrt.dynamo.executorch.node_routing import unless_routed",
         ),
         (
             "ConverterRegistry.__getitem__",
@@ -341,12 +341,12 @@ NODE_ROUTING = (
         ),
     ),
     *edits_of(
-        f"{_DYNAMO}._allocator_routing",
+        f"{_DYNAMO}.executorch.allocator_routing",
         (
             "",
             "imports",
             """
-            from torch_tensorrt.dynamo._node_routing import (
+            from torch_tensorrt.dynamo.executorch.node_routing import (
                 check_allocator_routing,
                 is_routed,
             )
@@ -372,7 +372,7 @@ NODE_ROUTING = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._node_routing import log_routed_nodes",
+            "from torch_tensorrt.dynamo.executorch.node_routing import log_routed_nodes",
         ),
         ("compile_module", "first", "log_routed_nodes(gm, settings)"),
     ),
@@ -394,7 +394,7 @@ NAMED_REFUSALS = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._refusals import check_left_to_pytorch",
+            "from torch_tensorrt.dynamo.fallback.rejections import check_left_to_pytorch",
         ),
         (
             "ConverterRegistry.__getitem__",
@@ -408,7 +408,7 @@ NAMED_REFUSALS = (
             "",
             "imports",
             """
-            from torch_tensorrt.dynamo._refusals import (
+            from torch_tensorrt.dynamo.fallback.rejections import (
                 explain_builder_errors,
                 name_refused_node,
             )
@@ -427,7 +427,7 @@ PARTITION_SUPPORT = tuple(
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._partition_support import partition_supported",
+            "from torch_tensorrt.dynamo.fallback.partition_support import partition_supported",
         ),
         ("partition", "decorator", "@partition_supported"),
     )
@@ -435,19 +435,27 @@ PARTITION_SUPPORT = tuple(
 
 FALLBACK_REASONS = edits_of(
     _COMPILER,
-    ("", "imports", "from torch_tensorrt.dynamo._fallback_reasons import with_reasons"),
+    ("", "imports", "from torch_tensorrt.dynamo.fallback.reasons import with_reasons"),
     ("compile_module", "return", "with_reasons({}, settings)"),
 )
 
 BRANCHES = (
     *edits_of(
         f"{_PARTITIONING}._global_partitioner",
-        ("", "imports", "from torch_tensorrt.dynamo._branches import without_branches"),
+        (
+            "",
+            "imports",
+            "from torch_tensorrt.dynamo.executorch.branches import without_branches",
+        ),
         ("partition", "decorator", "@without_branches"),
     ),
     *edits_of(
         _COMPILER,
-        ("", "imports", "from torch_tensorrt.dynamo._branches import with_branches"),
+        (
+            "",
+            "imports",
+            "from torch_tensorrt.dynamo.executorch.branches import with_branches",
+        ),
         ("compile_module", "return", "with_branches({})"),
     ),
 )
@@ -458,7 +466,7 @@ CONSTANT_OUTPUTS = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._constant_outputs import with_constant_outputs",
+            "from torch_tensorrt.dynamo.executorch.constant_outputs import with_constant_outputs",
         ),
         ("compile_module", "decorator", "@with_constant_outputs"),
     ),
@@ -467,7 +475,7 @@ CONSTANT_OUTPUTS = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._constant_outputs import distinct_tensors",
+            "from torch_tensorrt.dynamo.executorch.constant_outputs import distinct_tensors",
         ),
         (
             "TRTInterpreter.output",
@@ -484,7 +492,7 @@ COMPILE_ARGUMENTS = (
             "",
             "imports",
             """
-            from torch_tensorrt.dynamo._compile_arguments import (
+            from torch_tensorrt.dynamo.executorch.compile_arguments import (
                 check_argument_names,
                 keep_input_names,
                 keep_masks,
@@ -512,7 +520,7 @@ COMPILE_ARGUMENTS = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._compile_arguments import check_argument_names",
+            "from torch_tensorrt.dynamo.executorch.compile_arguments import check_argument_names",
         ),
         (
             "compile",
@@ -533,7 +541,7 @@ COMPILE_ARGUMENTS = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._compile_arguments import check_argument_names",
+            "from torch_tensorrt.dynamo.executorch.compile_arguments import check_argument_names",
         ),
         (
             "MutableTorchTensorRTModule.__init__",
@@ -555,7 +563,7 @@ BUILD_FALLBACK = (
     ),
     *_checked(
         "check_build_fallback",
-        f"{_DYNAMO}._build_fallback_setting",
+        f"{_DYNAMO}.fallback.setting",
         "executorch_build_fallback",
     ),
     *edits_of(
@@ -572,7 +580,7 @@ BUILD_FALLBACK = (
             "",
             "imports",
             """
-            from torch_tensorrt.dynamo._build_fallback import (
+            from torch_tensorrt.dynamo.fallback.build_fallback import (
                 graph_without_refused,
                 program_without_refused,
                 without_failed_decompositions,
@@ -596,7 +604,7 @@ BUILD_FALLBACK = (
         (
             "",
             "imports",
-            "from torch_tensorrt.dynamo._build_fallback import convert_once",
+            "from torch_tensorrt.dynamo.fallback.build_fallback import convert_once",
         ),
     ),
     *edits_of(
@@ -605,7 +613,7 @@ BUILD_FALLBACK = (
             "DynamoPassManager.__call__",
             "first",
             """
-            from torch_tensorrt.dynamo._build_fallback import without_failed_passes
+            from torch_tensorrt.dynamo.fallback.build_fallback import without_failed_passes
 
             self = without_failed_passes(self)
             """,
@@ -616,7 +624,11 @@ BUILD_FALLBACK = (
 QUANTIZED_ENGINES = (
     *edits_of(
         _COMPILER,
-        ("", "imports", "from torch_tensorrt.dynamo._quantized import keep_quantized"),
+        (
+            "",
+            "imports",
+            "from torch_tensorrt.dynamo.executorch.quantized import keep_quantized",
+        ),
         *_in_each(_PROGRAM, ("before post_lowering", "keep_quantized(gm, settings)")),
     ),
     *edits_of(
@@ -630,7 +642,7 @@ QUANTIZED_ENGINES = (
             "_TorchTensorRTConstantFolder.is_impure",
             "first",
             """
-            from torch_tensorrt.dynamo._quantized import is_kept
+            from torch_tensorrt.dynamo.executorch.quantized import is_kept
 
             if is_kept(node):
                 return True
@@ -651,7 +663,7 @@ MUTATED_BUFFERS = (
             "",
             "imports",
             """
-            from torch_tensorrt.dynamo._state_as_inputs import (
+            from torch_tensorrt.dynamo.state.functionalize import (
                 refuse_writes,
                 state_as_inputs,
                 with_state,
@@ -711,7 +723,7 @@ SHARED_STATE = edits_of(
     (
         "",
         "imports",
-        "from torch_tensorrt.dynamo._shared_state import with_traceable_state",
+        "from torch_tensorrt.dynamo.state.shared import with_traceable_state",
     ),
     *_in_each((*_PROGRAM, _ENGINE), ("decorator", "@with_traceable_state")),
 )
@@ -775,7 +787,7 @@ EXPORT = (
             "",
             "imports",
             """
-            from torch_tensorrt.dynamo._inlining import finished, with_torch_parts_inlined
+            from torch_tensorrt.dynamo.executorch.inlining import finished, with_torch_parts_inlined
             """,
         ),
         ("transform", "first", "gm = with_torch_parts_inlined(gm)"),

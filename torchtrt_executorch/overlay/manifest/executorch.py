@@ -26,13 +26,13 @@ _ALIASES = tuple(
 _DRY_RUN = tuple(
     f"{_CUDA}.{name}"
     for name in (
-        "_gpu_properties",
-        "_kept_weights",
-        "_launchers",
-        "_measured_tiles",
-        "_sums",
-        "_trial",
-        "_unmeasured_kernels",
+        "_mul_sum_decompositions",
+        "quantized.packed_weights",
+        "support.dry_run",
+        "tuning.cost_model",
+        "tuning.gpu_properties",
+        "tuning.kernel_configs",
+        "tuning.tile_selection",
     )
 )
 
@@ -147,10 +147,10 @@ EXECUTORCH_PATCHES = (
         goes_when="CUDA delegates wait for one another in ExecuTorch's runtime (no pull request yet)",
         requires=("device-copies",),
         adds=(
-            f"{_PASSES}._copy_schedule",
-            f"{_PASSES}._stream_facts",
-            f"{_PASSES}._delegate_streams",
-            f"{_PASSES}._busy_memory",
+            f"{_PASSES}.streams.copy_schedule",
+            f"{_PASSES}.streams.device_order",
+            f"{_PASSES}.streams.delegate_streams",
+            f"{_PASSES}.streams.lifetimes",
             f"{_PASSES}.delegate_order_pass",
         ),
         edits=edits.DELEGATE_ORDER,
@@ -182,9 +182,9 @@ EXECUTORCH_PATCHES = (
         goes_when="one arena per device serves all methods (pytorch/executorch#21958)",
         requires=("device-copies", "device-state"),
         adds=(
-            f"{_PASSES}._delegate_streams",
+            f"{_PASSES}.streams.delegate_streams",
             f"{_PASSES}._shared_buffers",
-            f"{_PASSES}._stream_facts",
+            f"{_PASSES}.streams.device_order",
             f"{EXIR}.program._common_state",
             f"{EXIR}.program._external_data",
         ),
@@ -217,7 +217,7 @@ EXECUTORCH_PATCHES = (
         goes_when="branches are planned apart (pytorch/executorch#21494 or #21818)",
         adds=(
             *_ALIASES,
-            f"{_PASSES}._old_values",
+            f"{_PASSES}._pre_write_snapshots",
             f"{_PASSES}.branch_results_pass",
         ),
         edits=edits.BRANCH_RESULTS,
@@ -253,7 +253,7 @@ EXECUTORCH_PATCHES = (
             f"{_AOTI}.passes._view_copies",
             f"{_CUDA}._compile_spec_check",
             f"{_CUDA}._edge_calls",
-            f"{_CUDA}._unsupported",
+            f"{_CUDA}.support.unsupported",
             *_DRY_RUN,
             f"{_CUDA}.triton._decode_attention",
             f"{_CUDA}.triton._kernel_support",
@@ -278,10 +278,10 @@ EXECUTORCH_PATCHES = (
         adds=tuple(
             f"{_CUDA}.{name}"
             for name in (
-                "_kept_weights",
-                "_quantized_weights",
-                "_row_product",
-                "_rows",
+                "quantized.fuse_gemvs",
+                "quantized.gemv_kernel",
+                "quantized.pack_weights",
+                "quantized.packed_weights",
             )
         ),
         requires=("cuda-operators",),
@@ -300,7 +300,7 @@ EXECUTORCH_PATCHES = (
             *_DRY_RUN,
             f"{_CUDA}.recipes",
         ),
-        data=("executorch/backends/cuda/measured/sm_90.json",),
+        data=("executorch/backends/cuda/tuning/measured/sm_90.json",),
         prepares=prepared("torchtrt_executorch.nogpu.host.quiet:prepare", EXIR),
         edits=backends.CUDA_WITHOUT_GPU,
         anchors=anchors(

@@ -13,12 +13,15 @@ EXIR = "executorch.exir"
 PROGRAM = f"{EXIR}.program._program"
 
 #: Modules that several patches add; each is upstream's name for one of our files.
-WRITES = tuple(f"{DYNAMO}.{name}" for name in ("_graph_copies", "_writes"))
+MUTATIONS = (
+    f"{DYNAMO}.graphs.copies",
+    f"{DYNAMO}.state.mutations",
+)
 LIFTING = (
-    f"{DYNAMO}._attribute_names",
-    *WRITES,
-    f"{DYNAMO}._fake_values",
-    f"{DYNAMO}._lifting",
+    *MUTATIONS,
+    f"{DYNAMO}.graphs.attribute_names",
+    f"{DYNAMO}.graphs.fake_values",
+    f"{DYNAMO}.graphs.lifting",
 )
 ENGINE_BYTES = f"{RUNTIME}._engine_bytes"
 SYMBOLS = f"{EXIR}._data_dependent"

@@ -12,16 +12,18 @@ from torchtrt_executorch.overlay.manifest.notation import (
     ENGINE_BYTES,
     EXIR,
     LIFTING,
+    MUTATIONS,
     RUNTIME,
     SYMBOLS,
-    WRITES,
 )
 from torchtrt_executorch.overlay.patch import TESTED, TORCH_TENSORRT, Patch
 
 _COMPILER = f"{DYNAMO}._compiler"
 #: What rejects nodes, and goes on without them.
-_REFUSALS = tuple(
-    f"{DYNAMO}.{name}" for name in ("_graph_copies", "_notes", "_refusals")
+_REJECTIONS = (
+    f"{DYNAMO}.graphs.copies",
+    f"{DYNAMO}.fallback.metadata_keys",
+    f"{DYNAMO}.fallback.rejections",
 )
 _REGISTRY = f"{CONVERSION}._ConverterRegistry"
 _PARTITIONING = f"{DYNAMO}.partitioning"
@@ -38,7 +40,7 @@ TORCH_TENSORRT_PATCHES = (
         upstream="nothing under this setting",
         kept_because="2.14 has neither the setting nor an error for engines that need an allocator after all",
         goes_when="pytorch/TensorRT#4355 is merged, with its error for an engine that needs an allocator after all",
-        adds=(f"{DYNAMO}._executorch_target", f"{DYNAMO}._allocator_routing"),
+        adds=(f"{DYNAMO}.executorch.target", f"{DYNAMO}.executorch.allocator_routing"),
         edits=edits.TARGET_EXECUTORCH,
         anchors=anchors(
             f"{_REGISTRY}:ConverterSupport(requires_output_allocator)",
@@ -57,7 +59,7 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="2.14's takes no part in target_executorch: it is off unless it is asked for as well",
         goes_when="pytorch/TensorRT#4355 turns fallback_data_dependent_ops on for ExecuTorch",
         requires=("target-executorch",),
-        adds=(f"{DYNAMO}._node_routing",),
+        adds=(f"{DYNAMO}.executorch.node_routing",),
         edits=edits.NODE_ROUTING,
     ),
     Patch(
@@ -81,7 +83,7 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="2.14's errors name no node",
         goes_when="TRTInterpreter names the node of an error (no pull request yet)",
         requires=("target-executorch",),
-        adds=_REFUSALS,
+        adds=_REJECTIONS,
         edits=edits.NAMED_REFUSALS,
         anchors=anchors("torch_tensorrt.logging:_LOGGER"),
     ),
@@ -94,7 +96,7 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="2.14 fails on a cast alone in its partition under dynamic shapes, and on dtypes that TensorRT lacks",
         goes_when="partitioners ask for converters, and dtypes, per partition (no pull request yet)",
         requires=("named-refusals",),
-        adds=(*_REFUSALS, f"{DYNAMO}._partition_support"),
+        adds=(*_REJECTIONS, f"{DYNAMO}.fallback.partition_support"),
         edits=edits.PARTITION_SUPPORT,
         anchors=anchors(
             f"{_PARTITIONING}.common:construct_submodule_inputs(module)",
@@ -109,7 +111,7 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="2.14 keeps no reason in what it compiles",
         goes_when="compile_module records why a node is in no engine (no pull request yet)",
         requires=("target-executorch",),
-        adds=(f"{DYNAMO}._fallback_reasons", f"{DYNAMO}._notes"),
+        adds=(f"{DYNAMO}.fallback.reasons", f"{DYNAMO}.fallback.metadata_keys"),
         edits=edits.FALLBACK_REASONS,
     ),
     Patch(
@@ -121,7 +123,7 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="2.14's compile_module takes a branch for an engine",
         goes_when="the global partitioner leaves graph modules alone (no pull request yet)",
         requires=("target-executorch",),
-        adds=(f"{DYNAMO}._branches",),
+        adds=(f"{DYNAMO}.executorch.branches",),
         edits=edits.BRANCHES,
     ),
     Patch(
@@ -133,7 +135,7 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="2.14's compile_module asks each output for a target",
         goes_when="compile_module takes outputs that are no nodes (no pull request yet)",
         requires=("target-executorch",),
-        adds=(f"{DYNAMO}._constant_outputs",),
+        adds=(f"{DYNAMO}.executorch.constant_outputs",),
         edits=edits.CONSTANT_OUTPUTS,
     ),
     Patch(
@@ -145,7 +147,7 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="2.14 does so by default",
         goes_when="compile refuses arguments that it doesn't know, and attn_bias_is_causal is False by default (no pull request yet)",
         requires=("target-executorch",),
-        adds=(f"{DYNAMO}._compile_arguments",),
+        adds=(f"{DYNAMO}.executorch.compile_arguments",),
         edits=edits.COMPILE_ARGUMENTS,
         anchors=anchors(f"{_COMPILER}:compile(attn_bias_is_causal)"),
     ),
@@ -159,9 +161,9 @@ TORCH_TENSORRT_PATCHES = (
         goes_when="compile leaves to PyTorch what TensorRT can't build (no pull request yet)",
         requires=("node-routing", "named-refusals", "partition-support"),
         adds=(
-            *_REFUSALS,
-            f"{DYNAMO}._build_fallback_setting",
-            f"{DYNAMO}._build_fallback",
+            *_REJECTIONS,
+            f"{DYNAMO}.fallback.setting",
+            f"{DYNAMO}.fallback.build_fallback",
         ),
         edits=edits.BUILD_FALLBACK,
         anchors=anchors(
@@ -179,8 +181,8 @@ TORCH_TENSORRT_PATCHES = (
         goes_when="Torch-TensorRT converts quantized_decomposed and torchao operators (no pull request yet)",
         requires=("named-refusals",),
         adds=(
-            f"{DYNAMO}._notes",
-            f"{DYNAMO}._quantized",
+            f"{DYNAMO}.fallback.metadata_keys",
+            f"{DYNAMO}.executorch.quantized",
             f"{DYNAMO}.lowering.passes._dense_constants",
             f"{CONVERSION}._quantized_converters",
         ),
@@ -199,8 +201,8 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="before 2.14 it freezes buffers into constants, and drops what is written to them",
         goes_when="2.13 is no longer supported, and 2.14's copy_ epilogue keeps the output structure and autocast (pytorch/TensorRT#4251)",
         adds=(
-            *WRITES,
-            f"{DYNAMO}._state_as_inputs",
+            *MUTATIONS,
+            f"{DYNAMO}.state.functionalize",
             f"{DYNAMO}.backend._input_writes",
             f"{DYNAMO}.lowering.passes._dynamic_index_copy",
         ),
@@ -215,7 +217,7 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="2.14 fails on such a program as well",
         goes_when="AOTAutograd traces a module with one buffer under two names (pytorch/TensorRT#4251)",
         requires=("mutated-buffers",),
-        adds=(f"{DYNAMO}._shared_state",),
+        adds=(f"{DYNAMO}.state.shared",),
         edits=edits.SHARED_STATE,
     ),
     Patch(
@@ -240,10 +242,10 @@ TORCH_TENSORRT_PATCHES = (
         goes_when="upstream's deserialize_engine checks what it reads (pytorch/TensorRT#4329)",
         replaces=(f"{BACKEND}.serialization",),
         adds=(
-            f"{BACKEND}._engine_record",
-            f"{BACKEND}._blob_layout",
-            f"{BACKEND}._blob_metadata",
-            f"{BACKEND}._engine_blob",
+            f"{BACKEND}.engines.record",
+            f"{BACKEND}.blob.layout",
+            f"{BACKEND}.blob.metadata",
+            f"{BACKEND}.blob.engine_blob",
         ),
     ),
     Patch(
@@ -257,10 +259,10 @@ TORCH_TENSORRT_PATCHES = (
         requires=("engine-blob",),
         replaces=(f"{BACKEND}.backend",),
         adds=(
-            f"{BACKEND}._engine_record",
+            f"{BACKEND}.engines.record",
             ENGINE_BYTES,
-            f"{BACKEND}._engine_nodes",
-            f"{BACKEND}._engine_objects",
+            f"{BACKEND}.engines.nodes",
+            f"{BACKEND}.engines.objects",
         ),
     ),
     Patch(
@@ -273,7 +275,7 @@ TORCH_TENSORRT_PATCHES = (
         goes_when="2.13 is no longer supported, and 2.14's labels (pytorch/TensorRT#4350) come with a partition per engine and with constants left outside",
         requires=("engine-backend",),
         replaces=(f"{BACKEND}.partitioner",),
-        adds=(f"{DYNAMO}._notes", f"{EXIR}.backend._compile_specs"),
+        adds=(f"{DYNAMO}.fallback.metadata_keys", f"{EXIR}.backend._compile_specs"),
     ),
     Patch(
         name="executorch-export",
@@ -293,9 +295,9 @@ TORCH_TENSORRT_PATCHES = (
             *LIFTING,
             SYMBOLS,
             "torch_tensorrt._executorch_save",
-            f"{DYNAMO}._inlining",
+            f"{DYNAMO}.executorch.inlining",
             f"{RUNTIME}.meta_ops._engine_outputs",
-            f"{BACKEND}._engine_placeholders",
+            f"{BACKEND}.engines.placeholders",
             f"{BACKEND}._release",
             f"{BACKEND}._source",
             f"{BACKEND}._warnings",

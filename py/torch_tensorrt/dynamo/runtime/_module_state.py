@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
-from torch_tensorrt.dynamo._writes import buffers_written_back
+from torch_tensorrt.dynamo.state.mutations import buffers_written_back
 
 
 def share_state(module: Any) -> None:

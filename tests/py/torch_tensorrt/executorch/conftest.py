@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_tensorrt
 from torch.export import ExportedProgram
-from torch_tensorrt.executorch._engine_record import Slot
+from torch_tensorrt.executorch.engines.record import Slot
 
 from torchtrt_executorch import emulated_engines
 

@@ -16,14 +16,14 @@ from torch.export import ExportedProgram
 from torch_tensorrt.dynamo import _exporter as exporter
 from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
 from torch_tensorrt.executorch import TensorRTBackend, TensorRTPartitioner
-from torch_tensorrt.executorch._engine_nodes import (
+from torch_tensorrt.executorch.engines.nodes import (
     engine_nodes,
     engine_record,
 )
-from torch_tensorrt.executorch._engine_placeholders import (
+from torch_tensorrt.executorch.engines.placeholders import (
     with_engine_placeholders,
 )
-from torch_tensorrt.executorch._engine_record import Slot
+from torch_tensorrt.executorch.engines.record import Slot
 from torch_tensorrt.executorch.serialization import (
     Layout,
     TensorRTBlobMetadata,

@@ -25,8 +25,8 @@ from torch import nn
 from torch.export import Dim, ExportedProgram, export
 from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
-from torch_tensorrt.dynamo._refusals import RefusedError
 from torch_tensorrt.dynamo._settings import CompilationSettings
+from torch_tensorrt.dynamo.fallback.rejections import RefusedError
 from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines

@@ -163,7 +163,7 @@ def test_a_compiler_that_there_is_no_room_for_is_not_left_in_part(
 
 def test_a_gpu_of_jetsons_in_a_library_for_this_machine() -> None:
     """It is compiled, as it was asked for, and said to be of no use."""
-    from executorch.backends.cuda._gpu_properties import properties
+    from executorch.backends.cuda.tuning.gpu_properties import properties
 
     from torchtrt_executorch.nogpu.cuda_backend import cross_compiler
     from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu

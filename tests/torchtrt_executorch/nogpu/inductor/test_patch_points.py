@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from executorch.backends.cuda._gpu_properties import properties
+from executorch.backends.cuda.tuning.gpu_properties import properties
 from packaging.specifiers import SpecifierSet
 
 from torchtrt_executorch.nogpu.cross import toolchain

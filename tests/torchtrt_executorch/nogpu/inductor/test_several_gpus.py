@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda._gpu_properties import common_properties, properties
+from executorch.backends.cuda.tuning.gpu_properties import common_properties, properties
 
 from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu

@@ -1,0 +1,94 @@
+"""Find and report the operators of a program that ``CudaBackend`` can't compile."""
+
+from __future__ import annotations
+
+import logging
+from typing import Mapping
+
+import torch
+from executorch.backends.aoti._sizes import is_size
+from executorch.backends.aoti.aoti_partitioner import branch_module, is_claimable
+from executorch.backends.cuda._edge_calls import operator
+from executorch.backends.cuda.support.dry_run import Trials
+from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+WHY_NOT_DELEGATED = "executorch.why_not_delegated"
+"""In ``node.meta["custom"]``: why no CUDA delegate has the node."""
+
+logger = logging.getLogger(__name__)
+
+
+def unsupported_operators(
+    program: ExportedProgram, support_check: Trials
+) -> Mapping[Node, str]:
+    """Return the nodes, in all graphs of ``program``, that ``support_check`` refuses, with reasons."""
+    candidates = [
+        node
+        for module in program.graph_module.modules()
+        if isinstance(module, GraphModule)
+        for node in module.graph.nodes
+        if is_claimable(node, (), ()) and _is_operator(node)
+    ]
+    candidates += [
+        node
+        for node in program.graph.nodes
+        if any(map(branch_module, node.all_input_nodes)) and is_claimable(node, (), ())
+    ]
+    constants = _constants(program)
+    return support_check.refused(candidates, _scalars(constants), constants)
+
+
+def report_unsupported(unsupported: Mapping[Node, str]) -> None:
+    """Record each reason at its node, in ``meta["custom"]``, and log every reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for node, reason in unsupported.items():
+        custom = node.meta.get("custom") or {}
+        node.meta["custom"] = {**custom, WHY_NOT_DELEGATED: f"CudaBackend: {reason}"}
+        by_reason.setdefault(reason, []).append(
+            f"{operator(node.target)} (node {node})"
+        )
+    for reason, operators in by_reason.items():
+        logger.warning(
+            "%s is left to the partitioners behind CudaBackend, or to the host: %s",
+            ", ".join(operators),
+            reason,
+        )
+
+
+def _is_operator(node: Node) -> bool:
+    return isinstance(
+        node.target, (torch._ops.OpOverload, EdgeOpOverload)
+    ) and not is_size(node)
+
+
+def _constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+    """Return the tensors of a program that are never written to, by their placeholders."""
+    signature = program.graph_signature
+    values = {**program.state_dict, **program.constants}
+    for mutated in signature.buffers_to_mutate.values():
+        values.pop(mutated, None)
+    targets = {spec.arg.name: spec.target for spec in signature.input_specs}
+    constants = {
+        node: values.get(targets[node.name] or "")
+        for node in program.graph.find_nodes(op="placeholder")
+    }
+    return {
+        n: value for n, value in constants.items() if isinstance(value, torch.Tensor)
+    }
+
+
+def _scalars(
+    constants: Mapping[Node, torch.Tensor],
+) -> dict[Node, int | float | complex]:
+    """Return the values of those constants that have no dimension."""
+    scalars: dict[Node, int | float | complex] = {}
+    for node, value in constants.items():
+        if isinstance(value, FakeTensor):  # of a program that is being lowered
+            value = value.constant  # type: ignore[assignment]
+        if value is not None and value.ndim == 0:
+            with unset_fake_temporarily():
+                scalars[node] = value.item()
+    return scalars

@@ -1,0 +1,258 @@
+"""What Inductor is told where no kernel can be run or timed: which tiles to take, and what does without a run.
+
+What is chosen may not compile, alone or with what is fused to it. Then all is compiled once more without
+tiles of those sides, as often as there are others; of operators of the library's own those take part that the backend
+lets Inductor choose from, which are those that ExecuTorch has. What fails otherwise is compiled once more
+with every value in memory of its own: operators that compile by themselves do so beside one another.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import logging
+import math
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from executorch.backends.cuda import _mul_sum_decompositions
+from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
+from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
+from executorch.backends.cuda.tuning.kernel_configs import compile_and_save
+from torch.utils import _pytree as pytree
+
+logger = logging.getLogger(__name__)
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+_Sides = tuple[int, ...]
+
+
+class _UncompilableError(RuntimeError):
+    """A kernel doesn't compile with tiles of these sides, M, N and K."""
+
+    def __init__(self, kernel: str, sides: _Sides, why: Exception) -> None:
+        super().__init__(
+            f"kernel {kernel} doesn't compile with tiles of {sides}: {why}"
+        )
+        self.sides = sides
+
+
+class Stopped(Exception):
+    """Where the compilers would begin.
+
+    Attributes:
+        returned: The types of what the library would return.
+    """
+
+    def __init__(self) -> None:
+        from torch._inductor.virtualized import V
+
+        super().__init__()
+        outputs = getattr(V.graph, "graph_outputs", ())
+        self.returned: list[torch.dtype] = [each.get_dtype() for each in outputs]
+
+
+def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
+    """What takes the place of Inductor's running and timing of kernels, within a scope."""
+    from torch._inductor import compile_fx
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.ir import TensorBox
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+    finalize: Any = getattr(InductorChoices, "_finalize_template_configs", None)
+    select, compile_graph = AlgorithmSelectorCache.__call__, compile_fx.compile_fx_aot
+    compile_kernel = CachingAutotuner.precompile
+    run_node = GraphLowering.run_node
+    # A model's layers have the same products.
+    costs = functools.cache(lambda product, tile: cost(product, tile, gpu))
+    refused: set[_Sides | None] = set()
+    apart = False
+
+    def fastest_of(
+        choices: list[Any], tiles: list[Tile | None], name: str, *of: Any
+    ) -> Any:
+        """The choice to take: those without tiles behind all others, as nothing of them was measured."""
+        product = product_of(name, *of)
+
+        def expected(at: int) -> tuple[bool, bool, float]:
+            tile = tiles[at]
+            known = math.inf if tile is None else costs(product, tile)
+            return sides(tile) in refused, tile is None, known
+
+        return choices[min(range(len(choices)), key=expected)]
+
+    def select_by_cost(
+        self: Any,
+        name: str,
+        choices: list[Any],
+        nodes: list[Any],
+        layout: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        tiles = [tile_of(choice) for choice in choices]
+        if any(tiles) and len(choices) > 1:
+            tf32 = any(map(takes_tf32, choices))
+            choices = [fastest_of(choices, tiles, name, nodes, layout, tf32)]
+        return select(self, name, choices, nodes, layout, *args, **kwargs)
+
+    def only_the_fastest(
+        self: Any,
+        template_choices: dict[str, Any],
+        inputs: Any,
+        templates: list[Any],
+        name: str,
+        *args: Any,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Of the configurations, before a kernel is written for each: one that is to be taken."""
+        every = finalize(
+            self, template_choices, inputs, templates, name, *args, **kwargs
+        )
+        values = [each.params.to_kwargs() for each in every]
+        tiles = [_tile_of_configuration(each) for each in values]
+        if not any(tiles):
+            return every
+        tf32 = any(each.get("ALLOW_TF32") for each in values)
+        of = inputs.nodes(), inputs.output_layout(), tf32
+        return [fastest_of(every, tiles, name, *of)]
+
+    def compile_until_it_does(*args: Any, **kwargs: Any) -> Any:
+        nonlocal apart
+        while True:
+            try:
+                return compile_graph(*args, **kwargs)
+            except Exception as error:
+                cause = caused_by(error, _UncompilableError)
+                if caused_by(error, Stopped) or (cause is None and apart):
+                    raise
+                if cause is None:
+                    logger.info("%s: nothing is computed where it is read", error)
+                    apart = True
+                elif cause.sides in refused:
+                    raise
+                else:
+                    logger.info("%s: others are taken", cause)
+                    refused.add(cause.sides)
+
+    def run_node_apart(self: Any, node: Any) -> Any:
+        result = run_node(self, node)
+        often = _mul_sum_decompositions.read_often(node)
+        if apart or often or _read_by_kernels(node):
+            for value in pytree.tree_leaves(result):
+                if isinstance(value, TensorBox) and not (often and _is_cast(value)):
+                    value.realize()
+        return result
+
+    def compile_or_name_the_tile(kernel: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            compile_kernel(kernel, *args, **kwargs)
+        except Exception as error:
+            found = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", kernel.fn.src)
+            if len(found) != 3:  # it has no tiles
+                raise
+            sides = tuple(map(int, found))
+            raise _UncompilableError(kernel.fn.__name__, sides, error) from error
+
+    return {
+        "torch._inductor.choices:InductorChoices._finalize_template_configs": only_the_fastest,
+        "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
+        "torch._inductor.graph:GraphLowering.run_node": run_node_apart,
+        "torch._inductor.runtime.triton_heuristics:CachingAutotuner.precompile": (
+            compile_or_name_the_tile
+        ),
+        "torch._inductor.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block": (
+            functools.partial(compile_and_save, gpu=gpu)
+        ),
+        "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__": select_by_cost,
+    }
+
+
+def _read_by_kernels(node: Any) -> bool:
+    """Whether kernels of somebody's own read a value, each of which would have it computed anew."""
+    return any("triton_kernel_wrapper" in str(each.target) for each in node.users)
+
+
+def _is_cast(value: Any) -> bool:
+    """Whether little more is done for a value than to read it and to change its type."""
+    from torch._inductor.ir import Pointwise
+
+    while hasattr(value, "data"):
+        value = value.data
+    return isinstance(value, Pointwise) and value.inner_fn_opcount().num_ops <= 3
+
+
+def tile_of(choice: Any) -> Tile | None:
+    """The tile of a choice; None of one that has none, as the library's own operators."""
+    info = choice.info_dict()
+    try:
+        m, k, n = ast.literal_eval(str(info["tile_shape"]))
+        return Tile(m, n, k, int(info["num_stages"]), int(info["num_warps"]))
+    except (KeyError, ValueError, SyntaxError):
+        return None
+
+
+def takes_tf32(choice: Any) -> bool:
+    return str(choice.info_dict().get("allow_tf32")) == "True"
+
+
+def _tile_of_configuration(values: dict[str, Any]) -> Tile | None:
+    """The tile of what a choice is made of, if it is a template with one."""
+    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
+    return (
+        Tile(*(values[each] for each in names)) if set(names) <= set(values) else None
+    )
+
+
+def sides(tile: Tile | None) -> _Sides | None:
+    return None if tile is None else tile[:3]
+
+
+def caused_by(error: BaseException | None, kind: type[_Error]) -> _Error | None:
+    """Return the first error of a kind among what led to ``error``, as Inductor hands them on."""
+    while error is not None and not isinstance(error, kind):
+        inner = getattr(error, "inner_exception", None)
+        error = inner or error.__cause__ or error.__context__
+    return error
+
+
+def product_of(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Product:
+    """The matrix product that an operator is, with the sizes that it was exported with."""
+    dtype = input_nodes[0].get_dtype()
+    # What a type of 16 bits stands for makes no difference.
+    kind = {torch.bfloat16: "float16"}.get(dtype, str(dtype).removeprefix("torch."))
+    kind += " tf32" * (tf32 and dtype == torch.float32)
+    if name == "convolution":
+        image, weight, *_ = input_nodes
+        images, channels, *pixels = _sizes(layout.size)
+        _, depth, *window = _sizes(weight.get_size())
+        groups = _sizes(image.get_size())[1] // depth
+        # Channels of a pixel beside one another, as many as are loaded at once.
+        beside = _sizes(image.get_stride())[1] == 1
+        aligned = beside and depth * dtype.itemsize % 16 == 0
+        sizes = (images * math.prod(pixels), channels // groups, depth, groups)
+        return Product(f"convolution {kind}", *sizes, math.prod(window), aligned)
+    first, second = input_nodes[-2:]
+    *batch, m, k = _sizes(first.get_size())
+    n = _sizes(second.get_size())[-1]
+    aligned = all(
+        step == 1 or step * dtype.itemsize % 16 == 0
+        for node in (first, second)
+        for step in _sizes(node.get_stride())
+    )
+    sizes = (m, n, k, math.prod(batch))
+    return Product(f"product {kind}", *sizes, aligned=aligned)
+
+
+def _sizes(values: Any) -> list[int]:
+    from torch._inductor.virtualized import V
+
+    variables = V.graph.sizevars
+    hint: Any = getattr(variables, "optimization_hint", None)
+    hint = hint or variables.size_hint  # type: ignore[attr-defined]  # before 2.13
+    return [hint(value, fallback=8192) for value in values]

@@ -1,0 +1,122 @@
+"""Which delegates of a device run in order, one after another, in ExecuTorch's C++ runtime.
+
+A table of facts, read in upstream's sources, for `delegate_streams` and for who checks a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.specifiers import SpecifierSet
+
+
+@dataclass(frozen=True)
+class Streams:
+    """How the delegates of a backend, or copies to a device, use the streams of that device.
+
+    Attributes:
+        leaves_running: Work of a delegate goes on after its ``execute`` has returned, on some host.
+        waits: A delegate waits for whatever else was enqueued on its device.
+        releases: The ExecuTorch releases that this is true of.
+        evidence: Where that is to be seen.
+        takes_host_memory: A delegate on a device also takes tensors in host memory.
+        writes_last: Outputs are written after all that reads inputs is done, so that one may lie
+            where the other does.
+        one_stream: All delegates of the backend are on one stream, so they run in order.
+        follows_copies: A delegate comes after a copy to its device that was enqueued before it. If
+            not, it comes after those alone that a later copy to the host has waited for, and a copy
+            to the device doesn't order it behind anything else.
+    """
+
+    leaves_running: bool
+    waits: bool
+    releases: str
+    evidence: str
+    takes_host_memory: bool = True
+    writes_last: bool = False
+    one_stream: bool = False
+    follows_copies: bool = True
+
+
+#: What upstream's pass takes for granted of every backend, and this one of those that it doesn't know.
+IN_ORDER = Streams(
+    leaves_running=False,
+    waits=True,
+    releases=">=0",
+    evidence="upstream's PropagateDevicePass puts nothing between two delegates",
+)
+
+#: A copy to a device comes after all that was enqueued there before, on every host.
+COPY_TO_DEVICE = Streams(
+    leaves_running=True,
+    waits=True,
+    releases=">=1.4",
+    evidence=(
+        "cuda_allocator.cpp: inside a CallerStreamGuard a cudaMemcpyAsync on the caller's stream, "
+        "which returns once it has read memory that isn't pinned; else a cudaMemcpy"
+    ),
+)
+
+_KNOWN = {
+    "CudaBackend": (
+        Streams(
+            leaves_running=True,
+            waits=False,
+            releases=">=1.4",
+            evidence=(
+                "backends/cuda/runtime/cuda_backend.cpp: init gives every delegate a stream from "
+                "cudaStreamCreate, execute enqueues on it and returns; one stream for all with the "
+                "backend option use_shared_cuda_stream, or inside a CallerStreamGuard. "
+                "execute refuses tensors that are not in the device's memory. "
+                "cuda_allocator.cpp: et_copy is a cudaMemcpy on the legacy default stream, which "
+                "comes after all of that and before whatever is enqueued next. "
+                "execute has AOTInductor allocate the outputs, and then enqueues copies of them "
+                "into the program's tensors on the same stream"
+            ),
+            takes_host_memory=False,
+            writes_last=True,
+        ),
+    ),
+    "TensorRTBackend": (
+        Streams(
+            leaves_running=True,
+            waits=False,
+            releases=">=1.4",
+            evidence=(
+                "torch-tensorrt 2.13 and newer, cpp/src/torch_tensorrt/executorch/"
+                "TensorRTBackend.cpp: execute enqueues on cudaStreamPerThread and synchronizes "
+                "with that; the caller's stream instead, without synchronizing, inside a "
+                "CudaStreamGuard (2.13) or CallerStreamGuard (pytorch/TensorRT#4454). "
+                "cuda_allocator.cpp: inside a CallerStreamGuard alone, which 2.13 knows nothing of, "
+                "a copy to the device is a cudaMemcpyAsync on the caller's stream that nobody waits "
+                "for, behind whatever CUDA delegates have enqueued there; one to the host is waited for"
+            ),
+            one_stream=True,
+            follows_copies=False,
+        ),
+    ),
+}
+
+
+@cache
+def streams_of(backend_id: str) -> Streams:
+    """What the installed ExecuTorch's release is known to do with a backend's delegates."""
+    try:
+        release = version("executorch")
+    except PackageNotFoundError:  # a source tree on the path
+        release = "999"
+    for streams in _KNOWN.get(backend_id, ()):
+        if SpecifierSet(streams.releases).contains(release, prereleases=True):
+            return streams
+    return IN_ORDER
+
+
+def runs_after(later: Streams, earlier: Streams) -> bool:
+    """Whether any delegate of a kind does."""
+    if not earlier.leaves_running or later.waits:
+        return True
+    if earlier is COPY_TO_DEVICE:
+        return later.follows_copies
+    return earlier == later and later.one_stream

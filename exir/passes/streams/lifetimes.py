@@ -1,0 +1,96 @@
+"""How long memory is taken that a delegate may be at work on after its call.
+
+The memory planner gives away what nothing in the graph reads any more, which on a device says nothing about
+who is done with it (`delegate_order_pass`).
+"""
+
+from __future__ import annotations
+
+from executorch.exir.passes._aliases import is_device_write_back
+from executorch.exir.passes._device_nodes import (
+    D2H,
+    H2D,
+    HOST,
+    Device,
+    copied_on,
+    device_of_delegate,
+    is_delegate,
+    lowered_module,
+    operator_name,
+    tensor_specs,
+)
+from executorch.exir.passes.streams.delegate_streams import (
+    needs_shared_stream,
+    streams_in,
+)
+from executorch.exir.passes.streams.device_order import Streams, runs_after
+from torch.fx import GraphModule, Node
+
+
+def keep_busy(module: GraphModule) -> None:
+    """Has what something may work on after its call live until the next copy that waits for it.
+
+    That is the next one on its device that orders all delegates there. If it is one of the next call, no
+    delegate before that has their memory either. On a host with one stream nobody meets it before.
+    """
+    nodes = list(module.graph.nodes)
+    kinds: dict[Device, set[Streams]] = {}
+    firsts: dict[Device, int] = {}
+    for place, node in enumerate(nodes):
+        if is_delegate(node):
+            device = device_of_delegate(module, node)
+            lowered = lowered_module(module, node)
+            if lowered is not None and needs_shared_stream(lowered):
+                return
+            kinds.setdefault(device, set()).add(streams_in(module, node))
+            firsts.setdefault(device, place)
+    # The next copy on a device, by whether it has to be one to the host.
+    waits: dict[tuple[Device | None, bool], int] = {}
+    left_running: list[tuple[Node, Device, bool]] = []
+    for place, node in reversed([*enumerate(nodes)]):
+        copied = copied_on(node)
+        if is_delegate(node) or (copied and operator_name(node) == H2D):
+            device = copied or device_of_delegate(module, node)
+            mine = streams_in(module, node)
+            others = [
+                each for each in kinds.get(device, ()) if not runs_after(each, mine)
+            ]
+            to_host = not all(each.follows_copies for each in others)
+            if others and device != HOST:
+                last = waits.get((device, to_host))
+                if last is None:
+                    left_running.append((node, device, to_host))
+                    last = len(nodes) - 1
+                _extend_lifetimes(node, device, last)
+        if copied:
+            waits[copied, False] = place
+            if operator_name(node) == D2H:
+                waits[copied, True] = place
+    waited_for = devices_of_outputs(nodes)
+    for node, device, to_host in left_running:
+        wait = waits.get((device, to_host), len(nodes))
+        if device not in waited_for and firsts[device] < wait:
+            _extend_lifetimes(node, device, len(nodes) - 1, first=0)
+
+
+def devices_of_outputs(nodes: list[Node]) -> set[Device]:
+    """The devices that a caller waits for before the next call, who is given tensors there."""
+    return {
+        (spec.device, spec.device_index)
+        for each in nodes[-1].all_input_nodes
+        if not is_device_write_back(each)
+        for spec in tensor_specs(each)
+    }
+
+
+def _extend_lifetimes(
+    node: Node, device: Device, last: int, first: int | None = None
+) -> None:
+    """Has what a node reads and writes on a device live at least until a position, or from one on."""
+    for touched in (node, *node.all_input_nodes):
+        for spec in tensor_specs(touched):
+            start, end = spec.lifetime
+            here = (spec.device, spec.device_index) == device
+            if here and start is not None and end is not None:
+                start = start if first is None else min(start, first)
+                spec.lifetime = [start, max(end, last)]

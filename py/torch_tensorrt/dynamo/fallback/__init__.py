@@ -1,0 +1,1 @@
+"""What TensorRT rejects runs in PyTorch, and each node has the reason."""

@@ -1,0 +1,237 @@
+"""``executorch_build_fallback``: leave what TensorRT rejects to PyTorch, and compile the rest.
+
+One loop marks what is rejected, so that nobody asks TensorRT again, and compiles again without it, but for
+the engines that are built. Where nothing is named, as little of a partition is left out as is found; lowering
+passes and decompositions that raise are left out as well. One warning says all.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from inspect import BoundArguments, signature
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch_tensorrt.dynamo.executorch.allocator_routing import NeedsOutputAllocatorError
+from torch_tensorrt.dynamo.fallback.rejections import (
+    RefusedError,
+    failures_refuse,
+    falls_back,
+    logger,
+    operator_name,
+    without_refused,
+)
+from torch_tensorrt.dynamo.graphs.copies import with_graph_of_its_own
+
+#: Operators of a partition that is left out whole if nothing tells what of it is refused.
+_SMALL = 8
+
+_VIEW = torch.ops.aten.view.default
+
+
+class Fallback:
+    """What one compilation does without, and what it has built.
+
+    Args:
+        without: Steps that are left out, by their places: their names, and why.
+        decomposes: Whether attention is decomposed, or can't be any more.
+
+    Attributes:
+        engines: What partitions were converted to, by their graphs.
+        left: What was left out, by who refused it and why.
+    """
+
+    def __init__(
+        self,
+        without: dict[Hashable, tuple[str, str]] | None = None,
+        *,
+        decomposes: bool = True,
+    ) -> None:
+        self.without, self.decomposes = without or {}, decomposes
+        self.engines: dict[str, Any] = {}
+        self.left: dict[str, dict[str, None]] = {}
+        self._failed: set[tuple[Any, ...]] = set()
+        self._halved = 0
+        for step, why in self.without.values():
+            self._say([step], why)
+
+    def nodes_for(self, refusal: RefusedError, graph: Graph) -> list[Node]:
+        """Return the nodes that are left out for a refusal."""
+        if refusal.step or not self.decomposes and attention_in(refusal):
+            return []  # the whole program can be had without
+        # A partition has nodes as well that the program doesn't, which passes put into it.
+        nodes = _named(refusal.nodes, graph)
+        if refusal.exact and nodes:
+            kinds = {_kind(node) for node in nodes}
+            if len(kinds) == 1 and kinds <= self._failed:
+                # One that fails a second time is left out wherever it stands.
+                nodes = [node for node in graph.nodes if _kind(node) in kinds]
+            self._failed |= kinds
+        else:
+            nodes = _named(refusal.partition, graph)
+            if len(nodes) > _SMALL and self._halved < 8:
+                # The halves are tried, by leaving out what is between: most of it can be built.
+                self._halved += 1
+                nodes = [nodes[len(nodes) // 2]]
+        self._say(sorted({operator_name(node) for node in nodes}), refusal.why)
+        return nodes
+
+    def _say(self, what: Iterable[str], why: str) -> None:
+        self.left.setdefault(why, {}).update(dict.fromkeys(what))
+
+
+def _named(names: Iterable[str], graph: Graph) -> list[Node]:
+    """Return the nodes that have ``names``; for what is taken of a tuple who returns that."""
+    found = {node.name: node for node in graph.nodes}
+    nodes = (found[name] for name in names if name in found)
+    return [*dict.fromkeys(map(_whole, nodes))]
+
+
+def _whole(node: Node) -> Node:
+    while node.target is operator.getitem:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _kind(node: Node) -> tuple[Any, ...]:
+    """Return what of a node a refusal is likely to be about: its operator, and types that it reads."""
+    values = (each.meta.get("val") for each in node.all_input_nodes)
+    tensors = (each for each in values if isinstance(each, torch.Tensor))
+    return node.target, *((each.dtype, each.dim()) for each in tensors)
+
+
+def attention_in(refusal: RefusedError) -> list[str]:
+    """Return the operators of attention that a refusal is about, or may be."""
+    return sorted({name for name in refusal.nodes.values() if "_product_" in name})
+
+
+_fallback: ContextVar[Fallback | None] = ContextVar("_fallback", default=None)
+
+
+@contextmanager
+def _falling_back(fallback: Fallback) -> Iterator[Fallback]:
+    """Leave out within what is refused, and warn of it; a part of what falls back does as that does."""
+    if (current := _fallback.get()) is not None:
+        yield current
+        return
+    tokens = _fallback.set(fallback), falls_back.set(True)
+    try:
+        yield fallback
+    finally:
+        _fallback.reset(tokens[0])
+        falls_back.reset(tokens[1])
+    told = (f"{', '.join(what)} ({why})" for why, what in fallback.left.items())
+    if said := "; ".join(told):
+        message = "executorch_build_fallback: left to PyTorch, or out: %s"
+        logger.warning(message, said)
+
+
+def graph_without_refused(compile_module: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``compile_module`` compile a graph without the nodes that TensorRT rejects.
+
+    The graph is left as it is, but for marks on nodes.
+    """
+    parameters = signature(compile_module)
+
+    @functools.wraps(compile_module)
+    def compile_rest(*args: Any, **kwargs: Any) -> Any:
+        call = parameters.bind(*args, **kwargs)
+        settings = call.arguments.get("settings")
+        if settings is None or not settings.executorch_build_fallback:
+            return compile_module(*args, **kwargs)
+        if settings.dryrun:
+            return compile_module(*args, **kwargs)
+        with _falling_back(Fallback()) as fallback:
+            return without_refused(compile_module, call, fallback.nodes_for)
+
+    return compile_rest
+
+
+def program_without_refused(compile: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``compile`` leave out the passes and decompositions that raise; attention is decomposed first."""
+    parameters = signature(compile)
+
+    @functools.wraps(compile)
+    def compile_rest(*args: Any, **kwargs: Any) -> Any:
+        fallback = kwargs.get("executorch_build_fallback")
+        if fallback is not True or kwargs.get("dryrun"):
+            return compile(*args, **kwargs)
+        return _compile_program(compile, parameters.bind(*args, **kwargs))
+
+    return compile_rest
+
+
+def _compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
+    program, given = call.arguments["exported_program"], call.arguments
+    without: dict[Hashable, tuple[str, str]] = {}
+    while True:
+        given["exported_program"] = own = with_graph_of_its_own(program)
+        if decomposes := bool(given.get("decompose_attention", False)):
+            # Attention returns other strides decomposed, with which a view may not be had.
+            for view in own.graph.find_nodes(op="call_function", target=_VIEW):
+                view.target = torch.ops.aten.reshape.default
+        try:
+            with _falling_back(Fallback(without, decomposes=decomposes)):
+                return compile(*call.args, **call.kwargs)
+        except RefusedError as refusal:
+            steps = {refusal.place: refusal.step} if refusal.step else {}
+            if not decomposes and (attention := attention_in(refusal)):
+                steps = {name: f"{name} as one operator" for name in attention}
+                given["decompose_attention"] = True
+            if without.keys() >= steps.keys():
+                raise
+            without |= {place: (step, refusal.why) for place, step in steps.items()}
+
+
+def convert_once(convert_module: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``convert_module`` convert a partition unless that was done before."""
+
+    @functools.wraps(convert_module)
+    def convert_unless_converted(module: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        if (fallback := _fallback.get()) is None:
+            return convert_module(module, *args, **kwargs)
+        if (key := str(module.graph)) not in fallback.engines:
+            with failures_refuse("Torch-TensorRT", module.graph.nodes):
+                engine = _converted(convert_module, module, *args, **kwargs)
+            fallback.engines[key] = engine
+        return fallback.engines[key]
+
+    return convert_unless_converted
+
+
+def _converted(convert_module: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return convert_module(*args, **kwargs)
+    except NeedsOutputAllocatorError as error:
+        by, reason = "target_executorch=True", "ExecuTorch gives no output allocator"
+        raise RefusedError(by, reason, error.nodes, exact=error.exact) from error
+
+
+def without_failed_passes(manager: Any) -> Any:
+    """Return a pass manager without passes that raised; one that raises now is left out next time."""
+    if (fallback := _fallback.get()) is None:
+        return manager
+    passes = []
+    for index, each in enumerate(manager.passes):
+        # Others may have its name, and be it, in the same list or the other one.
+        if (place := (id(manager), index)) not in fallback.without:
+            name = getattr(each, "__name__", type(each).__name__)
+            by = f"the lowering pass {name}"
+            passes.append(failures_refuse(by, step=name, place=place)(each))
+    return type(manager).build_from_passlist(passes)
+
+
+def without_failed_decompositions(table: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return decompositions without those that raised; one that raises now is left out next time."""
+    if (fallback := _fallback.get()) is None:
+        return table
+    return {
+        each: failures_refuse(f"the decomposition of {each}", step=str(each))(decompose)
+        for each, decompose in table.items()
+        if str(each) not in fallback.without
+    }

@@ -1,0 +1,169 @@
+"""Support check of partitions: what TensorRT can't take of one, rather than of the whole graph.
+
+Upstream partitions by the converters that nodes have in the whole graph, and converts by those
+that they have in their partition, where other things are around them. A cast of an input that is
+all of its partition has a converter of its own, for fixed shapes only: BERT with a dynamic batch
+and a mask. And nobody asks for dtypes before an engine is made that has none of the kind.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from inspect import signature
+from itertools import pairwise
+from typing import Any
+
+import tensorrt as trt
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
+from torch_tensorrt._enums import dtype
+from torch_tensorrt.dynamo._settings import CompilationSettings
+from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
+from torch_tensorrt.dynamo.fallback.rejections import (
+    RefusedError,
+    failures_refuse,
+    logger,
+    without_refused,
+)
+from torch_tensorrt.dynamo.partitioning.common import construct_submodule_inputs
+
+
+class NotInItsEngineError(RefusedError):
+    """Nodes got into an engine that can't have them."""
+
+
+def partition_supported(partition: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a partitioner make engines that TensorRT can take all of.
+
+    Under ``target_executorch`` nodes that can't be in their engine run in PyTorch, and the rest is
+    partitioned again.
+    """
+    parameters = signature(partition)
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        result = partition(*args, **kwargs)
+        for name, engine in engines_of(result[0]).items():
+            (call,) = result[0].graph.find_nodes(op="call_module", target=name)
+            _check_nodes(engine, call)
+        return result
+
+    def left(refusal: RefusedError, graph: Graph) -> list[Node]:
+        logger.info("target_executorch: %s", refusal)
+        return [node for node in graph.nodes if node.name in refusal.nodes]
+
+    @functools.wraps(partition)
+    def partition_until_supported(*args: Any, **kwargs: Any) -> Any:
+        settings = DYNAMO_CONVERTERS.compilation_settings or CompilationSettings()
+        if settings.target_executorch:
+            call = parameters.bind(*args, **kwargs)
+            result = without_refused(checked, call, left, NotInItsEngineError)
+        else:
+            result = partition(*args, **kwargs)
+        engines = engines_of(result[0])
+        for engine in () if settings.dryrun else engines.values():
+            _check_dtypes(engine, settings)
+            with failures_refuse("Torch-TensorRT", engine.graph.nodes):
+                construct_submodule_inputs(
+                    engine
+                )  # compile_module catches nothing there
+        return result
+
+    return partition_until_supported
+
+
+def engines_of(module: GraphModule) -> dict[str, GraphModule]:
+    """Return the partitions of ``module`` that are to be engines, by name."""
+    return {
+        name: child
+        for name, child in module.named_children()
+        if "_run_on_acc" in name and isinstance(child, GraphModule)
+    }
+
+
+def _check_nodes(engine: GraphModule, call: Node) -> None:
+    """Check that an engine can have its nodes, and give and take what it does."""
+    if found := [*_at_numbers(engine, call)]:
+        raise NotInItsEngineError(
+            "ExecuTorch", "engines take and return no numbers", found
+        )
+    functions = [node for node in engine.graph.nodes if node.op == "call_function"]
+    if found := [node for node in functions if node not in DYNAMO_CONVERTERS]:
+        raise NotInItsEngineError(
+            "TensorRT", "no converter takes it in its engine", found
+        )
+
+
+def _at_numbers(engine: GraphModule, call: Node) -> Iterator[Node]:
+    """Yield the nodes of ``engine`` that return numbers from it, or read such as it is given.
+
+    A number that is a size of a tensor that it is given as well is taken from that instead.
+    """
+    graph = engine.graph
+    given = list(zip(graph.find_nodes(op="placeholder"), call.args, strict=True))
+    for (before, _), (node, _) in pairwise(given):
+        before.append(node)  # the splitter has each before its first reader
+    for number, _ in given:
+        if isinstance(value := number.meta.get("val"), torch.Tensor) or value is None:
+            continue
+        if (size := _size(graph, value)) is None:
+            yield from (user for user in number.users if user.op == "call_function")
+        else:
+            number.replace_all_uses_with(size)
+            graph.erase_node(number)
+    left = {node for node, _ in given} & {*graph.nodes}
+    call.args = tuple(argument for node, argument in given if node in left)
+    engine.recompile()
+    for node in _returned(graph):
+        value = node.meta.get("val")
+        if value is not None and not isinstance(value, (torch.Tensor, tuple, list)):
+            yield node
+
+
+def _returned(graph: Graph) -> list[Node]:
+    leaves = pytree.tree_leaves(graph.output_node().args)
+    return [leaf for leaf in leaves if isinstance(leaf, Node)]
+
+
+def _size(graph: Graph, number: Any) -> Node | None:
+    """Return a node that takes ``number`` from a tensor's shape, None if no input has it."""
+    if not isinstance(number, torch.SymInt):
+        return None
+    inputs = graph.find_nodes(op="placeholder")
+    for node in inputs:
+        for dim, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
+            if isinstance(size, torch.SymInt) and size.node.expr == number.node.expr:
+                with graph.inserting_after(inputs[-1]):
+                    operator = torch.ops.aten.sym_size.int
+                    found = graph.call_function(operator, (node, dim))
+                found.meta["val"] = size
+                return found
+    return None
+
+
+def _check_dtypes(partition: GraphModule, settings: CompilationSettings) -> None:
+    """Check that TensorRT has the dtypes of what goes into an engine and comes out of it.
+
+    Raises:
+        RefusedError: It lacks one; the tensor and the setting that helps are named.
+    """
+    for node in (
+        *partition.graph.find_nodes(op="placeholder"),
+        *_returned(partition.graph),
+    ):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            continue
+        doubles = value.dtype == torch.float64
+        try:
+            dtype._from(value.dtype).to(trt.DataType)
+        except TypeError:
+            if doubles and settings.truncate_double:
+                continue
+            raise RefusedError(
+                "TensorRT",
+                f"{node.name} is in {value.dtype}, which TensorRT doesn't have",
+                node.users if node.op == "placeholder" else [node],
+                cure="compile with truncate_double=True" if doubles else "",
+            ) from None

@@ -1,0 +1,1 @@
+"""Copies of graphs, their names and fake tensors, and graphs made ``ExportedProgram``."""

@@ -1,0 +1,1 @@
+"""The engine blob of a delegate: layout, metadata, reader and writer."""

@@ -1,0 +1,1 @@
+"""Engines in an exported program: objects, records, call nodes and traceable placeholders."""

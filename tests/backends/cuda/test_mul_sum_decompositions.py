@@ -1,0 +1,147 @@
+"""Products of one row, and convolutions of few channels a group, as sums."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from executorch.backends.cuda import _mul_sum_decompositions
+from executorch.backends.cuda.tuning import cost_model, kernel_configs
+from executorch.backends.cuda.tuning.gpu_properties import properties
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+from torch.nn import functional as F
+
+from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+
+from .conftest import needs_compilers
+
+
+@given(
+    st.sampled_from([1, 2]),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    *[st.tuples(*[st.integers(1, 3)] * 2)] * 3,
+    st.tuples(*[st.integers(0, 2)] * 2),
+    st.sampled_from([torch.float32, torch.float16]),
+)
+def test_a_convolution(
+    sides, groups, depth, multiple, window, stride, dilation, padding, dtype
+) -> None:
+    groups += 1
+    torch.manual_seed(0)
+    x = torch.randn(2, groups * depth, *(9, 11)[:sides]).to(dtype)
+    weight = torch.randn(groups * multiple, depth, *window[:sides]).to(dtype)
+    bias = torch.randn(groups * multiple).to(dtype)
+    where = (list(each[:sides]) for each in (stride, padding, dilation))
+    lists = list(where)
+    result = _mul_sum_decompositions.convolution(
+        x, weight, bias, *lists, False, [0] * sides, groups
+    )
+    convolve = F.conv1d if sides == 1 else F.conv2d
+    wide = [each.float() for each in (x, weight, bias)]
+    expected = convolve(*wide, *lists, groups).to(dtype)
+    torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_of_one_row(dtype) -> None:
+    torch.manual_seed(0)
+    row, matrix, bias = (
+        torch.randn(size).to(dtype) for size in ((1, 50), (50, 30), (30,))
+    )
+    torch.testing.assert_close(
+        _mul_sum_decompositions.product(row, matrix), row @ matrix
+    )
+    torch.testing.assert_close(
+        _mul_sum_decompositions.product(matrix.t(), row.t()), matrix.t() @ row.t()
+    )
+    result = _mul_sum_decompositions.product(row, matrix, bias)
+    torch.testing.assert_close(result, torch.addmm(bias, row, matrix))
+    batch = torch.randn(3, 50, 20).to(dtype)
+    rows = torch.randn(3, 1, 50).to(dtype)
+    torch.testing.assert_close(
+        _mul_sum_decompositions.product(rows, batch), rows @ batch
+    )
+    assert _mul_sum_decompositions.product(matrix, matrix.t()) is NotImplemented
+
+
+class Gated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(64, 128)
+        self.down = torch.nn.Linear(128, 64, bias=False)
+        self.depthwise = torch.nn.Conv1d(8, 8, 5, padding=2, groups=8)
+
+    def forward(self, x):
+        y = self.down(F.silu(self.up(x)))
+        return self.depthwise(F.silu(y).reshape(1, 8, 8))
+
+
+@pytest.mark.builds
+@needs_compilers
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_what_a_sum_reads_is_computed_once(lower, monkeypatch) -> None:
+    """By the kernel of the sum before. No product is one in tiles."""
+    assembly = []
+    best = kernel_configs.best
+
+    def noted(launchers, *args):
+        chosen = best(launchers, *args)
+        assembly.append(chosen.bin.asm["ptx"])
+        return chosen
+
+    monkeypatch.setattr(kernel_configs, "best", noted)
+    lower(Gated(), (torch.ones(1, 64),), gpu="sm_80:40GiB")
+    names = [re.search(r"entry (triton_\w+)", each)[1] for each in assembly]
+    assert len(names) == 3 and not any("_tem_" in name for name in names), names
+    exponentials = [each.count("ex2.approx") for each in assembly]
+    assert exponentials[2] == 0 and all(exponentials[:2]), exponentials
+
+
+@pytest.mark.builds
+@needs_compilers
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_few_rows_are_given_to_as_many_multiprocessors(lower, monkeypatch) -> None:
+    """As the norm of each head of one token. Of blocks for all of them, one multiprocessor would have the largest."""
+    given = []
+    best = kernel_configs.best
+
+    def noted(launchers, *args):
+        chosen = best(launchers, *args)
+        blocks = [each.config.kwargs.get("XBLOCK", 0) for each in launchers]
+        given.append((max(blocks), chosen.config.kwargs.get("XBLOCK")))
+        return chosen
+
+    monkeypatch.setattr(kernel_configs, "best", noted)
+    lower(torch.nn.RMSNorm(128), (torch.ones(32, 128),), gpu="sm_80:40GiB")
+    ((largest, chosen),) = given
+    assert largest > 1 and chosen == 1
+
+
+@pytest.mark.builds
+@needs_compilers
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_a_sum_has_the_blocks_that_were_fastest(lower, monkeypatch) -> None:
+    """For the sizes that it has, not for powers of two above them."""
+    saved = []
+    save = CachingAutotuner.save_gpu_kernel
+
+    def noted(kernel, stream, launcher):
+        saved.append(launcher.config)
+        return save(kernel, stream, launcher)
+
+    monkeypatch.setattr(CachingAutotuner, "save_gpu_kernel", noted)
+    module = torch.nn.Linear(2560, 1100, bias=False).bfloat16()
+    inputs = (torch.ones(1, 2560, dtype=torch.bfloat16),)
+    lower(module, inputs, gpu="sm_90:80GiB")
+    gpu = properties(DescribedGpu.parse_list("sm_90:80GiB")[0])
+    product = cost_model.Product("sum float16", 1100, 1, 2560)
+    found = cost_model.fastest(product, gpu)
+    blocks = [
+        (c.kwargs["XBLOCK"], c.kwargs.get("R0_BLOCK"), c.num_warps) for c in saved
+    ]
+    assert (found.m, found.k, found.warps) in blocks, (found, blocks)

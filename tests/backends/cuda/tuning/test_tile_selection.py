@@ -1,0 +1,84 @@
+"""What was chosen untimed and doesn't compile is passed over for the next choice."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.cuda.tuning import kernel_configs, tile_selection
+from executorch.backends.cuda.tuning.cost_model import Product, Tile
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+from ..conftest import delegates, needs_compilers
+
+pytestmark = [
+    pytest.mark.builds,
+    needs_compilers,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
+]
+
+LOGGER = tile_selection.logger.name
+
+
+def test_a_tile_that_does_not_fit_is_passed_over(lower, monkeypatch, caplog) -> None:
+    """What the GPU has no shared memory for first, and then the smallest, which compile in least time."""
+    room = 99 << 10
+
+    def too_large(product: Product, tile: Tile, gpu: Any) -> float:
+        needed = (tile.m + tile.n) * tile.k * 4
+        return -math.inf if needed > room else needed
+
+    monkeypatch.setattr(tile_selection, "cost", too_large)
+    with caplog.at_level(logging.INFO, logger=LOGGER):
+        edge = lower(
+            torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB"
+        )
+    (delegate,) = delegates(edge)
+    assert delegate.library.startswith(b"\x7fELF")
+    said = [each.message for each in caplog.records if each.name == LOGGER]
+    assert said and len(said) == len(set(said))
+    assert all("doesn't compile with tiles of (" in each for each in said)
+
+
+def test_without_another_the_compiler_s_error_is_raised(lower, monkeypatch) -> None:
+    """Here none is known to have failed before."""
+
+    def largest(product: Product, tile: Tile, gpu: Any) -> float:
+        return -float((tile.m + tile.n) * tile.k * tile.stages)
+
+    monkeypatch.setattr(tile_selection, "cost", largest)
+    monkeypatch.setattr(tile_selection, "sides", lambda tile: None)
+    with pytest.raises(Exception, match="tiles of (.*): out of resource"):
+        lower(torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB")
+
+
+class Both(torch.nn.Module):
+    """A convolution and a product of what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(16, 32, 3, padding=1)
+        self.product = torch.nn.Linear(32, 64)
+
+    def forward(self, x):
+        return self.product(self.convolution(x).relu().permute(0, 2, 3, 1))
+
+
+def test_a_convolution_that_spills_keeps_its_warps(lower, monkeypatch) -> None:
+    """With more of them its loop gives wrong values; a product has twice as many."""
+    warps: dict[bool, set[int]] = {}
+    compile_kernel = CachingAutotuner._precompile_config
+
+    def noted(kernel, config):
+        if "_tem_" in kernel.fn.__name__:
+            windowed = "KERNEL_W" in kernel.fn.src
+            warps.setdefault(windowed, set()).add(config.num_warps)
+        return compile_kernel(kernel, config)
+
+    monkeypatch.setattr(CachingAutotuner, "_precompile_config", noted)
+    monkeypatch.setattr(kernel_configs, "FRAME", -1)  # as if each spilled
+    lower(Both().half(), (torch.ones(8, 16, 16, 16).half(),), gpu="sm_80:40GiB")
+    assert len(warps[True]) == 1 and len(warps[False]) == 2, warps
