@@ -60,6 +60,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/program/test_pre_write_snapshots.py",
     ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
+    "delegated-operators": ["tests/exir/program/test_delegated_operators.py"],
     "argument-validation": ["tests/exir/verification/test_arg_validator.py"],
     "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
     "operator-errors": [

@@ -130,7 +130,8 @@ class AotiPartitioner(Partitioner):
         """Keep the operators of the program whole: AOTInductor decomposes them by itself.
 
         An operator that stays with the host, if only in one place, isn't among them: the host's
-        kernels are for what it decomposes to.
+        kernels are for what it decomposes to. Of branches that move with their control flow, those
+        operators are named that have no decomposition.
 
         Returns:
             The operators in the order of the graph, and no filter.
@@ -138,7 +139,8 @@ class AotiPartitioner(Partitioner):
         kept: dict[torch._ops.OpOverload, None] = {}
         left: set[torch._ops.OpOverload] = set()
         unsupported = self.unsupported(ep)
-        for graph_module, claimed in self._graphs(ep.graph_module, unsupported):
+        graphs = [*self._graphs(ep.graph_module, unsupported)]
+        for graph_module, claimed in graphs:
             for node in graph_module.graph.nodes:
                 if not isinstance(node.target, torch._ops.OpOverload) or is_size(node):
                     continue
@@ -146,6 +148,7 @@ class AotiPartitioner(Partitioner):
                     kept[node.target] = None
                 else:
                     left.add(node.target)
+        kept.update(dict.fromkeys(_in_claimed_branches(ep, [g for g, _ in graphs])))
         return [operator for operator in kept if operator not in left], None
 
     def unsupported(self, program: ExportedProgram) -> Collection[Node]:
@@ -173,6 +176,24 @@ class AotiPartitioner(Partitioner):
         for _, branch, control_flow in get_control_flow_submodules(graph_module):
             if control_flow not in claimed:
                 yield from self._graphs(branch, unsupported, inner=True)
+
+
+def _in_claimed_branches(
+    program: ExportedProgram, outside: Collection[GraphModule]
+) -> Iterator[torch._ops.OpOverload]:
+    """Yield the operators without a decomposition in all graphs but those ``outside``."""
+    seen = {*outside}
+    inside = [
+        module
+        for module in program.graph_module.modules()
+        if isinstance(module, GraphModule) and module not in seen
+    ]
+    table = torch.export.default_decompositions() if inside else {}
+    for module in inside:
+        for node in module.graph.nodes:
+            target = node.target
+            if isinstance(target, torch._ops.OpOverload) and target not in table:
+                yield target
 
 
 def is_claimable(

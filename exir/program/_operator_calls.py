@@ -20,3 +20,10 @@ def operator_of(node: Node) -> Any:
     """Return what ``node`` calls; for an edge operator the ATen operator that it stands for."""
     target = node.target
     return target._op if isinstance(target, EdgeOpOverload) else target
+
+
+def module_of(node: Node) -> str:
+    """Return the path of the module that a node is of, where nothing has traced it since."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
+    return path or "the method itself"

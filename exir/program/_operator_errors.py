@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable
 
 import torch
 from executorch.exir.error import InternalError
-from executorch.exir.program._operator_calls import calls, operator_of
+from executorch.exir.program._operator_calls import calls, module_of, operator_of
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -67,7 +67,7 @@ def _missing_kernels(
         for node in calls(program.graph_module):
             name = str(operator_of(node)).replace(".", "::", 1).rpartition(".")[0]
             if f"'{name}'" in message:
-                found[name, _module_of(node), method] = None
+                found[name, module_of(node), method] = None
     if not found:
         return ""
     named = "; ".join(f"{name} of {where} in {method}" for name, where, method in found)
@@ -135,10 +135,3 @@ def _is_unbounded(node: Node) -> bool:
         size.node.shape_env.bound_sympy(size.node.expr).upper.is_Integer
         for size in sizes
     )
-
-
-def _module_of(node: Node) -> str:
-    """Return the path of the module that a node is of, where nothing has traced it since."""
-    stack = list(node.meta.get("nn_module_stack", {}).values())
-    path = str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
-    return path or "the method itself"

@@ -9,7 +9,7 @@ Upstream: ``executorch.exir.program._program``.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, NoReturn, Sequence
+from typing import Any, Callable, Iterable, Mapping, NoReturn, Sequence
 
 import torch
 from executorch.exir.backend.canonical_partitioners.config_partitioner import (
@@ -61,6 +61,19 @@ class AllPartitioners(Partitioner):
     ) -> ExportedProgram:
         """Have each transform the program before it is decomposed, from executorch 1.5 on."""
         return transformed(exported_program, self._partitioners)
+
+    def supported(self, program: ExportedProgram, nodes: Iterable[Node]) -> list[Node]:
+        """Return those of ``nodes``, of ``program``, that one of them wants whole."""
+        wishes = _wishes(self._partitioners, program)
+        return [n for n in nodes if any(wish.covers(n) for wish in wishes)]
+
+    def unsupported(self, program: ExportedProgram) -> dict[Node, str]:
+        """Return the reasons of those partitioners that have any, by node, with their names."""
+        return {
+            node: f"{type(partitioner).__name__}: {reason}"
+            for partitioner in self._partitioners
+            for node, reason in _unsupported(partitioner, program).items()
+        }
 
     def partition(self, exported_program: ExportedProgram) -> NoReturn:
         """Raise: each of them partitions by itself, what those before it have left."""
@@ -117,3 +130,11 @@ def _wishes(
 
 def _united(operators: Iterable[Iterable[OpOverload]]) -> list[OpOverload]:
     return list(dict.fromkeys(op for some in operators for op in some))
+
+
+def _unsupported(
+    partitioner: Partitioner, program: ExportedProgram
+) -> Mapping[Node, str]:
+    unsupported = getattr(partitioner, "unsupported", None)
+    reasons = unsupported(program) if unsupported is not None else {}
+    return reasons if isinstance(reasons, Mapping) else {}

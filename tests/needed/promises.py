@@ -644,6 +644,41 @@ def what_the_second_wants_whole_is_whole() -> None:
     assert any("linear" in name for name in inside), inside
 
 
+@of("delegated-operators")
+def what_a_partitioner_supports_needs_no_place_in_core_aten() -> None:
+    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+    from executorch.exir.backend.partitioner import (
+        DelegationSpec,
+        Partitioner,
+        PartitionResult,
+    )
+
+    class PromisedBackend(BackendDetails):
+        @staticmethod
+        def preprocess(edge_program: Any, compile_specs: Any) -> PreprocessResult:
+            return PreprocessResult(processed_bytes=b"")
+
+    class First(Partitioner):
+        def ops_to_not_decompose(self, ep: Any) -> Any:
+            return [torch.ops.aten.cumprod.default], None
+
+        def partition(self, exported_program: Any) -> PartitionResult:
+            spec = DelegationSpec(PromisedBackend.__name__, [])
+            for node in exported_program.graph.nodes:
+                if "cumprod" in str(node.target):
+                    node.meta["delegation_tag"] = "tag"
+            return PartitionResult(exported_program, {"tag": spec})
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin().cumprod(-1)
+
+    program = torch.export.export(Model(), (X,))
+    edge = to_edge_transform_and_lower(program, partitioner=[First()])
+    assert "cumprod" not in str(edge.exported_program().graph)
+
+
 @of("operator-errors")
 def an_error_names_the_operator_and_its_method() -> None:
     from executorch.exir import EdgeCompileConfig, to_edge

@@ -124,6 +124,49 @@ WHOLE_OPERATORS = edits_of(
     ),
 )
 
+DELEGATED_OPERATORS = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        """
+        from executorch.exir.program._delegated_operators import (
+            check_left_operators,
+            delegated_operators,
+            locates_violations,
+        )
+        """,
+    ),
+    (
+        "_gen_edge_manager_for_partitioners",
+        "before _generate_edge_program",
+        """
+        # Delegates need no kernels of the host's.
+        ops_set_to_not_decompose_by_program[name].extend(
+            delegated_operators(program, partitioners_for_program)
+        )
+        """,
+    ),
+    (
+        "_gen_edge_manager_for_partitioners",
+        "call _generate_edge_program",
+        "locates_violations(_generate_edge_program, name, partitioners_for_program)({args})",
+    ),
+    (
+        "to_edge_transform_and_lower",
+        "first",
+        """
+        # Exceptions are added to the config, which are this program's alone.
+        given_config, compile_config = compile_config, copy.copy(compile_config)
+        """,
+    ),
+    (
+        "to_edge_transform_and_lower",
+        "before EXIREdgeDialectVerifier",
+        "check_left_operators(name, program, given_config)",
+    ),
+)
+
 OPERATOR_ERRORS = edits_of(
     _PROGRAM,
     (

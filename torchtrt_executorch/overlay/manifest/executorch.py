@@ -56,6 +56,21 @@ EXECUTORCH_PATCHES = (
         ),
     ),
     Patch(
+        name="delegated-operators",
+        summary="An operator that a partitioner supports needs no place in Core ATen",
+        pull_request="pytorch/executorch#8781",
+        releases=EXECUTORCH,
+        upstream="refuses operators outside of Core ATen before it asks any partitioner",
+        kept_because="1.5.1 still refuses cumprod, which CudaPartitioner supports",
+        goes_when="to_edge_transform_and_lower checks for Core ATen what partitioners leave (no pull request yet)",
+        requires=("whole-operators",),
+        adds=(
+            f"{EXIR}.program._delegated_operators",
+            f"{EXIR}.program._operator_calls",
+        ),
+        edits=edits.DELEGATED_OPERATORS,
+    ),
+    Patch(
         name="memory-formats",
         summary="A cast or copy of a transposed value lowers, to a contiguous one",
         pull_request="pytorch/executorch#11086",

@@ -1,0 +1,127 @@
+"""Exempt operators that partitioners support from the Core ATen check, and locate the ones that fail it.
+
+The host needs a kernel for what no delegate runs, so what is in a delegate is its backend's concern. What
+lowering leaves outside of delegates is checked again.
+
+Upstream: ``executorch.exir.program._program``, ``executorch.exir.verification.verifier``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Iterable
+
+import torch
+from executorch.exir.backend.partitioner import Partitioner
+from executorch.exir.capture._config import EdgeCompileConfig
+from executorch.exir.program._operator_calls import calls, module_of, operator_of
+from executorch.exir.program._whole_operators import AllPartitioners
+from executorch.exir.verification.verifier import EXIRATenDialectVerifier
+from torch._export.verifier import SpecViolationError
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+#: A frame of a node's ``stack_trace``: file, line and code. What PyTorch generated is in no file.
+_FRAME = re.compile(r'File "([^"<]*)", line (\d+)[^\n]*(?:\n\s*([^\n]+))?')
+
+
+def delegated_operators(
+    program: ExportedProgram, partitioners: Iterable[Partitioner]
+) -> list[OpOverload]:
+    """Return the operators outside of Core ATen that a partitioner supports wherever ``program`` calls them.
+
+    Args:
+        program: As it is going to be partitioned: decomposed, in ATen.
+        partitioners: Of the method. Each names what it supports in ``ops_to_not_decompose``.
+    """
+    nodes = [node for node in calls(program.graph_module) if _needs_exemption(node)]
+    left = nodes
+    for partitioner in partitioners:
+        if left and isinstance(partitioner, AllPartitioners):
+            supported = {*partitioner.supported(program, left)}
+            left = [node for node in left if node not in supported]
+    violations = {node.target for node in left}
+    return [*{operator_of(n): None for n in nodes if n.target not in violations}]
+
+
+def locates_violations(
+    generate: Callable[..., ExportedProgram],
+    method: str,
+    partitioners: Iterable[Partitioner],
+) -> Callable[..., ExportedProgram]:
+    """Have ``_generate_edge_program`` say where a method calls an operator that isn't in Core ATen.
+
+    The error is still a ``SpecViolationError`` in upstream's words; they are followed by the node, its
+    module, its line, and why partitioners that say so don't support it.
+    """
+
+    def located(config: Any, program: ExportedProgram, **options: Any) -> Any:
+        try:
+            return generate(config, program, **options)
+        except SpecViolationError as error:
+            nodes = [n for n in calls(program.graph_module) if _is_named(n, error)]
+            why: dict[Node, str] = {}
+            for partitioner in partitioners if nodes else ():
+                if isinstance(partitioner, AllPartitioners):
+                    why |= partitioner.unsupported(program)
+            for node in sorted(nodes, key=lambda node: node not in why):
+                raise _violation(error, node, method, why.get(node, "")) from error
+            raise
+
+    return located
+
+
+def check_left_operators(
+    method: str, program: ExportedProgram, config: EdgeCompileConfig | None
+) -> None:
+    """Check that no operator is left outside of delegates for which :func:`delegated_operators` vouched.
+
+    Args:
+        method: Name of the method.
+        program: Its lowered program.
+        config: The caller's own, with the exceptions that are the caller's.
+
+    Raises:
+        SpecViolationError: There is one.
+    """
+    check = EXIRATenDialectVerifier(edge_compile_config=config).check_valid_op
+    decomposed = torch.export.default_decompositions()
+    for node in calls(program.graph_module):
+        operator = operator_of(node)
+        if operator in decomposed:
+            continue  # it was kept whole: see check_operators_taken
+        try:
+            check(operator)
+        except SpecViolationError as error:
+            raise _violation(error, node, method, "") from error
+
+
+def _needs_exemption(node: Node) -> bool:
+    """Views become copies, which the check lets pass."""
+    target = node.target
+    return (
+        isinstance(target, OpOverload)
+        and torch.Tag.core not in target.tags
+        and not target.is_view
+    )
+
+
+def _is_named(node: Node, error: SpecViolationError) -> bool:
+    target = node.target
+    return (
+        isinstance(target, OpOverload)
+        and f"Operator {target.__module__}.{target.__name__} is not" in f"{error}"
+    )
+
+
+def _violation(
+    error: SpecViolationError, node: Node, method: str, why: str
+) -> SpecViolationError:
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    line = ", {}:{} ({})".format(*frames[-1]) if frames else ""
+    return SpecViolationError(
+        f"{str(error).strip()}\n\n{operator_of(node)} (node {node}) is called by {module_of(node)} of "
+        f"{method}{line}, and no partitioner of {method} supports it{f' ({why})' if why else ''}: give "
+        f"{method} one that does, or write the module with other operators"
+    )

@@ -1,0 +1,132 @@
+"""Operators outside of Core ATen, by CudaPartitioner: supported ones lower, refused ones are errors with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner
+from torch import Tensor, nn
+from torch._export.verifier import SpecViolationError
+from torch.export import ExportedProgram, export
+
+from .conftest import needs_compilers
+
+pytestmark = [needs_compilers, pytest.mark.builds]
+
+F = nn.functional
+X = torch.linspace(-1, 1, 128).reshape(8, 16).sin()
+COUNTS = (9 * X).int()
+SQUARE = X @ X.T + 8 * torch.eye(8)
+
+
+class CudaDryRunBackend(BackendDetails):
+    """Compiles nothing: delegates run the program that they were given."""
+
+    @staticmethod
+    def preprocess(
+        edge_program: ExportedProgram, compile_specs: list[CompileSpec]
+    ) -> PreprocessResult:
+        return PreprocessResult(processed_bytes=b"")
+
+
+class DryRun(CudaPartitioner):
+    """Takes what ``CudaBackend`` supports, and has none of it compiled."""
+
+    def __init__(self) -> None:
+        specs = [CudaBackend.generate_method_name_compile_spec("forward")]
+        super().__init__(specs)
+        self.delegation_spec = DelegationSpec(CudaDryRunBackend.__name__, specs)
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
+
+
+class Radiance(nn.Module):
+    """Volume rendering, as in NeRF."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.field = nn.Sequential(nn.Linear(36, 32), nn.ReLU(), nn.Linear(32, 4))
+        self.register_buffer("frequencies", 2.0 ** torch.arange(6))
+
+    def forward(self, points: Tensor, steps: Tensor) -> Tensor:
+        angles = (points[..., None] * self.frequencies).flatten(-2)
+        found = self.field(torch.cat([angles.sin(), angles.cos()], -1))
+        opacity = 1 - torch.exp(-found[..., 3].relu() * steps)
+        through = torch.cat([torch.ones_like(opacity[:, :1]), 1 - opacity], -1)
+        weights = opacity * through.cumprod(-1)[:, :-1]
+        return (weights[..., None] * found[..., :3].sigmoid()).sum(-2)
+
+
+SUPPORTED: dict[str, tuple[Callable[..., Any] | nn.Module, tuple[Tensor, ...]]] = {
+    "cumprod": (lambda x: (x + 1).cumprod(-1), (X,)),
+    "cummax": (lambda x: x.cummax(-1).values, (X,)),
+    "logcumsumexp": (lambda x: x.logcumsumexp(-1), (X,)),
+    "searchsorted": (lambda x: torch.searchsorted(x.sort().values, x), (X,)),
+    "bucketize": (lambda x: torch.bucketize(x, torch.linspace(-1, 1, 5)), (X,)),
+    "shift left": (lambda x: x << 2, (COUNTS,)),
+    "shift right": (lambda x: x >> 1, (COUNTS,)),
+    "erfinv": (lambda x: torch.erfinv(0.5 * x), (X,)),
+    "hypot": (lambda x: torch.hypot(x, x + 1), (X,)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x[None], (3, 5)), (X,)),
+    "NeRF": (Radiance(), (X[:, :12].reshape(4, 8, 3), X[:4, :8].abs())),
+}
+
+#: With a part of the reason.
+REFUSED: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
+    "linalg_inv_ex": (torch.linalg.inv, SQUARE, "aten::linalg_inv_ex"),
+    "linalg_cholesky_ex": (torch.linalg.cholesky, SQUARE, "aten::linalg_cholesky_ex"),
+    "linalg_qr": (lambda x: torch.linalg.qr(x)[1], SQUARE, "aten::linalg_qr"),
+    "_linalg_svd": (torch.linalg.svdvals, SQUARE, "aten::_linalg_svd"),
+    "_linalg_eigh": (torch.linalg.eigvalsh, SQUARE, "aten::_linalg_eigh"),
+    "_unique2": (torch.unique, COUNTS, ""),  # its size depends on data
+}
+
+
+def lowered(
+    model: Callable[..., Any] | nn.Module,
+    inputs: tuple[Tensor, ...],
+    partitioners: list[Partitioner],
+) -> EdgeProgramManager:
+    model = model if isinstance(model, nn.Module) else Function(model)
+    program = export(model.eval(), inputs)
+    return to_edge_transform_and_lower(program, partitioner=partitioners)
+
+
+@pytest.mark.parametrize("case", SUPPORTED)
+def test_cuda_supports(case: str) -> None:
+    model, inputs = SUPPORTED[case]
+    edge = lowered(model, inputs, [DryRun()])
+    torch.testing.assert_close(
+        edge.exported_program().module()(*inputs), model(*inputs)
+    )
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_cuda_refuses(case: str) -> None:
+    function, x, reason = REFUSED[case]
+    with pytest.raises(SpecViolationError, match="is not in Core ATen") as raised:
+        lowered(function, (x,), [DryRun(), XnnpackPartitioner()])
+    last = str(raised.value).splitlines()[-1]
+    assert case in last and reason in last
+
+
+@pytest.mark.parametrize("case", SUPPORTED)
+def test_xnnpack_alone_refuses_as_before(case: str) -> None:
+    with pytest.raises(SpecViolationError, match="is not in Core ATen"):
+        lowered(*SUPPORTED[case], [XnnpackPartitioner()])

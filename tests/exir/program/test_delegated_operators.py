@@ -1,0 +1,167 @@
+"""Operators outside of Core ATen: no violation where a partitioner supports them, and located where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from torch import Tensor, nn
+from torch._export.verifier import SpecViolationError
+from torch.export import ExportedProgram, export
+
+X = torch.linspace(-1, 1, 128).reshape(8, 16).sin()
+COUNTS = (9 * X).int()
+
+#: Functions of operators outside of Core ATen that have no decomposition into it.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Tensor]] = {
+    "cumprod": (lambda x: (x + 1).cumprod(-1), X),
+    "median": (lambda x: x.median(-1).values, X),
+    "searchsorted": (lambda x: torch.searchsorted(x.sort().values, x), X),
+    "__lshift__": (lambda x: x << 2, COUNTS),
+    "linalg_qr": (lambda x: torch.linalg.qr(x)[1], X),
+    "logcumsumexp": (lambda x: x.logcumsumexp(-1), X),
+}
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+class DelegatedTestBackend(BackendDetails):
+    """Compiles nothing: delegates run the program that they were given."""
+
+    @staticmethod
+    def preprocess(
+        edge_program: ExportedProgram, compile_specs: list[CompileSpec]
+    ) -> PreprocessResult:
+        return PreprocessResult(processed_bytes=b"")
+
+
+def everything() -> Partitioner:
+    return AotiPartitioner("DelegatedTestBackend", [])
+
+
+class Some(AotiPartitioner):
+    """Supports an operator where it is called on several rows alone."""
+
+    def __init__(self) -> None:
+        super().__init__("DelegatedTestBackend", [])
+
+    def unsupported(self, program: ExportedProgram) -> Any:
+        return {
+            node: "a single row"
+            for node in program.graph.nodes
+            if node.op == "call_function"
+            and "cumprod" in str(node.target)
+            and node.meta["val"].shape[0] == 1
+        }
+
+
+class TakesNothing(AotiPartitioner):
+    """Says what it supports, and doesn't take it."""
+
+    def __init__(self) -> None:
+        super().__init__("DelegatedTestBackend", [])
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        return PartitionResult(exported_program, {})
+
+
+@pytest.mark.parametrize(
+    "behind", [[], [XnnpackPartitioner]], ids=["alone", "and XNNPACK"]
+)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_supported_operator_is_no_violation(
+    name: str, behind: list[type[Partitioner]]
+) -> None:
+    function, x = FUNCTIONS[name]
+    edge = to_edge_transform_and_lower(
+        export(Function(function), (x,)),
+        partitioner=[everything(), *(each() for each in behind)],
+    )
+    torch.testing.assert_close(edge.exported_program().module()(x), function(x))
+    assert name not in str(edge.exported_program().graph)
+
+
+@pytest.mark.parametrize(
+    "partitioners", [[], [XnnpackPartitioner]], ids=["nothing", "XNNPACK"]
+)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_unsupported_operator_is_a_violation(
+    name: str, partitioners: list[type[Partitioner]]
+) -> None:
+    function, x = FUNCTIONS[name]
+    model = nn.Sequential(nn.Identity(), Function(function))
+    with pytest.raises(SpecViolationError, match="is not in Core ATen opset") as raised:
+        to_edge_transform_and_lower(
+            export(model, (x,)), partitioner=[each() for each in partitioners]
+        )
+    last = str(raised.value).splitlines()[-1]
+    assert name in last and "by 1 of forward" in last and f"{__file__}:" in last
+
+
+def test_a_branch_is_checked_as_well() -> None:
+    def branches(x: Tensor) -> Any:
+        return torch.cond(
+            x.sum() > 0, lambda x: x.cumprod(0), lambda x: x.cumsum(0), (x,)
+        )
+
+    program = export(Function(branches), (X,))
+    edge = to_edge_transform_and_lower(program, partitioner=[everything()])
+    torch.testing.assert_close(edge.exported_program().module()(X), branches(X))
+    with pytest.raises(SpecViolationError, match=r"cumprod.default \(node"):
+        to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+
+
+def test_an_operator_that_is_supported_in_one_place_is_a_violation_in_another() -> None:
+    program = export(Function(lambda x: x.cumprod(0) + x[:1].cumprod(0)), (X,))
+    with pytest.raises(SpecViolationError, match=r"supports it \(Some: a single row\)"):
+        to_edge_transform_and_lower(program, partitioner=[Some()])
+
+
+@pytest.mark.parametrize("config", [None, EdgeCompileConfig()], ids=["no", "a"])
+def test_what_is_left_of_supported_operators_is_a_violation(
+    config: EdgeCompileConfig | None,
+) -> None:
+    program = export(Function(lambda x: x.cumprod(0)), (X,))
+    with pytest.raises(SpecViolationError, match="is not in Core ATen opset"):
+        to_edge_transform_and_lower(
+            program, partitioner=[TakesNothing()], compile_config=config
+        )
+
+
+def test_exceptions_are_those_of_one_program() -> None:
+    config = EdgeCompileConfig()
+    program = export(Function(lambda x: x.cumprod(0)), (X,))
+    to_edge_transform_and_lower(
+        program, partitioner=[everything()], compile_config=config
+    )
+    with pytest.raises(SpecViolationError, match="is not in Core ATen opset"):
+        to_edge_transform_and_lower(
+            program, partitioner=[XnnpackPartitioner()], compile_config=config
+        )
+
+
+def test_exceptions_of_the_caller_stay() -> None:
+    config = EdgeCompileConfig(
+        _core_aten_ops_exception_list=[torch.ops.aten.cumprod.default]
+    )
+    edge = to_edge_transform_and_lower(
+        export(Function(lambda x: x.cumprod(0)), (X,)),
+        partitioner=[XnnpackPartitioner()],
+        compile_config=config,
+    )
+    assert "cumprod" in str(edge.exported_program().graph)
