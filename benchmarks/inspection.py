@@ -16,7 +16,7 @@ from rich.table import Table
 from benchmarks.propagate_device_pass import scenarios
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
-from torchtrt_executorch.inspection.page import page
+from torchtrt_executorch.inspection.drawing.page import page
 
 LENGTHS = (100, 1_000, 10_000)
 

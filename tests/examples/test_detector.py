@@ -31,7 +31,7 @@ from torchtrt_executorch import runtime
 from torchtrt_executorch.nogpu.builder.installed import installed_builder
 from torchtrt_executorch.nogpu.emulation import payload
 from torchtrt_executorch.nogpu.host.present import can_build_engines, can_run_engines
-from torchtrt_executorch.plans import origin
+from torchtrt_executorch.payloads.engine_header import origin
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODULES = ("detector", "report")

@@ -35,8 +35,8 @@ def check(blob: bytes, measured: bool = True) -> None:
     )
     from torch_tensorrt.executorch.blob.layout import Layout
 
-    import torchtrt_executorch.engine_blob  # noqa: F401  without torch_tensorrt
-    from torchtrt_executorch.plans import origin
+    import torchtrt_executorch.payloads.engine_blob  # noqa: F401  without torch_tensorrt
+    from torchtrt_executorch.payloads.engine_header import origin
 
     if measured:
         tracemalloc.start()
@@ -91,7 +91,7 @@ def fuzz(*options: str) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["torch_tensorrt"]):
-        import torchtrt_executorch.engine_blob  # noqa: F401
+        import torchtrt_executorch.payloads.engine_blob  # noqa: F401
 
     # Merging starts this script again, through a shell.
     itself = f"{sys.executable} {Path(__file__).resolve()}"

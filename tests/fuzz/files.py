@@ -32,9 +32,10 @@ import torch
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.inspection.data import as_data
-from torchtrt_executorch.inspection.page import page
+from torchtrt_executorch.inspection.drawing.page import page
 from torchtrt_executorch.nogpu.stand_ins.file import StandInFile
-from torchtrt_executorch.runtime import InputError, ProgramError, etdump, load
+from torchtrt_executorch.runtime import InputError, ProgramError, load
+from torchtrt_executorch.runtime.profile import etdump
 from torchtrt_executorch.runtime.reading import schemas
 from torchtrt_executorch.runtime.reading.files import read_data
 from torchtrt_executorch.runtime.reading.flatbuffer import (

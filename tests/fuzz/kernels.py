@@ -22,7 +22,7 @@ from executorch.exir.tensor import make_allocation_info, scalar_type_enum
 
 from tests.fuzz.operators import DTYPES, INTS, declared
 from torchtrt_executorch.runtime import ProgramError, load
-from torchtrt_executorch.runtime.kernels import executorch_kernels
+from torchtrt_executorch.runtime.operators.kernels import executorch_kernels
 
 GAP = 64
 """Bytes on either side of each planned tensor, which nothing may write."""

@@ -31,19 +31,19 @@ from typing import Any
 import torch
 from executorch.exir.schema import ScalarType, TensorShapeDynamism
 
-from torchtrt_executorch.runtime import quantized_kernels
-from torchtrt_executorch.runtime.devices import Placement
-from torchtrt_executorch.runtime.kernels import (
+from torchtrt_executorch.runtime.operators import quantized_kernels
+from torchtrt_executorch.runtime.operators.kernels import (
     SAFE_KERNELS,
     executorch_kernels,
     find_kernel,
     register_kernel,
     safe_kernels,
 )
-from torchtrt_executorch.runtime.layout import TensorLayout, dtype_of
-from torchtrt_executorch.runtime.prims import find_prim
-from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Boxed, Value
+from torchtrt_executorch.runtime.operators.prims import find_prim
+from torchtrt_executorch.runtime.profile.stats import Recorder
+from torchtrt_executorch.runtime.tensors.devices import Placement
+from torchtrt_executorch.runtime.tensors.layout import TensorLayout, dtype_of
+from torchtrt_executorch.runtime.tensors.values import Boxed, Value
 
 BODY, GUARD, REGIONS = 1 << 15, 1 << 34, 24
 MARK = 0xA5

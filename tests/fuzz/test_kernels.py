@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtrt_executorch.runtime.kernels import executorch_kernels
+from torchtrt_executorch.runtime.operators.kernels import executorch_kernels
 
 from .. import fresh
 
@@ -16,7 +16,7 @@ SWEEP = FUZZER.with_name("operators.py")
 NOT_SHOWN = """
 from tests.fuzz.operators import operator, operators
 from torchtrt_executorch.runtime import ProgramError, register_kernel
-from torchtrt_executorch.runtime.kernels import executorch_kernels, find_kernel, safe_kernels
+from torchtrt_executorch.runtime.operators.kernels import executorch_kernels, find_kernel, safe_kernels
 
 assert safe_kernels() <= executorch_kernels()
 others = {*operators()} - safe_kernels()

@@ -16,7 +16,7 @@ from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 from executorch.exir.tensor import make_allocation_info, scalar_type_enum
 
-import torchtrt_executorch.engine_blob  # noqa: F401  finds the next two without torch_tensorrt
+import torchtrt_executorch.payloads.engine_blob  # noqa: F401  finds the next two without torch_tensorrt
 
 # isort: split
 from torch_tensorrt.executorch.blob.engine_blob import serialize_engine

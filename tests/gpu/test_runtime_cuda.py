@@ -21,8 +21,8 @@ from torch.export import export
 
 from torchtrt_executorch.runtime import DeviceError, Program, load
 from torchtrt_executorch.runtime.delegates.aoti import _library, _load, read_payload
-from torchtrt_executorch.runtime.memory import CommonTensors
-from torchtrt_executorch.runtime.plan import Payload
+from torchtrt_executorch.runtime.plans.plan import Payload
+from torchtrt_executorch.runtime.tensors.memory import CommonTensors
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ import torch
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
-from torchtrt_executorch.inspection.reading import read
+from torchtrt_executorch.inspection.model.reading import read
 from torchtrt_executorch.runtime import load
 
 pytestmark = [

@@ -176,9 +176,9 @@ def stacked(folder: Path) -> None:
 
     from torchtrt_executorch.runtime import load
     from torchtrt_executorch.runtime.delegates.aoti import _load, read_payload
-    from torchtrt_executorch.runtime.memory import CommonTensors
-    from torchtrt_executorch.runtime.plan import Payload
+    from torchtrt_executorch.runtime.plans.plan import Payload
     from torchtrt_executorch.runtime.reading.files import NamedData
+    from torchtrt_executorch.runtime.tensors.memory import CommonTensors
 
     torch.manual_seed(0)
     weights = [torch.randn(64, 256) / 8, torch.randn(256, 64) / 16]

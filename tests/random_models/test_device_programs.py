@@ -18,7 +18,7 @@ from hypothesis import Phase, given, settings
 from torch.export import export
 
 from torchtrt_executorch.runtime import load, register_backend
-from torchtrt_executorch.runtime.plan import About, Payload
+from torchtrt_executorch.runtime.plans.plan import About, Payload
 
 from ..loading import load_file
 from .device_programs import BACKENDS, Case, Lowering, Step, cases

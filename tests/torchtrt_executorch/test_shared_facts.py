@@ -19,7 +19,7 @@ from executorch.exir.passes.streams import delegate_streams
 from torch.fx import Graph
 from torch_tensorrt.executorch.engines import nodes, record
 
-from torchtrt_executorch.runtime import plan
+from torchtrt_executorch.runtime.plans import plan
 
 SIGNED = {"byte": 8, "int8": 8, "short": 16, "int16": 16, "int": 32, "int32": 32}
 

@@ -9,7 +9,7 @@ import typer
 
 from torchtrt_executorch import __version__
 from torchtrt_executorch.cli.cache import cache
-from torchtrt_executorch.cli.exits import EXITS, in_sentences
+from torchtrt_executorch.cli.error_handling import EXITS, in_sentences
 from torchtrt_executorch.cli.generate import generate
 from torchtrt_executorch.cli.inspect import inspect
 from torchtrt_executorch.cli.run import run

@@ -37,7 +37,7 @@ def cache(
         shown = {"removed" if clean else "kept": [*rows.values()]}
         print(json.dumps(shown | {"bytes": total, "bound": bound}, indent=2))
         return
-    from torchtrt_executorch.inspection.words import size  # imports torch
+    from torchtrt_executorch.inspection.formatting import size  # imports torch
 
     table = Table(
         "removed" if clean else "kept",

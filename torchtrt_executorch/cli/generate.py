@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from torchtrt_executorch.cli.exits import unable
+from torchtrt_executorch.cli.error_handling import unable
 
 _File = typer.Argument(exists=True, dir_okay=False, help="The .pte to run.")
 _Option = {"exists": True, "dir_okay": False}

@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from torchtrt_executorch.cli.exits import FOUND, unable
+from torchtrt_executorch.cli.error_handling import FOUND, unable
 from torchtrt_executorch.files import check_writable, staged
 
 if TYPE_CHECKING:
-    from torchtrt_executorch.inspection.facts import Facts, Method
+    from torchtrt_executorch.inspection.model.facts import Facts, Method
 
 
 def inspect(
@@ -72,7 +72,7 @@ def inspect(
     """
     targets = [_target(out, kind) for out, kind in ((html, ".html"), (svg, ".svg"))]
     # Here, so that commands that need no torch don't wait for it.
-    from torchtrt_executorch.cli.tables import (
+    from torchtrt_executorch.cli.output.tables import (
         changes_table,
         show_findings,
         tables,
@@ -81,8 +81,8 @@ def inspect(
     from torchtrt_executorch.inspection.advice import advise
     from torchtrt_executorch.inspection.data import as_data
     from torchtrt_executorch.inspection.difference import difference
-    from torchtrt_executorch.inspection.page import page
-    from torchtrt_executorch.inspection.picture import svg as picture
+    from torchtrt_executorch.inspection.drawing.diagram import svg as picture
+    from torchtrt_executorch.inspection.drawing.page import page
 
     facts = _read(path, data)
     if times is not None:
@@ -154,7 +154,7 @@ def _read(path: Path, data: list[Path] | None) -> Facts:
 
 
 def _timed(facts: Facts, path: Path, method: str | None) -> Facts:
-    from torchtrt_executorch.inspection.times import with_times
+    from torchtrt_executorch.inspection.model.times import with_times
     from torchtrt_executorch.runtime.errors import ProgramError
 
     try:

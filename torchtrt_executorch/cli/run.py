@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from torchtrt_executorch.cli.exits import FOUND, UNABLE
-from torchtrt_executorch.cli.words import as_options
+from torchtrt_executorch.cli.error_handling import FOUND, UNABLE
+from torchtrt_executorch.cli.output.formatting import as_options
 from torchtrt_executorch.files import check_writable
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def run(
 
     Exits with 1 if they differ beyond the tolerance, 2 if the program is unsound or can't be run.
     """
-    from torchtrt_executorch.cli.comparison import Comparison
+    from torchtrt_executorch.cli.output.comparison import Comparison
     from torchtrt_executorch.runtime import load
 
     if profile is not None:

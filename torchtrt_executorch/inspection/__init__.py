@@ -4,7 +4,7 @@
 and the picture are views of it; :mod:`.advice` and :mod:`.difference` look at nothing else.
 """
 
-from torchtrt_executorch.inspection.facts import Facts
-from torchtrt_executorch.inspection.reading import read
+from torchtrt_executorch.inspection.model.facts import Facts
+from torchtrt_executorch.inspection.model.reading import read
 
 __all__ = ["Facts", "read"]

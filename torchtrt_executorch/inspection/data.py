@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import Any, Sequence
 
 from torchtrt_executorch.inspection.advice import Finding
+from torchtrt_executorch.inspection.cpp_host import needs
 from torchtrt_executorch.inspection.difference import Change
-from torchtrt_executorch.inspection.facts import Facts, Method
-from torchtrt_executorch.inspection.host import needs
-from torchtrt_executorch.inspection.memory import usage
+from torchtrt_executorch.inspection.model.facts import Facts, Method
+from torchtrt_executorch.inspection.model.memory import usage
 
 #: Goes up when a key changes its meaning or goes; new keys may come at any time.
 SCHEMA = "torchtrt-executorch/inspection/1"

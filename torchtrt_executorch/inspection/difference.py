@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Iterator
 
-from torchtrt_executorch.inspection.facts import Crossing, Facts, Method
-from torchtrt_executorch.inspection.memory import usage
+from torchtrt_executorch.inspection.model.facts import Crossing, Facts, Method
+from torchtrt_executorch.inspection.model.memory import usage
 
 
 @dataclass(frozen=True)

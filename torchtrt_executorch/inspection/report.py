@@ -22,16 +22,16 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from torchtrt_executorch.cache.libraries import in_memory
-from torchtrt_executorch.engine_blob import deserialize_engine
-from torchtrt_executorch.engines_built import operators_of
-from torchtrt_executorch.inspection.cures import cures
-from torchtrt_executorch.inspection.facts import HOST, Delegate
-from torchtrt_executorch.inspection.known_defects import known_defects
-from torchtrt_executorch.inspection.payloads import delegate_facts
-from torchtrt_executorch.inspection.words import payload as payload_in_words
-from torchtrt_executorch.inspection.words import short
-from torchtrt_executorch.runtime.kernels import has_executorch_kernel
-from torchtrt_executorch.runtime.plan import Payload
+from torchtrt_executorch.inspection.formatting import payload as payload_in_words
+from torchtrt_executorch.inspection.formatting import short
+from torchtrt_executorch.inspection.model.facts import HOST, Delegate
+from torchtrt_executorch.inspection.model.known_defects import known_defects
+from torchtrt_executorch.inspection.model.payloads import delegate_facts
+from torchtrt_executorch.inspection.suggestions import cures
+from torchtrt_executorch.payloads.engine_blob import deserialize_engine
+from torchtrt_executorch.payloads.provenance import operators_of
+from torchtrt_executorch.runtime.operators.kernels import has_executorch_kernel
+from torchtrt_executorch.runtime.plans.plan import Payload
 from torchtrt_executorch.runtime.reading.files import NamedData
 
 #: The modules that know why partitioners left an operator, where they were asked, and the name of the key.
@@ -68,7 +68,7 @@ class MethodReport:
     """One method.
 
     Attributes:
-        delegates: As :class:`~torchtrt_executorch.inspection.facts.Delegate` has them, in order.
+        delegates: As :class:`~torchtrt_executorch.inspection.model.facts.Delegate` has them, in order.
         operators: Each operator in each place, the host last.
         unknown: Engines whose operators nobody noted: built by another process.
         warnings: Engines of a release that is known to compute wrong values for them, a sentence each.

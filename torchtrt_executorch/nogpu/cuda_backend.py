@@ -19,7 +19,7 @@ from executorch.backends.cuda.tuning.gpu_properties import (
     common_properties,
 )
 
-from torchtrt_executorch import cache, cuda_payload, progress
+from torchtrt_executorch import cache, progress
 from torchtrt_executorch.cache import folders
 from torchtrt_executorch.cache.libraries import in_memory, kept_library
 from torchtrt_executorch.nogpu import stand_ins
@@ -37,6 +37,7 @@ from torchtrt_executorch.nogpu.target.gpu_description import (
     own_platform,
 )
 from torchtrt_executorch.overlay import warn
+from torchtrt_executorch.payloads import cuda_payload
 
 #: Names files of tile measurements that go before ours, as ``torchtrt-executorch tune`` writes them.
 TUNED = "TORCHTRT_TUNED"

@@ -14,15 +14,15 @@ from torchtrt_executorch.runtime.delegates import (
     StandIns,
     load_delegate,
 )
-from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.kernels import Bind, find_kernel
-from torchtrt_executorch.runtime.memory import CommonTensors, Values
-from torchtrt_executorch.runtime.plan import Kind, Operation, Payload, Plan
-from torchtrt_executorch.runtime.prims import find_prim
+from torchtrt_executorch.runtime.operators.kernels import Bind, find_kernel
+from torchtrt_executorch.runtime.operators.prims import find_prim
+from torchtrt_executorch.runtime.plans.plan import Kind, Operation, Payload, Plan
+from torchtrt_executorch.runtime.profile.stats import Recorder
 from torchtrt_executorch.runtime.reading.files import ProgramFile
-from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Run, Value, same_kind
+from torchtrt_executorch.runtime.tensors.devices import Placement
+from torchtrt_executorch.runtime.tensors.memory import CommonTensors, Values
+from torchtrt_executorch.runtime.tensors.values import Run, Value, same_kind
 
 #: A delegate's index, and the kinds of its arguments.
 Key = tuple[object, ...]

@@ -150,7 +150,7 @@ def without_modes(function: Callable[[], T]) -> T:
 
 @functools.cache
 def _float32() -> Any:
-    from torchtrt_executorch.runtime.float32 import DefaultFloat32
+    from torchtrt_executorch.runtime.operators.float32 import DefaultFloat32
 
     mode: Any = DefaultFloat32
     return mode()

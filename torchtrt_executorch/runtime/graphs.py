@@ -19,8 +19,12 @@ from typing import Callable, Container, Mapping, Sequence
 import torch
 
 from torchtrt_executorch.runtime.delegates import DelegateCall
-from torchtrt_executorch.runtime.devices import CAPTURING, current_on, synchronize
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.tensors.devices import (
+    CAPTURING,
+    current_on,
+    synchronize,
+)
+from torchtrt_executorch.runtime.tensors.values import Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 

@@ -9,14 +9,14 @@ from typing import Any, Sequence
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchtrt_executorch.runtime.analysis import Uses
-from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import InputError, shortened
-from torchtrt_executorch.runtime.layout import CPU
-from torchtrt_executorch.runtime.memory import Values
-from torchtrt_executorch.runtime.plan import Plan
-from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.plans.analysis import Uses
+from torchtrt_executorch.runtime.plans.plan import Plan
+from torchtrt_executorch.runtime.profile.stats import Recorder
+from torchtrt_executorch.runtime.tensors.devices import Placement
+from torchtrt_executorch.runtime.tensors.layout import CPU
+from torchtrt_executorch.runtime.tensors.memory import Values
+from torchtrt_executorch.runtime.tensors.values import Value
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from torchtrt_executorch.runtime import graphs
-from torchtrt_executorch.runtime.analysis import Uses, fences, transposed_constants
 from torchtrt_executorch.runtime.binding import Binder, Key, Surroundings, nothing
 from torchtrt_executorch.runtime.calling import (
     Turns,
@@ -25,14 +24,22 @@ from torchtrt_executorch.runtime.errors import (
     ProgramError,
 )
 from torchtrt_executorch.runtime.inputs import Inputs
-from torchtrt_executorch.runtime.kernels import registered_kernels
-from torchtrt_executorch.runtime.layout import CPU
-from torchtrt_executorch.runtime.memory import SharedState, Values
+from torchtrt_executorch.runtime.operators.kernels import registered_kernels
 from torchtrt_executorch.runtime.outputs import Nesting
-from torchtrt_executorch.runtime.plan import About, Payload, Plan, ValueInfo
-from torchtrt_executorch.runtime.profiling import Clock
-from torchtrt_executorch.runtime.soundness import find_faults, with_inputs_on
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.plans.analysis import (
+    Uses,
+    fences,
+    transposed_constants,
+)
+from torchtrt_executorch.runtime.plans.placement_check import (
+    find_faults,
+    with_inputs_on,
+)
+from torchtrt_executorch.runtime.plans.plan import About, Payload, Plan, ValueInfo
+from torchtrt_executorch.runtime.profile.profiling import Clock
+from torchtrt_executorch.runtime.tensors.layout import CPU
+from torchtrt_executorch.runtime.tensors.memory import SharedState, Values
+from torchtrt_executorch.runtime.tensors.values import Value
 
 #: As many as ExecuTorch's own runtime allows one call, so that no program runs forever.
 MAX_INSTRUCTIONS = 10_000_000

@@ -20,17 +20,17 @@ from torchtrt_executorch.runtime.calling import (
     without_modes,
 )
 from torchtrt_executorch.runtime.delegates import StandIns, digest, inputs_of
-from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.memory import SharedState
 from torchtrt_executorch.runtime.method import Method
-from torchtrt_executorch.runtime.plan import Plan, ValueInfo
-from torchtrt_executorch.runtime.plan_reader import read_plans
-from torchtrt_executorch.runtime.profiling import Profile
+from torchtrt_executorch.runtime.plans.placement_check import needs_shared_stream
+from torchtrt_executorch.runtime.plans.plan import Plan, ValueInfo
+from torchtrt_executorch.runtime.plans.reader import read_plans
+from torchtrt_executorch.runtime.profile.profiling import Profile
+from torchtrt_executorch.runtime.profile.stats import Recorder, Stats
 from torchtrt_executorch.runtime.reading.data_files import data_of
 from torchtrt_executorch.runtime.reading.files import Source, read_program
-from torchtrt_executorch.runtime.soundness import needs_shared_stream
-from torchtrt_executorch.runtime.stats import Recorder, Stats
+from torchtrt_executorch.runtime.tensors.devices import Placement
+from torchtrt_executorch.runtime.tensors.memory import SharedState
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 

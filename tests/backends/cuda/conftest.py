@@ -16,7 +16,7 @@ from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import export
 
-from torchtrt_executorch import cuda_payload
+from torchtrt_executorch.payloads import cuda_payload
 
 needs_compilers = pytest.mark.skipif(
     not (importlib.util.find_spec("triton") and shutil.which("g++")),

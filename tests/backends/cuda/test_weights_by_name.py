@@ -13,7 +13,8 @@ from packaging.version import Version
 from torch import nn
 from torch.export import export
 
-from torchtrt_executorch import cache, cuda_payload, runtime
+from torchtrt_executorch import cache, runtime
+from torchtrt_executorch.payloads import cuda_payload
 
 from .conftest import delegates, needs_compilers
 

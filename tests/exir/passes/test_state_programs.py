@@ -10,8 +10,8 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, naive
 from executorch.exir.passes import MemoryPlanningPass
 
-from torchtrt_executorch.inspection.reading import read as read_facts
-from torchtrt_executorch.inspection.state import ON_DEVICE, ON_HOST, buffers
+from torchtrt_executorch.inspection.model.reading import read as read_facts
+from torchtrt_executorch.inspection.model.state import ON_DEVICE, ON_HOST, buffers
 
 
 class Cache(torch.nn.Module):

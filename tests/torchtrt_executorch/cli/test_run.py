@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app as whole
 from torchtrt_executorch.cli.run import read, run
-from torchtrt_executorch.runtime import Profile, etdump
+from torchtrt_executorch.runtime import Profile
+from torchtrt_executorch.runtime.profile import etdump
 
 app = typer.Typer()
 app.command()(run)

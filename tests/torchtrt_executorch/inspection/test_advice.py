@@ -13,8 +13,9 @@ from torch import nn
 from torch.export import export
 
 from torchtrt_executorch import report
-from torchtrt_executorch.inspection import gpus, read
+from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import Finding, advise
+from torchtrt_executorch.inspection.model import gpus
 
 from ..runtime.programs import needs_device_copies
 from .programs import (

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from torchtrt_executorch.inspection.advice import advise
-from torchtrt_executorch.inspection.facts import Arena, Delegate, Facts, Method
-from torchtrt_executorch.native_library import NativeLibrary
+from torchtrt_executorch.inspection.model.facts import Arena, Delegate, Facts, Method
 from torchtrt_executorch.nogpu.target import gpu_description
+from torchtrt_executorch.payloads.native_library import NativeLibrary
 
 ORIN = "linux-aarch64:sm_87:16GiB"
 #: What a library for a Jetson asks for, made here.

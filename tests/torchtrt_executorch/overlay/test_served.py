@@ -89,7 +89,7 @@ def test_the_runtime_reads_blobs_without_torch_tensorrt(run) -> None:
     """And what it has loaded for that is what torch_tensorrt gets, bound to its package."""
     process = run(
         "import json, sys\n"
-        "from torchtrt_executorch.engine_blob import deserialize_engine\n"
+        "from torchtrt_executorch.payloads.engine_blob import deserialize_engine\n"
         "alone = 'torch_tensorrt' not in sys.modules\n"
         "import torch_tensorrt.executorch.serialization as serialization\n"
         "import torch_tensorrt\n"

@@ -13,8 +13,8 @@ from torchtrt_executorch.runtime.delegates.tensorrt_context import (
     Binding,
     Context,
 )
-from torchtrt_executorch.runtime.layout import CPU, TensorLayout
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.tensors.layout import CPU, TensorLayout
+from torchtrt_executorch.runtime.tensors.values import Value
 
 
 def binding(on_host: bool = False) -> Binding:

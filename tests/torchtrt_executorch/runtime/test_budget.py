@@ -10,7 +10,7 @@ import pytest
 
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
-from torchtrt_executorch.inspection.page import page
+from torchtrt_executorch.inspection.drawing.page import page
 from torchtrt_executorch.runtime import ProgramError
 from torchtrt_executorch.runtime.reading.flatbuffer import BYTES, STRING, Enum, Union
 from torchtrt_executorch.runtime.reading.schemas import (

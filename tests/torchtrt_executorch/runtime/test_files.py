@@ -236,8 +236,8 @@ def test_schema_fields_are_executorch_s() -> None:
 def test_schema_enums_and_types_are_executorch_s() -> None:
     from executorch.exir.tensor import get_scalar_type, scalar_type_table
 
-    from torchtrt_executorch.runtime.layout import dtype_of
     from torchtrt_executorch.runtime.reading.schemas import schema as ours
+    from torchtrt_executorch.runtime.tensors.layout import dtype_of
 
     for name in ("TensorShapeDynamism", "TensorDataLocation", "DeviceType"):
         theirs = getattr(schema, name)
@@ -255,7 +255,7 @@ def test_schema_enums_and_types_are_executorch_s() -> None:
 def test_reading_a_file_imports_nothing_of_executorch() -> None:
     """Its packages take seconds."""
     heavy = "[n for n in sys.modules if n in ('executorch.exir', 'torch_tensorrt', 'sympy')]"
-    code = f"import sys, torchtrt_executorch.inspection.page; print({heavy})"
+    code = f"import sys, torchtrt_executorch.inspection.drawing.page; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 

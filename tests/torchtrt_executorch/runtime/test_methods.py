@@ -29,7 +29,7 @@ from torchtrt_executorch.runtime import (
     register_backend,
     register_kernel,
 )
-from torchtrt_executorch.runtime.stats import Tally
+from torchtrt_executorch.runtime.profile.stats import Tally
 
 from ...calls import counted
 from . import programs

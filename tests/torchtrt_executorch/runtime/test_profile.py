@@ -29,8 +29,9 @@ from torch._higher_order_ops.map import map as map_of
 from torch.export import export
 
 from torchtrt_executorch.inspection import read
-from torchtrt_executorch.inspection.times import with_times
-from torchtrt_executorch.runtime import ProgramError, etdump, history, load, profiling
+from torchtrt_executorch.inspection.model.times import with_times
+from torchtrt_executorch.runtime import ProgramError, load
+from torchtrt_executorch.runtime.profile import etdump, history, profiling
 
 X = torch.randn(4, 8)
 

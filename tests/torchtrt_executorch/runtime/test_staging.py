@@ -26,7 +26,7 @@ from torchtrt_executorch.runtime import (
     on_device,
 )
 from torchtrt_executorch.runtime.delegates import about, inputs_of
-from torchtrt_executorch.runtime.plan_reader import read_plans
+from torchtrt_executorch.runtime.plans.reader import read_plans
 from torchtrt_executorch.runtime.reading.files import read_program
 
 from . import programs

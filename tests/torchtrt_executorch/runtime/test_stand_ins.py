@@ -30,16 +30,16 @@ from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
-from torchtrt_executorch.inspection.page import page
-from torchtrt_executorch.inspection.times import with_times
-from torchtrt_executorch.inspection.words import payload
+from torchtrt_executorch.inspection.drawing.page import page
+from torchtrt_executorch.inspection.formatting import payload
+from torchtrt_executorch.inspection.model.times import with_times
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.emulation.payload import MAGIC, dump
 from torchtrt_executorch.nogpu.emulation.payload import load as load_payload
 from torchtrt_executorch.nogpu.stand_ins import StandIn, digest
 from torchtrt_executorch.nogpu.stand_ins.file import StandInFile, write
 from torchtrt_executorch.runtime import ProgramError, load, save_stand_ins
-from torchtrt_executorch.runtime.plan import Payload
+from torchtrt_executorch.runtime.plans.plan import Payload
 from torchtrt_executorch.runtime.reading.files import read_program
 
 from . import programs

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.runtime import Delegate, DeviceError, load, register_backend
-from torchtrt_executorch.runtime.analysis import fences
 from torchtrt_executorch.runtime.delegates import inputs_of
-from torchtrt_executorch.runtime.plan import About
-from torchtrt_executorch.runtime.plan_reader import read_plans
+from torchtrt_executorch.runtime.plans.analysis import fences
+from torchtrt_executorch.runtime.plans.placement_check import find_faults
+from torchtrt_executorch.runtime.plans.plan import About
+from torchtrt_executorch.runtime.plans.reader import read_plans
 from torchtrt_executorch.runtime.reading.files import read_program
-from torchtrt_executorch.runtime.soundness import find_faults
 
 from ...loading import load_benchmark, load_file
 from . import programs as runtime_programs

@@ -10,7 +10,7 @@ import torch_tensorrt
 
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
-from torchtrt_executorch.plans import origin, targets
+from torchtrt_executorch.payloads.engine_header import origin, targets
 
 DEFAULT = ("sm_80", "sm_86", "sm_89", "sm_120", "sm_121", "sm_121+")
 

@@ -165,7 +165,7 @@ from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.exir import to_edge, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from torchtrt_executorch.inspection.reading import read
+from torchtrt_executorch.inspection.model.reading import read
 
 class Model(torch.nn.Module):
     def forward(self, x):

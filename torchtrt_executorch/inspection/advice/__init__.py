@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Callable, Iterator
 
-from torchtrt_executorch.inspection import gpus
 from torchtrt_executorch.inspection.advice.copies import (
     avoidable_staging,
     crossing_state,
@@ -28,9 +27,10 @@ from torchtrt_executorch.inspection.advice.target import (
     too_large,
     unfit,
 )
-from torchtrt_executorch.inspection.facts import Facts, Method
-from torchtrt_executorch.inspection.state import state
-from torchtrt_executorch.inspection.words import counted, duration, short, size
+from torchtrt_executorch.inspection.formatting import counted, duration, short, size
+from torchtrt_executorch.inspection.model import gpus
+from torchtrt_executorch.inspection.model.facts import Facts, Method
+from torchtrt_executorch.inspection.model.state import state
 from torchtrt_executorch.nogpu.target.gpu_description import ON_ARM_ALONE, DescribedGpu
 from torchtrt_executorch.runtime.reading import common_state
 

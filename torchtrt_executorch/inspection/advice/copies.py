@@ -6,10 +6,10 @@ from collections import Counter, deque
 from typing import Iterator, Sequence
 
 from torchtrt_executorch.inspection.advice.finding import Finding, name_of
-from torchtrt_executorch.inspection.facts import HOST, Crossing, Method
-from torchtrt_executorch.inspection.names import names
-from torchtrt_executorch.inspection.state import first_call_alone, state
-from torchtrt_executorch.inspection.words import counted, short, size
+from torchtrt_executorch.inspection.formatting import counted, short, size
+from torchtrt_executorch.inspection.model.facts import HOST, Crossing, Method
+from torchtrt_executorch.inspection.model.names import names
+from torchtrt_executorch.inspection.model.state import first_call_alone, state
 
 #: Kernels between two copies that are few enough to be moved.
 _FEW = 3

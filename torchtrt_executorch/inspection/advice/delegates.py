@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Iterator
 
 from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, name_of
-from torchtrt_executorch.inspection.facts import HOST, Method
-from torchtrt_executorch.inspection.words import counted, short
+from torchtrt_executorch.inspection.formatting import counted, short
+from torchtrt_executorch.inspection.model.facts import HOST, Method
 
 
 def emulated(method: Method) -> Iterator[Finding]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchtrt_executorch.inspection.facts import Delegate, Method
-from torchtrt_executorch.inspection.words import short
+from torchtrt_executorch.inspection.formatting import short
+from torchtrt_executorch.inspection.model.facts import Delegate, Method
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Iterator, Sequence
 
-from torchtrt_executorch import cuda_shims
-from torchtrt_executorch.inspection import gpus
 from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, name_of
-from torchtrt_executorch.inspection.facts import HOST, Delegate, Facts, Method
-from torchtrt_executorch.inspection.memory import usage
-from torchtrt_executorch.inspection.words import short, size
+from torchtrt_executorch.inspection.formatting import short, size
+from torchtrt_executorch.inspection.model import gpus
+from torchtrt_executorch.inspection.model.facts import HOST, Delegate, Facts, Method
+from torchtrt_executorch.inspection.model.memory import usage
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX
 from torchtrt_executorch.nogpu.target import engine_targets
 from torchtrt_executorch.nogpu.target.gpu_description import (
@@ -17,7 +16,8 @@ from torchtrt_executorch.nogpu.target.gpu_description import (
     DescribedGpu,
     own_platform,
 )
-from torchtrt_executorch.plans import TARGETS
+from torchtrt_executorch.payloads import cuda_shims
+from torchtrt_executorch.payloads.engine_header import TARGETS
 
 #: The C library that most machines have by now: Ubuntu 22.04's, and so JetPack 6's.
 _GLIBC = (2, 35)

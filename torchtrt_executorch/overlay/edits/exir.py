@@ -539,7 +539,11 @@ DATA_FILES = edits_of(
 
 ENGINE_TARGETS = edits_of(
     _PROGRAM,
-    ("", "imports", "from torchtrt_executorch.engine_targets import check_engines"),
+    (
+        "",
+        "imports",
+        "from torchtrt_executorch.nogpu.target.check_engines import check_engines",
+    ),
     ("to_edge", "first", "check_engines(programs)"),
     ("to_edge_transform_and_lower", "first", "check_engines(programs)"),
 )

@@ -67,7 +67,7 @@ ENGINE_PROGRESS = (
             "",
             "imports",
             """
-            from torchtrt_executorch.engines_built import expect_engines
+            from torchtrt_executorch.payloads.provenance import expect_engines
             from torchtrt_executorch.progress import step
             """,
         ),
@@ -80,7 +80,7 @@ ENGINE_PROGRESS = (
     ),
     *edits_of(
         _CONVERSION,
-        ("", "imports", "from torchtrt_executorch.engines_built import recorded"),
+        ("", "imports", "from torchtrt_executorch.payloads.provenance import recorded"),
         ("convert_module", "decorator", "@recorded"),
     ),
 )

@@ -12,13 +12,13 @@ import torch
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.stand_ins import StandIn
 from torchtrt_executorch.nogpu.stand_ins.file import StandInFile
-from torchtrt_executorch.runtime.devices import Placement
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.layout import CPU
-from torchtrt_executorch.runtime.memory import CommonTensors
-from torchtrt_executorch.runtime.plan import About, Payload
-from torchtrt_executorch.runtime.stats import Recorder
-from torchtrt_executorch.runtime.values import Run, Value
+from torchtrt_executorch.runtime.plans.plan import About, Payload
+from torchtrt_executorch.runtime.profile.stats import Recorder
+from torchtrt_executorch.runtime.tensors.devices import Placement
+from torchtrt_executorch.runtime.tensors.layout import CPU
+from torchtrt_executorch.runtime.tensors.memory import CommonTensors
+from torchtrt_executorch.runtime.tensors.values import Run, Value
 
 
 @dataclass(frozen=True)

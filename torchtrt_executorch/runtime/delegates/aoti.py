@@ -14,21 +14,21 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
-from torchtrt_executorch import cuda_payload
-from torchtrt_executorch.cuda_library import capabilities
-from torchtrt_executorch.cuda_payload import CudaPayload, Weight
+from torchtrt_executorch.payloads import cuda_payload
+from torchtrt_executorch.payloads.cuda_library import capabilities
+from torchtrt_executorch.payloads.cuda_payload import CudaPayload, Weight
 from torchtrt_executorch.runtime.delegates import DelegateContext
 from torchtrt_executorch.runtime.delegates.on_gpu import (
     GpuDelegate,
     InPyTorch,
     instead,
 )
-from torchtrt_executorch.runtime.devices import current_on, is_current
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.layout import ALIGNMENT, CPU, dtype_of
-from torchtrt_executorch.runtime.plan import About, Payload
+from torchtrt_executorch.runtime.plans.plan import About, Payload
 from torchtrt_executorch.runtime.reading.schemas import schema
-from torchtrt_executorch.runtime.values import Run, Value
+from torchtrt_executorch.runtime.tensors.devices import current_on, is_current
+from torchtrt_executorch.runtime.tensors.layout import ALIGNMENT, CPU, dtype_of
+from torchtrt_executorch.runtime.tensors.values import Run, Value
 
 Compute = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 

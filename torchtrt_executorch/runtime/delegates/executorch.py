@@ -22,8 +22,8 @@ from torch._prims_common import make_contiguous_strides_for
 
 from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError, misplaced
-from torchtrt_executorch.runtime.layout import ALIGNMENT
-from torchtrt_executorch.runtime.values import Run, Value
+from torchtrt_executorch.runtime.tensors.layout import ALIGNMENT
+from torchtrt_executorch.runtime.tensors.values import Run, Value
 
 #: Bytes of an element of the widest dtype.
 _WIDEST = 16

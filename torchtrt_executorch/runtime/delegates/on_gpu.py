@@ -14,9 +14,9 @@ from torchtrt_executorch.runtime.delegates import (
     digest,
 )
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError, misplaced
-from torchtrt_executorch.runtime.layout import CPU
-from torchtrt_executorch.runtime.stats import Traffic
-from torchtrt_executorch.runtime.values import Run, Value
+from torchtrt_executorch.runtime.profile.stats import Traffic
+from torchtrt_executorch.runtime.tensors.layout import CPU
+from torchtrt_executorch.runtime.tensors.values import Run, Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
@@ -198,7 +198,7 @@ def instead(context: DelegateContext, needs: str) -> StandIn | None:
     """What runs where there is no GPU: a stand-in, or, in a simulation, nothing, for zeros.
 
     Either is reported: by a warning, and in the program's
-    :class:`~torchtrt_executorch.runtime.stats.Stats`. Raises ``ProgramError`` if there is neither:
+    :class:`~torchtrt_executorch.runtime.profile.stats.Stats`. Raises ``ProgramError`` if there is neither:
     results would be silently wrong.
     """
     payload = digest(context)

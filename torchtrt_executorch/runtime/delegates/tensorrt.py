@@ -13,11 +13,14 @@ from typing import Sequence
 
 import torch
 
-from torchtrt_executorch.engine_blob import TensorRTBlobMetadata, deserialize_engine
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT
 from torchtrt_executorch.nogpu.emulation import payload as emulated
 from torchtrt_executorch.nogpu.stand_ins import StandIn
-from torchtrt_executorch.plans import origin
+from torchtrt_executorch.payloads.engine_blob import (
+    TensorRTBlobMetadata,
+    deserialize_engine,
+)
+from torchtrt_executorch.payloads.engine_header import origin
 from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext
 from torchtrt_executorch.runtime.delegates.on_gpu import (
     GpuDelegate,
@@ -27,8 +30,8 @@ from torchtrt_executorch.runtime.delegates.on_gpu import (
 )
 from torchtrt_executorch.runtime.delegates.tensorrt_engine import TensorRTEngine
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.plan import About, Payload
-from torchtrt_executorch.runtime.values import Run, Value
+from torchtrt_executorch.runtime.plans.plan import About, Payload
+from torchtrt_executorch.runtime.tensors.values import Run, Value
 
 
 class TensorRTDelegate(GpuDelegate):

@@ -8,10 +8,10 @@ from typing import Any, Callable, Sequence
 import torch
 
 from torchtrt_executorch.runtime.delegates.tensorrt_library import Log
-from torchtrt_executorch.runtime.devices import Staged
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.layout import ALIGNMENT
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.tensors.devices import Staged
+from torchtrt_executorch.runtime.tensors.layout import ALIGNMENT
+from torchtrt_executorch.runtime.tensors.values import Value
 
 
 class Context:

@@ -7,8 +7,8 @@ from typing import Any, Sequence
 
 import torch
 
-from torchtrt_executorch.engine_blob import TensorRTBlobMetadata
-from torchtrt_executorch.plans import origin
+from torchtrt_executorch.payloads.engine_blob import TensorRTBlobMetadata
+from torchtrt_executorch.payloads.engine_header import origin
 from torchtrt_executorch.runtime.delegates.tensorrt_context import (
     Arguments,
     Binding,
@@ -20,14 +20,14 @@ from torchtrt_executorch.runtime.delegates.tensorrt_library import (
     deserialized,
     tensorrt_for,
 )
-from torchtrt_executorch.runtime.devices import (
+from torchtrt_executorch.runtime.tensors.devices import (
     current_on,
     current_stream,
     is_current,
     synchronize,
 )
-from torchtrt_executorch.runtime.layout import ALIGNMENT
-from torchtrt_executorch.runtime.values import Run, Value
+from torchtrt_executorch.runtime.tensors.layout import ALIGNMENT
+from torchtrt_executorch.runtime.tensors.values import Run, Value
 
 #: An output that isn't written to the program's own memory, and where it is written.
 Scratch = tuple[Binding, Value, torch.Tensor]

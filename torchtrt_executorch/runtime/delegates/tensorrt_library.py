@@ -17,9 +17,9 @@ from typing import Any, Sequence
 import torch
 
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT, Builder
-from torchtrt_executorch.plans import origin
+from torchtrt_executorch.payloads.engine_header import origin
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.values import Value
+from torchtrt_executorch.runtime.tensors.values import Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 

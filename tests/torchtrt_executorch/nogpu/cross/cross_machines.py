@@ -24,12 +24,13 @@ from pathlib import Path
 
 import torch
 
-from torchtrt_executorch import cache, native_library
+from torchtrt_executorch import cache
 from torchtrt_executorch.nogpu.cross import driver
+from torchtrt_executorch.payloads import native_library
 from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.delegates.aoti import read_payload
-from torchtrt_executorch.runtime.plan import Kind
-from torchtrt_executorch.runtime.plan_reader import read_plans
+from torchtrt_executorch.runtime.plans.plan import Kind
+from torchtrt_executorch.runtime.plans.reader import read_plans
 from torchtrt_executorch.runtime.reading.data_files import data_files
 from torchtrt_executorch.runtime.reading.files import read_program
 

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 import torch
 
-from torchtrt_executorch import native_library
-from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.nogpu.target.gpu_description import PLATFORMS, own_platform
+from torchtrt_executorch.payloads import native_library
+from torchtrt_executorch.payloads.cuda_library import capabilities
 
 from ....backends.cuda.conftest import delegates, needs_compilers
 from . import cross_machines as machines

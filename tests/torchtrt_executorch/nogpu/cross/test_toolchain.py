@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.nogpu.cross import toolchain
+from torchtrt_executorch.payloads.cuda_library import capabilities
 
 from ....backends.cuda.conftest import delegates, needs_compilers
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from executorch.backends.cuda.tuning.gpu_properties import common_properties, properties
 
-from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+from torchtrt_executorch.payloads.cuda_library import capabilities
 
 from ....backends.cuda.conftest import delegates, needs_compilers
 from ....backends.cuda.test_bad_input import CAPABILITIES

@@ -15,11 +15,11 @@ import torch
 from torch._inductor import config
 from typer.testing import CliRunner
 
-from torchtrt_executorch import cuda_shims, native_library
 from torchtrt_executorch.cli import app
-from torchtrt_executorch.cuda_library import capabilities
 from torchtrt_executorch.nogpu import thread_scope
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT, installed_builder
+from torchtrt_executorch.payloads import cuda_shims, native_library
+from torchtrt_executorch.payloads.cuda_library import capabilities
 
 from ....backends.cuda.conftest import Delegate, delegates, needs_compilers
 

@@ -176,7 +176,7 @@ def test_a_release_without_blobs_has_no_layout() -> None:
 
 def test_neither_torch_nor_torch_tensorrt_is_needed() -> None:
     script = (
-        "import sys, torchtrt_executorch.engine_blob\n"
+        "import sys, torchtrt_executorch.payloads.engine_blob\n"
         "assert not {'torch', 'torch_tensorrt', 'executorch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

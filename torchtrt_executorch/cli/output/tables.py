@@ -1,0 +1,118 @@
+"""What ``inspect`` prints: the facts of a ``.pte`` as tables that fit a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from torchtrt_executorch.inspection.advice import Finding
+from torchtrt_executorch.inspection.cpp_host import needs
+from torchtrt_executorch.inspection.difference import Change
+from torchtrt_executorch.inspection.formatting import counted, duration, payload, short
+from torchtrt_executorch.inspection.model.facts import HOST, Facts, Method
+from torchtrt_executorch.inspection.model.state import buffers
+
+_COLOURS = {"warning": "yellow", "note": "cyan"}
+#: Rows of each kind; a file may hold any number.
+_MOST = 500
+#: Of the slowest instructions.
+_MOST_TIMES = 20
+
+
+def tables(facts: Facts) -> Iterator[Table]:
+    """Yield a table per method, and one of named data if there is any.
+
+    What the file calls things is shown as it stands: a name like ``[red]`` is no markup.
+    """
+    for method in facts.methods[:_MOST]:
+        yield _method(method)
+    if host := needs(facts):
+        table = Table("a C++ host needs", "")
+        for what, why in host:
+            table.add_row(Text(what), Text(why))
+        yield table
+    if facts.named_data:
+        table = Table("named data", "bytes")
+        for key, nbytes in list(facts.named_data.items())[:_MOST]:
+            table.add_row(Text(short(key)), f"{nbytes:,}")
+        yield table
+
+
+def _method(method: Method) -> Table:
+    inputs, outputs = len(method.inputs), len(method.outputs)
+    sizes = f"{counted(inputs, 'input')}, {counted(outputs, 'output')}"
+    table = Table(title=Text(f"{short(method.name)}: {sizes}"))
+    table.add_column("delegate", overflow="fold")
+    table.add_column("device", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("engine", overflow="fold")
+    for each in method.delegates[:_MOST]:
+        device = "" if each.device == HOST else each.device
+        cells = short(each.backend), device, f"{each.nbytes:,}", payload(each)
+        table.add_row(*map(Text, cells))
+    state = buffers(method)
+    for buffer in state[:_MOST]:
+        value = buffer.value
+        name = f"state {short(value.name) or f'value {value.index}'}"
+        device = "cpu" if value.device == HOST else value.device
+        table.add_row(*map(Text, (name, device, f"{value.nbytes:,}", buffer.notes)))
+    kernels = Counter(
+        step.name for step in method.instructions if step.kind in ("kernel", "copy")
+    )
+    for name, count in kernels.most_common(_MOST):
+        said = f"called {counted(count, 'time')}"
+        table.add_row(Text(f"kernel {short(name)}"), "cpu", "", said)
+    several = (method.delegates, state, kernels)
+    left_out = sum(max(len(each) - _MOST, 0) for each in several)
+    if left_out:
+        table.add_row(f"and {left_out} more: --json has all")
+    return table
+
+
+def times_tables(facts: Facts) -> Iterator[Table]:
+    """Yield a table for each method whose times were measured: the slowest instructions."""
+    for method in facts.methods[:_MOST]:
+        if (times := method.times) is None:
+            continue
+        said = f"{counted(times.calls, 'call')} of {duration(times.call)}"
+        table = Table(title=Text(f"{short(method.name)}: {said}"))
+        for heading in ("time", "share", "#"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("instruction", overflow="fold")
+        table.add_column("device", no_wrap=True)
+        slowest = sorted(times.instructions.items(), key=lambda each: -each[1])
+        for index, taken in slowest[:_MOST_TIMES]:
+            step = method.instructions[index]
+            cells = duration(taken), f"{times.share(taken):.1%}", str(index)
+            name = ", ".join(filter(None, (short(step.name), times.instead.get(index))))
+            table.add_row(*map(Text, (*cells, name, step.device)))
+        yield table
+
+
+def show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """Print what could be better, and what to change."""
+    for each in findings[:_MOST]:
+        level = (f"{each.level} {each.name}: ", f"bold {_COLOURS[each.level]}")
+        console.print(Text.assemble(level, each.text, (f" {each.advice}", "dim")))
+    if len(findings) > _MOST:
+        console.print(f"and {len(findings) - _MOST} findings more: --json has all")
+
+
+def changes_table(changes: Sequence[Change]) -> Table | Text:
+    """Return what changed as a table, or the words that nothing did."""
+    if not changes:
+        return Text("Nothing changed.")
+    table = Table()
+    for heading in ("method", "what", "which"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("before", "after"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in changes[:_MOST]:
+        what = f"{each.what}, {each.unit}" if each.unit else each.what
+        cells = short(each.method), what, short(each.name)
+        table.add_row(*map(Text, cells), f"{each.before:,}", f"{each.after:,}")
+    return table

@@ -1,0 +1,151 @@
+"""The page: one HTML file with the picture of each method, findings, memory, and what is where.
+
+Nothing is loaded from anywhere. Whatever a file calls things is text: templates escape it, data for
+the script is JSON without ``<``, and a content security policy allows that one script alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any, Sequence
+
+from markupsafe import Markup
+
+from torchtrt_executorch import __version__
+from torchtrt_executorch.inspection.advice import Finding
+from torchtrt_executorch.inspection.cpp_host import needs
+from torchtrt_executorch.inspection.drawing.diagram import Picture, draw, templates
+from torchtrt_executorch.inspection.drawing.timeline import Row
+from torchtrt_executorch.inspection.formatting import short, tensor
+from torchtrt_executorch.inspection.model.facts import Facts, Method
+from torchtrt_executorch.inspection.model.memory import Usage, usage
+from torchtrt_executorch.inspection.model.names import names
+
+#: What a page shows of each at most: a file may hold any number.
+MOST_METHODS, MOST_DELEGATES, MOST_FINDINGS, MOST_NAMED = 12, 500, 200, 500
+MOST_TIMES = 12
+_MOST_VALUES, _MOST_OF_A_ROW = 60_000, 60
+_CHART_POINTS = 600
+
+
+def page(facts: Facts, findings: Sequence[Finding]) -> str:
+    """Return the page of a file, and of what is found in it."""
+    environment = templates()
+    script = _source("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("page.html").render(
+        facts=facts,
+        findings=findings[:MOST_FINDINGS],
+        more_findings=(
+            len(findings) - MOST_FINDINGS if len(findings) > MOST_FINDINGS else 0
+        ),
+        sections=[_section(method) for method in facts.methods[:MOST_METHODS]],
+        more_methods=max(len(facts.methods) - MOST_METHODS, 0),
+        host=needs(facts),
+        named_data=list(facts.named_data.items())[:MOST_NAMED],
+        script=Markup(script),
+        script_digest=digest,
+        version=__version__,
+    )
+
+
+def _source(name: str) -> str:
+    loader = templates().loader
+    assert loader is not None
+    return loader.get_source(templates(), name)[0]
+
+
+def _section(method: Method) -> dict[str, Any]:
+    picture = draw(method)
+    crossings, times = method.crossings, method.times
+    slowest: list[Row] = []
+    if times is not None:
+        timed = [box.row for box in picture.boxes if box.row.taken]
+        slowest = sorted(timed, key=lambda row: -(row.taken or 0))[:MOST_TIMES]
+    return {
+        "method": method,
+        "picture": picture,
+        "crossings": len(crossings),
+        "crossed": sum(each.nbytes for each in crossings),
+        "staged": sum(each.nbytes for each in crossings if each.staged),
+        "charts": [_chart(each) for each in usage(method)],
+        "delegates": method.delegates[:MOST_DELEGATES],
+        "slowest": slowest,
+        "data": _data(method, picture),
+    }
+
+
+def _chart(used: Usage) -> dict[str, Any]:
+    """The bytes in use as the outline of an area, 600 by 60; each point the most of its stretch."""
+    count = len(used.used)
+    step = max(1, -(-count // _CHART_POINTS))
+    most = [max(used.used[at : at + step]) for at in range(0, count, step)]
+    width = 600 / max(len(most), 1)
+    path = "M0 60"
+    for index, nbytes in enumerate(most):
+        y = 60 - 56 * nbytes / used.planned
+        path += f"L{index * width:.1f} {y:.1f}L{(index + 1) * width:.1f} {y:.1f}"
+    return {
+        "device": used.device,
+        "planned": used.planned,
+        "peak": used.peak,
+        "peak_at": used.peak_at,
+        "path": f"{path}L600 60z",
+    }
+
+
+def _data(method: Method, picture: Picture) -> Markup:
+    """What the script knows: rows in order, and the values that they use."""
+    rows = [box.row for box in picture.boxes]
+    made: dict[int, list[int]] = {}
+    read: dict[int, list[int]] = {}
+    for row in rows:
+        for uses, values in ((made, row.writes), (read, row.reads)):
+            for value in values:
+                uses.setdefault(value, []).append(row.number)
+    shown = list(
+        dict.fromkeys(v for row in rows for v in _some(row.reads) + _some(row.writes))
+    )
+    known = names(method)
+    tree = {
+        "rows": [_row(method, row) for row in rows],
+        "values": {
+            index: {
+                "name": known.get(index, f"value {index}"),
+                "text": tensor(value),
+                "device": value.device,
+                "made": made.get(index, [])[:100],
+                "read": read.get(index, [])[:100],
+            }
+            for index in shown[:_MOST_VALUES]
+            for value in (method.values[index],)
+        },
+    }
+    text = json.dumps(tree, separators=(",", ":"))
+    return Markup(
+        text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    )
+
+
+def _some(values: tuple[int, ...]) -> tuple[int, ...]:
+    return values[:_MOST_OF_A_ROW]
+
+
+def _row(method: Method, row: Row) -> dict[str, Any]:
+    number = row.kind if row.first < 0 else f"#{row.first}"
+    steps = (
+        method.instructions[row.first : row.last + 1] if row.kind == "kernels" else ()
+    )
+    return {
+        "kind": row.kind,
+        "name": number if row.first == row.last else f"{number}–{row.last}",
+        "first": row.first,
+        "last": row.last,
+        "kernels": [f"#{each.index} {short(each.name)}" for each in steps[:100]],
+        "reads": _some(row.reads),
+        "writes": _some(row.writes),
+        "read": len(row.reads),
+        "written": len(row.writes),
+    }

@@ -1,0 +1,212 @@
+"""A method as a picture shows it: rows in the order of instructions, and the values between them.
+
+A lane is a device. Kernels that follow each other are one row; inputs and outputs are rows of their
+own. Where everything is drawn is `picture`'s business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Iterator, Mapping, Sequence
+
+from torchtrt_executorch.inspection.formatting import duration, payload, short, size
+from torchtrt_executorch.inspection.model.facts import (
+    HOST,
+    Delegate,
+    Instruction,
+    Method,
+)
+from torchtrt_executorch.inspection.model.names import listed
+
+#: Rows that are drawn; the rest of a longer method is counted.
+MOST_ROWS = 20_000
+_GROUPED = ("kernel", "move", "free")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A box in its lane, or a copy from lane to lane.
+
+    Attributes:
+        kind: ``"inputs"``, ``"outputs"``, ``"kernels"``, ``"delegate"``, ``"copy"`` or ``"jump"``.
+        first, last: Its instructions; -1 for inputs and outputs.
+        device: Its lane; of a copy, where it goes.
+        source: Of a copy, where it comes from.
+        look: What it is drawn as: ``"host"``, ``"tensorrt"``, ``"cuda"``, ``"other"``, ``"copy"``.
+        taken: Nanoseconds of a call, where that was measured.
+    """
+
+    number: int
+    kind: str
+    first: int
+    last: int
+    device: str
+    title: str
+    text: str
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    source: str = ""
+    look: str = "host"
+    doubtful: bool = False
+    taken: float | None = None
+
+
+@dataclass
+class Arrow:
+    """Values that go from one row to another.
+
+    Attributes:
+        staged: Whether a delegate copies some by itself, from or to another device.
+    """
+
+    source: int
+    target: int
+    values: list[int] = field(default_factory=list)
+    nbytes: int = 0
+    staged: bool = False
+
+
+def rows(method: Method) -> list[Row]:
+    """Return the rows of a method, :data:`MOST_ROWS` at most."""
+    found: list[Row] = []
+    for row in _rows(method):
+        if len(found) == MOST_ROWS:
+            break
+        steps = range(row.first, row.last + 1)
+        if method.times is not None and any(
+            each in method.times.instructions for each in steps
+        ):
+            row = replace(row, taken=method.times.of(steps))
+        found.append(row)
+    return found
+
+
+def arrows(method: Method, shown: Sequence[Row]) -> list[Arrow]:
+    """Return what goes from row to row: each value from where it was written last before."""
+    written: dict[int, int] = {}
+    found: dict[tuple[int, int], Arrow] = {}
+    staged = {
+        (each.instruction, each.value) for each in method.crossings if each.staged
+    }
+    for row in shown:
+        for value in row.reads:
+            if value in written:
+                ends = written[value], row.number
+                arrow = found.setdefault(ends, Arrow(*ends))
+                arrow.values.append(value)
+                arrow.nbytes += method.values[value].nbytes
+                ends_at = row.first, shown[written[value]].last
+                arrow.staged |= any((at, value) in staged for at in ends_at)
+        for value in row.writes:
+            written[value] = row.number
+    return list(found.values())
+
+
+def _rows(method: Method) -> Iterator[Row]:
+    numbers = iter(range(MOST_ROWS + 1))
+    yield Row(
+        next(numbers), "inputs", -1, -1, HOST, "Inputs", listed(method, method.inputs),
+        writes=method.inputs, look="edge",
+    )  # fmt: skip
+    group: list[Instruction] = []
+    staged: Counter[int] = Counter()
+    for each in method.crossings:
+        staged[each.instruction] += each.nbytes if each.staged else 0
+    for step in method.instructions:
+        if step.kind in _GROUPED:
+            group.append(step)
+            continue
+        if group:
+            yield _kernels(next(numbers), group)
+            group = []
+        yield _alone(next(numbers), method, step, staged)
+    if group:
+        yield _kernels(next(numbers), group)
+    yield Row(
+        next(numbers), "outputs", -1, -1, HOST, "Outputs", listed(method, method.outputs),
+        reads=method.outputs, look="edge",
+    )  # fmt: skip
+
+
+def _kernels(number: int, group: Sequence[Instruction]) -> Row:
+    names = Counter(_short_name(each.name) for each in group)
+    parts = [f"{name} ×{n}" if n > 1 else name for name, n in names.most_common(6)]
+    more = f", {len(names) - 6} more" if len(names) > 6 else ""
+    written: dict[int, None] = {}
+    read: dict[int, None] = {}
+    for each in group:
+        read.update((v, None) for v in each.reads if v not in written)
+        written.update(dict.fromkeys(each.writes))
+    one = len(group) == 1
+    return Row(
+        number,
+        "kernels",
+        group[0].index,
+        group[-1].index,
+        HOST,
+        parts[0] if one else f"{len(group)} kernels",
+        "host kernel" if one else ", ".join(parts) + more,
+        tuple(read),
+        tuple(written),
+    )
+
+
+def _alone(
+    number: int, method: Method, step: Instruction, staged_bytes: Mapping[int, int]
+) -> Row:
+    at = number, step.kind, step.index, step.index, step.device
+    if step.kind == "copy":
+        moved = [method.values[index] for index in step.reads]
+        source = moved[0].device if moved else HOST
+        nbytes = sum(value.nbytes for value in moved)
+        return Row(
+            *at, size(nbytes), f"{source} to {step.device}", step.reads, step.writes, source, "copy"
+        )  # fmt: skip
+    if step.kind == "jump":
+        title = "jump if false"
+        return Row(*at, title, f"to instruction {step.destination}", step.reads)
+    assert step.delegate is not None
+    staged = staged_bytes.get(step.index, 0)
+    delegate = method.delegates[step.delegate]
+    return Row(
+        *at,
+        short(delegate.backend, 40) or "delegate",
+        _delegate_text(delegate, step, staged),
+        step.reads,
+        step.writes,
+        look=delegate.owner,
+        doubtful=delegate.emulated or bool(delegate.damaged),
+    )
+
+
+def _delegate_text(delegate: Delegate, step: Instruction, staged: int) -> str:
+    what = delegate.payload or ("damaged" if delegate.damaged else "")
+    sizes = f"{len(step.reads)} in, {len(step.writes)} out"
+    stages = f"stages {size(staged)}" if staged else ""
+    parts = stages, size(delegate.nbytes), sizes, short(what, 60)
+    return " · ".join(filter(None, parts))
+
+
+def described(method: Method, row: Row) -> str:
+    """Return a row in words, as a screen reader says it."""
+    if row.kind in ("inputs", "outputs"):
+        return f"{row.title} of the method: {row.text}"
+    if row.taken is not None and method.times is not None:
+        share = method.times.share(row.taken)
+        took = f". Takes {duration(row.taken)}, {share:.1%} of a call"
+        return f"{described(method, replace(row, taken=None))}{took}"
+    span = f"Instruction {row.first}"
+    if row.last > row.first:
+        span = f"Instructions {row.first} to {row.last}"
+    if row.kind == "copy":
+        return f"{span}: copies {row.title} from {row.source} to {row.device}"
+    if row.kind == "delegate":
+        delegate = method.delegates[method.instructions[row.first].delegate or 0]
+        return f"{span}: {row.title} on {row.device}, {row.text}. {short(payload(delegate), 300)}"
+    return f"{span} on the host: {row.title}, {row.text}"
+
+
+def _short_name(operator: str) -> str:
+    name = operator.removesuffix(".out").removesuffix(".Scalar")
+    return short(name, 60)

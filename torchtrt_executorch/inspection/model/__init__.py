@@ -1,0 +1,1 @@
+"""The facts of a ``.pte``, as every view of it reads them."""

@@ -1,0 +1,294 @@
+"""What a ``.pte`` says about itself: the model that every view of it is made from.
+
+Plain data. Indices of values and instructions are the program's own, per method; sizes are in
+bytes; a device is ``"host"``, or ``"cuda:0"`` as the program numbers its GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Iterable, Mapping, Sequence
+
+from torchtrt_executorch.payloads.native_library import NativeLibrary
+from torchtrt_executorch.runtime.reading.common_state import CommonState
+
+HOST = "host"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor, a number or a list that instructions read and write.
+
+    Attributes:
+        kind: ``"tensor"``, or the kind of anything else: ``"int"``, ``"tensor list"``.
+        name: What the model calls it, for weights and buffers; else empty.
+        shape: Of a tensor, the largest one if it is ``dynamic``.
+        dtype: Of a tensor, as PyTorch calls it: ``float32``.
+        nbytes: Of a tensor, at its largest.
+        device: Where its memory is.
+        storage: ``"planned"``, ``"constant"`` (in the file), ``"external"`` (in a data file), or
+            ``"caller"`` for what is handed in or made while the method runs.
+        arena: The planned arena that it is in, 0 if it is in none, and its ``offset`` there.
+        initialized: Whether the file has its first bytes, as for a buffer that is written to.
+    """
+
+    index: int
+    kind: str
+    name: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    nbytes: int = 0
+    dynamic: bool = False
+    device: str = HOST
+    storage: str = ""
+    arena: int = 0
+    offset: int = 0
+    initialized: bool = False
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+        kind: ``"kernel"``, ``"delegate"``, ``"copy"`` (between devices), ``"move"``, ``"jump"`` or
+            ``"free"``.
+        name: The operator, or the backend.
+        device: Where it runs; of a copy, where the value comes to be.
+        reads, writes: The tensors and numbers that it does, lists taken apart.
+        delegate: Index of the delegate that it calls.
+        destination: Of a jump, the instruction that it may go on at.
+    """
+
+    index: int
+    kind: str
+    name: str
+    device: str
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    delegate: int | None = None
+    destination: int | None = None
+
+
+@dataclass(frozen=True)
+class Delegate:
+    """What a backend runs.
+
+    Attributes:
+        backend: Its id: ``TensorRTBackend``.
+        device: The device that it works on.
+        nbytes: The size of its payload, libraries and weights in named data included.
+        payload: What that is, in words: ``TensorRT-RTX 1.5.0.114``, ``EMULATED``.
+        inputs, outputs: What an engine calls them.
+        smallest: By input, where the engine's profile begins: it refuses smaller shapes.
+        optimal: By input of several shapes, the one that the engine is optimized for.
+        largest: By input of several shapes, the largest that the program allows.
+        gpus: Those that it has code for, as ``sm_90``; with a ``+`` behind it, later ones as
+            well. None if the file doesn't tell.
+        emulated: Whether it is an emulated engine.
+        named_data: Keys of the data that it takes from the program or a data file.
+        missing: Those of them that are in neither.
+        shared_stream: Whether it needs a host that runs all delegates on one stream.
+        native: What its shared library asks of the machine, if it is one.
+        damaged: What is wrong with the payload, if anything is.
+        owner: Whether it is TensorRT's, CUDA's (AOTInductor), or another backend's.
+    """
+
+    index: int
+    backend: str
+    device: str
+    nbytes: int
+    payload: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    smallest: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    optimal: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    largest: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    gpus: tuple[str, ...] | None = None
+    emulated: bool = False
+    named_data: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    shared_stream: bool = False
+    native: NativeLibrary | None = None
+    damaged: str = ""
+    owner: str = "other"
+
+
+@dataclass(frozen=True)
+class Arena:
+    """One block of planned memory.
+
+    Attributes:
+        index: Its number in the program.
+        device: Where it is.
+        nbytes: Its size.
+    """
+
+    index: int
+    device: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A value that goes from one device to another.
+
+    Attributes:
+        instruction: The one that moves it: a copy, or a delegate that stages its own I/O.
+        value: The value, as it is before.
+        source, target: Devices.
+        nbytes: How much is moved.
+        staged: Whether a delegate moves it by itself, as its memory is on another device.
+    """
+
+    instruction: int
+    value: int
+    source: str
+    target: str
+    nbytes: int
+    staged: bool
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long calls of a method took, in nanoseconds.
+
+    Attributes:
+        calls: How many were measured.
+        call: One of them, the median.
+        instructions: What each instruction took of one, the median; those that weren't measured,
+            or are launched together with another, are left out.
+        instead: Of delegates whose payload didn't run, whose time it is: ``"by a stand-in"``, or
+            ``"did not run here"``. No advice goes by times then.
+    """
+
+    calls: int
+    call: float
+    instructions: Mapping[int, float]
+    instead: Mapping[int, str] = field(default_factory=dict)
+
+    def of(self, instructions: Sequence[int]) -> float:
+        """Nanoseconds of a call that these took."""
+        return sum(self.instructions.get(each, 0.0) for each in instructions)
+
+    def share(self, nanoseconds: float) -> float:
+        """What part of a call that is."""
+        return nanoseconds / self.call if self.call else 0.0
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method. ``inputs`` and ``outputs`` are values, in the caller's order.
+
+    Attributes:
+        faults: What is wrong with its devices, and the instruction that meets it.
+        without_kernel: The instructions whose operators ExecuTorch by itself has no kernels for.
+        times: How long they took, where that was measured.
+        input_names: What the caller's inputs are called, where they were exported under names.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    values: Sequence[Value]
+    instructions: Sequence[Instruction]
+    delegates: Sequence[Delegate]
+    arenas: Sequence[Arena]
+    faults: Sequence[tuple[int, str]] = ()
+    without_kernel: Sequence[int] = ()
+    times: Times | None = None
+    input_names: Sequence[str] = ()
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The host, then every device where something runs or lies, in order."""
+        found = {step.device for step in self.instructions}
+        found |= {delegate.device for delegate in self.delegates}
+        found |= {arena.device for arena in self.arenas}
+        found |= {value.device for value in self.values}
+        return (HOST, *sorted(found - {HOST}, key=_numbered))
+
+    @cached_property
+    def writers(self) -> Mapping[int, Sequence[int]]:
+        """By value, the instructions that write it, in order."""
+        return _by_value((each.index, each.writes) for each in self.instructions)
+
+    @cached_property
+    def readers(self) -> Mapping[int, Sequence[int]]:
+        """By value, the instructions that read it, in order."""
+        return _by_value((each.index, each.reads) for each in self.instructions)
+
+    @cached_property
+    def crossings(self) -> Sequence[Crossing]:
+        """All that goes from device to device, in order."""
+        return [each for step in self.instructions for each in self._crossings(step)]
+
+    def _crossings(self, step: Instruction) -> list[Crossing]:
+        if step.kind == "copy":
+            return [
+                Crossing(
+                    step.index,
+                    value.index,
+                    value.device,
+                    step.device,
+                    value.nbytes,
+                    False,
+                )
+                for value in map(self.values.__getitem__, step.reads)
+                if value.kind == "tensor"
+            ]
+        if step.kind != "delegate" or step.device == HOST:
+            return []
+        found = []
+        for indices, inwards in ((step.reads, True), (step.writes, False)):
+            for value in map(self.values.__getitem__, indices):
+                if value.kind == "tensor" and value.device != step.device:
+                    ends = (value.device, step.device)
+                    source, target = ends if inwards else ends[::-1]
+                    found.append(
+                        Crossing(
+                            step.index, value.index, source, target, value.nbytes, True
+                        )
+                    )
+        return found
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A whole file.
+
+    Attributes:
+        name: What the file is called.
+        nbytes: Its size.
+        methods: In the file's order.
+        named_data: Blobs by key, with their sizes, data files' included.
+        data_files: The data files that were read, by name.
+        missing_data: Weights that are in no file, by name, with their sizes.
+        data_problem: Why the data files beside the program weren't taken, if they weren't.
+        common: Buffers that methods have in common, and where each keeps them, if the file says so.
+        twice: Blobs of the same bytes, by what each is called, and their size.
+    """
+
+    name: str
+    nbytes: int
+    methods: Sequence[Method]
+    named_data: Mapping[str, int] = field(default_factory=dict)
+    data_files: tuple[str, ...] = ()
+    missing_data: Mapping[str, int] = field(default_factory=dict)
+    data_problem: str = ""
+    common: CommonState = CommonState()
+    twice: Sequence[tuple[tuple[str, ...], int]] = ()
+
+
+def _numbered(device: str) -> tuple[str, int]:
+    kind, _, index = device.partition(":")
+    return kind, int(index or 0)
+
+
+def _by_value(uses: Iterable[tuple[int, tuple[int, ...]]]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for instruction, values in uses:
+        for value in dict.fromkeys(values):
+            found.setdefault(value, []).append(instruction)
+    return found

@@ -1,0 +1,136 @@
+"""One method as facts: the plan that the runtime reads, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Mapping, Sequence
+
+from torchtrt_executorch.inspection.model.facts import (
+    HOST,
+    Arena,
+    Delegate,
+    Instruction,
+    Method,
+    Value,
+)
+from torchtrt_executorch.inspection.model.names import input_names
+from torchtrt_executorch.inspection.model.payloads import delegate_facts, shown
+from torchtrt_executorch.runtime.delegates import about
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.operators.kernels import has_executorch_kernel
+from torchtrt_executorch.runtime.plans.placement_check import find_faults
+from torchtrt_executorch.runtime.plans.plan import Operation, Plan, Slot
+from torchtrt_executorch.runtime.reading.common_state import CommonState
+
+
+def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
+    """Return the facts of a method, for a host that runs all delegates on one stream, or not.
+
+    Buffers that it has in common with other methods are called what ``common`` calls them.
+    """
+    shared: dict[Any, str] = {
+        homes.get(plan.name): name for name, homes in common.buffers.items()
+    }
+    delegates = [delegate_facts(each, i) for i, each in enumerate(plan.delegates)]
+    for each in plan.operations:
+        if each.delegate is not None:
+            known = delegates[each.delegate]
+            delegates[each.delegate] = replace(
+                known, largest=_largest(plan, each, known)
+            )
+    instructions = [
+        _instruction(index, each, plan, delegates)
+        for index, each in enumerate(plan.operations)
+    ]
+    return Method(
+        name=plan.name,
+        inputs=plan.inputs,
+        outputs=plan.outputs,
+        values=[_value(slot, shared) for slot in plan.slots],
+        instructions=instructions,
+        delegates=delegates,
+        arenas=[
+            Arena(arena.index, shown(arena.device), arena.nbytes)
+            for arena in plan.arenas
+            if arena.index  # ExecuTorch leaves the first one empty
+        ],
+        faults=_faults(plan, one_stream),
+        input_names=input_names(plan.input_tree, len(plan.inputs)),
+        without_kernel=[
+            step.index
+            for step in instructions
+            if step.kind == "kernel" and not has_executorch_kernel(step.name)
+        ],
+    )
+
+
+def _largest(
+    plan: Plan, call: Operation, known: Delegate
+) -> Mapping[str, tuple[int, ...]]:
+    """The largest shapes of an engine's inputs, of those that may have several."""
+    if len(call.reads) != len(known.inputs):
+        return {}
+    layouts = [plan.slots[slot].layout for slot in call.reads]
+    return {
+        name: tuple(layout.sizes)
+        for name, layout in zip(known.inputs, layouts, strict=True)
+        if layout is not None and not layout.static
+    }
+
+
+def _faults(plan: Plan, one_stream: bool) -> Sequence[tuple[int, str]]:
+    """What is wrong with its devices; nothing is known of a method whose payloads are damaged."""
+    try:
+        return find_faults(plan, about, one_stream)
+    except ProgramError:
+        return []
+
+
+def _value(slot: Slot, shared: Mapping[Any, str]) -> Value:
+    layout, place, stored = slot.layout, slot.place, slot.stored
+    if layout is None:
+        return Value(slot.index, slot.kind)
+    storage = "caller"
+    if place is not None:
+        storage = "planned"
+    elif stored is not None:
+        storage = "constant" if stored.key is None else "external"
+    return Value(
+        index=slot.index,
+        kind=slot.kind,
+        name=slot.qualified_name
+        or (place and shared.get((place.arena, place.start)) or ""),
+        shape=layout.sizes,
+        dtype=str(layout.dtype).removeprefix("torch."),
+        nbytes=layout.nbytes,
+        dynamic=not layout.static,
+        device=shown(layout.device),
+        storage=storage,
+        arena=place.arena if place else 0,
+        offset=place.start if place else 0,
+        initialized=stored is not None,
+    )
+
+
+def _instruction(
+    index: int, each: Operation, plan: Plan, delegates: list[Delegate]
+) -> Instruction:
+    kind, name, device = each.kind.value, each.name, HOST
+    if each.is_copy:
+        kind = "copy"
+        for target in plan.tensors(each.writes):
+            assert target.layout is not None
+            device = shown(target.layout.device)
+    elif each.delegate is not None:
+        delegate = delegates[each.delegate]
+        name, device = delegate.backend, delegate.device
+    return Instruction(
+        index,
+        kind,
+        name,
+        device,
+        each.reads,
+        each.writes,
+        each.delegate,
+        each.destination,
+    )

@@ -1,0 +1,96 @@
+"""Read the facts of a ``.pte``, by the runtime's reader. Nothing of it is executed."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections import Counter
+from pathlib import Path
+from typing import Sequence
+
+from torchtrt_executorch.inspection.model.facts import Facts
+from torchtrt_executorch.inspection.model.methods import method_facts
+from torchtrt_executorch.runtime.delegates import inputs_of
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.plans.placement_check import needs_shared_stream
+from torchtrt_executorch.runtime.plans.plan import Plan
+from torchtrt_executorch.runtime.plans.reader import read_plans
+from torchtrt_executorch.runtime.reading.common_state import CommonState
+from torchtrt_executorch.runtime.reading.data_files import data_files as files_beside
+from torchtrt_executorch.runtime.reading.files import (
+    ProgramFile,
+    Source,
+    read_program,
+)
+
+
+def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
+    """Return the facts of a ``.pte``.
+
+    Args:
+        source: Its path, or its bytes.
+        data_files: Its ``.ptd`` files. None takes those beside it that hold what it expects.
+
+    Raises:
+        ProgramError: The file is damaged, or isn't such a file.
+        OSError: It can't be read.
+    """
+    is_path = not isinstance(source, (bytes, bytearray, memoryview))
+    found = files_beside(source) if data_files is None else []
+    wanted, problem = list(data_files or found), ""
+    try:
+        file = read_program(source, wanted)
+    except ProgramError as error:
+        if not found:
+            raise
+        file, wanted, problem = read_program(source), [], str(error)
+    plans = list(read_plans(file, inputs_of).values())
+    common = file.common or CommonState()
+    return Facts(
+        name=Path(source).name if is_path else "program",  # type: ignore[arg-type]
+        nbytes=Path(source).stat().st_size if is_path else len(source),  # type: ignore[arg-type]
+        methods=[
+            method_facts(plan, needs_shared_stream(plans), common) for plan in plans
+        ],
+        named_data={key: len(entry.held) for key, entry in file.named_data.items()},
+        data_files=tuple(Path(each).name for each in wanted if _is_path(each)),  # type: ignore[arg-type]
+        missing_data=_missing(file, plans),
+        data_problem=problem,
+        common=common,
+        twice=_twice(file, plans),
+    )
+
+
+#: Bytes of a blob from which on it matters whether it is there twice.
+_LARGE = 1 << 16
+
+
+def _twice(
+    file: ProgramFile, plans: Sequence[Plan]
+) -> list[tuple[tuple[str, ...], int]]:
+    """Blobs that are there more than once; those alone are read that have another's size."""
+    views = [(key, entry.held) for key, entry in file.named_data.items()]
+    views += [(each.name, each.payload) for plan in plans for each in plan.delegates]
+    large = [(name, view) for name, view in views if len(view) >= _LARGE]
+    # Delegates may share one blob.
+    blobs = {ctypes.addressof(ctypes.c_char.from_buffer(v)): (n, v) for n, v in large}
+    sizes = Counter(len(view) for _, view in blobs.values())
+    found: dict[tuple[int, str], list[str]] = {}
+    for name, view in blobs.values():
+        if sizes[len(view)] > 1:
+            key = len(view), hashlib.sha256(view).hexdigest()
+            found.setdefault(key, []).append(name)
+    return [(tuple(n), size) for (size, _), n in found.items() if len(n) > 1]
+
+
+def _is_path(source: Source) -> bool:
+    return not isinstance(source, (bytes, bytearray, memoryview))
+
+
+def _missing(file: ProgramFile, plans: Sequence[Plan]) -> dict[str, int]:
+    found = {}
+    for slot in (slot for plan in plans for slot in plan.slots):
+        key = slot.stored.key if slot.stored is not None else None
+        if key is not None and slot.layout is not None and key not in file.named_data:
+            found[key] = slot.layout.nbytes
+    return found

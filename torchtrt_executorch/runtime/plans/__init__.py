@@ -1,0 +1,1 @@
+"""A method's plan: its values and instructions, read, analyzed and checked."""

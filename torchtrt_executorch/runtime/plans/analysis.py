@@ -1,0 +1,236 @@
+"""What follows from a plan alone: who writes what, whose memory is whose, and what of it stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Collection, Iterable, Mapping, Sequence
+
+import torch
+
+from torchtrt_executorch.runtime.plans.plan import Kind, Operation, Place, Plan, Slot
+
+_TRANSPOSE = "aten::permute_copy.out"
+_PRODUCTS = frozenset({"aten::addmm.out", "aten::bmm.out", "aten::mm.out"})
+
+
+class Written:
+    """What has been written so far, to tell a delegate's outputs from its inputs.
+
+    Whoever reads a program asks at each delegate whose payload doesn't tell (:meth:`count_inputs`), and
+    notes each operation when it is read (:meth:`by`). Outputs come last. ExecuTorch's emitter makes their
+    values when it comes to the delegate: they are numbered one after the other, and nobody has written
+    them. A view that was planned away looks like one; but somebody has written its bytes under another
+    name, and nobody has read them since, or somebody will, later on.
+
+    Args:
+        named: The last instruction that names a slot.
+    """
+
+    def __init__(self, slots: Sequence[Slot], named: Mapping[int, int]) -> None:
+        self._slots = slots
+        self._named = named
+        self._now = -1
+        self._known = {s.index for s in slots if s.layout is None or s.stored}
+        #: By planned bytes that were written, whether they were read since.
+        self._places: dict[Place, bool] = {}
+
+    def mark(self, indices: Iterable[int]) -> None:
+        """Note values that are written, or hold state."""
+        for index in indices:
+            self._known.add(index)
+            place = self._slots[index].place
+            if place is not None:
+                self._places.pop(place, None)  # the last one written comes last
+                self._places[place] = False
+
+    def by(self, reads: Sequence[int], writes: Sequence[int]) -> None:
+        """Note what the next operation does."""
+        self._now += 1
+        for index in reads:
+            place = self._slots[index].place
+            if place in self._places:
+                self._places[place] = True
+        self.mark(writes)
+
+    def count_inputs(self, args: Sequence[int]) -> int:
+        """How many of a delegate's arguments are inputs."""
+        count = len(args)
+        while count and args[count - 1] not in self._known:
+            follows = count == len(args) or args[count - 1] == args[count] - 1
+            if not follows or (count < len(args) and self._is_view(args, count - 1)):
+                break
+            count -= 1
+        return count
+
+    def _is_view(self, args: Sequence[int], at: int) -> bool:
+        """Whether exactly these bytes are another slot's, which are still needed."""
+        place = self._slots[args[at]].place
+        # State that a delegate makes anew in its own memory is an argument under both names.
+        both = any(self._slots[each].place == place for each in args[:at])
+        if place not in self._places or both:
+            return False
+        if not self._places[place]:
+            last = (
+                p for p in reversed(self._places) if p == place or p.overlaps(place)
+            )
+            return next(last) == place
+        others = (s.index for s in self._slots if s.place == place)
+        later = (i for i in others if self._named.get(i, -1) > self._now + 1)
+        return not self._known.isdisjoint(later)
+
+
+@dataclass(frozen=True)
+class Uses:
+    """Sets of slots.
+
+    Attributes:
+        moving: Those that hold another object from call to call, as tensors without planned memory do.
+            All others hold the same one for good, a tensor at most of another shape.
+        lone: Moving tensors that one delegate writes, and none but delegates read.
+        fresh: Tensors whose memory is made for one call, and is nobody else's after it.
+        looked_at: Those that something else than a delegate uses.
+        written: Those whose memory is written to, maybe as another one's.
+    """
+
+    moving: frozenset[int]
+    lone: frozenset[int]
+    fresh: frozenset[int]
+    looked_at: frozenset[int]
+    written: frozenset[int]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Uses:
+        """Read them off a plan."""
+        others = [each for each in plan.operations if each.kind is not Kind.DELEGATE]
+        replaced = {slot for each in others for slot in each.replaces}
+        lent = {slot for each in others for slot in each.lends}
+        looked_at = {slot for each in others for slot in each.touches}
+        free = {slot.index for slot in plan.slots if slot.free}
+        made = free - set(plan.inputs)
+        return cls(
+            moving=frozenset(free | replaced),
+            lone=frozenset((made - looked_at) & _written_once(plan)),
+            fresh=frozenset(made - lent - replaced),
+            looked_at=frozenset(looked_at),
+            written=frozenset(lent.union(*(each.writes for each in plan.operations))),
+        )
+
+
+def _written_once(plan: Plan) -> set[int]:
+    """What one delegate writes, and no other; nothing where jumps may leave it out."""
+    writers: Counter[int] = Counter()
+    for each in plan.operations if plan.straight else ():
+        if each.kind is Kind.DELEGATE:
+            writers.update(each.writes)
+    return {slot for slot, times in writers.items() if times == 1}
+
+
+def fences(plan: Plan) -> frozenset[int]:
+    """The copies that are there for the order of streams alone.
+
+    The device pass puts a copy of one byte, that nobody has written, to where nobody reads it. Where all
+    delegates run on one stream there is nothing to put in order.
+    """
+    used: Counter[int] = Counter((*plan.inputs, *plan.outputs))
+    for each in plan.operations:
+        used.update({*each.args, *each.touches})
+    found = set()
+    for index, each in enumerate(plan.operations):
+        if each.is_copy and len(each.args) == 3:
+            source, out = plan.slots[each.args[0]], plan.slots[each.args[1]]
+            alone = used[source.index] == 1 and used[out.index] == 1
+            if alone and _is_byte(source) and _is_byte(out):
+                found.add(index)
+    return frozenset(found)
+
+
+def _is_byte(slot: Slot) -> bool:
+    layout = slot.layout
+    planned = layout is not None and slot.planned and slot.stored is None
+    return planned and (layout.dtype, layout.sizes) == (torch.uint8, (1,))  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A copy of a constant, transposed, that a view of the constant can stand for."""
+
+    copy: int
+    constant: int
+    dims: tuple[int, ...]
+
+
+def transposed_constants(
+    plan: Plan, registered: Collection[str]
+) -> dict[int, Transposed]:
+    """Transposed weights that are seen as they are in the file instead of copied in every call.
+
+    ExecuTorch's exporter writes a linear layer as a copy of its weight, transposed, and a product with
+    that. The weight never changes, and torch's products read a matrix in either order: where nothing
+    else sees the copy, a view of the constant stands in its place.
+
+    Args:
+        registered: Operators whose kernels are the user's: nothing is known of those.
+
+    Returns:
+        By the operation that copies. Nothing is found in a method with jumps.
+    """
+    found: dict[int, Transposed] = {}
+    if not plan.straight or _TRANSPOSE in registered:
+        return found
+    products = _PRODUCTS.difference(registered)
+    held = {*plan.inputs, *plan.outputs}
+    for index, each in enumerate(plan.operations):
+        view = _transposition(plan, each)
+        if view is None or view.copy in held:
+            continue
+        if _only_multiplied(plan, index, plan.slots[view.copy], products):
+            found[index] = view
+    return found
+
+
+def _transposition(plan: Plan, each: Operation) -> Transposed | None:
+    """A transposition of a constant into planned memory; None if it is none, or not sound."""
+    if each.name != _TRANSPOSE or len(each.args) != 4 or each.args[2] != each.args[3]:
+        return None
+    source, order, out = (plan.slots[index] for index in each.args[:3])
+    if not source.constant or not out.planned or out.stored or order.items is None:
+        return None
+    one, other = source.layout, out.layout
+    assert one is not None and other is not None
+    dims = tuple(plan.slots[i].literal for i in order.items if i is not None)
+    rank = len(one.sizes)
+    if not all(type(dim) is int and -rank <= dim < rank for dim in dims):
+        return None
+    sizes = tuple(one.sizes[dim] for dim in dims)
+    same = (one.dtype, one.device, sizes) == (other.dtype, other.device, other.sizes)
+    every = sorted(dim % rank for dim in dims) == list(range(rank))
+    view = Transposed(out.index, source.index, dims)
+    return view if same and every and other.static else None
+
+
+def _only_multiplied(
+    plan: Plan, index: int, copy: Slot, products: Collection[str]
+) -> bool:
+    """Whether none but products see the bytes of ``copy``, written by operation ``index``.
+
+    Its bytes are others' again from the first operation on that writes a tensor there.
+    """
+    place = copy.place
+    assert place is not None
+
+    def overlaps(slots: tuple[int, ...]) -> bool:
+        others = (plan.slots[slot].place for slot in slots if slot != copy.index)
+        return any(other is not None and other.overlaps(place) for other in others)
+
+    if any(copy.index in each.touches for each in plan.operations[:index]):
+        return False
+    over = False
+    for each in plan.operations[index + 1 :]:
+        reads_it = each.name in products and copy.index not in each.writes
+        if copy.index in each.touches and (over or not reads_it):
+            return False
+        if not over and overlaps(each.reads):
+            return False
+        over = over or overlaps(each.touches)
+    return True

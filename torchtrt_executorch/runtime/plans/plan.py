@@ -1,0 +1,330 @@
+"""What a method is: slots for its values, and operations on them. Plain data, checked, and nothing else.
+
+A value is known by its index. Everybody who asks what an operation reads or writes asks here: what
+runs the method, what is known of it without running it (:mod:`.analysis`, :mod:`.placement_check`), and what
+shows it to people (:mod:`torchtrt_executorch.inspection`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+
+import torch
+
+from torchtrt_executorch.nogpu.stand_ins import Buffer
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.reading.files import NamedData
+from torchtrt_executorch.runtime.tensors.layout import CPU, TensorLayout
+
+#: Key of the compile spec by which the device pass has a delegate say that its program needs a host
+#: which runs all delegates on one stream.
+NEEDS_SHARED_STREAM = "needs_shared_stream"
+
+#: The two operators that move a tensor between devices.
+TO_DEVICE, FROM_DEVICE = "et_copy::_h2d_copy.out", "et_copy::_d2h_copy.out"
+VIEW = "executorch_prim::et_view.default"
+
+
+class Kind(Enum):
+    """What an operation runs."""
+
+    KERNEL = "kernel"
+    DELEGATE = "delegate"
+    MOVE = "move"
+    JUMP = "jump"
+    FREE = "free"
+
+
+class Place(NamedTuple):
+    """Planned bytes: of an arena, whose memory is on a device."""
+
+    arena: int
+    device: torch.device
+    start: int
+    end: int
+
+    def overlaps(self, other: Place) -> bool:
+        """Whether both have some of the same bytes."""
+        return (
+            self.arena == other.arena
+            and self.device == other.device
+            and self.start < other.end
+            and other.start < self.end
+        )
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a file has the first bytes of a tensor.
+
+    Attributes:
+        key: Its name in the named data or a data file; None for what the program itself has.
+        index: Of a constant, or of a buffer in mutable data segment ``segment``.
+    """
+
+    key: str | None = None
+    index: int = 0
+    segment: int | None = None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One value, as the program declares it.
+
+    Attributes:
+        kind: ``"tensor"``, or the kind of anything else: ``"int"``, ``"tensor list"``.
+        name: For messages.
+        qualified_name: What the model calls it, for weights and buffers.
+        literal: The number, the text, or the list of numbers that it is at first.
+        items: Of a list of values, their indices; None for a tensor that is left out.
+        layout: Of a tensor.
+        label: Where a tensor's metadata says that it lives; None where that has no say.
+        place: The planned memory of a tensor, if it has some.
+        stored: Where its first bytes are, if the file has them.
+    """
+
+    index: int
+    kind: str
+    name: str
+    qualified_name: str = ""
+    literal: Any = None
+    items: tuple[int | None, ...] | None = None
+    layout: TensorLayout | None = None
+    label: torch.device | None = CPU
+    place: Place | None = None
+    stored: Stored | None = None
+
+    @property
+    def planned(self) -> bool:
+        """Whether it is a tensor in an arena."""
+        return self.place is not None
+
+    @property
+    def constant(self) -> bool:
+        """Whether it is a tensor that is nowhere but in the file."""
+        return self.stored is not None and self.place is None
+
+    @property
+    def free(self) -> bool:
+        """Whether it is a tensor without memory of the plan's or the file's."""
+        return self.layout is not None and self.place is None and self.stored is None
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """One input or output of a method.
+
+    ``kind`` is ``"tensor"``, or the Python type's name of anything else; the rest is for tensors:
+    ``shape`` is the largest one if ``dynamic``, ``device`` is where the program wants the tensor.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] | None = None
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    dynamic: bool = False
+
+    @classmethod
+    def of(cls, slot: Slot, name: str) -> ValueInfo:
+        """What is in a slot."""
+        layout = slot.layout
+        if layout is None:
+            return cls(name, type(slot.literal).__name__)
+        there = layout.sizes, layout.dtype, layout.device, not layout.static
+        return cls(name, "tensor", *there)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One instruction.
+
+    Attributes:
+        name: The operator, ``namespace::operator.overload``, or what messages call the delegate.
+        args: The slots that it names, in order.
+        reads, writes: Slots that it reads and writes, lists taken apart.
+        replaces: Slots that hold another object after it, not the same one with other contents.
+        lends: Slots whose memory may be another one's after it.
+        delegate: Index of the delegate that it calls.
+        inputs: Of a delegate's ``args``, how many are inputs; the others are outputs.
+        destination: Of a jump, the operation that it may go on at.
+    """
+
+    kind: Kind
+    name: str
+    args: tuple[int, ...]
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    replaces: tuple[int, ...] = ()
+    lends: tuple[int, ...] = ()
+    delegate: int | None = None
+    inputs: int = 0
+    destination: int | None = None
+
+    @property
+    def touches(self) -> tuple[int, ...]:
+        """All that it reads or writes."""
+        return (*self.reads, *self.writes)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it moves a tensor between devices."""
+        return self.name in (TO_DEVICE, FROM_DEVICE)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a delegate's payload says of itself.
+
+    Attributes:
+        device: Where it works.
+        takes_host: Whether it also takes tensors in host memory.
+        num_inputs: How many inputs it takes; None if it doesn't say.
+        built_by: What has built it, in words; empty if it doesn't say.
+        parts: Returns the buffers by whose digest a stand-in is found; None where there are none.
+    """
+
+    device: torch.device
+    takes_host: bool
+    num_inputs: int | None = None
+    built_by: str = ""
+    parts: Callable[[], tuple[Buffer, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What a program holds for one delegate.
+
+    Attributes:
+        held: The payload's bytes, as the file has them.
+    """
+
+    backend_id: str
+    name: str
+    held: memoryview
+    compile_specs: Mapping[str, bytes]
+    named_data: Mapping[str, NamedData]
+
+    @property
+    def payload(self) -> memoryview:
+        """The payload's bytes."""
+        return self.held
+
+    def data(self, key: str) -> memoryview:
+        """Named data of the program or of its data files. ``ProgramError`` if it isn't there."""
+        if key not in self.named_data:
+            raise ProgramError(
+                f"{self.name} needs the named data {key!r}, which is neither in the program nor "
+                "in the given data files; pass the .ptd that was saved beside the .pte as "
+                "data_files=[...]"
+            )
+        return self.named_data[key].data
+
+    def target_device(self, default: str) -> torch.device:
+        """The device of the compile spec ``target_device``, or ``default``."""
+        text = self.compile_specs.get("target_device", default.encode())
+        try:
+            device = torch.device(text.decode().strip().lower())
+        except (RuntimeError, UnicodeDecodeError):
+            raise ProgramError(
+                f"{self.name}: target_device {text!r} is no device"
+            ) from None
+        return (
+            device
+            if device.type == "cpu"
+            else torch.device(device.type, device.index or 0)
+        )
+
+    def smallest_inputs(self) -> dict[str, tuple[int, ...]]:
+        """Where an engine's profile begins, by its inputs' names, if the compile spec ``min_shapes`` says.
+
+        Raises ``ProgramError`` for one that is damaged.
+        """
+        return self._shapes("min_shapes")
+
+    def optimal_inputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes that an engine is optimized for, likewise, of the compile spec ``opt_shapes``."""
+        return self._shapes("opt_shapes")
+
+    def _shapes(self, key: str) -> dict[str, tuple[int, ...]]:
+        text = self.compile_specs.get(key, b"{}")
+        try:
+            return {str(k): (*map(int, v),) for k, v in json.loads(text).items()}
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            raise ProgramError(
+                f"{self.name}: the compile spec {key} is {text[:80]!r}, which are no shapes"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Arena:
+    """One block of planned memory of ``nbytes`` bytes.
+
+    Tensors of one arena on several devices have a block on each: labels decide where no arena has a
+    device of its own.
+    """
+
+    index: int
+    device: torch.device
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One method. ``inputs`` and ``outputs`` are slots, in the caller's order.
+
+    Attributes:
+        arenas: By their numbers in the program; ExecuTorch leaves the first one empty.
+        places_devices: Whether arenas say where they are. All planned memory is the host's otherwise.
+        input_tree: How the inputs were nested when the method was exported, as PyTorch serializes it.
+        output_tree: Likewise of the outputs.
+    """
+
+    name: str
+    slots: Sequence[Slot]
+    operations: Sequence[Operation]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    delegates: Sequence[Payload]
+    arenas: Sequence[Arena]
+    places_devices: bool = False
+    input_tree: str = ""
+    output_tree: str = ""
+
+    @property
+    def described_inputs(self) -> tuple[ValueInfo, ...]:
+        """What the method takes, in order."""
+        return self._described(self.inputs, "input")
+
+    @property
+    def described_outputs(self) -> tuple[ValueInfo, ...]:
+        """What the method returns, in order."""
+        return self._described(self.outputs, "output")
+
+    def _described(self, slots: Sequence[int], role: str) -> tuple[ValueInfo, ...]:
+        return tuple(
+            ValueInfo.of(self.slots[slot], f"{role} {i}")
+            for i, slot in enumerate(slots)
+        )
+
+    @cached_property
+    def straight(self) -> bool:
+        """Whether nothing jumps."""
+        return not self.destinations
+
+    @cached_property
+    def destinations(self) -> frozenset[int]:
+        """The operations that others jump to."""
+        return frozenset(
+            each.destination for each in self.operations if each.destination is not None
+        )
+
+    def tensors(self, indices: Sequence[int]) -> Iterator[Slot]:
+        """Those of ``indices`` that are tensors."""
+        for index in indices:
+            if self.slots[index].layout is not None:
+                yield self.slots[index]

@@ -1,0 +1,1 @@
+"""What calls took: times by instruction, statistics, and ETDumps."""

@@ -1,0 +1,1 @@
+"""Tensor values: layout, memory and devices."""

@@ -1,0 +1,297 @@
+"""The memory of a method: its arenas, its constants, and the values that are views into them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Callable, Iterable, Iterator, Mapping
+
+import numpy
+import torch
+
+from torchtrt_executorch.runtime.errors import ProgramError
+from torchtrt_executorch.runtime.plans.analysis import Transposed, Uses
+from torchtrt_executorch.runtime.plans.plan import Place, Plan, Slot, Stored
+from torchtrt_executorch.runtime.reading.common_state import CommonState
+from torchtrt_executorch.runtime.reading.files import ProgramFile
+from torchtrt_executorch.runtime.tensors.devices import Placement
+from torchtrt_executorch.runtime.tensors.layout import TensorLayout
+from torchtrt_executorch.runtime.tensors.values import Boxed, Value
+
+logger = logging.getLogger("torchtrt_executorch.runtime")
+
+#: Where ``MemoryPlanningPass(share_mutable_buffers=True)`` puts the state: behind the activations.
+_STATE_ARENA = 2
+
+#: Larger arenas of host memory are left to the system to page: what it can't is taken from everybody.
+MAX_PINNED = 256 * 2**20
+
+Buffers = dict[tuple[int, torch.device], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class CommonTensors:
+    """Tensors that delegates of several methods keep, and are to have once.
+
+    Attributes:
+        names: Buffers of one method's delegates that are those of others'.
+        tensors: Buffers by name, as the first delegate that was loaded has them.
+        weights: What else one has, by name, by what it was loaded from.
+        owners: What has their memory.
+    """
+
+    names: frozenset[str] = frozenset()
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    weights: dict[object, dict[str, torch.Tensor]] = field(default_factory=dict)
+    owners: list[object] = field(default_factory=list)
+
+    def join(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return which of a delegate's ``own`` tensors are others', and those.
+
+        Raises ``ProgramError`` if one has another shape, type, order of dimensions or device.
+        """
+        found = {}
+        for name in self.names & own.keys():
+            common = self.tensors.setdefault(name, own[name])
+            if _kind(common) != _kind(own[name]):
+                raise ProgramError(
+                    f"methods have the buffer {name} in common, which is {_kind(common)} in one and "
+                    f"{_kind(own[name])} in another"
+                )
+            found[name] = common
+        return found
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    sizes, strides = [*tensor.shape], [*tensor.stride()]
+    return f"{tensor.dtype} of shape {sizes} and strides {strides} on {tensor.device}"
+
+
+class SharedState:
+    """The arena that the methods of a program have in common, if it was planned so.
+
+    The program says which. One that doesn't has an arena of host memory behind the one for activations,
+    and the last, of one size in all methods that have it: upstream's
+    ``MemoryPlanningPass(share_mutable_buffers=True)`` makes no others.
+
+    Raises:
+        ProgramError: It says so of arenas that differ.
+
+    Attributes:
+        arenas: Their numbers; empty if nothing is shared.
+        buffers: Their memory.
+        initialized: The places of the tensors that have their first values.
+    """
+
+    def __init__(
+        self, plans: Iterable[Plan], common: CommonState | None = None
+    ) -> None:
+        plans = list(plans)
+        self._common = common or CommonState()
+        self._tensors = CommonTensors()
+        sizes = {
+            tuple(arena.nbytes for arena in plan.arenas[_STATE_ARENA:])
+            for plan in plans
+            if len(plan.arenas) > _STATE_ARENA
+        }
+        several = len(plans) > 1 and not any(plan.places_devices for plan in plans)
+        one = len(sizes) == 1 and len(next(iter(sizes))) == 1
+        found = frozenset({_STATE_ARENA} if several and one else ())
+        self.arenas = found if common is None else common.arenas
+        for index in self.arenas:
+            kinds = {plan.arenas[index] for plan in plans if index < len(plan.arenas)}
+            if len(kinds) > 1:
+                raise ProgramError(
+                    f"arena {index} is said to be one for all methods, and they plan it differently: "
+                    f"{', '.join(map(str, kinds))}"
+                )
+        self.buffers: Buffers = {}
+        self.initialized: set[tuple[int, int]] = set()
+
+    def __bool__(self) -> bool:
+        """Whether methods have anything in common."""
+        return bool(self.arenas or self._common.buffers)
+
+    def tensors_of(self, method: str) -> CommonTensors:
+        """What delegates of a method keep to themselves, and others of its name as well."""
+        return replace(self._tensors, names=self._common.kept_by_delegates(method))
+
+    def is_new(self, where: Place) -> bool:
+        """Whether a tensor is to be given its first value; no longer, once it was asked."""
+        key = where.arena, where.start
+        new = where.arena not in self.arenas or key not in self.initialized
+        self.initialized.add(key)
+        return new
+
+
+class Values:
+    """The values of one method, by their index: ``values[3]``.
+
+    Planned memory is zeroed, as ExecuTorch's Python runtime has it. Tensors that the plan lets share
+    bytes share them here, so aliasing and reuse are the plan's.
+
+    Args:
+        views: What is a view of a constant in the place of planned memory.
+        pinned: Whether host memory is to be in pages that a GPU can copy from and to by itself, where
+            such memory is to be had.
+        twin: The same method's, whose constants these are to hold, too.
+
+    Raises:
+        ProgramError: The file doesn't have what they begin with, or there is no memory for them.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        uses: Uses,
+        file: ProgramFile,
+        placement: Placement,
+        shared: SharedState,
+        views: Iterable[Transposed] = (),
+        pinned: bool = False,
+        twin: Values | None = None,
+    ) -> None:
+        self._plan = plan
+        self._uses = uses
+        self._file = file
+        self._placement = placement
+        self._shared = shared
+        self._pinned = pinned
+        self._buffers: Buffers = {}
+        self._all = [Value(slot.name, index=slot.index) for slot in plan.slots]
+        for slot in plan.slots:
+            self._fill(self._all[slot.index], slot, twin)
+        for view in views:
+            constant = self._all[view.constant].tensor
+            self._all[view.copy].data = constant.permute(view.dims)
+
+    def __getitem__(self, index: int) -> Value:
+        return self._all[index]
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._all)
+
+    def at(self, indices: Iterable[int]) -> list[Value]:
+        """Several of them."""
+        return [self._all[index] for index in indices]
+
+    def memory(self) -> list[torch.Tensor]:
+        """What holds the tensors that outlive a call: arenas, those of several methods included, and
+        constants."""
+        constants = [value.data for value in self._all if value.constant]
+        return [*self._buffers.values(), *self._shared.buffers.values(), *constants]
+
+    def renewals(self) -> dict[int, Callable[[], None]]:
+        """What gives memory, for one call, to each tensor that has none and is no input."""
+        inputs = {*self._plan.inputs}
+        return {
+            slot.index: self._all[slot.index].renewal()
+            for slot in self._plan.slots
+            if slot.free and slot.index not in inputs
+        }
+
+    def _fill(self, value: Value, slot: Slot, twin: Values | None) -> None:
+        layout, place, stored = slot.layout, slot.place, slot.stored
+        value.fixed = slot.index not in self._uses.moving
+        value.data = slot.literal
+        if slot.items is not None:
+            value.data = Boxed([i if i is None else self._all[i] for i in slot.items])
+        if layout is None:
+            return
+        value.layout, value.label, value.device = layout, slot.label, layout.device
+        value.lone = slot.index in self._uses.lone
+        value.memory = self._placement.memory(layout.device)
+        value.planned, value.constant = slot.planned, slot.constant
+        if place is not None:
+            value.data = self._view(place, layout)
+            value.pinned = self._pinned and value.data.is_cpu and value.data.is_pinned()
+            if stored is not None and self._shared.is_new(place):
+                value.data.copy_(_stored(self._file, stored, layout))
+        elif stored is not None and twin is not None:
+            value.data = twin[slot.index].data
+        elif stored is not None:
+            stays = value.memory.type == "cpu"
+            value.data = _stored(self._file, stored, layout, stays).to(value.memory)
+
+    def _view(self, where: Place, layout: TensorLayout) -> torch.Tensor:
+        """The planned bytes of a tensor, at its largest shape."""
+        strides = layout.strides(layout.sizes)
+        held = self._buffer(where)[where.start : where.end].view(layout.dtype)
+        first = where.start // layout.dtype.itemsize
+        return held.as_strided(layout.sizes, strides, first)
+
+    def _buffer(self, where: Place) -> torch.Tensor:
+        device = self._placement.memory(where.device)
+        key = where.arena, device
+        shared = where.arena in self._shared.arenas
+        buffers = self._shared.buffers if shared else self._buffers
+        if key not in buffers:
+            size = self._plan.arenas[where.arena].nbytes
+            pinned = self._pinned and size <= MAX_PINNED
+            try:
+                buffers[key] = _zeros(size, device, pinned)
+            except (MemoryError, ValueError, RuntimeError) as error:
+                raise ProgramError(
+                    f"arena {where.arena} wants {size} bytes on {device}: {error}"
+                ) from None
+        return buffers[key]
+
+
+def _stored(
+    file: ProgramFile, stored: Stored, layout: TensorLayout, stays: bool = False
+) -> torch.Tensor:
+    """The bytes that the file has for a tensor, as a tensor on the host, which ``stays`` there."""
+    if stored.key is not None:
+        if stored.key not in file.named_data:
+            raise ProgramError(
+                f"{layout.name} is stored outside of the program and not in the given data files; "
+                "pass the .ptd that was saved beside the .pte as data_files=[...]"
+            )
+        found = file.named_data[stored.key]
+        if found.layout is not None:
+            layout.check_stored(found.layout)
+        held = found.held
+    elif stored.segment is None:
+        held = file.constant(stored.index)
+    else:
+        held = file.initial_state(stored.segment, stored.index)
+    count = layout.nbytes
+    if len(held) < count:
+        raise ProgramError(
+            f"{layout.name} needs {count} bytes of data and the file has {len(held)}"
+        )
+    if count == 0:
+        return torch.empty(layout.sizes, dtype=layout.dtype)
+    # Methods have one in common of what stays; what doesn't is the device's alone.
+    key = stored, count
+    data = file.constants.get(key)
+    if data is None:
+        named = stored.key is not None
+        data = found.data if named else file.read(held[:count])
+        if stays:
+            file.constants[key] = data
+    flat = torch.frombuffer(data, dtype=torch.uint8, count=count)
+    if flat.data_ptr() % layout.dtype.itemsize:
+        flat = flat.clone()
+    strides = layout.strides(layout.sizes)
+    return flat.view(layout.dtype).as_strided(layout.sizes, strides)
+
+
+def _zeros(size: int, device: torch.device, pinned: bool) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+    # An array of no bytes has no stride either, and couldn't be viewed as another dtype.
+    size = max(size, 1)
+    # numpy's memory can't be resized: a kernel that outgrows the arena is an error.
+    if pinned:
+        try:
+            held = torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
+            return torch.from_numpy(held)
+        except RuntimeError as error:
+            logger.warning(
+                "%d bytes of host memory can't be pinned, so copies to and from the GPU take "
+                "longer: %s",
+                size,
+                error,
+            )
+    return torch.from_numpy(numpy.zeros(size, dtype=numpy.uint8))
