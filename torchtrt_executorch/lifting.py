@@ -7,8 +7,6 @@ from torchtrt_executorch.overlay.served import load_alone
 _DYNAMO = "torch_tensorrt.dynamo"
 
 load_alone(
-    f"{_DYNAMO}.graphs",
-    f"{_DYNAMO}.state",
     f"{_DYNAMO}.graphs.attribute_names",
     f"{_DYNAMO}.graphs.copies",
     f"{_DYNAMO}.graphs.fake_values",

@@ -20,6 +20,7 @@ from torchtrt_executorch.overlay.live import edit_live, when_complete
 from torchtrt_executorch.overlay.loading import with_scope
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import (
+    PACKAGES,
     Patch,
     Preparation,
     State,
@@ -107,7 +108,11 @@ class Overlay:
         yield
         for name in self._served:
             parent, _, attribute = name.rpartition(".")
-            if parent == package.__name__ and name in sys.modules:
+            if parent != package.__name__:
+                continue
+            if name in PACKAGES and any(each.startswith(f"{name}.") for each in [*sys.modules]):  # fmt: skip
+                import_module(name)
+            if name in sys.modules:
                 vars(package).setdefault(attribute, sys.modules[name])
 
     def _prepare(self, name: str) -> None:

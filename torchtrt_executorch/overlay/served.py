@@ -75,9 +75,8 @@ def load_alone(*names: str) -> None:
     everybody else's import of it does, and doesn't ask for its package.
 
     Args:
-        names: Upstream names, each after its package, if that is ours, and after those that it imports.
-            They have to be names that upstream has no module for, since ours are loaded whether the
-            overlay is on or off.
+        names: Upstream names, each after those that it imports. They have to be names that
+            upstream has no module for, since ours are loaded whether the overlay is on or off.
     """
     for name in names:
         if name in sys.modules:
@@ -90,6 +89,3 @@ def load_alone(*names: str) -> None:
         except BaseException:
             del sys.modules[name]
             raise
-        package, _, attribute = name.rpartition(".")
-        if package in names:
-            setattr(sys.modules[package], attribute, module)

@@ -12,9 +12,7 @@ from torchtrt_executorch.overlay.served import load_alone
 _BACKEND = "torch_tensorrt.executorch"
 
 load_alone(
-    f"{_BACKEND}.engines",
     f"{_BACKEND}.engines.record",
-    f"{_BACKEND}.blob",
     f"{_BACKEND}.blob.layout",
     f"{_BACKEND}.blob.metadata",
     f"{_BACKEND}.blob.engine_blob",

@@ -26,9 +26,7 @@ from torchtrt_executorch.runtime.plans.plan import (
 )
 from torchtrt_executorch.runtime.tensors.layout import CPU
 
-load_alone(
-    "executorch.exir.passes.streams", "executorch.exir.passes.streams.device_order"
-)
+load_alone("executorch.exir.passes.streams.device_order")
 
 # isort: split
 from executorch.exir.passes.streams.device_order import streams_of  # noqa: E402
