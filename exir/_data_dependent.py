@@ -1,4 +1,4 @@
-"""Shapes that depend on data: symbols that no input's size determines."""
+"""Nodes and programs with data-dependent shapes (unbacked symbols)."""
 
 from __future__ import annotations
 

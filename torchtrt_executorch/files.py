@@ -1,4 +1,4 @@
-"""Output files: written whole, or not at all."""
+"""Write output files whole, or not at all."""
 
 from __future__ import annotations
 

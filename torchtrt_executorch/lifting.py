@@ -1,4 +1,4 @@
-"""Copies of graphs, and graphs made programs, for what has to do without torch_tensorrt."""
+"""Copy and lift graphs without importing torch_tensorrt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a long compilation or export is at: lines on a terminal, and in the log elsewhere."""
+"""Report the progress of long compilations and exports, on a terminal or in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn the numbers that branches of control flow hold as tensors into code, which AOTInductor compiles.
+"""Inline scalar constants of control-flow branches, so that AOTInductor compiles them as code.
 
 The passes to edge dialect make a tensor of each number in a branch (``x + 1``), and leave it an attribute of
 the branch, which nothing of ``torch.export`` does. No pass moves it to the device, and AOTInductor fails on it:

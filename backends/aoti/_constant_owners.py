@@ -1,4 +1,4 @@
-"""Which constants, and which mutable buffers, move into a partition."""
+"""Assign parameters, constants and mutable buffers to partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fewest convex partitions of a graph, in linear time."""
+"""Partition a graph into the fewest convex subgraphs, in linear time."""
 
 from __future__ import annotations
 

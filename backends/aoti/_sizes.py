@@ -1,4 +1,4 @@
-"""Where symbolic sizes are computed, given that AOTInductor delegates trade tensors alone."""
+"""Keep symbolic sizes on the host: AOTInductor delegates take and return tensors alone."""
 
 from __future__ import annotations
 

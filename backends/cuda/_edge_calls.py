@@ -1,4 +1,4 @@
-"""Calls of operators in graphs of the edge dialect: which they are, what they are given, and new ones."""
+"""Match and build operator calls in graphs of the edge dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of which a tile would be nearly empty, as sums that Inductor fuses with what is around them.
+"""Decompose GEMV-shaped matmuls and depthwise convolutions into multiply + reduce, so that Inductor fuses them.
 
 A product of one row reads a matrix once and computes next to nothing: what counts is that all of the
 GPU reads. A convolution of few channels a group has as few numbers to multiply. Either, in tiles of at

@@ -1,4 +1,4 @@
-"""The recipe of ``executorch.export`` for ``CudaBackend``; importing this registers it.
+"""Register the ``executorch.export`` recipe for ``CudaBackend``.
 
 .. code-block:: python
 

@@ -1,4 +1,4 @@
-"""Compile specs as a user gives them: keys and values are checked before anything is lowered."""
+"""Validate the keys and values of compile specs before lowering."""
 
 from __future__ import annotations
 

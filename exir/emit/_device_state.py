@@ -1,4 +1,4 @@
-"""Instructions that keep mutable buffers on a device, which ExecuTorch's C++ runtime can't fill there.
+"""Emit instructions that initialize and keep mutable buffers on a device.
 
 Planned memory on a device is whatever the allocator returns (``cudaMalloc``, in
 ``DeviceMemoryBuffer::create``), and what a ``.pte`` has as a buffer's initial state is read straight

@@ -1,4 +1,4 @@
-"""Instructions that keep buffers on devices which several methods share.
+"""Emit instructions for device buffers that several methods share.
 
 What a method knows of a buffer in its own values, whether it has its first value and which of its two
 memories holds it (`executorch.exir.emit._device_state`), methods that share it have to know of each other.

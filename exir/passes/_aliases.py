@@ -1,4 +1,4 @@
-"""Whose bytes each value of a graph has: the one answer for all that place, order, keep and emit.
+"""Alias analysis over an edge graph: the storage root of each value.
 
 ``torch/_inductor/fx_passes/reinplace.py`` keeps the same as ``view_of``.
 """

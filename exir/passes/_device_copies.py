@@ -1,4 +1,4 @@
-"""Place the tensors of a graph on devices with the fewest copies: each value crosses to a device at most once.
+"""Insert device copies so that each value crosses to a device at most once.
 
 `PropagateDevicePass` calls `place_values` with ``enable_non_cpu_memory_planning``. Each label is true of the
 planned memory, because:

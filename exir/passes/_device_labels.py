@@ -1,4 +1,4 @@
-"""Device labels that are true of the memory behind them (pytorch/executorch#18078).
+"""Correct device labels to match the memory behind them (pytorch/executorch#18078).
 
 Called by ``propagate_device_pass``.
 """

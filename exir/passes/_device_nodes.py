@@ -1,4 +1,4 @@
-"""What the device passes read off a node: its operator, its specs, its delegate and its device."""
+"""Read operator, specs, delegate and device off a node, for the device passes."""
 
 from __future__ import annotations
 

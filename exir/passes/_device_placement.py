@@ -1,4 +1,4 @@
-"""Where the values of a graph live, and on which device each reader reads them, with device memory planning.
+"""Device placement: where each value is stored, and on which device each user reads it.
 
 Decides, node by node in the graph's order, and changes nothing; `_device_copies` acts on it.
 """

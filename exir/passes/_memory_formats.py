@@ -1,4 +1,4 @@
-"""Which dim orders ExecuTorch has a memory format for."""
+"""Dim orders that have a memory format in ExecuTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies what is read of a value once something is written over it, which ExecuTorch takes for the new one."""
+"""Clone values that are read after their storage was overwritten in place."""
 
 from __future__ import annotations
 

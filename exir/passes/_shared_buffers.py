@@ -1,4 +1,4 @@
-"""Mutable buffers that the methods of a program share, on devices as on the host.
+"""Plan mutable buffers that the methods of a program share, on devices and on the host.
 
 ``MemoryPlanningPass(share_mutable_buffers=True)`` has a buffer of one name be one buffer in all methods. Each
 device that has some gets an arena for them, of one number and size in all methods, in which a buffer has

@@ -1,4 +1,4 @@
-"""Keeps the results of ``torch.cond`` from the branches that run after it.
+"""Keep results of ``torch.cond`` alive while later branches run.
 
 Upstream: pytorch/executorch#21490. The branches of all control flow in a graph are planned into the same
 memory, and what a ``cond`` returns stays where its branch has made it: the emitter's ``MoveCall`` moves

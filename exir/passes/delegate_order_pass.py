@@ -1,4 +1,4 @@
-"""Keeps one delegate from reading, or writing over, what another is still at work on.
+"""Order asynchronous delegates: none reads or overwrites memory that another still works on.
 
 On its device a delegate may run on a stream of its own, and go on after its call has returned
 (`streams.delegate_streams`). A copy between host and device is the one thing in a program that orders two

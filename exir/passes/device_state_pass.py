@@ -1,4 +1,4 @@
-"""Which mutable buffers live on a device.
+"""Place mutable buffers on the device that uses them.
 
 A method's mutable buffer has an old value, which is there when a call begins, and a new one, which
 ``insert_write_back_for_buffers_pass`` has copied over it when the call ends. On a device that takes

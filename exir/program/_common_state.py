@@ -1,4 +1,4 @@
-"""What state the methods of a program have in common: buffers of one name, and where each method keeps them.
+"""State shared by the methods of a program: buffers of one name, and where each method keeps them.
 
 ExecuTorch plans each method by itself, so a cache that one method fills and another reads is two caches
 unless something shares it: an arena that the host gives to all methods

@@ -1,4 +1,4 @@
-"""What a program expects in its data files: for each key its size, and a digest of its bytes.
+"""External data of a program: size and digest of each key that it expects.
 
 ExecuTorch finds external data by its key alone, and two models call their weights alike: a program
 that is given the other's file loads and is wrong. A ``.pte`` has room for named data of its own, so

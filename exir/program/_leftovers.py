@@ -1,4 +1,4 @@
-"""What lowering leaves behind: symbols that a later trace takes for its own, and programs in caches."""
+"""Clear what lowering leaves behind: pending unbacked symbols, and programs in caches."""
 
 from __future__ import annotations
 

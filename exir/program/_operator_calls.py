@@ -1,4 +1,4 @@
-"""The operators that a graph and its branches call, in ATen or in edge dialect."""
+"""Operators that a graph and its branches call, in ATen or edge dialect."""
 
 from __future__ import annotations
 

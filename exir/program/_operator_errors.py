@@ -1,4 +1,4 @@
-"""Errors of ``to_executorch`` that name the operator, the module that it is of, and the method.
+"""Errors of ``to_executorch`` that name operator, module and method.
 
 ExecuTorch finds out late what it can't emit: an operator without a kernel, a loop, a size without a bound.
 """

@@ -1,4 +1,4 @@
-"""Programs that hold what another package has compiled, in a form that ExecuTorch's passes can trace."""
+"""Make programs with compiled parts traceable by ExecuTorch's passes."""
 
 from __future__ import annotations
 

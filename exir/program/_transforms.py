@@ -1,4 +1,4 @@
-"""Programs that partitioners transform before they are decomposed, one after the other."""
+"""Let partitioners transform programs before decomposition."""
 
 from __future__ import annotations
 

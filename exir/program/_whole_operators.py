@@ -1,4 +1,4 @@
-"""Operators that partitioners want whole: a method's partitioners are asked all at once.
+"""Preserve operators that any partitioner of a method asks not to decompose.
 
 Upstream asks one after the other, and decomposes after each answer whatever that one didn't name.
 A ``linear`` that the second wants is an ``addmm`` by the time it is asked, and a ``linear`` that

@@ -1,4 +1,4 @@
-"""What takes long to build, kept in the user's cache folder: engines and CUDA libraries.
+"""Build cache: engines and CUDA libraries, in the user's cache folder.
 
 An entry is found by the digest of everything that goes into it (:mod:`.keys`), so that what is found
 is what would have been built. It is one file, written whole, with the lengths and digests of what is

@@ -1,4 +1,4 @@
-"""Engines that were built before: by partition, weights, inputs and settings."""
+"""Cached engines, keyed by partition, weights, inputs and settings."""
 
 from __future__ import annotations
 

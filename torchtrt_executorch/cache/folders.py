@@ -1,4 +1,4 @@
-"""What is kept beside engines and libraries, and one bound for all of it.
+"""List, bound and clean everything in the cache folder.
 
 zig keeps each target's C and C++ libraries once it has compiled them, and Inductor and Triton what they
 compile for a described GPU. They know best what belongs together, so each folder of theirs goes whole, the

@@ -1,4 +1,4 @@
-"""The digest of all that goes into what is built: the program, its weights, settings, and who builds it.
+"""Cache keys: a digest of program, weights, settings, and the releases that build.
 
 What isn't known to be in the digest, whole, makes it None: a Triton kernel of the user's, a converter
 that was registered, a tensor of another class. Then it is built each time.

@@ -1,4 +1,4 @@
-"""CUDA libraries that were compiled before: by partition, weights, compile specs and GPU."""
+"""Cached CUDA libraries, keyed by partition, weights, compile specs and GPU."""
 
 from __future__ import annotations
 

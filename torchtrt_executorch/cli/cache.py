@@ -1,4 +1,4 @@
-"""``torchtrt-executorch cache``: what is kept, what it takes, and removing it."""
+"""``torchtrt-executorch cache``: list what is cached, with sizes, and remove it."""
 
 from __future__ import annotations
 

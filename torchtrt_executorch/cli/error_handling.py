@@ -1,4 +1,4 @@
-"""Exit statuses, and sentences in the place of tracebacks."""
+"""Exit statuses, and error messages without tracebacks."""
 
 from __future__ import annotations
 

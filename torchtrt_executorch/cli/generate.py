@@ -1,4 +1,4 @@
-"""``torchtrt-executorch generate``: text from a language model's ``.pte``."""
+"""``torchtrt-executorch generate``: generate text with a language model's ``.pte``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torchtrt-executorch inspect``: what is in a ``.pte``."""
+"""``torchtrt-executorch inspect``: print the contents of a ``.pte``."""
 
 from __future__ import annotations
 

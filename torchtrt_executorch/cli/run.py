@@ -1,4 +1,4 @@
-"""``torchtrt-executorch run``: a ``.pte`` on given inputs, beside what it should return."""
+"""``torchtrt-executorch run``: run a ``.pte`` on inputs, and compare with expected outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torchtrt-executorch status``: the manifest against what is installed here."""
+"""``torchtrt-executorch status``: the state of each patch with the installed releases."""
 
 from __future__ import annotations
 

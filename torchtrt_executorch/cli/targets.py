@@ -1,4 +1,4 @@
-"""``torchtrt-executorch targets``: machines to export for, and how to name them."""
+"""``torchtrt-executorch targets``: list the machines to export for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torchtrt-executorch tune``: times of kernels on the GPU that is here, for machines that lack it."""
+"""``torchtrt-executorch tune``: autotune kernels on this GPU, for machines without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""See what is in a ``.pte``: facts, what could be better, and how two exports differ.
+"""Inspect a ``.pte``: facts, advice, and differences between exports.
 
 :mod:`.facts` is the model, :func:`read` makes it of a file. The terminal's table, JSON, the page
 and the picture are views of it; :mod:`.advice` and :mod:`.difference` look at nothing else.

@@ -1,4 +1,4 @@
-"""What a C++ host of a file has to link, and to set: as ``docs/deploying_in_cpp.md`` says it."""
+"""What a C++ host of a file has to link and to set, as ``docs/deploying_in_cpp.md`` describes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts of a file as data: what ``inspect --json`` writes. ``docs/inspect.md`` describes it."""
+"""Facts of a file as JSON, as ``inspect --json`` writes them."""
 
 from __future__ import annotations
 

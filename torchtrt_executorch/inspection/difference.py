@@ -1,4 +1,4 @@
-"""What changed between two exports of a program."""
+"""Differences between two exports of a program."""
 
 from __future__ import annotations
 

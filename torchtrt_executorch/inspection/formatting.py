@@ -1,4 +1,4 @@
-"""How the views say things: sizes, shapes, and what an instruction is."""
+"""Format sizes, shapes and instructions."""
 
 from __future__ import annotations
 

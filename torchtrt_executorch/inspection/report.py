@@ -1,4 +1,4 @@
-"""What went where when a program was lowered: the facts of an export, before there is a file."""
+"""Report where each operator went when a program was lowered, before there is a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to change in an export for an operator to leave the host, by the reason that it is there."""
+"""Suggest how to move an operator off the host, from the reason that it is there."""
 
 from __future__ import annotations
 

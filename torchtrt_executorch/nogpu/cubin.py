@@ -1,4 +1,4 @@
-"""What the assembler says of a kernel, read from the code that it wrote: an ELF file for the GPU."""
+"""Read register, stack and shared-memory use of a kernel from its cubin."""
 
 from __future__ import annotations
 

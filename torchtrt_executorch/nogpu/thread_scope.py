@@ -1,4 +1,4 @@
-"""Functions that answer differently for a while, and to one thread alone.
+"""Override functions within a scope, for the calling thread alone.
 
 Inductor, its device interface and Triton ask about the GPU through functions that any thread of the
 process may call. A scope puts a dispatcher in the place of such a function, wherever it is bound:

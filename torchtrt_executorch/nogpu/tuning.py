@@ -1,4 +1,4 @@
-"""Times of Inductor's matrix products and convolutions on the GPU that is here, for machines that lack it.
+"""Record autotuning results of matmuls and convolutions on this GPU, for machines without one.
 
 Each problem is compiled by Inductor itself with ``max_autotune``, by as many processes as there are
 processors; one at a time has the GPU, so that times are those of a quiet one.

@@ -1,4 +1,4 @@
-"""Anchors: what a patch relies on in upstream, checked in its code before any of it runs.
+"""Required symbols of upstream that a patch relies on, checked in source before anything runs.
 
 Reading the code rather than the module keeps a patch whole: all of its anchors, in all of its
 modules, are known to hold or not before the first of them is imported. It also sees through

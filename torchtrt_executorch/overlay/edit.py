@@ -1,4 +1,4 @@
-"""Edits of upstream's source: a place, found in the syntax tree, and the lines that go there.
+"""Edits of upstream's source: a place in the syntax tree, and the lines inserted there.
 
 A patch is a diff against upstream. An edit is one hunk of it that keeps nothing of upstream's text: it names a
 function, a class or the module, a place in it, and has lines of our own. So one row fits every release in which the

@@ -1,4 +1,4 @@
-"""Upstream's modules with our edits: the edited source is a file of its own, which Python loads as any other.
+"""Load upstream's modules from edited source, cached as files that tracebacks and debuggers read.
 
 The file is kept in the cache folder, below the digest of upstream's source and the edits, with its bytecode beside it.
 So tracebacks, debuggers and ``inspect`` read what runs, and from the second process on nothing is parsed. The module

@@ -1,4 +1,4 @@
-"""The overlay at work: which modules are served, which are edited, and when.
+"""Import hook: serve our modules under upstream's names, and edit upstream's.
 
 Nothing here may make an import of upstream's fail. Releases, anchors and the places of its edits decide on
 the whole of a patch before any module of upstream executes: there is nothing to take back.

@@ -1,4 +1,4 @@
-"""Edits of a module that is executing when the overlay comes to it, since it is what imports torch.
+"""Apply edits to a module that is already executing when the overlay is activated.
 
 Its functions are there soon, under names that nobody has taken yet; they get the code of the edited source, and keep
 their identity: a class is not made, or registered, a second time.

@@ -1,4 +1,4 @@
-"""Conditions that hold while one module executes, and what is done right after.
+"""Wrap module loaders: scopes during execution, and callbacks after it.
 
 A scope is a context manager around a module's execution. It is left again when the import fails,
 and entered anew when the module is loaded again.

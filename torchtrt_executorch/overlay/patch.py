@@ -1,4 +1,4 @@
-"""What a patch is, and whether it is in force with the releases installed here."""
+"""The data model of a patch, and its status with the installed releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the edits of patches go in the installed releases: all of a patch's are found, or it is left out, whole.
+"""Locate the edits of patches in the installed sources: all edits of a patch, or none.
 
 They are looked for before any module of upstream's executes, so that nothing has ever to be taken back.
 """

@@ -1,4 +1,4 @@
-"""Our files for upstream's names: found in this distribution, loaded under those names alone.
+"""Load our modules under upstream's names, and under no other.
 
 A file under ``py/``, ``backends/`` or ``exir/`` is installed below ``torchtrt_executorch.patches``
 and never imported from there: a module under two names would be two modules, with two of each

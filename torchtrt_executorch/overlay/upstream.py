@@ -1,4 +1,4 @@
-"""Upstream's files, found and read without importing anything."""
+"""Find and read upstream's files without importing them."""
 
 from __future__ import annotations
 

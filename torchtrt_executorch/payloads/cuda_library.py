@@ -1,4 +1,4 @@
-"""What GPUs an AOTInductor library has machine code for, read from its bytes alone."""
+"""Compute capabilities that an AOTInductor library has machine code for, read from its bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the payload of a ``CudaBackend`` delegate names: libraries, and weights in a blob or by name.
+"""Parse the payload of a ``CudaBackend`` delegate: libraries, and weights in a blob or by name.
 
 executorch 1.4 names both, a line each. From 1.5 on it is binary, with an entry for each weight, which methods and delegates share; 1.5.1's has one library
 (``ETCUDAFQN3``), that of what comes after it one for each GPU, and one with PTX for all others

@@ -1,4 +1,4 @@
-"""The functions that ExecuTorch's ``libaoti_cuda_shims`` offers AOTInductor's CUDA libraries.
+"""Functions that ExecuTorch's ``libaoti_cuda_shims`` offers AOTInductor's CUDA libraries.
 
 From the sources of executorch 1.4.1 (``backends/aoti/common_shims_slim.h`` and
 ``backends/cuda/runtime/shims``); those of 1.5 add none.

@@ -1,4 +1,4 @@
-"""Engines as files and programs carry them, for what has to do without torch_tensorrt.
+"""Read engine blobs without importing torch_tensorrt.
 
 The record and the blob stand among the modules that the patches add to
 ``torch_tensorrt.executorch``. The runtime, the command line and the emulation use the same ones,

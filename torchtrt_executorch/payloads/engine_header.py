@@ -1,4 +1,4 @@
-"""Serialized engines, told apart by their first bytes.
+"""Identify serialized engines by their header.
 
 Nothing of a plan is read beyond its header, and no library is needed: a plan comes from a file that
 nobody vouches for, and from builders that aren't installed here.

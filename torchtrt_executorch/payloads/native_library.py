@@ -1,4 +1,4 @@
-"""What a shared library asks of the machine that loads it, read from its bytes alone."""
+"""Requirements of a shared library on its host (platform, symbols, dependencies), read from its bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process's engines are built from: said while they are, and kept for who asks afterwards.
+"""Provenance of engines: which operators each engine of this process was built from.
 
 An engine no longer tells which operators it runs. They are kept by its digest, for as long as the
 process lives.

@@ -1,4 +1,4 @@
-"""Bind a plan's operations to its values: what each of them runs."""
+"""Bind a plan's instructions to kernels, delegates and values."""
 
 from __future__ import annotations
 

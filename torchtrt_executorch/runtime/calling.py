@@ -1,4 +1,4 @@
-"""What a call needs around it: its turn, PyTorch's modes as programs take them for granted, order."""
+"""Context of a call: locking, PyTorch's modes, stream order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a program, an input, or an instruction."""
+"""Errors of programs, inputs and instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA graphs: delegates that follow each other on one GPU, captured and launched as one.
+"""CUDA graphs: capture consecutive delegates on one GPU, and replay them.
 
 A graph repeats what was enqueued while it was captured: the same kernels at the same addresses. What
 is planned stays where it is, or, like state that changes places with its next value, is at one of a

@@ -1,4 +1,4 @@
-"""A method's inputs: from what the caller gives, nested as for the export, to the values to be read."""
+"""Inputs of a method: flatten, validate and bind what the caller passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One method of a program: its description, and the loop that runs its operations."""
+"""A method of a program: its description, and the loop over its instructions."""
 
 from __future__ import annotations
 

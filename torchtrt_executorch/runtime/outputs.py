@@ -1,4 +1,4 @@
-"""A method's outputs, nested as the model returned them when it was exported."""
+"""Outputs of a method, nested as the exported model returned them."""
 
 from __future__ import annotations
 

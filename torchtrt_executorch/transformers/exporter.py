@@ -1,4 +1,4 @@
-"""Backends of transformers' exporter to ExecuTorch: ``"tensorrt"``; and ``"cuda"`` in any dtype, without a GPU.
+"""Backends of transformers' ExecuTorch exporter: ``"tensorrt"``, and ``"cuda"`` in any dtype without a GPU.
 
 transformers has a table of backends; a row of it prepares the model and its inputs, and says which
 partitioners come after one another.

@@ -1,4 +1,4 @@
-"""Run a pass on the branches of control flow as on the graph around them."""
+"""Apply a graph pass to the branches of control flow as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of one row by weights, read as they are kept: those of one row in one launch.
+"""Fuse the GEMVs that share an input vector into one kernel launch.
 
 A launch takes some microseconds until all of the memory's bandwidth is used, and as long again to end. Which
 products read the same row, as a query's, key's and value's do, is found in the graph.

@@ -1,4 +1,4 @@
-"""A row times weights that are read as they are kept: each byte is read once, and none is written.
+"""Triton GEMV over packed (int8/int4/fp8) or floating-point weights, dequantized in registers.
 
 What Inductor has for a product of one row are tiles for many, and a weight in few bits that it first writes
 to memory in floating point. What it has for a sum computes the row again for each row of the weight, and is

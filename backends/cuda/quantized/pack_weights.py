@@ -1,4 +1,4 @@
-"""Weights that are kept in few bits: in as many bytes, and read as they are kept for a single row.
+"""Pack quantized weights into their bit width, and replace matmuls that read them by fused-dequant GEMVs.
 
 torchao and PT2E keep what has less than eight bits one to a byte where no kernel packs it. Here as many
 share a byte as fit, when a program is compiled, and are taken apart where they are read. A product of one

@@ -1,4 +1,4 @@
-"""Weights as they are kept: in few bits, several to a byte, with scales; and what a graph makes of them."""
+"""Packed quantized weights: bit width, group size, scales and zero points, and the dequantization pattern around them."""
 
 from __future__ import annotations
 

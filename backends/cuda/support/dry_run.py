@@ -1,4 +1,4 @@
-"""Operators tried on the backend itself, up to where its compilers would begin.
+"""Operator support check: dry-run ``CudaBackend.preprocess`` up to code generation.
 
 What AOTInductor compiles into what ExecuTorch's CUDA runtime can run depends on operator, types,
 arguments, and the releases of both. So operators are handed to ``CudaBackend.preprocess``, which runs its

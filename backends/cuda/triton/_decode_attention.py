@@ -1,4 +1,4 @@
-"""Attention of one token over a cache, many multiprocessors to a head, whatever its scores are.
+"""Triton kernel for attention of one query token over a KV cache, split over the cache's length.
 
 ExecuTorch's own takes 5 for the largest score of all: what is 94 or more is infinite in it, and 98 less than
 none at all.

@@ -1,4 +1,4 @@
-"""What compilers ask of a GPU, for one that is described by its compute capability and memory.
+"""GPU properties that compilers ask for, derived from compute capability and memory size.
 
 From the tables of the CUDA programming guide ("Technical Specifications per Compute Capability")
 and, for what differs between the GPUs of one capability, from the data sheet of the usual one.

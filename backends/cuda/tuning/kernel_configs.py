@@ -1,4 +1,4 @@
-"""A kernel's configurations, of which one is compiled, taken and saved where none can be run or timed."""
+"""Choose, save and reload one configuration per Triton kernel, without running any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Inductor is told where no kernel can be run or timed: which tiles to take, and what does without a run.
+"""Choose tile configurations of Inductor's matmuls and convolutions without autotuning on a GPU.
 
 What is chosen may not compile, alone or with what is fused to it. Then all is compiled once more without
 tiles of those sides, as often as there are others; of operators of the library's own those take part that the backend

@@ -1,4 +1,4 @@
-"""Where copies stand, so that as few as can be are added to keep delegates in order.
+"""Schedule synchronization copies so that delegates run in order with the fewest of them.
 
 Positions in a list of nodes, and nothing else of the graph: `delegate_order_pass` reads them off it.
 """

@@ -1,4 +1,4 @@
-"""Which delegates of a graph run in order, one after another, in ExecuTorch's C++ runtime."""
+"""Which delegates of a graph run in order on one stream in ExecuTorch's C++ runtime."""
 
 from __future__ import annotations
 

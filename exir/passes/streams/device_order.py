@@ -1,4 +1,4 @@
-"""Which delegates of a device run in order, one after another, in ExecuTorch's C++ runtime.
+"""Per backend: which delegates are asynchronous, and what orders them, in ExecuTorch's C++ runtime.
 
 A table of facts, read in upstream's sources, for `delegate_streams` and for who checks a file.
 """

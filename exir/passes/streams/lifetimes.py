@@ -1,4 +1,4 @@
-"""How long memory is taken that a delegate may be at work on after its call.
+"""Extend tensor lifetimes past asynchronous delegate calls, for the memory planner.
 
 The memory planner gives away what nothing in the graph reads any more, which on a device says nothing about
 who is done with it (`delegate_order_pass`).

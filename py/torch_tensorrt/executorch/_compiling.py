@@ -1,4 +1,4 @@
-"""Programs compiled on their way into ExecuTorch, as a partitioner in its list asks for it.
+"""Compile programs with TensorRT inside ExecuTorch's lowering, as a partitioner's transform.
 
 The way is that of ``torch_tensorrt.compile`` and ``torch_tensorrt.executorch.export``, so that the
 engines and their blobs are the same.

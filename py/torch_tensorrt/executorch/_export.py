@@ -1,4 +1,4 @@
-"""``torch_tensorrt.executorch.export``: compiled programs into ExecuTorch, engines first.
+"""``torch_tensorrt.executorch.export``: lower compiled programs to ExecuTorch.
 
 The interface is that of torch-tensorrt 2.14, on every release.
 """

@@ -1,4 +1,4 @@
-"""What exporting does differently from one release of torch-tensorrt to the next, decided here alone.
+"""Differences between releases of torch-tensorrt that exporting depends on.
 
 By what the installed release has where that shows, else by its number. The blob's layout is
 ``blob.layout``'s matter, and engine objects are ``engines.objects``'.

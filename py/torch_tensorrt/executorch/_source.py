@@ -1,4 +1,4 @@
-"""From a compiled module to the ``ExportedProgram`` that ExecuTorch lowers."""
+"""Make an ``ExportedProgram`` of a compiled module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exported program does that its caller may not expect; 2.14's ``export`` warns of it too.
+"""Warnings about an exported program that its caller may not expect.
 
 Of several engines as such there is no warning: models that need a PyTorch operator in their middle
 have them.

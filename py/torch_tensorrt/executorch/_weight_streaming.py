@@ -1,4 +1,4 @@
-"""Weight streaming: a budget per engine, handed to the runtime in a compile spec."""
+"""Weight streaming: a budget per engine, passed to the runtime as a compile spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``TensorRTBackend``: turns a partition with one TensorRT engine into the delegate's blob.
+"""``TensorRTBackend``: serialize a partition with one TensorRT engine into an engine blob.
 
 The runtime binds by position: argument ``i`` of the delegate goes to the ``i``-th name in the
 blob, inputs first. So the names are brought into the order of the delegate's arguments, node by

@@ -1,4 +1,4 @@
-"""``TensorRTPartitioner``: each TensorRT engine of a program becomes a delegate of its own."""
+"""``TensorRTPartitioner``: one delegate per TensorRT engine of a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipe of ``executorch.export`` for TensorRT; importing this registers it.
+"""Register the ``executorch.export`` recipe for TensorRT.
 
 .. code-block:: python
 

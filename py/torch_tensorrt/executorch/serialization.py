@@ -1,4 +1,4 @@
-"""The engine blob, by the names that Torch-TensorRT's ExecuTorch backend has for it.
+"""The engine blob under the names of Torch-TensorRT's ExecuTorch backend.
 
 Upstream: ``torch_tensorrt.executorch.serialization``, pytorch/TensorRT#4329. What is behind the
 names needs neither torch nor torch_tensorrt, and so doesn't stand here.

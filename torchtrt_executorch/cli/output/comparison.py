@@ -1,4 +1,4 @@
-"""A program's outputs beside those that are expected."""
+"""Compare a program's outputs with expected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the command says things: its own options for Python's, one or several."""
+"""Format option names and counts in messages of the command."""
 
 from __future__ import annotations
 

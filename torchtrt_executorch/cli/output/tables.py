@@ -1,4 +1,4 @@
-"""What ``inspect`` prints: the facts of a ``.pte`` as tables that fit a terminal."""
+"""Tables of ``inspect``."""
 
 from __future__ import annotations
 

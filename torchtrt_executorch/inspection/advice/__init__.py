@@ -1,4 +1,4 @@
-"""What could be better about a file, from its facts alone, and what to change in the export."""
+"""Advice about a file, from its facts alone, and how to change the export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice on what crosses between devices."""
+"""Advice on device copies."""
 
 from __future__ import annotations
 

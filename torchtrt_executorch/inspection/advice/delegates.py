@@ -1,4 +1,4 @@
-"""Advice on delegates: where they are, what runs them, and what could be one."""
+"""Advice on delegates: placement, runtimes, and operators outside of them."""
 
 from __future__ import annotations
 

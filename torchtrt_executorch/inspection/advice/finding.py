@@ -1,4 +1,4 @@
-"""What a piece of advice is."""
+"""A finding: one piece of advice."""
 
 from __future__ import annotations
 

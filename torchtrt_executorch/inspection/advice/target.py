@@ -1,4 +1,4 @@
-"""Whether a file runs on a machine: its operating system, processor, GPUs and memory."""
+"""Check whether a file runs on a target: operating system, processor, GPUs and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a method: a lane per device, boxes in the order of instructions, arrows for values.
+"""Diagram of a method: a lane per device, a box per instruction, an arrow per value.
 
 Across, everything is in percent of the width, so that a page can be of any; down, in pixels. What is
 drawn where follows from the order of instructions alone. Arrows over more than :data:`FAR` rows are

@@ -1,4 +1,4 @@
-"""The page: one HTML file with the picture of each method, findings, memory, and what is where.
+"""HTML page of a file: a diagram per method, findings, and memory.
 
 Nothing is loaded from anywhere. Whatever a file calls things is text: templates escape it, data for
 the script is JSON without ``<``, and a content security policy allows that one script alone.

@@ -1,4 +1,4 @@
-"""A method as a picture shows it: rows in the order of instructions, and the values between them.
+"""Timeline of a method: rows in the order of instructions, and the values between them.
 
 A lane is a device. Kernels that follow each other are one row; inputs and outputs are rows of their
 own. Where everything is drawn is `picture`'s business.

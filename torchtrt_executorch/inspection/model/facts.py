@@ -1,4 +1,4 @@
-"""What a ``.pte`` says about itself: the model that every view of it is made from.
+"""The facts of a ``.pte``: the data model that every view reads.
 
 Plain data. Indices of values and instructions are the program's own, per method; sizes are in
 bytes; a device is ``"host"``, or ``"cuda:0"`` as the program numbers its GPUs.

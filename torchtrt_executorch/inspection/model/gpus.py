@@ -1,4 +1,4 @@
-"""Which GPU runs what: compute capabilities, compared as NVIDIA's compatibility rules say."""
+"""Match compute capabilities with machine code, by NVIDIA's compatibility rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases of TensorRT that are known to compute wrong values, and for which operators."""
+"""Known defects: operators for which a release of TensorRT computes wrong values."""
 
 from __future__ import annotations
 

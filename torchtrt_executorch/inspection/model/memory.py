@@ -1,4 +1,4 @@
-"""How much of a method's planned memory is in use at each instruction, by device."""
+"""Planned memory in use at each instruction, by device."""
 
 from __future__ import annotations
 

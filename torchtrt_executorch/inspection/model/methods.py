@@ -1,4 +1,4 @@
-"""One method as facts: the plan that the runtime reads, in words."""
+"""Facts of one method, from the runtime's plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What values are called: by the model, by the engines that take or make them, or by their place."""
+"""Names of values: from the model, from engine bindings, or by position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a delegate's payload from its bytes. Nothing of it is executed or unpickled."""
+"""Facts of a delegate's payload, read from its bytes; nothing is executed or unpickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the facts of a ``.pte``, by the runtime's reader. Nothing of it is executed."""
+"""Read the facts of a ``.pte`` by the runtime's reader; nothing is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a method keeps its mutable buffers, as its instructions tell."""
+"""Where a method stores its mutable buffers, read from its instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured times of a file's instructions: an ETDump beside the facts."""
+"""Times of a file's instructions, from an ETDump."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which TensorRT the installed Torch-TensorRT builds its engines with.
+"""Which builder Torch-TensorRT uses here: TensorRT or TensorRT-RTX.
 
 Torch-TensorRT comes as two distributions of one package. ``torch-tensorrt`` is driven by TensorRT,
 which needs a GPU to build an engine; ``torch-tensorrt-rtx`` by TensorRT-RTX, which doesn't. Upstream

@@ -1,4 +1,4 @@
-"""Engines built in a process of their own, where the builder can't take its caller down.
+"""Build engines in a process of their own, which survives a crash of the builder.
 
 TensorRT-RTX's optimizer crashes on some networks (1.5.0.114: heads of grouped convolutions side by
 side, as MGP-STR and LeViT have them). It needs no GPU to build, so that a forked process can do it.

@@ -1,4 +1,4 @@
-"""The host side of a CUDA library for another operating system or processor than this machine's.
+"""Cross-compile the host code of a CUDA library for another target triple.
 
 AOTInductor compiles what it wrote with one C++ compiler, which it takes for this machine's. PyPI's
 ``ziglang`` has a compiler for all of them, with their C and C++ libraries; a script that is called

@@ -1,4 +1,4 @@
-"""Called as g++ is, by AOTInductor, and has zig compile and link for another machine.
+"""A g++ command line for AOTInductor that compiles and links with zig for another target triple.
 
     python driver.py ZIG PLATFORM FOLDER ARGUMENT...
 

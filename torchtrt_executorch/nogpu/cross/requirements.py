@@ -1,4 +1,4 @@
-"""What CUDA delegates are compiled with on a host without a GPU: what of it is missing, what installs it.
+"""What compiling CUDA delegates without a GPU requires, what of it is missing, and how to install it.
 
 It imports neither PyTorch nor ExecuTorch, so that it can be asked before either is imported.
 """

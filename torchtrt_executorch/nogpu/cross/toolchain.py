@@ -1,4 +1,4 @@
-"""What a CUDA library is compiled with, on a host without a GPU: compilers, headers, link stubs.
+"""Find the toolchain of CUDA libraries on a host without a GPU: compilers, headers, link stubs.
 
 Headers and programs of CUDA come from a toolkit where there is one, else from NVIDIA's packages in
 site-packages.

@@ -1,4 +1,4 @@
-"""Building an emulated engine: a partition as an ``ExportedProgram``."""
+"""Build an emulated engine: a partition as an ``ExportedProgram``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build emulated engines, and stand-ins of those that this host can't run; what torch_tensorrt's edits call.
+"""Build emulated engines, and stand-ins of engines that this host can't run.
 
 Engines are built in conversion and run by ``TRTEngine``. Nothing changes what happens to a real engine on a host
 that can run it.

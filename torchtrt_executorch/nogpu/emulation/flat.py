@@ -1,4 +1,4 @@
-"""A program as bytes, its weights as they are in memory, behind a small ``torch.export`` archive.
+"""Serialize a program: a ``torch.export`` archive without weights, and the weights as raw bytes.
 
 PyTorch's archives hold a copy of every weight, and reading one makes another: of a large model that is
 most of the time and memory that an emulated engine takes. Here the weights are inputs of the archived

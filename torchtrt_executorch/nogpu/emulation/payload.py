@@ -1,4 +1,4 @@
-"""The payload of an emulated engine: a stand-in behind a magic of its own.
+"""Payload of an emulated engine: a stand-in behind a magic of its own.
 
 Needs torch alone, so that a ``.pte`` can be run where torch_tensorrt isn't installed.
 

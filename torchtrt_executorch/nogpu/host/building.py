@@ -1,4 +1,4 @@
-"""One clear error where an engine would be built, or run, and TensorRT isn't all there.
+"""Raise one error where an engine would be built or run without a complete TensorRT.
 
 Upstream's entry points are checked before they do any work: what they need can't appear
 while they trace and lower. Where TensorRT's libraries are missing, its classes themselves

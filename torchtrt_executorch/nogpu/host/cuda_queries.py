@@ -1,4 +1,4 @@
-"""Answers upstream's CUDA queries for the described GPU, where there is no CUDA device.
+"""Answer Torch-TensorRT's CUDA queries from the GPU description, where there is no device.
 
 Torch-TensorRT asks PyTorch for the current device, its capability and its memory while it is
 imported and while it compiles. Only its own modules get an answer: in each of them the name

@@ -1,4 +1,4 @@
-"""One sentence where upstream would run, refit or capture an engine, on a host that can't.
+"""Raise one error where Torch-TensorRT would run, refit or capture an engine on a host that can't.
 
 Building engines may not take a GPU, and running them does, as does building one that can be
 refitted: TensorRT-RTX runs what it makes of the weights then. What is asked of an engine itself is

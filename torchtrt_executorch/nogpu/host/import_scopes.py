@@ -1,4 +1,4 @@
-"""Scopes for upstream's modules, where what surrounds a module's whole body is no edit of its source."""
+"""Context managers around the execution of upstream's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether ``import torch_tensorrt`` would work here, known without importing it.
+"""Predict whether ``import torch_tensorrt`` would work, without importing it.
 
 And ``torch_tensorrt.executorch``, without an import of its own.
 """

@@ -1,4 +1,4 @@
-"""What this host has: the predicates that every decision in this package rests on.
+"""Predicates: which devices, libraries and bindings this host has.
 
 Each is decided once per process. A later answer could differ for the wrong reason (a link
 stub that is loaded under the real soname looks like the real library), and upstream, too,

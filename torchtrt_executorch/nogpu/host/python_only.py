@@ -1,4 +1,4 @@
-"""Upstream's own Python-only mode, on hosts where its C++ runtime can't run.
+"""Select Torch-TensorRT's Python-only mode where its C++ runtime can't run.
 
 ``libtorchtrt.so`` needs CUDA's and TensorRT's libraries; with link stubs behind it, it
 crashes the process. Upstream does without when it finds no such file, which it asks

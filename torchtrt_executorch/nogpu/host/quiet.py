@@ -1,4 +1,4 @@
-"""What upstream says on every host, and a user without a GPU can do nothing about.
+"""Warning filters for messages of upstream that a host without a GPU can't act on.
 
 Notes from one library to the authors of another, and extras of other packages that this one doesn't
 use. They are silenced where there is no CUDA device and nowhere else: on a GPU host everything is

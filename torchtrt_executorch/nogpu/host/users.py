@@ -1,4 +1,4 @@
-"""Users without an entry in passwd, as containers have them: upstream asks for the name of one."""
+"""Name users that have no entry in passwd, as in containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inductor's folding of uniform constants, for a device that isn't there: computed on the CPU.
+"""Fold uniform constants on the CPU, where Inductor would fold them on the target GPU.
 
 It evaluates parts of the graph on tensors of one element, which it makes on the graph's device, and
 puts the values that come out of it into the graph.

@@ -1,4 +1,4 @@
-"""A device guard for CUDA, which fake CUDA tensors need and a CPU build of PyTorch doesn't have.
+"""Register a CUDA device guard for fake CUDA tensors, which CPU builds of PyTorch lack.
 
 Indexing a tensor and tracking its gradient ask the guard of its device, also for a fake tensor. In a
 CUDA build without a device PyTorch puts one there that does nothing, when a fake mode is entered

@@ -1,4 +1,4 @@
-"""Kernels for several GPUs: code for each in one file, of which the driver takes what fits.
+"""Compile kernels for several compute capabilities into one fat binary.
 
 A kernel is compiled for the lowest compute capability first; of the same source Triton makes machine
 code for each of the others. Where the first one's assembly is of the kind that later GPUs take, it

@@ -1,4 +1,4 @@
-"""The host code that all libraries have in common, compiled once.
+"""Compile the host code that all AOTInductor libraries share once, and link it into each.
 
 Of what a small program's library is compiled from, most is AOTInductor's container of models, and the functions
 in C around it. Inductor writes them before each program's own code, from one file. They are compiled

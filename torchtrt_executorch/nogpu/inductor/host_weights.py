@@ -1,4 +1,4 @@
-"""Weights that a compiler takes for tensors on a GPU, while their bytes stay on the host.
+"""Tensors that Inductor takes for CUDA tensors, whose bytes stay in host memory.
 
 A compiler asks a weight for its shape, type and device, asks small ones for their values, and in the
 end copies the bytes of each into a file. None of this needs the device, so a weight becomes a fake

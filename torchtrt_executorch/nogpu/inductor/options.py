@@ -1,4 +1,4 @@
-"""Inductor's options for a GPU that isn't there."""
+"""Inductor options for compiling without a GPU."""
 
 from __future__ import annotations
 

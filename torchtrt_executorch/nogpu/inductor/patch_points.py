@@ -1,4 +1,4 @@
-"""Names of Inductor, Dynamo, Triton and the CUDA backend that a described device answers, and why.
+"""Table of the functions of Inductor, Dynamo, Triton and the CUDA backend that are overridden for a GPU description.
 
 None of them is meant for others, so each has its reason here, the releases that have it, and whether a
 compiler would look for the device without it. What upstream lets one set is set (:mod:`._options`), and

@@ -1,4 +1,4 @@
-"""A CUDA device by description: what Inductor and Triton get told of it, within a scope.
+"""Scope in which Inductor and Triton compile for a GPU description instead of a device.
 
 Nothing runs on it. What is asked is answered, what would run a kernel is left out
 (``executorch.backends.cuda.tuning.tile_selection``), and weights stay on the host (:mod:`.host_weights`).

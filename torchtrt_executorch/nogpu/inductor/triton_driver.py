@@ -1,4 +1,4 @@
-"""Triton's driver for a GPU that isn't there: names the target, loads nothing, launches nothing."""
+"""Triton driver for a GPU description: names the target, and neither loads nor launches kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and write ``torch.export`` archives: without the exporting machine's traces, in any process."""
+"""Read and write ``torch.export`` archives of stand-ins, without stack traces."""
 
 from __future__ import annotations
 

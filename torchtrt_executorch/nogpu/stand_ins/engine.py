@@ -1,4 +1,4 @@
-"""An engine that this host can't run, in the place of TensorRT's ``ICudaEngine``.
+"""Stand-in of an engine that this host can't run, with the interface of ``ICudaEngine``.
 
 Torch-TensorRT asks an engine for its bindings through this interface, and for its bytes as soon as
 it is built. What only a deserialized engine has (execution contexts, weight streaming, layer

@@ -1,4 +1,4 @@
-"""Stand-ins in a file of their own, beside a ``.pte``: for another process that can't run it either.
+"""Stand-ins in a file beside a ``.pte``, for other processes.
 
 A zip file, nothing in it compressed: per payload one ``torch.export`` archive, ``<digest>.pt2``.
 Reading one loads PyTorch programs, on the same terms as emulated engines: only where the user has

@@ -1,4 +1,4 @@
-"""A CUDA partition as a PyTorch program on the host, to stand in for its library."""
+"""Stand-in of a CUDA library: its partition as a PyTorch program on the host."""
 
 from __future__ import annotations
 

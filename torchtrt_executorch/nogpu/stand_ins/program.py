@@ -1,4 +1,4 @@
-"""A partition's own program, run in the place of what was built from it."""
+"""Run a partition's program in place of what was built from it."""
 
 from __future__ import annotations
 

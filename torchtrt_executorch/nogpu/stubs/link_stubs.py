@@ -1,4 +1,4 @@
-"""Link stubs: what lets the real TensorRT bindings load where TensorRT itself is missing.
+"""Link stubs: let the real TensorRT bindings load where TensorRT's libraries are missing.
 
 The bindings' extension module asks the dynamic loader for three libraries and nine symbols.
 A link stub is a library with the same soname and symbols and nothing behind them, as the

@@ -1,4 +1,4 @@
-"""TensorRT's plugin registry where its libraries are missing: nothing of TensorRT's is in it.
+"""An empty TensorRT plugin registry, where TensorRT's libraries are missing.
 
 Upstream asks it while it partitions, which plugins there are to convert an operator with. The
 bindings answer None instead of a registry, as the link stubs return a null pointer for one.

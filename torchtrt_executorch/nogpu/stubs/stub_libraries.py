@@ -1,4 +1,4 @@
-"""Shared libraries with the names and symbols of others, and nothing behind them.
+"""Shared libraries with the names and symbols of missing ones, and no implementation.
 
 They are compiled on first use and kept in the user's cache directory, by name, machine type and
 content.

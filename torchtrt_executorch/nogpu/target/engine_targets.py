@@ -1,4 +1,4 @@
-"""For which GPUs TensorRT-RTX builds, on a host without one.
+"""GPUs that TensorRT-RTX builds for, on a host without one.
 
 By itself it builds one engine for most of the GPUs that it supports. A GPU that the user has
 described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for nothing else; or all of

@@ -1,4 +1,4 @@
-"""The GPU that a host without one compiles for, or the GPUs.
+"""GPU descriptions (``TORCHTRT_GPU``): the targets that a host without a GPU compiles for.
 
 ``TORCHTRT_GPU=sm_90:80GiB`` describes it: compute capability and memory. Several are separated by
 commas, ``sm_80:16GiB,sm_90:80GiB``: what is compiled then runs on each. Operating system and

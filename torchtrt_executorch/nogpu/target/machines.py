@@ -1,4 +1,4 @@
-"""Machines that people deploy on, as descriptions that everything here takes."""
+"""Named target machines, as GPU descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Have the partitioners of a program compile for one target GPU, which one of them may name.
+"""Have all partitioners of a program compile for one target GPU, which one of them may name.
 
 ``CompileSpec("gpu", ...)`` of one partitioner is in force for all of them, TensorRT's as well, and
 ``TORCHTRT_GPU`` has to name the same.

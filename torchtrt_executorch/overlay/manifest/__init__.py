@@ -1,4 +1,4 @@
-"""The one table of patches, in the order in which they are applied; ``status`` prints it."""
+"""The table of patches, in the order in which they are applied."""
 
 from __future__ import annotations
 

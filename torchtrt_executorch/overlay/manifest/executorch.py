@@ -1,4 +1,4 @@
-"""Patches of ExecuTorch: its partitioners, its device pass, and what makes its CUDA delegates."""
+"""Patches of ExecuTorch: partitioners, device passes and the CUDA backend."""
 
 from __future__ import annotations
 

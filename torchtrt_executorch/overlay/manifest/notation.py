@@ -1,4 +1,4 @@
-"""How the rows of the manifest are written: names that several use, and preparations in short."""
+"""Shorthand for rows of the manifest."""
 
 from __future__ import annotations
 

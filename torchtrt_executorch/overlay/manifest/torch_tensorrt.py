@@ -1,4 +1,4 @@
-"""Patches of Torch-TensorRT: what is compiled for ExecuTorch, and how it is exported."""
+"""Patches of Torch-TensorRT: compilation for ExecuTorch, and export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches of transformers: what its exporter to ExecuTorch can export with, and run."""
+"""Patches of transformers' exporter to ExecuTorch."""
 
 from __future__ import annotations
 

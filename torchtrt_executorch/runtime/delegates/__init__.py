@@ -1,4 +1,4 @@
-"""Delegates: what runs the payload of a backend, found by the backend's id."""
+"""Delegates: find what runs a backend's payload, by the backend's id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The delegate of ``CudaBackend``: a library that AOTInductor built, run by PyTorch's own runner."""
+"""Delegate of ``CudaBackend``: run an AOTInductor library by PyTorch's runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any other backend: ExecuTorch's own runtime, on a program with that one delegate.
+"""Delegate of any other backend: run it in ExecuTorch's own runtime.
 
 Each tensor is an input of that program without planned memory, which ExecuTorch has point to where the
 tensor is, whether it is read or written: nothing is copied on the way in. What the delegate writes is

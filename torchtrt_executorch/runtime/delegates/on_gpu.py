@@ -1,4 +1,4 @@
-"""Delegates on a GPU: where their tensors are, what they stage, and what runs where there is no GPU."""
+"""GPU delegates: device of inputs and outputs, host staging, and fallback to stand-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one run of an engine writes to: TensorRT's execution context, and what it is told of a call."""
+"""Execution context of an engine: bindings, streams and errors of one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real engine, run by TensorRT or by TensorRT-RTX: by whichever has built it."""
+"""Run a real engine by TensorRT or TensorRT-RTX, whichever built it."""
 
 from __future__ import annotations
 

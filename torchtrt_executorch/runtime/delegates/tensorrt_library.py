@@ -1,4 +1,4 @@
-"""TensorRT's own library: which of the two an engine needs, what it logs, how it loads and checks one.
+"""Load TensorRT or TensorRT-RTX for an engine, collect its log, and deserialize.
 
 TensorRT reads and writes by its own idea of a tensor's type and shape: another one in the program
 is memory read or written past a tensor's end.

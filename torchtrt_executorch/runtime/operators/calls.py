@@ -1,4 +1,4 @@
-"""Calls of torch's operators, bound to values: what can be checked once is checked once.
+"""Calls of ATen operators, bound to values and validated once.
 
 A value that is fixed is checked, converted and put into the call when it is bound. What is left for
 each run is the operator itself, the values that aren't, and a look at what it has written.

@@ -1,4 +1,4 @@
-"""Computing in float32 what operators compute in PyTorch's default dtype, for one thread.
+"""Compute in float32 what PyTorch computes in its default dtype, for the calling thread.
 
 The default dtype is the whole process's: a call that changed it would have other threads make tensors of
 float32 meanwhile, and two that overlap would leave it changed for good.

@@ -1,4 +1,4 @@
-"""Kernels: torch's out-variants, found by the operator's name, and what a user registers.
+"""Kernel registry: ATen out-variants by operator name, and kernels that a user registers.
 
 A ``.pte`` names its operators, and is not to be trusted: it may name those that ExecuTorch has
 kernels for, which its package lists, if hostile arguments were shown to do no harm there, and what the

@@ -1,4 +1,4 @@
-"""ExecuTorch's own operators: arithmetic on numbers, tensor metadata, device and layout copies."""
+"""ExecuTorch's own operators: scalar arithmetic, tensor metadata, device and layout copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out variants of ``quantized_decomposed`` operators, computed by PyTorch's own functional ones.
+"""Out-variants of ``quantized_decomposed`` operators, by PyTorch's functional ones.
 
 The kernels for them in ExecuTorch's library take sizes, axes and types on trust, and write beyond their
 outputs where these don't fit. PyTorch's are made of operators that check.

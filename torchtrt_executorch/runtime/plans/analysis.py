@@ -1,4 +1,4 @@
-"""What follows from a plan alone: who writes what, whose memory is whose, and what of it stays."""
+"""Static analysis of a plan: writers, aliases, and state that outlives a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a method is sound on its devices, from its plan alone: over all branches, with no inputs.
+"""Placement check: violations of device rules in a method's plan, over all branches.
 
 Every way through a method is looked at, twice where state changes places from call to call. Where a
 tensor of the caller's lives is taken to be as declared; a simulation asks again where it isn't.

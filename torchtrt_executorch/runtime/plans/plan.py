@@ -1,4 +1,4 @@
-"""What a method is: slots for its values, and operations on them. Plain data, checked, and nothing else.
+"""Plan of a method: values and instructions, as validated plain data.
 
 A value is known by its index. Everybody who asks what an operation reads or writes asks here: what
 runs the method, what is known of it without running it (:mod:`.analysis`, :mod:`.placement_check`), and what

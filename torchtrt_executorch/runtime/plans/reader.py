@@ -1,4 +1,4 @@
-"""Read a method's plan: every index is checked, and what each operation reads and writes is found."""
+"""Read a method's plan, validating every index, with the reads and writes of each instruction."""
 
 from __future__ import annotations
 

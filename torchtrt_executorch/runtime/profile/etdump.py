@@ -1,4 +1,4 @@
-"""ETDumps: ExecuTorch's files of what ran when, of its C++ runtime's and of this one.
+"""Read and write ETDumps of ExecuTorch's C++ runtime and of this one.
 
 One is a FlatBuffer of ``executorch/devtools/etdump/etdump_schema_flatcc.fbs``, with its size before it.
 It doesn't say what method a run is of; in ExecuTorch's runtime all are called ``Execute``.

@@ -1,4 +1,4 @@
-"""What the last calls of a method took, instruction by instruction."""
+"""Times of a method's last calls, by instruction."""
 
 from __future__ import annotations
 

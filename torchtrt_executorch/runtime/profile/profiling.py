@@ -1,4 +1,4 @@
-"""Where a program's time goes, instruction by instruction: by a GPU's own clock for what runs there."""
+"""Profile a program by instruction, with GPU events for what runs there."""
 
 from __future__ import annotations
 

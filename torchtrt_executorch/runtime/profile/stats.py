@@ -1,4 +1,4 @@
-"""What a program did: calls, copies by direction, and host I/O staged by engine."""
+"""Statistics of calls: delegates, transfers by direction, and host I/O staged by engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be made of a file: so many bytes and steps for each byte that it has.
+"""Bound the bytes and steps that reading a file may take, by its size.
 
 A small file that says the same thing over and over must not take the memory, or the time, of a large one.
 What an exporter writes has bytes of its own for all that is made of it. So each byte that is decoded, copied

@@ -1,4 +1,4 @@
-"""What a program says that its methods have in common, as the patch ``common-state`` writes it."""
+"""Read the state that the methods of a program share."""
 
 from __future__ import annotations
 

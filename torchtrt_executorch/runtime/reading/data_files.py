@@ -1,4 +1,4 @@
-"""Find the data files beside a program that hold what it expects."""
+"""Find the ``.ptd`` files that a program expects, beside it."""
 
 from __future__ import annotations
 

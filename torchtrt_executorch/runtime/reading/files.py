@@ -1,4 +1,4 @@
-"""Read ``.pte`` and ``.ptd`` files: a verified FlatBuffer, and the segments that follow it.
+"""Read ``.pte`` and ``.ptd`` files: a verified FlatBuffer and its segments.
 
 Segments stay views into the file, which is mapped copy-on-write: weights of many gigabytes are not
 read before a method is prepared, and nothing that a program does reaches the file. What others do to the

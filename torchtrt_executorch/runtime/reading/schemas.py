@@ -1,4 +1,4 @@
-"""What a file consists of: a header, segments, and ExecuTorch's tables, over its dataclasses.
+"""Schemas of ``.pte`` and ``.ptd`` files, over ExecuTorch's dataclasses.
 
 The tables are described in ``program.fbs`` and ``flat_tensor.fbs``, which ExecuTorch's package has.
 

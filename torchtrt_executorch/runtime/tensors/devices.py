@@ -1,4 +1,4 @@
-"""The devices of this machine: what stands in for a program's, the GPU of a thread, copies to and from it."""
+"""Devices of this machine: mapping a program's devices, current GPU of a thread, copies."""
 
 from __future__ import annotations
 

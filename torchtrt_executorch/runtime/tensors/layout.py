@@ -1,4 +1,4 @@
-"""The layout of a tensor value: dtype, bounds, memory order, and where it lives."""
+"""Layout of a tensor value: dtype, shape bounds, dim order and device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a method: its arenas, its constants, and the values that are views into them."""
+"""Memory of a method: arenas, constants, and the values that view them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of a method: what instructions read and write."""
+"""Values of a method: what instructions read and write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of ``torch.compile`` that write to their inputs.
+"""Input mutations in graphs of ``torch.compile``.
 
 The usual way through the backend clones every input first, so that such writes are lost. Its way for
 higher-order operators, through AOTAutograd, writes back.

@@ -1,4 +1,4 @@
-"""Converters of explicit quantization: PT2E's and torchao's conversions, of what is kept in eight bits or fewer.
+"""Converters of explicit quantization: quantize and dequantize operators of PT2E and torchao.
 
 Upstream has converters of modelopt's operators alone, which quantize and dequantize in one. TensorRT's
 layers know scales and no zero points: those are added before, and taken away behind.

@@ -1,4 +1,4 @@
-"""Reject the node where a converter's validator fails over it instead of answering.
+"""Reject a node whose converter's validator raises.
 
 ``sort_validator`` reads ``node.args[1]``, which ``torch.sort(x)`` doesn't have, and its IndexError
 ended the compilation of mixtures of experts with no word about the node.

@@ -1,4 +1,4 @@
-"""Arguments of what compiles for ExecuTorch: names that are checked, masks that stay, inputs that keep their names."""
+"""Validate compilation arguments for ExecuTorch, and keep attention masks and input names."""
 
 from __future__ import annotations
 

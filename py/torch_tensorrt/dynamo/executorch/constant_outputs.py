@@ -1,4 +1,4 @@
-"""Outputs of a graph that no engine can return: ``None``, numbers, text, and one tensor twice.
+"""Graph outputs that no engine can return: ``None``, numbers, strings, and duplicated tensors.
 
 ``compile_module`` takes each output for a node and ends in "'NoneType' object has no attribute 'target'".
 """

@@ -1,4 +1,4 @@
-"""The parts of a compiled module that run in PyTorch, put into the graph around its engines.
+"""Inline the PyTorch parts of a compiled module into the graph around its engines.
 
 Upstream's ``inline_torch_modules`` finds the inputs of a part by their names. Where a part reads
 an engine's output beside an input of the model, say a mask, the first is left behind as a further

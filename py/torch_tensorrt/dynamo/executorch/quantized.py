@@ -1,4 +1,4 @@
-"""What a model computes quantized, kept so: out of constant folding, and out of engines.
+"""Keep explicitly quantized computation out of constant folding, and quantize it in engines.
 
 Torch-TensorRT folds a dequantized weight into a constant of four times its bytes, and takes the operator
 between ``dequantize`` and ``quantize`` for one in floating point. Partitioners behind TensorRT then find

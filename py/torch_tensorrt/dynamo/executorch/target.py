@@ -1,4 +1,4 @@
-"""Checks of the setting ``target_executorch``, before a model is traced or compiled."""
+"""Validate the setting ``target_executorch`` before tracing or compiling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of what is noted at nodes; those in ``meta["custom"]`` outlive decompositions and exporters."""
+"""Keys of node metadata that survive decomposition and export."""
 
 from __future__ import annotations
 

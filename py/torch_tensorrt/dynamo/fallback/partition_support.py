@@ -1,4 +1,4 @@
-"""Support check of partitions: what TensorRT can't take of one, rather than of the whole graph.
+"""Support check per partition: exclude what TensorRT rejects there, rather than in the whole graph.
 
 Upstream partitions by the converters that nodes have in the whole graph, and converts by those
 that they have in their partition, where other things are around them. A cast of an input that is

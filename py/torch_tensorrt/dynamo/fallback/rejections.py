@@ -1,4 +1,4 @@
-"""Errors that name the nodes that TensorRT rejects, and a loop that leaves them to PyTorch.
+"""Name the nodes that TensorRT rejects, exclude them, and compile again.
 
 A converter's validator sees arguments; what it has let through may be rejected later, by the converter or
 by TensorRT's builder. One error says who rejects which nodes, and why.

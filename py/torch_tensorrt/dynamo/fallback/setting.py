@@ -1,4 +1,4 @@
-"""Check of the setting ``executorch_build_fallback``."""
+"""Validate the setting ``executorch_build_fallback``."""
 
 from __future__ import annotations
 

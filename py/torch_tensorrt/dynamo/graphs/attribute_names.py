@@ -1,4 +1,4 @@
-"""Unique names for what graphs hold: the one rule, for whoever puts graphs together.
+"""Unique attribute names for constants and submodules of a graph.
 
 A name that is taken gets underscores until it isn't. So the first that asks keeps the name that
 it has in the model, which is what users see in a program's state and in a ``.ptd``.

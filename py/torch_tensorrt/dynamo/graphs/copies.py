@@ -1,4 +1,4 @@
-"""Copies of graphs whose nodes keep their names and share their fake tensors."""
+"""Copy graphs, keeping node names and sharing fake tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake tensors of a graph's nodes: each its own, and all of one mode.
+"""Fake tensors of a graph's nodes, in one fake mode.
 
 Compiling leaves some nodes without, or with another node's, and from 2.14 on upstream's rewrite of
 complex numbers makes new ones in a mode of their own, which PyTorch refuses to mix.

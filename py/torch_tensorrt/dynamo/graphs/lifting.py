@@ -1,4 +1,4 @@
-"""A graph as it stands, made an ``ExportedProgram``: lifted, not traced again.
+"""Lift a graph into an ``ExportedProgram`` without retracing it.
 
 Tracing a compiled graph again would ask for example inputs, and would decide anew about shapes
 that lowering and partitioning have decided. Here every node keeps its fake tensor; what the graph

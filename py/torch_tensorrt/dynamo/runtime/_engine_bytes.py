@@ -1,4 +1,4 @@
-"""The bytes of a serialized engine, in whatever a program carries them. Needs torch alone."""
+"""Bytes of a serialized engine, in each form that programs carry them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of ``MutableTorchTensorRTModule`` that outlives an engine.
+"""Keep the state of ``MutableTorchTensorRTModule`` across engine rebuilds.
 
 It compiles anew for inputs of another shape, and for other weights. The model that it wraps is what
 users read and write, so that owns the buffers: what is compiled writes to the model's own.

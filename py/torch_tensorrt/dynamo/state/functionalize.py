@@ -1,4 +1,4 @@
-"""A program that writes in place as a function of its state, and back: so it can be compiled."""
+"""Turn in-place writes of a program into inputs and outputs for compilation, and back."""
 
 from __future__ import annotations
 

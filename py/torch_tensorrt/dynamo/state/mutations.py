@@ -1,4 +1,4 @@
-"""What a program writes in place: its buffers and its inputs.
+"""Mutations of a program: the buffers and inputs that it writes in place.
 
 A program says it in one of three ways. Traced for training it has operators that write, some of
 them inside the regions that ``no_grad`` and ``autocast`` leave in its graph. Made functional it

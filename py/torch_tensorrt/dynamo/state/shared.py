@@ -1,4 +1,4 @@
-"""State that a program has under several names: a module that is called twice, tied buffers.
+"""Deduplicate state under several names: modules called twice, tied buffers.
 
 Where such state is written, PyTorch can't decompose the program: its AOTAutograd makes one input of
 the several, and ``run_decompositions`` ends in "expected compiled_fn to be GraphModule".

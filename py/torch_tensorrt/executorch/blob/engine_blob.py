@@ -1,4 +1,4 @@
-"""The engine blob: what ``TensorRTBackend`` puts into a ``.pte`` and the C++ runtime reads there.
+"""Read and write the engine blob, the payload of ``TensorRTBackend``.
 
 Its layout is that of the installed torch-tensorrt, byte for byte, since the runtime of the same
 release reads it (pytorch/TensorRT#4329):

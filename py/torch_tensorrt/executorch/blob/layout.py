@@ -1,4 +1,4 @@
-"""Which layout an engine blob has: that of the installed torch-tensorrt, whose runtime reads it."""
+"""Engine-blob layout of the installed torch-tensorrt."""
 
 from __future__ import annotations
 

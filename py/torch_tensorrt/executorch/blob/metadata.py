@@ -1,4 +1,4 @@
-"""The metadata of an engine blob: its JSON, and the checks that every value passes both ways."""
+"""Metadata of an engine blob: JSON, validated when written and when read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine nodes in an exported program, and the engine records that they carry.
+"""Engine nodes of an exported program, and their engine records.
 
 An engine reaches ExecuTorch in one of two calls (pytorch/TensorRT#4329):
 

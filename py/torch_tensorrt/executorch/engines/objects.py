@@ -1,4 +1,4 @@
-"""Engine objects, and how each release's are asked for their record: the one place to tell them apart."""
+"""Read the record of an engine object, per release of torch-tensorrt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine calls that ExecuTorch's passes can trace: the engine as a tensor, not as an object.
+"""Replace engine objects by tensors, so that ExecuTorch's passes can trace engine calls.
 
 ExecuTorch dispatches every node of a program through operator schemas, which an engine object
 does not pass. ``tensorrt::no_op_placeholder_for_execute_engine`` takes the engine's record

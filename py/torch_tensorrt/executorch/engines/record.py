@@ -1,4 +1,4 @@
-"""The engine record: the list of strings, and one engine, that Torch-TensorRT keeps per engine.
+"""The engine record: the list of strings, and one engine, that Torch-TensorRT serializes per engine.
 
 Compiled modules, exported programs and placeholder nodes all carry it, in this order, on every
 release that is supported. Nothing here needs torch or torch_tensorrt.

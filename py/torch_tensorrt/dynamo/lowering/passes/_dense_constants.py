@@ -1,4 +1,4 @@
-"""Constants without strides of 0, as an index has that was expanded: ExecuTorch emits no tensor that has one."""
+"""Make expanded constants contiguous: ExecuTorch emits no tensor with a stride of 0."""
 
 from __future__ import annotations
 

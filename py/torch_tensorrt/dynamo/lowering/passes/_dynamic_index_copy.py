@@ -1,4 +1,4 @@
-"""Lower ``index_copy`` of dynamic shapes, as a cache's prefill has, to ``index_put``, whose converter takes any.
+"""Lower ``index_copy`` with dynamic shapes to ``index_put``.
 
 Up to 2.13 it is decomposed. From 2.14 on there are converters for it, of static shapes alone.
 """

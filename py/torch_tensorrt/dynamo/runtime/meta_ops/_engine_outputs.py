@@ -1,4 +1,4 @@
-"""Outputs of an engine call on fake tensors, of sizes that may depend on data, behind a ``nonzero``, say.
+"""Fake outputs of an engine call, with data-dependent shapes.
 
 Computed from hints, which such a size doesn't have, they fail: ``Failed to create SymInt for expression
 2*u0``. Computed on the sizes themselves, they need no hint.
