@@ -1,12 +1,13 @@
 """A language model in one file: prefill and decode over one KV cache, exported and generating.
 
-    python examples/language_model.py [CONFIG] [--prefill tensorrt|cuda] [--decode tensorrt|cuda]
+    python examples/language_model.py [CONFIG] [--prefill BACKEND] [--decode BACKEND]
 
 ``CONFIG`` is a folder as transformers saves one, with ``config.json``, and weights and ``tokenizer.json`` if
 it has them; a tiny Qwen3 with random weights without one. Writes ``model.pte`` and the ``.ptd`` with its
 weights, which ``torchtrt-executorch generate`` takes, and compares its tokens with transformers' own.
-Without ``--decode`` it has one method, for prompts of any length. No GPU is needed: where there is none,
-stand-ins generate. ``docs/language_models.md`` says which form is for what.
+Without ``--decode`` it has one method, for prompts of any length, which ExecuTorch's ``TextLLMRunner`` takes as
+well. No GPU is needed: where there is none, stand-ins generate. ``docs/language_models.md`` says which form is for
+what.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.passes import MemoryPlanningPass
@@ -37,7 +39,7 @@ from transformers import (
 from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 
 from torchtrt_executorch import runtime
-from torchtrt_executorch.generation import Generator
+from torchtrt_executorch.generation import Generator, constant_methods
 from torchtrt_executorch.runtime.reading.data_files import data_files
 
 
@@ -69,7 +71,7 @@ def model(folder: Path | None, length: int) -> PreTrainedModel:
 
 def with_cache(llm: PreTrainedModel, length: int) -> PreTrainedModel:
     """A model whose exports have a static cache for ``length`` tokens."""
-    llm.generation_config = GenerationConfig(
+    llm.generation_config.update(
         use_cache=True,
         cache_implementation="static",
         max_length=length,
@@ -78,43 +80,59 @@ def with_cache(llm: PreTrainedModel, length: int) -> PreTrainedModel:
     return llm.eval()
 
 
-def exported(llm: PreTrainedModel, length: int, tokens: int) -> ExportedProgram:
-    """A method that takes ``tokens`` tokens and their positions; up to ``length`` with 0."""
+class LastLogits(torch.nn.Module):
+    """A model that returns the logits of the last token alone: (1, 1, vocabulary)."""
+
+    def __init__(self, llm: PreTrainedModel) -> None:
+        super().__init__()
+        self.llm = llm
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.llm(**inputs, logits_to_keep=1)
+
+
+def exported(llm: PreTrainedModel, length: int, most: int) -> ExportedProgram:
+    """A method that takes 1 to ``most`` tokens and their positions, with a cache for ``length``."""
     module = TorchExportableModuleForDecoderOnlyLM(llm, 1, length).model
-    count = tokens or 7
+    module.model = LastLogits(llm)
+    count = min(most, 3)
     inputs = {
         "input_ids": torch.ones(1, count, dtype=torch.int64),
         "cache_position": torch.arange(count),
     }
-    dynamic = Dim("length", min=1, max=length - 1)
-    shapes = {"input_ids": {1: dynamic}, "cache_position": {0: dynamic}}
+    shapes = None
+    if most > 1:
+        dynamic = Dim("tokens", min=1, max=most)
+        shapes = {"input_ids": {1: dynamic}, "cache_position": {0: dynamic}}
     with torch.no_grad():
-        return export(
-            module,
-            (),
-            inputs,
-            dynamic_shapes=None if tokens else shapes,
-            strict=True,
-        )
+        return export(module, (), inputs, dynamic_shapes=shapes, strict=True)
 
 
-def partitioner(backend: str, method: str, keeps_cache: bool) -> Any:
+def partitioners(backend: str, method: str, keeps_cache: bool) -> list[Any]:
     """What lowers a method, to a delegate that keeps the cache inside, or is given it."""
+    if backend == "portable":
+        return []
+    if backend == "xnnpack":
+        return [XnnpackPartitioner()]
     if backend == "tensorrt":
         settings = {"min_block_size": 1, "executorch_allocator_routing": "node"}
-        return TensorRTPartitioner(compile_settings=settings)
+        return [TensorRTPartitioner(compile_settings=settings)]
     keep = CompileSpec("keep_mutable_buffers", b"ON" if keeps_cache else b"OFF")
-    return CudaPartitioner(
-        [CudaBackend.generate_method_name_compile_spec(method), keep]
-    )
+    name = CudaBackend.generate_method_name_compile_spec(method)
+    return [CudaPartitioner([name, keep])]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("config", nargs="?", type=Path)
-    parser.add_argument("--prefill", choices=["tensorrt", "cuda"], default="tensorrt")
-    parser.add_argument("--decode", choices=["tensorrt", "cuda"])
-    parser.add_argument("--piece", type=int, default=16, help="tokens per prefill")
+    backends = ["tensorrt", "cuda", "xnnpack", "portable"]
+    parser.add_argument("--prefill", choices=backends, default="tensorrt")
+    parser.add_argument("--decode", choices=backends, help="by a method of its own")
+    parser.add_argument(
+        "--chunk",
+        type=int,
+        help="tokens that a prompt is cut into; by default the cache's",
+    )
     parser.add_argument("--length", type=int, default=128, help="of the cache")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--out", type=Path, default=Path("model.pte"))
@@ -123,31 +141,42 @@ def main() -> None:
     logging.getLogger("torchtrt_executorch.runtime").setLevel(logging.ERROR)
 
     llm = model(arguments.config, arguments.length)
-    backends = {"prefill": arguments.prefill, "decode": arguments.decode}
+    lowered_by = {"prefill": arguments.prefill, "decode": arguments.decode}
     if arguments.decode is None:
-        backends = {"forward": arguments.prefill}
-    tokens = {"prefill": arguments.piece, "decode": 1, "forward": 0}
+        lowered_by = {"forward": arguments.prefill}
+    chunk = arguments.chunk or arguments.length
+    methods = {
+        name: exported(llm, arguments.length, 1 if name == "decode" else chunk)
+        for name in lowered_by
+    }
     # A library can keep the cache if the other method's does, too, and a host has them share it.
-    inside = {*backends.values()} == {"cuda"}
+    inside = {*lowered_by.values()} == {"cuda"}
     edge = to_edge_transform_and_lower(
-        {name: exported(llm, arguments.length, tokens[name]) for name in backends},
+        methods,
         partitioner={
-            name: [partitioner(backend, name, inside)]
-            for name, backend in backends.items()
+            name: partitioners(backend, name, inside)
+            for name, backend in lowered_by.items()
         },
-        constant_methods={"get_max_seq_len": arguments.length},
+        constant_methods=constant_methods(
+            methods, arguments.length, generation_config=llm.generation_config
+        ),
     )
-    planning = MemoryPlanningPass(share_mutable_buffers=len(backends) > 1)
+    planning = MemoryPlanningPass(share_mutable_buffers=len(methods) > 1)
     config = ExecutorchBackendConfig(memory_planning_pass=planning)
     edge.to_executorch(config).save(str(arguments.out))
     for file in (arguments.out, *data_files(arguments.out)):
         print(f"{file}: {file.stat().st_size:,} bytes")
+    if len(methods) > 1:
+        print(
+            "Its methods share a cache in torchtrt_executorch.runtime, and in hosts that give both the same "
+            "memory; ExecuTorch's TextLLMRunner doesn't, and refuses it: leave out --decode for that."
+        )
     with contextlib.suppress(runtime.ProgramError):  # there are none where all runs
         kept = arguments.out.with_suffix(".stand_ins")
         runtime.save_stand_ins(arguments.out, kept)
 
     program = runtime.load(arguments.out)
-    prompt = [(7 * i + 3) % 100 for i in range(arguments.piece + 5)]
+    prompt = [(7 * i + 3) % 90 for i in range(min(chunk, 16) + 5)]
     made = list(Generator(program)(prompt, arguments.tokens))
     print("tokens:", *made)
     greedy = GenerationConfig(

@@ -75,8 +75,8 @@ def test_tokens_are_eager_s(
     wanted = llm.generate(torch.tensor([PROMPT]), generation_config=greedy)
     with emulated_engines():
         edge = to_edge_transform_and_lower(
-            example.exported(llm, LENGTH, 0),
-            partitioner=[example.partitioner(backend, "forward", keeps_cache=True)],
+            example.exported(llm, LENGTH, LENGTH),
+            partitioner=example.partitioners(backend, "forward", keeps_cache=True),
         )
         program = edge.to_executorch()
         data = [bytes(each) for each in program._tensor_data.values()]

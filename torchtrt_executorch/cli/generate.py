@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +39,10 @@ def generate(
     ] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Of the tokens drawn.")] = None,
     stop: Annotated[
-        list[int] | None, typer.Option(help="A token that ends it; repeatable.")
+        list[int] | None,
+        typer.Option(
+            help="A token that ends it; repeatable. By default those of the file."
+        ),
     ] = None,
     cuda_graphs: Annotated[
         bool, typer.Option("--cuda-graphs", help="Launch delegates as CUDA graphs.")
@@ -72,10 +76,15 @@ def generate(
             stand_ins=stand_ins,
             cuda_graphs=cuda_graphs,
         )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RuntimeWarning)
+            generator = Generator(loaded)
+        for each in caught:
+            typer.echo(str(each.message), err=True)
         made: list[int] = []
         text, whole, first = "", "", 0.0
-        for token in Generator(loaded)(
-            numbers, tokens, temperature=temperature, seed=seed, stop=stop or ()
+        for token in generator(
+            numbers, tokens, temperature=temperature, seed=seed, stop=stop
         ):
             first = first or time.perf_counter()
             made.append(token)

@@ -22,6 +22,7 @@ from torchtrt_executorch.inspection.advice.delegates import (
     unsound,
 )
 from torchtrt_executorch.inspection.advice.finding import Finding
+from torchtrt_executorch.inspection.advice.language_model import language_model
 from torchtrt_executorch.inspection.advice.target import (
     elsewhere,
     too_large,
@@ -71,6 +72,7 @@ def advise(
     wanted = () if gpu is None else (gpus.described(gpu),)
     machine = () if target is None else DescribedGpu.parse_list(target, "target")
     found = [*_missing_data(facts), *_common_state(facts), *_twice(facts)]
+    found += language_model(facts)
     if machine:
         found += too_large(facts, machine)
     methods = {

@@ -268,6 +268,7 @@ class Facts:
         data_problem: Why the data files beside the program weren't taken, if they weren't.
         common: Buffers that methods have in common, and where each keeps them, if the file says so.
         twice: Blobs of the same bytes, by what each is called, and their size.
+        constants: What constant methods return, by their names.
     """
 
     name: str
@@ -279,6 +280,7 @@ class Facts:
     data_problem: str = ""
     common: CommonState = CommonState()
     twice: Sequence[tuple[tuple[str, ...], int]] = ()
+    constants: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
 
 def _numbered(device: str) -> tuple[str, int]:

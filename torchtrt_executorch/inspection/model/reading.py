@@ -58,6 +58,9 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
         data_problem=problem,
         common=common,
         twice=_twice(file, plans),
+        constants={
+            plan.name: plan.constants for plan in plans if plan.constants is not None
+        },
     )
 
 

@@ -311,6 +311,14 @@ class Plan:
             for i, slot in enumerate(slots)
         )
 
+    @property
+    def constants(self) -> tuple[Any, ...] | None:
+        """What a constant method returns: one that takes nothing, runs nothing and returns no tensor."""
+        found = [self.slots[each] for each in self.outputs]
+        if self.inputs or self.operations or any(each.layout for each in found):
+            return None
+        return tuple(each.literal for each in found)
+
     @cached_property
     def straight(self) -> bool:
         """Whether nothing jumps."""

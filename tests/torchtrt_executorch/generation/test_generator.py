@@ -65,7 +65,7 @@ def saved(form: str) -> bytes:
         programs[name] = export(Model(), given, dynamic_shapes=shapes)
     planning = MemoryPlanningPass(share_mutable_buffers=len(programs) > 1)
     config = ExecutorchBackendConfig(memory_planning_pass=planning)
-    edge = to_edge(programs, constant_methods={"get_max_seq_len": LENGTH})
+    edge = to_edge(programs, constant_methods={"get_max_context_len": LENGTH})
     return bytes(edge.to_executorch(config).buffer)
 
 
@@ -117,6 +117,23 @@ def test_the_command(tmp_path: Path) -> None:
     assert printed == " ".join(map(str, expected([1, 2, 3, 4, 5], 6)))
     refused = CliRunner().invoke(app, [*command, "--prompt", "words"])
     assert refused.exit_code == 2 and "--tokenizer" in refused.output
+
+
+def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.pte"
+    given = torch.ones(1, 4, dtype=torch.int64), torch.arange(4)
+    token = given[0][:, :1], given[1][:1]
+    methods = {"prefill": export(Model(), given), "decode": export(Model(), token)}
+    edge = to_edge(methods, constant_methods={"get_max_seq_len": LENGTH})
+    planning = MemoryPlanningPass(share_mutable_buffers=True)
+    config = ExecutorchBackendConfig(memory_planning_pass=planning)
+    edge.to_executorch(config).save(str(path))
+    command = ["generate", str(path), "--tokens", "6", "--prompt", "1 2 3 4 5"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.split() == [*map(str, expected([1, 2, 3, 4, 5], 6))]
+    said, _ = done.stderr.splitlines()
+    assert "prefill takes 4 tokens at once" in said and "export it again" in said
 
 
 def test_the_command_with_a_tokenizer(tmp_path: Path) -> None:

@@ -11,16 +11,22 @@ from __future__ import annotations
 
 import collections.abc
 import threading
+import warnings
 import weakref
 from collections.abc import Sequence
 from inspect import GEN_CLOSED, getgeneratorstate
 
 import torch
 
+from torchtrt_executorch.generation.metadata import (
+    EXPORT_AGAIN,
+    NAMES,
+    Metadata,
+    Takes,
+    methods_of,
+    mismatches,
+)
 from torchtrt_executorch.runtime import Method, Program
-
-#: The method by which ExecuTorch's runners, too, know how many tokens there is room for.
-_ROOM = "get_max_seq_len"
 
 #: What yields the tokens of one sequence.
 Tokens = collections.abc.Generator[int, None, None]
@@ -35,25 +41,25 @@ _lock = threading.Lock()
 class Generator:
     """Greedy decoding, or sampling, with a program, whose cache holds one sequence at a time.
 
+    Warns of constant methods that ExecuTorch's runners would fail with.
+
+    Attributes:
+        metadata: What the program's constant methods say.
+
     Raises:
         ValueError: The program has no such methods.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        names = program.method_names
-        prompt = "prefill" if "prefill" in names else "forward"
-        step = "decode" if "decode" in names else "forward"
-        if not {prompt, step} <= {*names}:
-            raise ValueError(
-                f"a language model has a method forward, or prefill and decode; this has {', '.join(names)}"
-            )
+        prompt, step = methods_of(program.method_names)
         self._prompt, self._step = (
             _Tokens(program.method(each)) for each in (prompt, step)
         )
-        self._room: int | None = None
-        if _ROOM in names:
-            (self._room,) = program.method(_ROOM)()
+        self.metadata = Metadata.of(_constants(program))
+        self._room = self.metadata.max_context_len
+        for problem in mismatches(self.metadata, prompt, self._prompt.described):
+            warnings.warn(f"{problem}: {EXPORT_AGAIN}", RuntimeWarning, stacklevel=2)
         if not self._step.takes(1):
             raise ValueError(
                 f"{step} takes {self._step.most} tokens at a time, and one is needed: give it a dynamic "
@@ -67,18 +73,18 @@ class Generator:
         *,
         temperature: float = 0.0,
         seed: int | None = None,
-        stop: Sequence[int] = (),
+        stop: Sequence[int] | None = None,
     ) -> Tokens:
         """Return what yields up to ``count`` tokens after ``prompt``, fewer if one is in ``stop``.
 
         Each call begins a sequence of its own, in the same cache. ``temperature`` 0 takes the likeliest
-        token.
+        token. ``stop`` is by default those that end a text by the program's method ``get_eos_ids``.
 
         Raises:
             RuntimeError: Another sequence of the program's, of this generator or another, has tokens to
                 come yet: iterate it to its end or ``close()`` it, or load the program a second time.
-            ValueError: The prompt is empty, or longer than what the program has room for, which its
-                method ``get_max_seq_len`` says, if it has one.
+            ValueError: The prompt is empty, or longer than what the cache has room for, which the program's
+                method ``get_max_context_len`` says, if it has one.
         """
         if not prompt:
             raise ValueError("a prompt has at least one token")
@@ -93,7 +99,8 @@ class Generator:
             drawn.seed()
         else:
             drawn.manual_seed(seed)
-        sequence = self._tokens(prompt, count, temperature, drawn, stop)
+        stops = self.metadata.eos_ids if stop is None else stop
+        sequence = self._tokens(prompt, count, temperature, drawn, stops)
         with _lock:
             other = _sequences.get(self._program, _nobody)()
             if other is not None and getgeneratorstate(other) != GEN_CLOSED:
@@ -151,6 +158,12 @@ class _Tokens:
         self._dynamic = inputs[0].dynamic
         self.most: int = shapes[0][-1]  # type: ignore[index]
 
+    @property
+    def described(self) -> Takes:
+        logits, *_ = self._method.outputs
+        fewest = 1 if self._dynamic else self.most
+        return Takes(self.most, fewest, (logits.shape or (0,))[-1])
+
     def takes(self, count: int) -> bool:
         return count == self.most or (self._dynamic and count < self.most)
 
@@ -164,6 +177,15 @@ class _Tokens:
         logits, *_ = self._method(*given)
         last: torch.Tensor = logits.reshape(-1, logits.shape[-1])[-1]
         return last.float().cpu()
+
+
+def _constants(program: Program) -> dict[str, tuple[object, ...]]:
+    """What constant methods return, by their names."""
+    return {
+        name: program.method(name)()
+        for name in NAMES
+        if name in program.method_names and not program.inputs(name)
+    }
 
 
 def _drawn(logits: torch.Tensor, temperature: float, drawn: torch.Generator) -> int:

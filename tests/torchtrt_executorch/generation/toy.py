@@ -1,0 +1,85 @@
+"""A language model of one attention layer with a KV cache, whose tokens depend on all that came before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram, export
+
+#: The vocabulary is of the characters from ``!`` on.
+CAPACITY, VOCABULARY = 96, 94
+#: Of weights with which 64 tokens are of many kinds, and none ends the text.
+SEED = 18
+PROMPT = [3, 14, 15, 9, 26, 5, 35, 60, 61, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 1]
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        torch.manual_seed(SEED)
+        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.position = nn.Embedding(CAPACITY, width)
+        self.value, self.head = nn.Linear(width, width), nn.Linear(width, VOCABULARY)
+        self.register_buffer("keys", torch.zeros(CAPACITY, width))
+        self.register_buffer("values", torch.zeros(CAPACITY, width))
+        self.eval().requires_grad_(False)
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens[0]) + self.position(positions)
+        self.keys.index_copy_(0, positions, x)
+        self.values.index_copy_(0, positions, self.value(x))
+        later = torch.arange(CAPACITY) > positions[:, None]
+        scores = (x @ self.keys.T / 30).masked_fill(later, float("-inf"))
+        mixed = scores.softmax(-1) @ self.values
+        logits: torch.Tensor = self.head(mixed * 30 + x / 10)
+        return logits[None]
+
+
+def eager(prompt: list[int], count: int) -> list[int]:
+    """The likeliest tokens, by the whole sequence each time."""
+    model, tokens = Attention(), [*prompt]
+    for _ in range(count):
+        logits = model(torch.tensor([tokens]), torch.arange(len(tokens)))
+        tokens.append(int(logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def exported(most: int, fewest: int = 1) -> ExportedProgram:
+    """A method that takes ``fewest`` to ``most`` tokens."""
+    count = most if fewest == most else min(most, fewest + 2)
+    length = Dim("length", min=fewest, max=most) if fewest < most else None
+    shapes = ({1: length}, {0: length}) if length else None
+    given = torch.ones(1, count, dtype=torch.int64), torch.arange(count)
+    return export(Attention(), given, dynamic_shapes=shapes)
+
+
+#: A character for each token; those of a prompt have to be of a byte each.
+CHARACTERS = [
+    *map(chr, range(ord("!"), ord("~") + 1)),
+    *map(chr, range(0x4E00, 0x4F00)),
+]
+
+
+def text(tokens: list[int]) -> str:
+    return "".join(CHARACTERS[each] for each in tokens)
+
+
+def tokens_of(text: str) -> list[int]:
+    return [*map(CHARACTERS.index, text)]
+
+
+def save_tokenizer(path: Path, vocabulary: int = VOCABULARY) -> None:
+    """A tokenizer.json of a token for each character, which ExecuTorch's runners take, too."""
+    by_bytes = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    letters = {CHARACTERS[each]: each for each in range(vocabulary)}
+    described = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "ByteLevel", **by_bytes},
+        "decoder": {"type": "ByteLevel", **by_bytes},
+        "model": {"type": "BPE", "vocab": letters, "merges": []},
+    }
+    path.write_text(json.dumps(described))

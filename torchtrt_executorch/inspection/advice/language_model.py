@@ -1,0 +1,86 @@
+"""Which hosts a language model's file is right in: what ExecuTorch's runners read, and give its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchtrt_executorch.generation.metadata import (
+    EXPORT_AGAIN,
+    MAX_CONTEXT_LEN,
+    MAX_SEQ_LEN,
+    NAMES,
+    Metadata,
+    Takes,
+    methods_of,
+    mismatches,
+)
+from torchtrt_executorch.inspection.advice.finding import Finding
+from torchtrt_executorch.inspection.formatting import short
+from torchtrt_executorch.inspection.model.facts import Facts, Method
+from torchtrt_executorch.runtime.reading import common_state
+
+#: By where the methods' buffers are, the hosts in which both have the same.
+_RIGHT_IN = {
+    common_state.SHARED: "hosts that give both methods the same memory (examples/cpp/shared_memory.h)",
+    common_state.IN_LIBRARIES: "hosts that set weight_sharing_across_methods of CudaBackend",
+}
+
+_ONE_METHOD = (
+    "For TextLLMRunner export one method forward, of dynamic length. If none but hosts that share memory "
+    "are to run the file, --ignore it."
+)
+
+
+def language_model(facts: Facts) -> Iterator[Finding]:
+    """Find what is wrong with a language model for ExecuTorch's ``TextLLMRunner``."""
+    if not facts.constants.keys() & {MAX_SEQ_LEN, MAX_CONTEXT_LEN}:
+        return
+    methods = {each.name: each for each in facts.methods}
+    constants = {
+        name: facts.constants[name] for name in NAMES if name in facts.constants
+    }
+    advice = f"{EXPORT_AGAIN[0].upper()}{EXPORT_AGAIN[1:]}."
+    try:
+        prompt, step = methods_of([*methods])
+        metadata = Metadata.of(constants)
+    except ValueError as error:
+        text = f"No host of language models takes the file: {short(str(error), 300)}."
+        yield Finding("runner-metadata", "warning", text, advice)
+        return
+    takes = _takes(methods[prompt])
+    for problem in mismatches(metadata, prompt, takes) if takes else ():
+        yield Finding("runner-metadata", "warning", f"{problem}.", advice, prompt)
+    if prompt != step:
+        yield from _two_methods(facts, prompt, step, metadata.max_seq_len is None)
+
+
+def _two_methods(
+    facts: Facts, prompt: str, step: str, refused: bool
+) -> Iterator[Finding]:
+    kinds = {need.kind for need in facts.common.needs()}
+    if not kinds or common_state.SEPARATE in kinds:
+        return  # which is wrong in any host, and a finding by itself
+    right = " and ".join(_RIGHT_IN[each] for each in sorted(kinds))
+    text = f"{prompt} and {step} have one cache in torchtrt_executorch.runtime, and in {right}; "
+    if refused:
+        text += (
+            "TextLLMRunner of ExecuTorch, where each would have a cache of its own, refuses the file, as it has "
+            f"no {MAX_SEQ_LEN}."
+        )
+    else:
+        text += "in TextLLMRunner of ExecuTorch each has a cache of its own, and tokens are wrong."
+    level = "note" if refused else "warning"
+    yield Finding("runner-caches", level, text, _ONE_METHOD)
+
+
+def _takes(method: Method) -> Takes | None:
+    """What the method takes, as :class:`Takes`; None if that isn't tokens, or it returns no logits."""
+    if not method.inputs or not method.outputs:
+        return None
+    tokens, logits = (
+        method.values[each] for each in (method.inputs[0], method.outputs[0])
+    )
+    if len(tokens.shape) != 2 or not logits.shape:
+        return None
+    most = tokens.shape[-1]
+    return Takes(most, 1 if tokens.dynamic else most, logits.shape[-1])
