@@ -5,15 +5,40 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.torchtrt_executorch.generation import toy
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
+from torchtrt_executorch.runtime import load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def test_logits_are_compared_not_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two tokens that are nearly as likely either may come; of a wrong cache no logits are near."""
+    pytest.importorskip("transformers.integrations.executorch")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    example = importlib.import_module("language_model")
+    program = load(toy.saved())
+
+    def difference(change: float) -> tuple[list[int], float]:
+        model = toy.Attention()
+        model.head.weight += change * torch.randn_like(model.head.weight)
+
+        def llm(tokens: torch.Tensor, **_: bool) -> SimpleNamespace:
+            return SimpleNamespace(logits=model(tokens, torch.arange(tokens.shape[1])))
+
+        found: tuple[list[int], float] = example.compared(llm, program, toy.PROMPT, 40)
+        return found
+
+    tokens, found = difference(0)
+    assert tokens == toy.eager(toy.PROMPT, 40) and found < 1e-5
+    assert 1e-5 < difference(1e-4)[1] < 0.01 < 0.05 < difference(0.3)[1]
 
 
 @pytest.mark.slow
@@ -33,7 +58,7 @@ def test_executorch_s_runner_takes_it(
     with pytest.raises(SystemExit):
         importlib.import_module("language_model").main()
     said = capfd.readouterr().out
-    assert "transformers' own: the same" in said, said
+    assert "transformers' own logits: the same" in said, said
     (line,) = (line for line in said.splitlines() if line.startswith("tokens: "))
     wanted = [*map(int, line.split()[1:])]
     assert len({*wanted}) > 8
@@ -68,7 +93,8 @@ def test_generates(
     with emulated_engines(), pytest.raises(SystemExit) as exited:
         importlib.import_module("language_model").main()
     said = capsys.readouterr().out
-    assert exited.value.code == 0 and "transformers' own: the same" in said, said
+    assert exited.value.code == 0, said
+    assert "transformers' own logits: the same" in said, said
     facts = read(out)
     assert {each.name for each in facts.methods if each.inputs} == {*methods}
     findings = {f.name: f.level for f in advise(facts) if f.name.startswith("runner")}

@@ -28,9 +28,14 @@ EXITS = {
     "or written.",
     "run": "Exits with 0; 1 when outputs differ from --compare or could not be compared; 2 when "
     "the program is unsound or can't be run.",
-    "generate": "Exits with 0; 2 when the program is no language model or can't be run.",
+    "generate": "Exits with 0; 1 when the cache is full before the text ends, or as many tokens as were asked for "
+    "are there; 2 when the program is no language model or can't be run.",
     "tune": "Exits with 0; 2 without a GPU.",
 }
+
+
+#: What a user may have to install for a command.
+_PACKAGES = ("torch", "executorch", "jinja2", "tokenizers", "transformers")
 
 
 def unable(message: str) -> typer.Exit:
@@ -53,7 +58,7 @@ def in_sentences(
             sys.stdout.flush()
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
-            if package not in ("torch", "executorch", "jinja2", "tokenizers"):
+            if package not in _PACKAGES:
                 raise
             raise unable(
                 f"{command.__name__} needs {package}, which isn't installed: pip install {package}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import typer
 
-from torchtrt_executorch.cli.error_handling import unable
+from torchtrt_executorch.cli.error_handling import FOUND, unable
 
 _File = typer.Argument(exists=True, dir_okay=False, help="The .pte to run.")
 _Option = {"exists": True, "dir_okay": False}
@@ -23,9 +24,19 @@ def generate(
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            help="The model's tokenizer.json; without one, numbers are printed.",
-            **_Option,
+            exists=True,
+            help="The model's tokenizer.json, or its folder as transformers saves one; without one, numbers "
+            "are printed.",
         ),
+    ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat", help="Put the prompt into the chat template of --tokenizer."
+        ),
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(help="The system's message of a --chat.")
     ] = None,
     data: Annotated[
         list[Path] | None,
@@ -35,8 +46,23 @@ def generate(
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="How many at most.")] = 64,
     temperature: Annotated[
-        float, typer.Option(min=0, help="0 takes the likeliest token.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            min=0,
+            help="0 takes the likeliest token: the default, or 1 with --top-k or --top-p.",
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Draw from so many likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Draw from the likeliest tokens of this probability."),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(help="Divide by it the logits of tokens that were there before."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the tokens drawn.")] = None,
     stop: Annotated[
         list[int] | None,
@@ -67,8 +93,15 @@ def generate(
     from torchtrt_executorch.runtime import load
 
     try:
+        if chat and tokenizer is None:
+            raise ValueError("--chat needs --tokenizer, a folder with a chat template")
+        if system is not None and not chat:
+            raise ValueError("--system is the system's message of a --chat")
         known = None if tokenizer is None else _tokenizer(tokenizer)
-        numbers = known.encode(prompt).ids if known else _numbers(prompt)
+        if known is None:
+            numbers = _numbers(prompt)
+        else:
+            numbers = known.chat(prompt, system) if chat else known.encode(prompt)
         loaded = load(
             program,
             data,
@@ -84,7 +117,14 @@ def generate(
         made: list[int] = []
         text, whole, first = "", "", 0.0
         for token in generator(
-            numbers, tokens, temperature=temperature, seed=seed, stop=stop
+            numbers,
+            tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            repetition_penalty=repetition_penalty,
+            seed=seed,
+            stop=stop,
         ):
             first = first or time.perf_counter()
             made.append(token)
@@ -98,6 +138,14 @@ def generate(
     took = time.perf_counter() - first
     if len(made) > 1:
         typer.echo(f"{(len(made) - 1) / took:.1f} tokens a second", err=True)
+    if generator.finish_reason == "full":
+        room = generator.metadata.max_context_len
+        typer.echo(
+            f"the cache is full: it has room for {room} tokens, and the text may go on; export the program "
+            "with a longer one",
+            err=True,
+        )
+        raise typer.Exit(FOUND)
 
 
 def _numbers(prompt: str) -> list[int]:
@@ -109,10 +157,56 @@ def _numbers(prompt: str) -> list[int]:
         ) from None
 
 
-def _tokenizer(path: Path) -> Any:
+class _Tokenizer(NamedTuple):
+    """What makes numbers of text, and text of numbers."""
+
+    encode: Callable[[str], list[int]]
+    decode: Callable[[list[int]], str]
+    chat: Callable[[str, str | None], list[int]]
+
+
+def _tokenizer(path: Path) -> _Tokenizer:
+    if path.is_dir():
+        return _of_transformers(path)
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_file(str(path))
+        known = Tokenizer.from_file(str(path))
     except Exception as error:  # it raises no class of its own
         raise ValueError(f"{path} is no tokenizer.json: {error}") from None
+
+    def chat(prompt: str, system: str | None) -> list[int]:
+        raise ValueError(
+            f"{path} has no chat template: name the folder that it is in, with tokenizer_config.json"
+        )
+
+    return _Tokenizer(lambda text: known.encode(text).ids, known.decode, chat)
+
+
+def _of_transformers(folder: Path) -> _Tokenizer:
+    from transformers import AutoTokenizer
+
+    try:
+        known = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # of a dozen classes
+        reason, *_ = str(error).splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"{folder} is no folder of a tokenizer's, as transformers saves one: {reason}"
+        ) from None
+
+    def chat(prompt: str, system: str | None) -> list[int]:
+        if not known.chat_template:
+            raise ValueError(f"{folder} has no chat template: leave out --chat")
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": prompt})
+        text = known.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        # Templates begin with the tokens that a text begins with.
+        found: list[int] = known.encode(text, add_special_tokens=False)
+        return found
+
+    def decode(tokens: list[int]) -> str:
+        return str(known.decode(tokens, skip_special_tokens=True))
+
+    return _Tokenizer(known.encode, decode, chat)

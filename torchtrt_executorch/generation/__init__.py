@@ -1,6 +1,15 @@
 """Generate with a language model's program, and describe one to its hosts."""
 
-from torchtrt_executorch.generation.generator import Generator, Tokens
+from torchtrt_executorch.generation.generator import Draft, Generator, Tokens
 from torchtrt_executorch.generation.metadata import Metadata, constant_methods
+from torchtrt_executorch.generation.sampling import LogitsProcessor, Sampler
 
-__all__ = ["Generator", "Metadata", "Tokens", "constant_methods"]
+__all__ = [
+    "Draft",
+    "Generator",
+    "LogitsProcessor",
+    "Metadata",
+    "Sampler",
+    "Tokens",
+    "constant_methods",
+]

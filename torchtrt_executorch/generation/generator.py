@@ -13,8 +13,10 @@ import collections.abc
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from inspect import GEN_CLOSED, getgeneratorstate
+from itertools import takewhile
+from typing import Literal
 
 import torch
 
@@ -26,10 +28,20 @@ from torchtrt_executorch.generation.metadata import (
     methods_of,
     mismatches,
 )
+from torchtrt_executorch.generation.sampling import LogitsProcessor, Sampler
 from torchtrt_executorch.runtime import Method, Program
 
 #: What yields the tokens of one sequence.
 Tokens = collections.abc.Generator[int, None, None]
+
+#: Of the tokens so far, guesses those to come.
+Draft = Callable[[Sequence[int]], Sequence[int]]
+
+#: A token of ``stop``, as many tokens as were asked for, or a full cache.
+FinishReason = Literal["stop", "length", "full"]
+
+#: The tokens whose keys and values are in each program's cache.
+_caches: weakref.WeakKeyDictionary[Program, list[int]] = weakref.WeakKeyDictionary()
 
 #: The last sequence of each program, which has the cache until it is through or let go of.
 _sequences: weakref.WeakKeyDictionary[Program, weakref.ref[Tokens]] = (
@@ -45,6 +57,7 @@ class Generator:
 
     Attributes:
         metadata: What the program's constant methods say.
+        finish_reason: Why the last sequence ended; None before its end.
 
     Raises:
         ValueError: The program has no such methods.
@@ -58,6 +71,8 @@ class Generator:
         )
         self.metadata = Metadata.of(_constants(program))
         self._room = self.metadata.max_context_len
+        self._cached = _caches.setdefault(program, [])
+        self.finish_reason: FinishReason | None = None
         for problem in mismatches(self.metadata, prompt, self._prompt.described):
             warnings.warn(f"{problem}: {EXPORT_AGAIN}", RuntimeWarning, stacklevel=2)
         if not self._step.takes(1):
@@ -71,36 +86,58 @@ class Generator:
         prompt: Sequence[int],
         count: int,
         *,
-        temperature: float = 0.0,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float | None = None,
+        logits_processor: LogitsProcessor | None = None,
         seed: int | None = None,
         stop: Sequence[int] | None = None,
+        keep_prefix: bool = False,
+        draft: Draft | None = None,
     ) -> Tokens:
         """Return what yields up to ``count`` tokens after ``prompt``, fewer if one is in ``stop``.
 
-        Each call begins a sequence of its own, in the same cache. ``temperature`` 0 takes the likeliest
-        token. ``stop`` is by default those that end a text by the program's method ``get_eos_ids``.
+        Each call begins a sequence of its own, in the same cache. ``temperature`` and the four after it are
+        :class:`Sampler`'s.
+
+        Args:
+            stop: By default those that end a text by the program's method ``get_eos_ids``.
+            keep_prefix: Whether to go back to the last token that the prompt has in common with the sequence before,
+                whose keys and values the cache has. Not for models with other state than such a cache.
+            draft: Is given the tokens so far, and returns a guess of those to come, of any length. They are
+                verified at once, by the method that takes a prompt: tokens are the same, in fewer calls.
 
         Raises:
             RuntimeError: Another sequence of the program's, of this generator or another, has tokens to
                 come yet: iterate it to its end or ``close()`` it, or load the program a second time.
-            ValueError: The prompt is empty, or longer than what the cache has room for, which the program's
-                method ``get_max_context_len`` says, if it has one.
+            ValueError: The prompt is empty, has a token outside of the vocabulary, or is longer than what the cache
+                has room for, which the program's method ``get_max_context_len`` says, if it has one; a number is
+                outside of its range; or with ``draft`` the method doesn't return the logits of each token.
         """
         if not prompt:
             raise ValueError("a prompt has at least one token")
+        self._check(prompt, "prompt")
+        if draft is not None and not self._prompt.returns_all:
+            raise ValueError(
+                f"{self._prompt.name} takes {self._prompt.described} tokens at once and doesn't return the logits "
+                "of each, by which a draft is verified: export it with a dynamic length, and with all logits"
+            )
+        limit = count
         if self._room is not None:
             if len(prompt) > self._room:
                 raise ValueError(
                     f"the prompt has {len(prompt)} tokens, and the program has room for {self._room}"
                 )
-            count = min(count, self._room - len(prompt) + 1)
-        drawn = torch.Generator()
-        if seed is None:
-            drawn.seed()
-        else:
-            drawn.manual_seed(seed)
+            limit = min(count, self._room - len(prompt) + 1)
+        choose = Sampler(
+            temperature, top_k, top_p, repetition_penalty, logits_processor, seed
+        )
         stops = self.metadata.eos_ids if stop is None else stop
-        sequence = self._tokens(prompt, count, temperature, drawn, stops)
+        last: FinishReason = "full" if limit < count else "length"
+        sequence = self._tokens(
+            [*prompt], limit, choose, stops, keep_prefix, draft, last
+        )
         with _lock:
             other = _sequences.get(self._program, _nobody)()
             if other is not None and getgeneratorstate(other) != GEN_CLOSED:
@@ -109,30 +146,77 @@ class Generator:
                     "one to its end, close() it, or load the program a second time"
                 )
             _sequences[self._program] = weakref.ref(sequence)
+        self.finish_reason = None
         return sequence
 
     def _tokens(
         self,
-        prompt: Sequence[int],
+        tokens: list[int],
         count: int,
-        temperature: float,
-        drawn: torch.Generator,
+        choose: Sampler,
         stop: Sequence[int],
+        keep_prefix: bool,
+        draft: Draft | None,
+        last: FinishReason,
     ) -> Tokens:
-        position, rest = 0, [*prompt]
-        while rest:
-            method, length = self._prompt, min(len(rest), self._prompt.most)
+        logits = self._prefill(tokens, self._kept(tokens) if keep_prefix else 0)
+        # Tokens that are in the cache already, and what each row of logits after the first comes after.
+        guessed: list[int] = []
+        for left in reversed(range(count)):
+            token = choose(tokens, logits[0])
+            tokens.append(token)
+            yield token
+            if token in stop or not left:
+                self.finish_reason = "stop" if token in stop else last
+                return
+            if guessed and guessed[0] == token:
+                guessed, logits = guessed[1:], logits[1:]
+                continue
+            guessed = self._guessed(draft, tokens, left - 1) if draft else []
+            method = self._prompt if guessed else self._step
+            given = [token, *guessed]
+            logits = self._run(method, given, len(tokens) - 1, last=len(given))
+
+    def _prefill(self, tokens: list[int], position: int) -> torch.Tensor:
+        """Fill the cache from ``position`` on; return the logits of what comes after all tokens."""
+        while position < len(tokens):
+            rest = len(tokens) - position
+            method, length = self._prompt, min(rest, self._prompt.most)
             if length == 1 or not method.takes(length):
                 method, length = self._step, 1
-            logits = method(rest[:length], position)
-            position, rest = position + length, rest[length:]
-        for index in range(count):
-            token = _drawn(logits, temperature, drawn)
-            yield token
-            if token in stop or index == count - 1:
-                return
-            logits = self._step([token], position)
-            position += 1
+            logits = self._run(method, tokens[position : position + length], position)
+            position += length
+        return logits
+
+    def _run(
+        self, method: _Tokens, tokens: list[int], position: int, last: int = 1
+    ) -> torch.Tensor:
+        """Call a method, and remember what is in the cache."""
+        cached = self._cached
+        del cached[position:]  # which is what the cache has, should the call fail
+        logits = method(tokens, position, last)
+        cached += tokens
+        return logits
+
+    def _kept(self, tokens: list[int]) -> int:
+        """Return how many of these are in the cache; the last one's logits are wanted yet."""
+        pairs = zip(tokens[:-1], self._cached, strict=False)
+        alike = takewhile(lambda pair: pair[0] == pair[1], pairs)
+        return sum(1 for _ in alike)
+
+    def _guessed(self, draft: Draft, tokens: list[int], most: int) -> list[int]:
+        most = min(most, self._prompt.most - 1)
+        guessed = [*draft(tuple(tokens))][:most] if most > 0 else []
+        self._check(guessed, "draft")
+        return guessed
+
+    def _check(self, tokens: Sequence[int], what: str) -> None:
+        vocabulary = self._prompt.described.vocabulary
+        for index, token in enumerate(tokens):
+            if not 0 <= token < vocabulary:
+                raise ValueError(
+                    f"token {token} of the {what}, number {index}, is outside of the vocabulary of {vocabulary} tokens"
+                )
 
 
 def _nobody() -> None:
@@ -147,7 +231,7 @@ class _Tokens:
     """
 
     def __init__(self, method: Method) -> None:
-        self._method = method
+        self._method, self.name = method, method.name
         inputs = method.inputs
         shapes = [each.shape for each in inputs]
         if not 1 <= len(inputs) <= 2 or any(not shape for shape in shapes):
@@ -158,25 +242,26 @@ class _Tokens:
         self._dynamic = inputs[0].dynamic
         self.most: int = shapes[0][-1]  # type: ignore[index]
 
-    @property
-    def described(self) -> Takes:
-        logits, *_ = self._method.outputs
-        fewest = 1 if self._dynamic else self.most
-        return Takes(self.most, fewest, (logits.shape or (0,))[-1])
+        logits, *_ = method.outputs
+        shape = (1, *(logits.shape or (0,)))
+        #: What it takes and returns.
+        self.described = Takes(self.most, 1 if self._dynamic else self.most, shape[-1])
+        #: Whether it returns the logits of each of several tokens.
+        self.returns_all = self.most > 1 and self._dynamic and shape[-2] == self.most
 
     def takes(self, count: int) -> bool:
         return count == self.most or (self._dynamic and count < self.most)
 
-    def __call__(self, tokens: list[int], position: int) -> torch.Tensor:
-        """The logits of what comes after ``tokens``, which begin at ``position``."""
+    def __call__(self, tokens: list[int], position: int, last: int = 1) -> torch.Tensor:
+        """The logits (last, vocabulary) of what comes after each of the last tokens, which begin at ``position``."""
         positions = range(position, position + len(tokens))
         given = [
             torch.tensor([tokens], dtype=self._types[0]),
             *(torch.tensor(positions, dtype=each) for each in self._types[1:]),
         ]
         logits, *_ = self._method(*given)
-        last: torch.Tensor = logits.reshape(-1, logits.shape[-1])[-1]
-        return last.float().cpu()
+        rows: torch.Tensor = logits.reshape(-1, logits.shape[-1])[-last:]
+        return rows.float().cpu()
 
 
 def _constants(program: Program) -> dict[str, tuple[object, ...]]:
@@ -186,10 +271,3 @@ def _constants(program: Program) -> dict[str, tuple[object, ...]]:
         for name in NAMES
         if name in program.method_names and not program.inputs(name)
     }
-
-
-def _drawn(logits: torch.Tensor, temperature: float, drawn: torch.Generator) -> int:
-    if temperature <= 0:
-        return int(logits.argmax())
-    chances = torch.softmax(logits / temperature, -1)
-    return int(torch.multinomial(chances, 1, generator=drawn))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge
+from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, ExportedProgram, export
+
+from torchtrt_executorch.generation import constant_methods
 
 #: The vocabulary is of the characters from ``!`` on.
 CAPACITY, VOCABULARY = 96, 94
@@ -38,22 +43,44 @@ class Attention(nn.Module):
         return logits[None]
 
 
+class Last(nn.Module):
+    """The logits of the last token alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(tokens, positions)
+        return logits[:, -1:]
+
+
+@cache
+def logits_of(tokens: tuple[int, ...]) -> torch.Tensor:
+    """The logits (vocabulary,) of what comes after ``tokens``, in eager mode."""
+    logits: torch.Tensor = Attention()(
+        torch.tensor([tokens]), torch.arange(len(tokens))
+    )
+    return logits[0, -1]
+
+
 def eager(prompt: list[int], count: int) -> list[int]:
     """The likeliest tokens, by the whole sequence each time."""
-    model, tokens = Attention(), [*prompt]
+    tokens = [*prompt]
     for _ in range(count):
-        logits = model(torch.tensor([tokens]), torch.arange(len(tokens)))
-        tokens.append(int(logits[0, -1].argmax()))
+        tokens.append(int(logits_of((*tokens,)).argmax()))
     return tokens[len(prompt) :]
 
 
-def exported(most: int, fewest: int = 1) -> ExportedProgram:
+def exported(
+    most: int, fewest: int = 1, model: nn.Module | None = None
+) -> ExportedProgram:
     """A method that takes ``fewest`` to ``most`` tokens."""
     count = most if fewest == most else min(most, fewest + 2)
     length = Dim("length", min=fewest, max=most) if fewest < most else None
     shapes = ({1: length}, {0: length}) if length else None
     given = torch.ones(1, count, dtype=torch.int64), torch.arange(count)
-    return export(Attention(), given, dynamic_shapes=shapes)
+    return export(model or Attention(), given, dynamic_shapes=shapes)
 
 
 #: A character for each token; those of a prompt have to be of a byte each.
@@ -83,3 +110,20 @@ def save_tokenizer(path: Path, vocabulary: int = VOCABULARY) -> None:
         "model": {"type": "BPE", "vocab": letters, "merges": []},
     }
     path.write_text(json.dumps(described))
+
+
+@cache
+def saved(
+    form: str = "forward", last_logits: bool = False, chunk: int = CAPACITY
+) -> bytes:
+    """A program of CPU kernels: of one method, or with ``"decode"`` of two."""
+    model = Attention()
+    if last_logits:
+        model = Last(model)
+    methods = {"forward": exported(chunk, min(chunk, 1), model)}
+    if form == "decode":
+        methods = {"prefill": methods["forward"], "decode": exported(1, 1, model)}
+    edge = to_edge(methods, constant_methods=constant_methods(methods, CAPACITY))
+    planning = MemoryPlanningPass(share_mutable_buffers=form == "decode")
+    config = ExecutorchBackendConfig(memory_planning_pass=planning)
+    return bytes(edge.to_executorch(config).buffer)
