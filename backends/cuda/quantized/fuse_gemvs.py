@@ -1,7 +1,7 @@
 """Fuse the GEMVs that share an input vector into one kernel launch.
 
-A launch takes some microseconds until all of the memory's bandwidth is used, and as long again to end. Which
-products read the same row, as a query's, key's and value's do, is found in the graph.
+A launch takes microseconds to ramp up to the memory's bandwidth, and as long again to drain. GEMVs that share an
+input vector, as those of query, key and value do, are found in the graph.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from executorch.backends.cuda._edge_calls import (
     named,
 )
 from executorch.backends.cuda.quantized.packed_weights import (
-    ROWS,
-    Kept,
+    VECTOR_DTYPES,
     Packed,
-    kept_as,
+    QuantizedWeight,
+    match_quantized_weight,
 )
 from torch.fx import Graph, Node
 
-_PRODUCTS = ("aten.mm", "aten.addmm", "aten.linear")
-#: What gives a row another shape, or none.
+_MATMULS = ("aten.mm", "aten.addmm", "aten.linear")
+#: Reshapes that keep the order of elements.
 _VIEWS = (
     "aten.view",
     "aten.view_copy",
@@ -38,116 +38,133 @@ _VIEWS = (
     "aten.squeeze",
     "aten.squeeze_copy",
 )
-_SWAPPED = ("aten.transpose", "aten.transpose_copy")
-_PARTS = ("aten.slice", "aten.slice_copy", "aten.select", "aten.select_copy")
-#: What may begin within somebody else's memory, besides.
+_TRANSPOSES = ("aten.transpose", "aten.transpose_copy")
+_SLICES = ("aten.slice", "aten.slice_copy", "aten.select", "aten.select_copy")
+#: Other views that may begin within the storage of their input.
 _WITHIN = ("aten.as_strided", "aten.as_strided_copy", "aten.permute", "aten.expand")
 _HALVES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """A product of a row by a weight.
+class _Gemv:
+    """A matmul of one row.
 
     Attributes:
-        product: The product itself.
-        result: What is to be replaced: the product, or what scales it.
-        row: Of (1, K), in whatever shape.
-        kept: The weight.
-        bits: Of its values.
-        least: What bits of 0 stand for.
-        bias: What is added to the product.
+        matmul: Its node.
+        result: The node to replace: the matmul, or the scaling behind it.
+        vector: The input, (1, K) in any shape.
+        quantized: The weight.
+        bits: Per value.
+        quant_min: The value of bits of 0.
+        bias: Added to the matmul, if any.
     """
 
-    product: Node
+    matmul: Node
     result: Node
-    row: Node
-    kept: Kept
+    vector: Node
+    quantized: QuantizedWeight
     bits: int
-    least: int
+    quant_min: int
     bias: Node | None
 
 
-def read_as_kept(
+def fuse_gemvs(
     graph: Graph,
     packed: Mapping[Node, Packed],
     weights: Mapping[Node, torch.Tensor],
 ) -> None:
-    """Have products of one row read weights as they are kept, in place.
+    """Replace matmuls of one row by fused GEMVs over stored weights, in place.
 
-    Weights in floating point are read so where several launches become one.
+    Floating-point weights are included where several launches become one.
 
     Args:
         graph: In the edge dialect.
-        packed: How weights are packed.
-        weights: All that are never written to, by their placeholders.
+        packed: Packing of weights, by their placeholders.
+        weights: Constant tensors by their placeholders.
     """
-    rows: dict[tuple[object, ...], list[_Reading]] = {}
+    by_vector: dict[tuple[object, ...], list[_Gemv]] = {}
     for node in graph.nodes:
-        found = _reading(node, packed, weights)
-        if found is not None:
-            kinds = [
+        gemv = _match(node, packed, weights)
+        if gemv is not None:
+            dtypes = [
                 value and value.meta["val"].dtype
-                for value in (found.kept.weight, found.kept.scale, found.kept.zero)
+                for value in (
+                    gemv.quantized.weight,
+                    gemv.quantized.scale,
+                    gemv.quantized.zero,
+                )
             ]
-            how = (found.kept.group, found.bits, found.least, *kinds)
-            dtype = found.product.meta["val"].dtype
-            rows.setdefault((found.row, dtype, *how), []).append(found)
+            options = (gemv.quantized.group, gemv.bits, gemv.quant_min, *dtypes)
+            dtype = gemv.matmul.meta["val"].dtype
+            by_vector.setdefault((gemv.vector, dtype, *options), []).append(gemv)
     order = {node: index for index, node in enumerate(graph.nodes)}
-    written: dict[Node | None, Node] = {}
-    for readings in rows.values():
-        for together in _together(readings, order):
-            if together[0].bits < 16 or _pays(together):
-                _write(together, weights, written)
+    replaced: dict[Node | None, Node] = {}
+    for gemvs in by_vector.values():
+        for fused in _fusable(gemvs, order):
+            if fused[0].bits < 16 or _saves_launches(fused):
+                _replace(fused, weights, replaced)
 
 
-def _reading(
-    product: Node,
+def _match(
+    matmul: Node,
     packed: Mapping[Node, Packed],
     weights: Mapping[Node, torch.Tensor],
-) -> _Reading | None:
-    if not is_call(product, _PRODUCTS):
+) -> _Gemv | None:
+    if not is_call(matmul, _MATMULS):
         return None
-    given = named(product)
-    row = given.get("mat1", given["input" if "input" in given else "self"])
-    weight = given["weight"] if "weight" in given else given["mat2"]
-    bias = given.get("bias", given["self"] if "mat1" in given else None)
-    shape, dtype = product.meta["val"].shape, row.meta["val"].dtype
-    scaled = given.get("alpha", 1) != 1 or given.get("beta", 1) != 1
-    if scaled or not all(isinstance(n, int) for n in shape) or dtype not in ROWS:
+    arguments = named(matmul)
+    vector = arguments.get(
+        "mat1", arguments["input" if "input" in arguments else "self"]
+    )
+    weight = arguments["weight"] if "weight" in arguments else arguments["mat2"]
+    bias = arguments.get("bias", arguments["self"] if "mat1" in arguments else None)
+    shape, dtype = matmul.meta["val"].shape, vector.meta["val"].dtype
+    scaled = arguments.get("alpha", 1) != 1 or arguments.get("beta", 1) != 1
+    if (
+        scaled
+        or not all(isinstance(n, int) for n in shape)
+        or dtype not in VECTOR_DTYPES
+    ):
         return None
     if math.prod(shape[:-1]) != 1:
         return None
-    # By Triton, which not every release of PyTorch has.
-    from executorch.backends.cuda.quantized.gemv_kernel import takes
+    # It imports Triton, which CPU builds of PyTorch lack.
+    from executorch.backends.cuda.quantized.gemv_kernel import supports_rows
 
-    transposed = "weight" not in given
-    kept = kept_as(weight, transposed, weights)
-    if kept is None and dtype in _HALVES:
-        kept = kept_as(weight, transposed, weights, (dtype,))
-    if kept is None:
+    transposed = "weight" not in arguments
+    quantized = match_quantized_weight(weight, transposed, weights)
+    if quantized is None and dtype in _HALVES:
+        quantized = match_quantized_weight(weight, transposed, weights, (dtype,))
+    if quantized is None:
         return None
-    held = weights[kept.weight]
-    form = packed.get(kept.weight, Packed(8 * held.dtype.itemsize, kept.group, 0))
-    width = held.shape[1] * held.dtype.itemsize
-    if not takes(width, kept.group * form.bits // 8):
+    stored = weights[quantized.weight]
+    packing = packed.get(
+        quantized.weight, Packed(8 * stored.dtype.itemsize, quantized.group, 0)
+    )
+    width = stored.shape[1] * stored.dtype.itemsize
+    if not supports_rows(width, quantized.group * packing.bits // 8):
         return None
-    if kept.zero is not None and not weights.get(kept.zero, torch.ones(1)).any():
-        kept = replace(kept, zero=None)
-    result = product
-    if form.bits == 8 and kept.scale is None and bias is None:
-        result, factor = _scaled_behind(product, len(held), weights)
-        kept = replace(kept, scale=factor)
-    while _is_view(row):
-        row = row.all_input_nodes[0]
-    return _Reading(product, result, row, kept, form.bits, form.least, bias)
+    if (
+        quantized.zero is not None
+        and not weights.get(quantized.zero, torch.ones(1)).any()
+    ):
+        quantized = replace(quantized, zero=None)
+    result = matmul
+    if packing.bits == 8 and quantized.scale is None and bias is None:
+        result, factor = _scaled_behind(matmul, len(stored), weights)
+        quantized = replace(quantized, scale=factor)
+    while _is_view(vector):
+        vector = vector.all_input_nodes[0]
+    return _Gemv(
+        matmul, result, vector, quantized, packing.bits, packing.quant_min, bias
+    )
 
 
 def _is_view(node: Node) -> bool:
-    """Whether a node has the numbers of its input in their order, by whatever shape."""
+    """Whether a node has the elements of its input in their order, in whatever shape."""
     if is_call(node, _VIEWS):
         return True
-    if not is_call(node, (*CASTS, *COPIES, *TRANSPOSED, *_SWAPPED)):
+    if not is_call(node, (*CASTS, *COPIES, *TRANSPOSED, *_TRANSPOSES)):
         return False
     value, source = (each.meta["val"] for each in (node, node.all_input_nodes[0]))
     order = _order(node, value.ndim)
@@ -156,21 +173,21 @@ def _is_view(node: Node) -> bool:
 
 
 def _order(node: Node, dimensions: int) -> list[int]:
-    """Where each dimension of a transposed value was."""
-    given, order = named(node), list(range(dimensions))
-    if "dim0" in given:
-        first, second = given["dim0"], given["dim1"]
+    """Return the dimension of the input that each dimension of a transposed value was."""
+    arguments, order = named(node), list(range(dimensions))
+    if "dim0" in arguments:
+        first, second = arguments["dim0"], arguments["dim1"]
         order[first], order[second] = order[second], order[first]
     elif is_call(node, TRANSPOSED):
-        order = [dim % dimensions for dim in given.get("dims", order[::-1])]
+        order = [dim % dimensions for dim in arguments.get("dims", order[::-1])]
     return order
 
 
 def _scaled_behind(
-    product: Node, rows: int, weights: Mapping[Node, torch.Tensor]
+    matmul: Node, rows: int, weights: Mapping[Node, torch.Tensor]
 ) -> tuple[Node, Node | None]:
-    """Return what multiplies each number of a product by a scale of the weight's row, and the scale."""
-    result = product
+    """Return the node that multiplies a matmul by a scale per row of the weight, and the scale."""
+    result = matmul
     while len(result.users) == 1:
         (user,) = result.users
         if user.op == "output":
@@ -182,108 +199,112 @@ def _scaled_behind(
         if not is_call(user, ("aten.mul",)) or len(user.all_input_nodes) != 2:
             break
         (factor,) = (each for each in user.all_input_nodes if each is not result)
-        whole = factor
-        while _is_view(whole):
-            whole = whole.all_input_nodes[0]
+        base = factor
+        while _is_view(base):
+            base = base.all_input_nodes[0]
         shape = factor.meta["val"].shape
-        fits = whole in weights and shape[-1:] == (rows,) and math.prod(shape) == rows
-        same = (value.dtype, value.numel()) == (product.meta["val"].dtype, rows)
-        if fits and same and weights[whole].dtype in ROWS:
-            return user, whole
+        fits = base in weights and shape[-1:] == (rows,) and math.prod(shape) == rows
+        same = (value.dtype, value.numel()) == (matmul.meta["val"].dtype, rows)
+        if fits and same and weights[base].dtype in VECTOR_DTYPES:
+            return user, base
         break
-    return product, None
+    return matmul, None
 
 
-def _together(
-    readings: Sequence[_Reading], order: Mapping[Node, int]
-) -> Iterator[list[_Reading]]:
-    """Yield those of a row that one launch can take, before the first of them."""
-    from executorch.backends.cuda.quantized.gemv_kernel import MOST
+def _fusable(
+    gemvs: Sequence[_Gemv], order: Mapping[Node, int]
+) -> Iterator[list[_Gemv]]:
+    """Yield groups of GEMVs of one vector that a launch in the place of the first can compute."""
+    from executorch.backends.cuda.quantized.gemv_kernel import MAX_FUSED
 
-    taken: list[_Reading] = []
-    for each in readings:
-        needs = [n for n in (each.kept.scale, each.kept.zero) if n is not None]
-        first = order[taken[0].product] if taken else 0
-        if taken and (len(taken) == MOST or any(order[n] >= first for n in needs)):
-            yield taken
-            taken = []
-        taken.append(each)
-    yield taken
-
-
-def _pays(together: Sequence[_Reading]) -> bool:
-    """Whether to read weights in floating point so: two of one length Inductor itself makes one launch of."""
-    lengths = {each.product.meta["val"].shape[-1] for each in together}
-    return len(together) > 2 or len(lengths) > 1
+    fused: list[_Gemv] = []
+    for each in gemvs:
+        needs = [
+            n for n in (each.quantized.scale, each.quantized.zero) if n is not None
+        ]
+        first = order[fused[0].matmul] if fused else 0
+        if fused and (len(fused) == MAX_FUSED or any(order[n] >= first for n in needs)):
+            yield fused
+            fused = []
+        fused.append(each)
+    yield fused
 
 
-def _write(
-    together: Sequence[_Reading],
+def _saves_launches(fused: Sequence[_Gemv]) -> bool:
+    """Whether fusing GEMVs over floating-point weights saves a launch: Inductor fuses two of one length itself."""
+    lengths = {each.matmul.meta["val"].shape[-1] for each in fused}
+    return len(fused) > 2 or len(lengths) > 1
+
+
+def _replace(
+    fused: Sequence[_Gemv],
     weights: Mapping[Node, torch.Tensor],
-    written: dict[Node | None, Node],
+    replaced: dict[Node | None, Node],
 ) -> None:
-    """Write a launch.
+    """Replace GEMVs by one call of the fused operator.
 
     Args:
-        together: What it computes.
-        weights: By their placeholders.
-        written: What the results of readings were replaced by, which others were found to read. These are added.
+        fused: The GEMVs.
+        weights: Constant tensors by their placeholders.
+        replaced: Replacement of each result so far, by the replaced node; those of ``fused`` are added.
     """
     from executorch.backends.cuda.quantized.gemv_kernel import OPERATOR
 
-    first = together[0]
-    write = Writer(first.product)
-    lengths = [weights[each.kept.weight].shape[0] for each in together]
+    first = fused[0]
+    write = Writer(first.matmul)
+    lengths = [weights[each.quantized.weight].shape[0] for each in fused]
     scales, zeros = (
         [
-            write.view(written.get(value, value), rows, -1)
+            write.view(replaced.get(value, value), rows, -1)
             for value, rows in zip(values, lengths, strict=True)
             if value is not None
         ]
         for values in (
-            [each.kept.scale for each in together],
-            [each.kept.zero for each in together],
+            [each.quantized.scale for each in fused],
+            [each.quantized.zero for each in fused],
         )
     )
-    row = written.get(first.row, first.row)
-    how = (first.bits, first.kept.group, first.least, _aligned(row))
-    held = [each.kept.weight for each in together]
-    whole = write(OPERATOR, write.view(row, 1, -1), held, scales, zeros, *how)
+    vector = replaced.get(first.vector, first.vector)
+    options = (first.bits, first.quantized.group, first.quant_min, _aligned(vector))
+    stored = [each.quantized.weight for each in fused]
+    outputs = write(
+        OPERATOR, write.view(vector, 1, -1), stored, scales, zeros, *options
+    )
     begin = 0
-    for each, rows in zip(together, lengths, strict=True):
-        # Where it was: what is added may be computed after the first product.
-        write = Writer(each.product)
-        result = whole
-        if len(together) > 1:
-            result = write(aten.slice_copy.Tensor, whole, 1, begin, begin + rows)
+    for each, rows in zip(fused, lengths, strict=True):
+        # In its own place: the bias may be computed after the first matmul.
+        write = Writer(each.matmul)
+        result = outputs
+        if len(fused) > 1:
+            result = write(aten.slice_copy.Tensor, outputs, 1, begin, begin + rows)
         begin += rows
         if each.bias is not None:
-            bias = written.get(each.bias, each.bias)
+            bias = replaced.get(each.bias, each.bias)
             result = write(aten.add.Tensor, result, bias)
         result = write.view(result, *each.result.meta["val"].shape)
         each.result.replace_all_uses_with(result)
-        written[each.result] = result
+        replaced[each.result] = result
 
 
-def _aligned(row: Node) -> bool:
-    """Whether a row begins at a multiple of 16 bytes, as all memory does that Inductor plans.
+def _aligned(vector: Node) -> bool:
+    """Whether a vector begins at a multiple of 16 bytes, as all memory does that Inductor plans.
 
-    Parts of parts, whose steps aren't known here, are taken for rows that don't.
+    Slices of slices, whose strides aren't known here, count as unaligned.
     """
     moved = False
-    while _is_view(row) or is_call(row, _PARTS):
-        source = row.all_input_nodes[0]
-        if is_call(row, _PARTS):
-            given, value = named(row), source.meta["val"]
-            dim = given["dim"] % value.ndim
-            begin = given.get("start", given.get("index")) or 0
-            behind = math.prod(value.shape[dim + 1 :])
-            if moved or not isinstance(begin, int) or not isinstance(behind, int):
+    while _is_view(vector) or is_call(vector, _SLICES):
+        source = vector.all_input_nodes[0]
+        if is_call(vector, _SLICES):
+            arguments, value = named(vector), source.meta["val"]
+            dim = arguments["dim"] % value.ndim
+            begin = arguments.get("start", arguments.get("index")) or 0
+            inner = math.prod(value.shape[dim + 1 :])
+            if moved or not isinstance(begin, int) or not isinstance(inner, int):
                 return False
             if begin < 0:
                 begin += value.shape[dim]
             moved = begin != 0
-            if begin * behind * value.dtype.itemsize % 16:
+            if begin * inner * value.dtype.itemsize % 16:
                 return False
-        row = source
-    return "getitem" not in str(row.target) and not is_call(row, _WITHIN)
+        vector = source
+    return "getitem" not in str(vector.target) and not is_call(vector, _WITHIN)

@@ -1,8 +1,7 @@
 """Triton GEMV over packed (int8/int4/fp8) or floating-point weights, dequantized in registers.
 
-What Inductor has for a product of one row are tiles for many, and a weight in few bits that it first writes
-to memory in floating point. What it has for a sum computes the row again for each row of the weight, and is
-a launch for each weight.
+Inductor's matmul templates have tiles of many rows, and write a dequantized weight to memory first. Its
+reductions recompute the input vector for each row of the weight, and are a launch per weight.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from torch.library import triton_op, wrap_triton
 _FLOATS = {torch.float8_e4m3fn: (3, 7), torch.float8_e5m2: (2, 15)}
 #: Types that are read in words, two values each.
 _HALVES = (torch.bfloat16, torch.float16)
-#: Weights that one launch has room for.
-MOST = 3
-#: Of a warp. It has one row of a weight, or two that share what is done for the row by which they are multiplied,
-#: where there are so many in few bits that memory isn't what limits.
+#: The most weights that one launch supports_rows.
+MAX_FUSED = 3
+#: Threads of a program, a warp. It computes one row of a weight, or, of weights with this many rows in few bits,
+#: where memory bandwidth isn't the limit, two rows that share the loads of the input vector.
 _THREADS = 32
-MANY = 4096
+TWO_ROWS_FROM = 4096
 #: What a float32 of 1 is in bits.
 _ONE = 0x3F800000
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _half(word, HIGH: tl.constexpr, BRAIN: tl.constexpr):  # type: ignore[no-untyped-def]
-    if BRAIN:
+def _half(word, HIGH: tl.constexpr, BFLOAT16: tl.constexpr):  # type: ignore[no-untyped-def]
+    if BFLOAT16:
         bits = word & -0x10000 if HIGH else word << 16
         return bits.to(tl.float32, bitcast=True)
     else:
@@ -52,10 +51,10 @@ def _integer(  # type: ignore[no-untyped-def]
     one,
     PART: tl.constexpr,
     BITS: tl.constexpr,
-    LEAST: tl.constexpr,
+    QUANT_MIN: tl.constexpr,
     SIGNED: tl.constexpr,
 ):
-    # Where they stand, behind the exponent that makes their lowest bit a 1: no conversion, exact.
+    # Masked in place behind the exponent that makes their lowest bit a 1: exact, without a conversion.
     place: tl.constexpr = PART % 4 * 8 + PART // 4 * BITS
     high: tl.constexpr = place + BITS > 23
     if high:
@@ -64,17 +63,17 @@ def _integer(  # type: ignore[no-untyped-def]
     mask: tl.constexpr = ((1 << BITS) - 1) << at
     sign: tl.constexpr = (1 << (at + BITS - 1)) if SIGNED else 0
     found = (word & mask) ^ (one + ((23 - at) << 23) + sign)
-    return found.to(tl.float32, bitcast=True) - (float(1 << (23 - at)) - LEAST)
+    return found.to(tl.float32, bitcast=True) - (float(1 << (23 - at)) - QUANT_MIN)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _floating(  # type: ignore[no-untyped-def]
-    word, PART: tl.constexpr, FRACTION: tl.constexpr, POWER: tl.constexpr
+    word, PART: tl.constexpr, MANTISSA_BITS: tl.constexpr, EXPONENT_SCALE: tl.constexpr
 ):
-    by: tl.constexpr = 23 - FRACTION - 8 * PART
-    found = _moved(word, by) & (0x7F << (23 - FRACTION))
+    by: tl.constexpr = 23 - MANTISSA_BITS - 8 * PART
+    found = _moved(word, by) & (0x7F << (23 - MANTISSA_BITS))
     found = found | (_moved(word, 24 - 8 * PART) & -0x80000000)
-    return found.to(tl.float32, bitcast=True) * POWER
+    return found.to(tl.float32, bitcast=True) * EXPONENT_SCALE
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -83,25 +82,25 @@ def _value(  # type: ignore[no-untyped-def]
     one,
     PART: tl.constexpr,
     BITS: tl.constexpr,
-    LEAST: tl.constexpr,
+    QUANT_MIN: tl.constexpr,
     SIGNED: tl.constexpr,
-    FRACTION: tl.constexpr,
-    POWER: tl.constexpr,
+    MANTISSA_BITS: tl.constexpr,
+    EXPONENT_SCALE: tl.constexpr,
 ):
     if BITS == 16:
-        return _half(word, PART == 1, FRACTION == 7)
-    elif FRACTION >= 0:
-        return _floating(word, PART, FRACTION, POWER)
+        return _half(word, PART == 1, MANTISSA_BITS == 7)
+    elif MANTISSA_BITS >= 0:
+        return _floating(word, PART, MANTISSA_BITS, EXPONENT_SCALE)
     else:
-        return _integer(word, one, PART, BITS, LEAST, SIGNED)
+        return _integer(word, one, PART, BITS, QUANT_MIN, SIGNED)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _row_product(  # type: ignore[no-untyped-def]
-    row,
-    held0,
-    held1,
-    held2,
+def _gemv_kernel(  # type: ignore[no-untyped-def]
+    vector,
+    weight0,
+    weight1,
+    weight2,
     scale0,
     scale1,
     scale2,
@@ -109,98 +108,112 @@ def _row_product(  # type: ignore[no-untyped-def]
     zero1,
     zero2,
     out,
-    one,  # _ONE, which in a register can be put in by the instruction that masks
-    END0: tl.constexpr,  # where the results of the first weight end, and of the second
+    one,  # _ONE, in a register: the instruction that masks puts it in
+    END0: tl.constexpr,  # row at which the first weight's results end, and the second's
     END1: tl.constexpr,
-    WORDS: tl.constexpr,  # of a row of the weights
+    WORDS: tl.constexpr,  # int32 words per row of a weight
     BITS: tl.constexpr,
-    LEAST: tl.constexpr,  # what bits of 0 stand for, but for the zero point
+    QUANT_MIN: tl.constexpr,  # value of bits of 0, before the zero point
     SIGNED: tl.constexpr,
-    FRACTION: tl.constexpr,  # bits behind the exponent; -1 for integers
-    POWER: tl.constexpr,  # what exponents lack
-    GROUP: tl.constexpr,  # words that have a scale
-    SCALED: tl.constexpr,
-    SHIFTED: tl.constexpr,
-    WORDWISE: tl.constexpr,  # whether the row can be read in words
-    BRAIN: tl.constexpr,  # whether it is of bfloat16
-    TWO: tl.constexpr,  # whether a warp has two rows
+    MANTISSA_BITS: tl.constexpr,  # of floating-point weights; -1 for integers
+    EXPONENT_SCALE: tl.constexpr,  # corrects the exponent's bias
+    GROUP: tl.constexpr,  # words per group
+    HAS_SCALE: tl.constexpr,
+    HAS_ZERO: tl.constexpr,
+    VECTORIZED: tl.constexpr,  # whether the vector can be loaded in words
+    BFLOAT16: tl.constexpr,  # whether the vector is of bfloat16
+    TWO_ROWS: tl.constexpr,  # whether a program computes two rows
     THREADS: tl.constexpr,
-    EACH: tl.constexpr,  # words that a thread takes at once, all of a group
+    VECTOR_WIDTH: tl.constexpr,  # words that a thread loads at once, all of one group
     UNROLL: tl.constexpr,
 ):
     GROUPED: tl.constexpr = GROUP < WORDS
     GROUPS: tl.constexpr = WORDS // GROUP
     PLANES: tl.constexpr = 8 // BITS if BITS < 8 else 1
-    IN_A_PLANE: tl.constexpr = 2 if BITS == 16 else 4
-    index = tl.program_id(0) * (2 if TWO else 1)
-    held, scale, zero, begun = held0, scale0, zero0, 0
+    PER_PLANE: tl.constexpr = 2 if BITS == 16 else 4
+    index = tl.program_id(0) * (2 if TWO_ROWS else 1)
+    weight, scale, zero, first_row = weight0, scale0, zero0, 0
     if index >= END1:
-        held, scale, zero, begun = held2, scale2, zero2, END1
+        weight, scale, zero, first_row = weight2, scale2, zero2, END1
     elif index >= END0:
-        held, scale, zero, begun = held1, scale1, zero1, END0
-    mine = (index - begun).to(tl.int64)
-    words = held.to(tl.pointer_type(tl.int32)) + mine * WORDS
+        weight, scale, zero, first_row = weight1, scale1, zero1, END0
+    weight_row = (index - first_row).to(tl.int64)
+    words = weight.to(tl.pointer_type(tl.int32)) + weight_row * WORDS
     total = tl.zeros((THREADS,), tl.float32)
     total2 = tl.zeros((THREADS,), tl.float32)
-    sums = tl.zeros((THREADS, EACH), tl.float32)
-    sums2 = tl.zeros((THREADS, EACH), tl.float32)
-    less = tl.zeros((THREADS, EACH), tl.float32)
-    for first in tl.range(0, WORDS, THREADS * EACH, loop_unroll_factor=UNROLL):
-        begin = first + tl.arange(0, THREADS) * EACH
-        word = begin[:, None] + tl.arange(0, EACH)[None, :]
+    sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+    sums2 = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+    x_sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+    for first in tl.range(0, WORDS, THREADS * VECTOR_WIDTH, loop_unroll_factor=UNROLL):
+        begin = first + tl.arange(0, THREADS) * VECTOR_WIDTH
+        word = begin[:, None] + tl.arange(0, VECTOR_WIDTH)[None, :]
         inside = word < WORDS
         bits = tl.load(words + word, inside, other=0)
-        if TWO:
+        if TWO_ROWS:
             bits2 = tl.load(words + WORDS + word, inside, other=0)
         group = begin // GROUP
         if GROUPED:
-            sums = tl.zeros((THREADS, EACH), tl.float32)
-            sums2 = tl.zeros((THREADS, EACH), tl.float32)
-            less = tl.zeros((THREADS, EACH), tl.float32)
+            sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+            sums2 = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+            x_sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
         for plane in tl.static_range(PLANES):
-            # What stands at one place of all bytes lies beside one another in the row.
+            # Values at one place of consecutive bytes are consecutive in the vector.
             place = (group * (GROUP * (PLANES - 1)))[:, None] + word + plane * GROUP
-            if WORDWISE:
+            if VECTORIZED:
                 if BITS == 16:
                     lower = tl.load(
-                        row.to(tl.pointer_type(tl.int32)) + place, inside, other=0
+                        vector.to(tl.pointer_type(tl.int32)) + place, inside, other=0
                     )
                     higher = lower
                 else:
                     four = tl.load(
-                        row.to(tl.pointer_type(tl.int64)) + place, inside, other=0
+                        vector.to(tl.pointer_type(tl.int64)) + place, inside, other=0
                     )
                     lower = four.to(tl.int32)
                     higher = (four >> 32).to(tl.int32)
-            for at in tl.static_range(IN_A_PLANE):
-                if WORDWISE:
-                    x = _half(higher if at >= 2 else lower, at % 2 == 1, BRAIN)
+            for at in tl.static_range(PER_PLANE):
+                if VECTORIZED:
+                    x = _half(higher if at >= 2 else lower, at % 2 == 1, BFLOAT16)
                 else:
-                    x = tl.load(row + place * IN_A_PLANE + at, inside, other=0.0)
+                    x = tl.load(vector + place * PER_PLANE + at, inside, other=0.0)
                     x = x.to(tl.float32)
                 sums += x * _value(
-                    bits, one, plane * 4 + at, BITS, LEAST, SIGNED, FRACTION, POWER
+                    bits,
+                    one,
+                    plane * 4 + at,
+                    BITS,
+                    QUANT_MIN,
+                    SIGNED,
+                    MANTISSA_BITS,
+                    EXPONENT_SCALE,
                 )
-                if TWO:
+                if TWO_ROWS:
                     sums2 += x * _value(
-                        bits2, one, plane * 4 + at, BITS, LEAST, SIGNED, FRACTION, POWER
+                        bits2,
+                        one,
+                        plane * 4 + at,
+                        BITS,
+                        QUANT_MIN,
+                        SIGNED,
+                        MANTISSA_BITS,
+                        EXPONENT_SCALE,
                     )
-                if SHIFTED:
-                    less += x
+                if HAS_ZERO:
+                    x_sums += x
         if GROUPED:
             known = group < GROUPS
-            factors = scale + mine * GROUPS + group
+            factors = scale + weight_row * GROUPS + group
             added = tl.sum(sums, 1)
             added2 = tl.sum(sums2, 1)
-            if SHIFTED:
-                taken = tl.sum(less, 1)
-                shifts = zero + mine * GROUPS + group
-                added -= taken * tl.load(shifts, known, other=0).to(tl.float32)
-                if TWO:
+            if HAS_ZERO:
+                x_sum = tl.sum(x_sums, 1)
+                shifts = zero + weight_row * GROUPS + group
+                added -= x_sum * tl.load(shifts, known, other=0).to(tl.float32)
+                if TWO_ROWS:
                     shift = tl.load(shifts + GROUPS, known, other=0)
-                    added2 -= taken * shift.to(tl.float32)
+                    added2 -= x_sum * shift.to(tl.float32)
             total += added * tl.load(factors, known, other=0.0).to(tl.float32)
-            if TWO:
+            if TWO_ROWS:
                 factor = tl.load(factors + GROUPS, known, other=0.0)
                 total2 += added2 * factor.to(tl.float32)
     if not GROUPED:
@@ -209,104 +222,113 @@ def _row_product(  # type: ignore[no-untyped-def]
     result = tl.sum(total, 0)
     result2 = tl.sum(total2, 0)
     if not GROUPED:
-        if SHIFTED:
-            taken = tl.sum(tl.sum(less, 1), 0)
-            result -= taken * tl.load(zero + mine).to(tl.float32)
-            if TWO:
-                result2 -= taken * tl.load(zero + mine + 1).to(tl.float32)
-        if SCALED:
-            result *= tl.load(scale + mine).to(tl.float32)
-            if TWO:
-                result2 *= tl.load(scale + mine + 1).to(tl.float32)
+        if HAS_ZERO:
+            x_sum = tl.sum(tl.sum(x_sums, 1), 0)
+            result -= x_sum * tl.load(zero + weight_row).to(tl.float32)
+            if TWO_ROWS:
+                result2 -= x_sum * tl.load(zero + weight_row + 1).to(tl.float32)
+        if HAS_SCALE:
+            result *= tl.load(scale + weight_row).to(tl.float32)
+            if TWO_ROWS:
+                result2 *= tl.load(scale + weight_row + 1).to(tl.float32)
     tl.store(out + index, result)
-    if TWO:
+    if TWO_ROWS:
         tl.store(out + index + 1, result2)
 
 
-@triton_op("executorch_cuda_quantized::row_product", mutates_args={})
-def row_product(
-    row: torch.Tensor,
-    held: list[torch.Tensor],
+@triton_op("executorch_cuda_quantized::gemv", mutates_args={})
+def gemv(
+    vector: torch.Tensor,
+    weights: list[torch.Tensor],
     scale: list[torch.Tensor],
     zero: list[torch.Tensor],
     bits: int,
     group: int,
-    least: int,
+    quant_min: int,
     aligned: bool,
 ) -> torch.Tensor:
-    """Return the products of a row by the transposes of weights, beside one another.
+    """Return the matrix-vector products of weights with one vector, concatenated.
 
     Args:
-        row: (1, K), of float16, bfloat16 or float32.
-        held: One to :data:`MOST` of (N, K * bits / 8) of uint8, packed as :class:`.pack_weights.Packed`
-            says; or of (N, K) of int8, float8_e4m3fn, float8_e5m2, all of them numbers, or bfloat16 or float16,
-            all of one type. :func:`takes` such rows.
-        scale: (N, K / group) for each, in floating point; none for 1.
-        zero: Zero points, likewise, of integers; none for 0.
-        bits: Of a value.
-        group: Values that have a scale: K, or what K is a multiple of.
-        least: What bits of 0 stand for.
-        aligned: Whether the row begins at a multiple of 16 bytes, and can be read in words.
+        vector: (1, K), of float16, bfloat16 or float32.
+        weights: One to :data:`MAX_FUSED` of (N, K * bits / 8), uint8, packed as :class:`.packed_weights.Packed`; or
+            of (N, K), int8, float8_e4m3fn or float8_e5m2 without NaN, bfloat16 or float16; all of one dtype,
+            with rows that :func:`supports_rows` accepts.
+        scale: (N, K / group) per weight, floating point; empty for 1.
+        zero: Zero points, likewise, integers; empty for 0.
+        bits: Per value.
+        group: Group size: K, or a divisor of it.
+        quant_min: The value of bits of 0.
+        aligned: Whether the vector begins at a multiple of 16 bytes, and can be loaded in words.
 
     Returns:
-        (1, N of all), of ``row``'s type.
+        (1, N of all weights), of ``vector``'s dtype.
     """
     # The kernel is given pointers and sizes: its tensors are contiguous, whatever they are views of.
-    row = row.contiguous()
-    held, scale, zero = (
-        [each.contiguous() for each in tensors] for tensors in (held, scale, zero)
+    vector = vector.contiguous()
+    weights, scale, zero = (
+        [each.contiguous() for each in tensors] for tensors in (weights, scale, zero)
     )
-    kind, words, of_group = held[0].dtype, held[0].shape[1], group * bits // 32
-    words = words * kind.itemsize // 4
-    ends = [sum(map(len, held[:count])) for count in range(1, MOST + 1)]
-    # On an H200 within 4 % of the fastest of 24 ways, for nearly all weights of Qwen3 and Llama in 16, 8 and 4 bits.
-    two = bits < 16 and ends[-1] >= MANY and all(len(each) % 2 == 0 for each in held)
+    dtype, words, group_words = (
+        weights[0].dtype,
+        weights[0].shape[1],
+        group * bits // 32,
+    )
+    words = words * dtype.itemsize // 4
+    ends = [sum(map(len, weights[:count])) for count in range(1, MAX_FUSED + 1)]
+    # On an H200 within 4 % of the fastest of 24 configurations, for nearly all weights of Qwen3 and Llama in 16, 8
+    # and 4 bits.
+    two_rows = (
+        bits < 16
+        and ends[-1] >= TWO_ROWS_FROM
+        and all(len(each) % 2 == 0 for each in weights)
+    )
     each = 2 if bits < 8 else 4
-    fraction, bias = _FLOATS.get(kind, (-1, 0))
-    out = row.new_empty((1, ends[-1]))
+    mantissa_bits, bias = _FLOATS.get(dtype, (-1, 0))
+    out = vector.new_empty((1, ends[-1]))
     plain = (torch.uint8, torch.int8, *_HALVES)
-    read = held if kind in plain else [each.view(torch.uint8) for each in held]
-    given = [
-        [*values, *[values[0]] * (MOST - len(values))]
+    read = weights if dtype in plain else [each.view(torch.uint8) for each in weights]
+    operands = [
+        [*values, *[values[0]] * (MAX_FUSED - len(values))]
         for values in (read, scale or read, zero or read)
     ]
-    wrap_triton(_row_product)[(ends[-1] // (1 + two),)](
-        row,
-        *given[0],
-        *given[1],
-        *given[2],
+    wrap_triton(_gemv_kernel)[(ends[-1] // (1 + two_rows),)](
+        vector,
+        *operands[0],
+        *operands[1],
+        *operands[2],
         out,
         _ONE,
         END0=ends[0],
         END1=ends[1],
         WORDS=words,
         BITS=bits,
-        LEAST=-128 if kind == torch.int8 else least,
-        SIGNED=kind == torch.int8,
-        FRACTION=7 if kind == torch.bfloat16 else fraction,
-        POWER=2.0 ** (127 - bias),
-        GROUP=of_group,
-        SCALED=bool(scale),
-        SHIFTED=bool(zero),
-        WORDWISE=aligned and row.dtype in _HALVES,
-        BRAIN=row.dtype == torch.bfloat16,
-        TWO=two,
+        QUANT_MIN=-128 if dtype == torch.int8 else quant_min,
+        SIGNED=dtype == torch.int8,
+        MANTISSA_BITS=7 if dtype == torch.bfloat16 else mantissa_bits,
+        EXPONENT_SCALE=2.0 ** (127 - bias),
+        GROUP=group_words,
+        HAS_SCALE=bool(scale),
+        HAS_ZERO=bool(zero),
+        VECTORIZED=aligned and vector.dtype in _HALVES,
+        BFLOAT16=vector.dtype == torch.bfloat16,
+        TWO_ROWS=two_rows,
         THREADS=_THREADS,
-        EACH=math.gcd(each, of_group),
-        UNROLL=3 if two and bits == 8 else 5,
+        VECTOR_WIDTH=math.gcd(each, group_words),
+        UNROLL=3 if two_rows and bits == 8 else 5,
         num_warps=1,
     )
     return out
 
 
-def takes(width: int, nbytes: int) -> bool:
-    """Whether there is a product by a weight with rows of ``width`` bytes, ``nbytes`` of which have a scale."""
+def supports_rows(width: int, nbytes: int) -> bool:
+    """Whether the kernel supports weights with rows of ``width`` bytes in groups of ``nbytes``."""
     return width > 0 and width % 4 == 0 and nbytes > 0 and nbytes % 4 == 0
 
 
-@row_product.register_fake
-def _(row, held, scale, zero, bits, group, least, aligned):  # type: ignore[no-untyped-def]
-    return row.new_empty((1, sum(map(len, held))))
+@gemv.register_fake
+def _(vector, weights, scale, zero, bits, group, quant_min, aligned):  # type: ignore[no-untyped-def]
+    return vector.new_empty((1, sum(map(len, weights))))
 
 
-OPERATOR = torch.ops.executorch_cuda_quantized.row_product.default
+OPERATOR = torch.ops.executorch_cuda_quantized.gemv.default

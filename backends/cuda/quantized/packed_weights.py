@@ -17,37 +17,39 @@ from executorch.backends.cuda._edge_calls import (
 )
 from torch.fx import Node
 
-#: Types of rows, which have every value of the types behind them: those of weights.
-ROWS = (torch.float16, torch.bfloat16, torch.float32)
+#: Dtypes of input vectors. Each represents every value of the weights' dtypes below.
+VECTOR_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 EXACT = (torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass(frozen=True)
 class Packed:
-    """How a weight of shape (N, K) is kept as (N, K * bits / 8) of uint8, 8 / bits to a byte.
+    """Packing of a weight of shape (N, K) into (N, K * bits / 8) of uint8, 8 / bits values per byte.
 
-    Byte j of a group of ``group`` values has those at j, j + group * bits / 8, and so on, from its lowest
-    bits up, and of each its distance from ``least``.
+    Byte j of a group of ``group`` values holds those at j, j + group * bits / 8, and so on, from its lowest
+    bits up, each as its distance from ``quant_min``.
     """
 
     bits: int
     group: int
-    least: int
+    quant_min: int
 
     @property
-    def in_a_byte(self) -> int:
+    def values_per_byte(self) -> int:
         return 8 // self.bits
 
     @property
     def bytes(self) -> int:
-        """Of a group."""
-        return self.group // self.in_a_byte
+        """Bytes per group."""
+        return self.group // self.values_per_byte
 
     @property
     def name(self) -> str:
-        """Of all that the bytes depend on, but for the values; in letters that C++ takes for a name's."""
-        least = f"minus_{-self.least}" if self.least < 0 else f"{self.least}"
-        return f"packed_{self.bits}_{self.group}_from_{least}"
+        """Suffix of the packed weight's name: identifies the packing, and is a valid C++ identifier."""
+        quant_min = (
+            f"minus_{-self.quant_min}" if self.quant_min < 0 else f"{self.quant_min}"
+        )
+        return f"packed_{self.bits}_{self.group}_from_{quant_min}"
 
     @property
     def mask(self) -> int:
@@ -55,17 +57,17 @@ class Packed:
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
         rows = weight.shape[0]
-        parts = (weight.contiguous().to(torch.int16) - self.least).to(torch.uint8)
-        parts = parts.view(rows, -1, self.in_a_byte, self.bytes)
+        parts = (weight.contiguous().to(torch.int16) - self.quant_min).to(torch.uint8)
+        parts = parts.view(rows, -1, self.values_per_byte, self.bytes)
         packed = torch.zeros_like(parts[:, :, 0])
-        for index in range(self.in_a_byte):
+        for index in range(self.values_per_byte):
             packed |= parts[:, :, index] << (index * self.bits)
         return packed.reshape(rows, -1)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A weight as it is kept, (N, K), with what is multiplied by or taken away for each group of a row."""
+class QuantizedWeight:
+    """A quantized weight of shape (N, K): placeholder, group size, scales and zero points."""
 
     weight: Node
     group: int
@@ -73,75 +75,79 @@ class Kept:
     zero: Node | None = None
 
 
-def kept_as(
+def match_quantized_weight(
     node: Node,
     transposed: bool,
     weights: Mapping[Node, torch.Tensor],
-    types: tuple[torch.dtype, ...] = EXACT,
-) -> Kept | None:
-    """Return what ``node`` is made of, if that is all by rows of a weight; None if it isn't.
+    dtypes: tuple[torch.dtype, ...] = EXACT,
+) -> QuantizedWeight | None:
+    """Match the dequantization pattern that ``node`` is computed by; None if it is another.
 
     Args:
-        node: In place of a weight of (N, K).
-        transposed: Whether it is of (K, N).
-        weights: By their placeholders.
-        types: Of weights. Nothing but a transposition is seen through for others than :data:`EXACT`.
+        node: A weight of shape (N, K).
+        transposed: Whether its shape is (K, N).
+        weights: Constant tensors by their placeholders.
+        dtypes: Of the stored weight. For others than :data:`EXACT` only transpositions are matched.
     """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.ndim != 2:
         return None
     if node in weights:
         weight = weights[node]
-        fits = weight.dtype in types and not transposed and _is_dense(weight)
-        # The kernel takes their bits apart, of which some stand for no number.
-        if fits and types is EXACT and weight.is_floating_point():
-            fits = bool(weight.float().isfinite().all())
-        return Kept(node, weight.shape[1]) if fits else None
+        matches = weight.dtype in dtypes and not transposed and _is_dense(weight)
+        # The kernel decodes their bits, and doesn't know NaN.
+        if matches and dtypes is EXACT and weight.is_floating_point():
+            matches = bool(weight.float().isfinite().all())
+        return QuantizedWeight(node, weight.shape[1]) if matches else None
     if not isinstance(operator(node.target), torch._ops.OpOverload):
         return None
-    given = named(node)
+    arguments = named(node)
     if is_call(node, TRANSPOSED):
-        turned = [dim % 2 for dim in given.get("dims", (1, 0))] == [1, 0]
+        swaps = [dim % 2 for dim in arguments.get("dims", (1, 0))] == [1, 0]
         source = node.all_input_nodes[0]
-        return kept_as(source, transposed != turned, weights, types)
-    if types is not EXACT:
+        return match_quantized_weight(source, transposed != swaps, weights, dtypes)
+    if dtypes is not EXACT:
         return None
     if is_call(node, CASTS):
-        if value.dtype not in ROWS:
+        if value.dtype not in VECTOR_DTYPES:
             return None
-        return kept_as(node.all_input_nodes[0], transposed, weights)
-    if is_call(node, ("aten.mul",)) and isinstance(given["other"], Node):
-        found = kept_as(given["self"], transposed, weights)
-        factor = getattr(given["other"].meta["val"], "shape", ())
+        return match_quantized_weight(node.all_input_nodes[0], transposed, weights)
+    if is_call(node, ("aten.mul",)) and isinstance(arguments["other"], Node):
+        match = match_quantized_weight(arguments["self"], transposed, weights)
+        factor = getattr(arguments["other"].meta["val"], "shape", ())
         rows, columns = value.shape[:: -1 if transposed else 1]
-        by_row = (1, rows) if transposed else (rows, 1)
-        if found is None or found.scale is not None or tuple(factor) != by_row:
+        per_row = (1, rows) if transposed else (rows, 1)
+        if match is None or match.scale is not None or tuple(factor) != per_row:
             return None
-        if value.shape != given["self"].meta["val"].shape:
+        if value.shape != arguments["self"].meta["val"].shape:
             return None
-        return Kept(found.weight, columns, given["other"])
+        return QuantizedWeight(match.weight, columns, arguments["other"])
     if transposed or not is_call(node, DEQUANTIZE):
         return None
-    (held, *_), (rows, columns) = node.all_input_nodes, value.shape
-    if held not in weights or weights[held].dtype not in (torch.int8, torch.uint8):
+    (stored, *_), (rows, columns) = node.all_input_nodes, value.shape
+    if stored not in weights or weights[stored].dtype not in (torch.int8, torch.uint8):
         return None
-    if not _is_dense(weights[held]):
+    if not _is_dense(weights[stored]):
         return None
-    along, group = given.get("block_size", (1, columns))
-    scale = given.get("scale", given.get("scales"))
-    zero = given.get("zero_point", given.get("zero_points"))
-    if along != 1 or given.get("axis", 0) != 0 or not isinstance(scale, Node):
+    rows_per_group, group = arguments.get("block_size", (1, columns))
+    scale = arguments.get("scale", arguments.get("scales"))
+    zero = arguments.get("zero_point", arguments.get("zero_points"))
+    if (
+        rows_per_group != 1
+        or arguments.get("axis", 0) != 0
+        or not isinstance(scale, Node)
+    ):
         return None
-    of_groups = [each for each in (scale, zero) if each is not None]
-    whole = all(
+    per_group = [each for each in (scale, zero) if each is not None]
+    complete = all(
         isinstance(each, Node)
         and math.prod(each.meta["val"].shape) == rows * columns // group
-        for each in of_groups
+        for each in per_group
     )
-    return Kept(held, group, scale, zero) if whole else None
+    return QuantizedWeight(stored, group, scale, zero) if complete else None
 
 
 def _is_dense(weight: torch.Tensor) -> bool:
-    """Whether a kernel that is given a weight's pointer and sizes reads its values, in aligned words."""
+    """Whether a weight is contiguous, and aligned for a kernel that is given its pointer and sizes."""
     begin = weight.storage_offset() * weight.dtype.itemsize
     return bool(weight.numel() > 0 and weight.is_contiguous() and begin % 16 == 0)

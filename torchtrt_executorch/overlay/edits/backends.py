@@ -128,12 +128,12 @@ CUDA_QUANTIZED_WEIGHTS = edits_of(
     (
         "",
         "imports",
-        "from executorch.backends.cuda.quantized.pack_weights import keep_quantized",
+        "from executorch.backends.cuda.quantized.pack_weights import pack_quantized_weights",
     ),
     (
         "CudaBackend.move_program_to_device",
         "first",
-        "keep_quantized(edge_program)",
+        "pack_quantized_weights(edge_program)",
     ),
 )
 

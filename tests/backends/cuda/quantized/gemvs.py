@@ -13,7 +13,7 @@ import random
 
 import torch
 from executorch.backends.cuda.quantized import gemv_kernel
-from executorch.backends.cuda.quantized.gemv_kernel import row_product, takes
+from executorch.backends.cuda.quantized.gemv_kernel import gemv, supports_rows
 from executorch.backends.cuda.quantized.packed_weights import Packed
 
 from tests.backends.cuda.layouts import EXPANDED, LAYOUTS, relaid
@@ -47,7 +47,7 @@ def main() -> None:
         )
         whole = k == group or choose.random() < 0.3
         group = k if whole else group
-        if group * bits % 8 or not takes(k * bits // 8, group * bits // 8):
+        if group * bits % 8 or not supports_rows(k * bits // 8, group * bits // 8):
             continue
         least = -(1 << (bits - 1)) if kind == "packed" else 0
         if kind == "packed":
@@ -78,9 +78,9 @@ def main() -> None:
             [o, o.flip(0), o][: len(kept)] if o is not None else []
             for o in (scale, zero)
         ]
-        gemv_kernel.MANY = choose.choice([1, 4096])
+        gemv_kernel.TWO_ROWS_FROM = choose.choice([1, 4096])
         kept = [lay(each, *layouts) for each in kept]
-        result = row_product(row, kept, *ofs, bits, group, least, choose.random() < 0.7)
+        result = gemv(row, kept, *ofs, bits, group, least, choose.random() < 0.7)
         result, *others = result.split(n, 1)
         assert all(
             (each.flip(1) if index == 0 else each).equal(result)

@@ -18,7 +18,7 @@ import torchao.quantization as q
 from torch import nn
 from torchao.quantization.granularity import PerAxis, PerGroup
 
-PRODUCT = "executorch_cuda_quantized.row_product"
+PRODUCT = "executorch_cuda_quantized.gemv"
 ROW = torch.linspace(-1, 1, 32)[None]
 SCALES = torch.linspace(0.5, 2, 24)[:, None]
 INT4_ASYMMETRIC = q.IntxWeightOnlyConfig(
@@ -235,7 +235,7 @@ BESIDE: dict[str, tuple[nn.Module, int, bool]] = {
 def main() -> None:
     """Print it, as JSON."""
     from executorch.backends.cuda._edge_calls import is_call
-    from executorch.backends.cuda.quantized.pack_weights import keep_quantized
+    from executorch.backends.cuda.quantized.pack_weights import pack_quantized_weights
     from executorch.exir import EdgeCompileConfig, to_edge
 
     found = {}
@@ -244,7 +244,7 @@ def main() -> None:
         config = EdgeCompileConfig(_check_ir_validity=False)
         edge = to_edge(torch.export.export(model, (row,)), compile_config=config)
         edge = edge.exported_program()
-        keep_quantized(edge)
+        pack_quantized_weights(edge)
         (result,) = [edge.module()(row)]
         off = (result.double() - wanted.double()).nan_to_num().abs().max()
         off /= wanted.double().nan_to_num().abs().max()
@@ -256,7 +256,7 @@ def main() -> None:
         config = EdgeCompileConfig(_check_ir_validity=False)
         edge = to_edge(torch.export.export(model, (x,)), compile_config=config)
         edge = edge.exported_program()
-        keep_quantized(edge)
+        pack_quantized_weights(edge)
         products = [n for n in edge.graph.nodes if PRODUCT in str(n.target)]
         (result,) = [edge.module()(x)]
         off = (result.float() - wanted).abs().max().item()
@@ -271,7 +271,7 @@ def main() -> None:
             program = torch.export.export(model, (tokens,))
             config = EdgeCompileConfig(_check_ir_validity=False)
             edge = to_edge(program, compile_config=config).exported_program()
-            keep_quantized(edge)
+            pack_quantized_weights(edge)
             (result,) = [edge.module()(tokens)]
             found[f"{scheme}, {tokens.numel()}"] = (
                 ((result.float() - wanted).abs().max() / wanted.abs().max()).item(),

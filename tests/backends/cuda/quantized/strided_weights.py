@@ -17,7 +17,7 @@ import torch
 from executorch.backends.aoti.passes.replace_view_copy_with_view import (
     ReplaceViewCopyWithViewPass,
 )
-from executorch.backends.cuda.quantized.pack_weights import keep_quantized
+from executorch.backends.cuda.quantized.pack_weights import pack_quantized_weights
 from executorch.exir import EdgeCompileConfig, to_edge
 from torch import nn
 from torchao.quantization.quant_primitives import dequantize_affine
@@ -119,13 +119,13 @@ def main() -> None:
         wanted = model(x)
         edge = to_edge(torch.export.export(model, (x,)), compile_config=config)
         edge = edge.exported_program()
-        keep_quantized(edge)
+        pack_quantized_weights(edge)
         ReplaceViewCopyWithViewPass()(edge.graph_module)
         off = [
             ((a.double() - b.double()).norm() / b.double().norm()).item()
             for a, b in zip(edge.module()(x), wanted, strict=True)
         ]
-        products = str(edge.graph).count("executorch_cuda_quantized.row_product")
+        products = str(edge.graph).count("executorch_cuda_quantized.gemv")
         found.append((layout, row, off, products))
     print(json.dumps(found))
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from executorch.backends.cuda._edge_calls import DEQUANTIZE, is_call
 from executorch.backends.cuda.quantized import pack_weights
-from executorch.backends.cuda.quantized.pack_weights import keep_quantized
+from executorch.backends.cuda.quantized.pack_weights import pack_quantized_weights
 from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     XNNPACKQuantizer,
@@ -125,7 +125,7 @@ def test_a_packed_weight_s_name_tells_its_bytes() -> None:
     for form in [*forms, (4, 32, 0, torch.uint8), (4, 32, -1, torch.int8)]:
         program = torch.export.export(OneWeight(*form), (torch.ones(1, 64),))
         edge = to_edge(program).exported_program()
-        keep_quantized(edge)
+        pack_quantized_weights(edge)
         for name, tensor in edge.state_dict.items():
             if name.startswith("weight."):
                 found.setdefault(name, set()).add(tensor.numpy().tobytes())
@@ -171,7 +171,7 @@ def test_integers_of_any_range_are_packed(
         module, (x,), dynamic_shapes=(rows,) if tokens == "any" else None
     )
     edge = to_edge(program).exported_program()
-    keep_quantized(edge)
+    pack_quantized_weights(edge)
     values = pytree.tree_leaves([n.meta.get("val") for n in edge.graph.nodes])
     types = {each.dtype for each in values if isinstance(each, torch.Tensor)}
     assert all(each.itemsize > 1 or each in BYTES for each in types)
@@ -212,7 +212,7 @@ def test_a_delegate_has_the_bytes_that_the_bits_take() -> None:
         if not name.endswith("original0")
     )
     assert kept < len(delegate.weights) < 1.05 * (kept + scales)
-    assert b"_row_product" in delegate.library
+    assert b"_gemv_kernel" in delegate.library
     built = edge.to_executorch()
     data = [bytes(each) for each in built._tensor_data.values()]
     (found,) = runtime.load(bytes(built.buffer), data).run(tokens)
@@ -368,7 +368,7 @@ def test_what_a_quantized_weight_breaks_is_found_before_it_is_claimed(
     caplog: Any,
 ) -> None:
     """The check sees the graph that is compiled: an operator by itself has no weight that it could read."""
-    rewrite = pack_weights.read_as_kept
+    rewrite = pack_weights.fuse_gemvs
 
     def fails(graph: Any, packed: Any, weights: Any) -> None:
         of_weights = {*packed}
@@ -379,7 +379,7 @@ def test_what_a_quantized_weight_breaks_is_found_before_it_is_claimed(
                     raise RuntimeError("broken here")
         rewrite(graph, packed, weights)
 
-    monkeypatch.setattr(pack_weights, "read_as_kept", fails)
+    monkeypatch.setattr(pack_weights, "fuse_gemvs", fails)
     how = Reading((4, torch.int8), (16, 64), 32, None, torch.float32, use, 1)
     with caplog.at_level("WARNING", "executorch.backends.aoti"):
         program = up_to_the_compilers(Reader(how), how.input())
