@@ -22,7 +22,7 @@ from pathlib import Path
 from environment import pins, torch_tensorrt_of
 
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import SKIP, Patch, State, verdict_on
+from torchtrt_executorch.overlay.patch import SKIP, Patch, State, patch_status
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMISES_FILE = ROOT / "tests" / "needed" / "promises.py"
@@ -86,7 +86,7 @@ def kept(patch: str, **environment: str) -> dict[str, str]:
 
 def verdict(patch: Patch) -> str:
     """Return whether a patch is needed on what is installed, and print why."""
-    state = verdict_on(patch).state
+    state = patch_status(patch).state
     if state is State.STEPPED_ASIDE:
         return "aside"
     if state is not State.IN_FORCE:

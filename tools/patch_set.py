@@ -34,7 +34,7 @@ from test_upstream import known_differences
 
 from torchtrt_executorch.overlay.edit import edited
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import Patch, State, verdicts_on
+from torchtrt_executorch.overlay.patch import Patch, State, patch_statuses
 from torchtrt_executorch.overlay.placing import edits_of
 from torchtrt_executorch.overlay.upstream import installed_release
 
@@ -379,7 +379,7 @@ def chosen(names: Sequence[str]) -> Iterator[Patch]:
     Raises:
         SystemExit: A name is of none.
     """
-    verdicts = verdicts_on(PATCHES)
+    verdicts = patch_statuses(PATCHES)
     if unknown := {*names} - {*verdicts}:
         sys.exit(f"no patch {', '.join(sorted(unknown))}; there are {', '.join(verdicts)}")  # fmt: skip
     for patch in PATCHES:

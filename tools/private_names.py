@@ -114,7 +114,7 @@ def looked_at(tree: ast.Module, attributes: set[str]) -> Iterator[tuple[int, str
         if (
             isinstance(node, ast.Attribute)
             and node.attr in attributes
-            and ast.unparse(node.value) not in ("self", "cls")
+            and ast.unparse(node.value) not in ("self", "cls", "torch")
         ):
             yield node.lineno, ast.unparse(node)
 

@@ -18,8 +18,8 @@ load_alone(
 from torch_tensorrt.dynamo.graphs.copies import copied_graph  # noqa: E402
 from torch_tensorrt.dynamo.graphs.fake_values import (  # noqa: E402
     mode_of,
-    settle_values,
+    normalize_values,
 )
 from torch_tensorrt.dynamo.graphs.lifting import lifted_program  # noqa: E402
 
-__all__ = ["copied_graph", "lifted_program", "mode_of", "settle_values"]
+__all__ = ["copied_graph", "lifted_program", "mode_of", "normalize_values"]

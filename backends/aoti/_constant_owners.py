@@ -16,7 +16,7 @@ _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 def constant_owners(
     program: ExportedProgram,
     tags: Mapping[Node, str],
-    heir: str,
+    default_owner: str,
     keeps_state: bool = True,
 ) -> dict[Node, str]:
     """Return the partition that each parameter, buffer and lifted constant moves into.
@@ -58,7 +58,9 @@ def constant_owners(
         else:
             lifted = spec.kind == InputKind.CONSTANT_TENSOR
             owner = (
-                _owner_of_constant(constant, tags, lifted) if constant.users else heir
+                _owner_of_constant(constant, tags, lifted)
+                if constant.users
+                else default_owner
             )
         if owner is not None:
             owners[constant] = owner

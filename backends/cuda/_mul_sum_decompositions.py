@@ -29,7 +29,7 @@ _most: ContextVar[int] = ContextVar("_most", default=_TERMS)
 
 
 @contextlib.contextmanager
-def few_terms() -> Iterator[None]:
+def limited_unrolling() -> Iterator[None]:
     """Scope in which a sum has as many terms as it takes to be compiled as one of all, and is soon written."""
     before = _most.set(_PLACES + 1)
     try:

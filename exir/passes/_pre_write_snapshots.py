@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
-def keep_old_values(program: ExportedProgram) -> None:
+def snapshot_before_writes(program: ExportedProgram) -> None:
     """Copies, in an edge program, what upstream's next steps would lose, or give another value.
 
     Goes before ``insert_write_back_for_buffers_pass``. That one writes a method's new values one after

@@ -18,7 +18,7 @@ from hypothesis import Phase, given, settings
 from torch.export import export
 
 from torchtrt_executorch.runtime import load, register_backend
-from torchtrt_executorch.runtime.plans.plan import About, Payload
+from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload
 
 from ..loading import load_file
 from .device_programs import BACKENDS, Case, Lowering, Step, cases
@@ -31,8 +31,8 @@ class Told(standin.StandInDelegate):  # type: ignore[misc, name-defined]
     """A delegate whose payload says what its inputs are, as a real engine's does."""
 
     @staticmethod
-    def about(payload: Payload) -> About:
-        told: About = standin.StandInDelegate.about(payload)
+    def about(payload: Payload) -> BackendInfo:
+        told: BackendInfo = standin.StandInDelegate.about(payload)
         return replace(told, num_inputs=int(bytes(payload.payload).split()[0]))
 
 

@@ -16,11 +16,11 @@ import torch
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, verdicts_on
+from torchtrt_executorch.overlay.patch import State, patch_statuses
 
 from .. import fresh
 
-IN_FORCE = verdicts_on(PATCHES)["transformers-exporter"].state is State.IN_FORCE
+IN_FORCE = patch_statuses(PATCHES)["transformers-exporter"].state is State.IN_FORCE
 needs_exporter = pytest.mark.skipif(not IN_FORCE, reason="needs transformers 5.23")
 SIZES = {
     "hidden_size": 32,

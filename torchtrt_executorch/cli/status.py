@@ -23,7 +23,7 @@ from torchtrt_executorch.nogpu.target import engine_targets
 from torchtrt_executorch.nogpu.target.gpu_description import VARIABLE, without_gpu
 from torchtrt_executorch.overlay import SWITCH
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import Patch, State, Verdict, verdicts_on
+from torchtrt_executorch.overlay.patch import Patch, PatchStatus, State, patch_statuses
 from torchtrt_executorch.overlay.upstream import distribution_release
 
 DISTRIBUTIONS = (
@@ -88,7 +88,7 @@ def report(tried: bool = False) -> dict[str, Any]:
     """
     off = _off_because()
     happened = overlay.verdicts()
-    verdicts = _trial() if tried and not off else happened or verdicts_on(PATCHES)
+    verdicts = _trial() if tried and not off else happened or patch_statuses(PATCHES)
     host = verdicts["host"].state
     lacks = what_is_missing()
     return {
@@ -127,18 +127,18 @@ def _targets() -> list[str]:
         return []
 
 
-def _trial() -> Mapping[str, Verdict]:
+def _trial() -> Mapping[str, PatchStatus]:
     done = subprocess.run(
         [sys.executable, "-c", _TRIAL], capture_output=True, text=True
     )
-    expected = verdicts_on(PATCHES)
+    expected = patch_statuses(PATCHES)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[
             -1
         ]
         return {
             name: (
-                Verdict(State.FAILED, f"importing what it amends: {last}")
+                PatchStatus(State.FAILED, f"importing what it amends: {last}")
                 if verdict.state is State.IN_FORCE
                 else verdict
             )
@@ -147,11 +147,12 @@ def _trial() -> Mapping[str, Verdict]:
     found = json.loads(done.stdout.splitlines()[-1])
     # Where the overlay is off nothing is found, and nothing happened.
     return expected | {
-        name: Verdict(State(state), reason) for name, (state, reason) in found.items()
+        name: PatchStatus(State(state), reason)
+        for name, (state, reason) in found.items()
     }
 
 
-def _row(patch: Patch, found: Verdict, off: str, lacks: str) -> dict[str, Any]:
+def _row(patch: Patch, found: PatchStatus, off: str, lacks: str) -> dict[str, Any]:
     manifest = asdict(patch) | {"modules": patch.modules}
     state, reason = found.state.value, found.reason
     if off and found.state is State.IN_FORCE:

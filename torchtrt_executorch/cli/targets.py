@@ -14,7 +14,7 @@ from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
 from torchtrt_executorch.nogpu.target import engine_targets as engines
 from torchtrt_executorch.nogpu.target.gpu_description import (
     VARIABLE,
-    DescribedGpu,
+    GpuDescription,
     own_platform,
 )
 from torchtrt_executorch.nogpu.target.machines import DEVICES
@@ -54,13 +54,13 @@ def targets(
 
 
 def _lacks(target: str) -> str:
-    gpus = DescribedGpu.parse_list(target)
+    gpus = GpuDescription.parse_list(target)
     return what_is_missing(cross=gpus[0].platform != own_platform())
 
 
 def _engines(target: str) -> str:
     try:
-        engines.check_described(DescribedGpu.parse_list(target))
+        engines.check_target(GpuDescription.parse_list(target))
     except engines.UntargetableGpuError:
         return "no"
     return "yes"

@@ -25,7 +25,7 @@ from torchtrt_executorch.cache.libraries import in_memory, kept_library
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.cross import compiler, toolchain
 from torchtrt_executorch.nogpu.host import present
-from torchtrt_executorch.nogpu.inductor.target_device import described_device
+from torchtrt_executorch.nogpu.inductor.target_device import target_device_scope
 from torchtrt_executorch.nogpu.stand_ins.on_host import on_host
 from torchtrt_executorch.nogpu.stubs.stub_libraries import StubLibraries, StubLibrary
 from torchtrt_executorch.nogpu.target.gpu_description import (
@@ -33,7 +33,7 @@ from torchtrt_executorch.nogpu.target.gpu_description import (
     ON_ARM_ALONE,
     agreed,
     chosen,
-    described_gpus,
+    configured_gpus,
     own_platform,
 )
 from torchtrt_executorch.overlay import warn
@@ -81,7 +81,7 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
                     found = toolchain.find(DRIVER.build, cross)
                     for folder in _folders(gpu, cross):
                         scope.enter_context(folders.in_use(folder))
-                    scope.enter_context(described_device(gpu, found))
+                    scope.enter_context(target_device_scope(gpu, found))
                 result = preprocess(cls, edge_program, compile_specs, *own)
             for each in own:
                 each.finish()
@@ -186,7 +186,7 @@ def target_gpu(compile_specs: Any) -> GpuProperties | None:
     elif present.cuda_device():
         return None
     else:
-        gpu = dataclasses.replace(common_properties(described_gpus()), others=())
+        gpu = dataclasses.replace(common_properties(configured_gpus()), others=())
     return dataclasses.replace(gpu, measurements=_tuned())
 
 

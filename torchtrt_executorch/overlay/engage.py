@@ -22,11 +22,11 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import (
     PACKAGES,
     Patch,
+    PatchStatus,
     Preparation,
     State,
-    Verdict,
     leave_out_dependents,
-    verdicts_on,
+    patch_statuses,
 )
 from torchtrt_executorch.overlay.placing import edits_of
 from torchtrt_executorch.overlay.served import our_source, our_spec
@@ -41,7 +41,7 @@ class Overlay:
     """
 
     def __init__(self, patches: tuple[Patch, ...] = PATCHES) -> None:
-        self.verdicts = verdicts_on(patches, complete(), [*sys.modules])
+        self.verdicts = patch_statuses(patches, complete(), [*sys.modules])
         self._patches = patches
         self._prepared: set[Preparation] = set()
         self._take()
@@ -131,7 +131,7 @@ class Overlay:
         warn(
             f"the patch {patch.name} could not be applied, upstream is as it was: {reason}"
         )
-        self.verdicts[patch.name] = Verdict(State.FAILED, reason, surprising=True)
+        self.verdicts[patch.name] = PatchStatus(State.FAILED, reason, surprising=True)
         leave_out_dependents(self._patches, self.verdicts)
         self._take()
 

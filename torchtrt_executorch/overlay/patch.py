@@ -116,7 +116,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PatchStatus:
     """A patch's state and the reason for it.
 
     Attributes:
@@ -131,11 +131,11 @@ class Verdict:
     surprising: bool = False
 
 
-def verdicts_on(
+def patch_statuses(
     patches: Iterable[Patch],
     complete: Container[str] = (),
     begun: Container[str] = (),
-) -> dict[str, Verdict]:
+) -> dict[str, PatchStatus]:
     """Return the verdict on each of ``patches``, by name; one comes after those that it requires.
 
     Args:
@@ -149,7 +149,7 @@ def verdicts_on(
     from torchtrt_executorch.overlay.placing import place
 
     patches = tuple(patches)
-    found: dict[str, Verdict] = {}
+    found: dict[str, PatchStatus] = {}
     release = functools.cache(installed_release)
     for patch in patches:
         verdict = _verdict_but_for_edits(patch, release)
@@ -163,7 +163,7 @@ def verdicts_on(
             )
         ]
         if verdict.state is State.IN_FORCE and late:
-            verdict = Verdict(
+            verdict = PatchStatus(
                 State.NOT_APPLICABLE,
                 f"imported before the overlay: {', '.join(late)}; import torch first, with no "
                 "other plug-in of it that imports them",
@@ -176,19 +176,19 @@ def verdicts_on(
 
 
 def leave_out_dependents(
-    patches: Iterable[Patch], verdicts: dict[str, Verdict]
+    patches: Iterable[Patch], verdicts: dict[str, PatchStatus]
 ) -> None:
     """Change the verdicts on patches that need one which isn't in force."""
     for patch in patches:
         for required in patch.requires:
             states = verdicts[patch.name].state, verdicts[required].state
             if states[0] is State.IN_FORCE is not states[1]:
-                verdicts[patch.name] = Verdict(
+                verdicts[patch.name] = PatchStatus(
                     State.NOT_APPLICABLE, f"it needs {required}, which is not in force"
                 )
 
 
-def verdict_on(patch: Patch) -> Verdict:
+def patch_status(patch: Patch) -> PatchStatus:
     """Check ``patch`` by itself, its releases, its anchors and its edits, importing nothing of upstream."""
     from torchtrt_executorch.overlay.placing import unplaced
 
@@ -198,24 +198,24 @@ def verdict_on(patch: Patch) -> Verdict:
 
 def _verdict_but_for_edits(
     patch: Patch, release_of: Callable[[str], str | None]
-) -> Verdict:
+) -> PatchStatus:
     if patch.name in os.environ.get(SKIP, "").replace(",", " ").split():
-        return Verdict(State.NOT_APPLICABLE, f"turned off by {SKIP}")
+        return PatchStatus(State.NOT_APPLICABLE, f"turned off by {SKIP}")
     installed = {name: release_of(name) for name in patch.releases}
     for name, release in installed.items():
         if release is None:
             names = " or ".join((name, *VARIANTS.get(name, ())))
             cure = f": pip install 'torchtrt-executorch[{patch.extra}]'"
             lacks = f"{names} is not installed{cure if name == patch.extra else ''}"
-            return Verdict(State.NOT_APPLICABLE, lacks)
+            return PatchStatus(State.NOT_APPLICABLE, lacks)
     for name, release in installed.items():
         if name in patch.superseded and matches(patch.superseded[name], release):
-            return Verdict(
+            return PatchStatus(
                 State.STEPPED_ASIDE, f"{name} {release} has it: {patch.upstream}"
             )
     for name, release in installed.items():
         if not matches(patch.releases[name], release):
-            return Verdict(
+            return PatchStatus(
                 State.NOT_APPLICABLE,
                 f"{name} {release} is not a release it knows ({patch.releases[name]})",
                 surprising=name in TESTED,
@@ -225,12 +225,12 @@ def _verdict_but_for_edits(
         f"{name} is upstream's own by now" for name in patch.adds if _taken(name)
     ]
     if missing:
-        return Verdict(
+        return PatchStatus(
             State.NOT_APPLICABLE,
             f"missing anchor: {'; '.join(missing)}",
             surprising=True,
         )
-    return Verdict(State.IN_FORCE)
+    return PatchStatus(State.IN_FORCE)
 
 
 def _taken(name: str) -> bool:

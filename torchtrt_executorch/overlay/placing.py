@@ -13,8 +13,8 @@ from torchtrt_executorch.overlay.edit import AppliedError, Edit, EditError, edit
 from torchtrt_executorch.overlay.edited import edited_file, source_of
 from torchtrt_executorch.overlay.patch import (
     Patch,
+    PatchStatus,
     State,
-    Verdict,
     leave_out_dependents,
     matches,
 )
@@ -43,7 +43,7 @@ def edits_of(
     return found
 
 
-def place(patches: Sequence[Patch], verdicts: dict[str, Verdict]) -> None:
+def place(patches: Sequence[Patch], verdicts: dict[str, PatchStatus]) -> None:
     """Write the edited files of the patches in force, and leave out those whose edits have no place.
 
     Args:
@@ -67,7 +67,7 @@ def place(patches: Sequence[Patch], verdicts: dict[str, Verdict]) -> None:
         leave_out_dependents(patches, verdicts)
 
 
-def unplaced(patch: Patch, beside: Sequence[Patch] = ()) -> Verdict | None:
+def unplaced(patch: Patch, beside: Sequence[Patch] = ()) -> PatchStatus | None:
     """Return the verdict on a patch whose edits have no place; None if all of them have one.
 
     Args:
@@ -86,13 +86,13 @@ def unplaced(patch: Patch, beside: Sequence[Patch] = ()) -> Verdict | None:
         except _FAILURES as error:
             reasons.append(str(error))
     if applied and not reasons and len(applied) == len(edits_of([patch])):
-        return Verdict(State.STEPPED_ASIDE, "upstream's source has it")
+        return PatchStatus(State.STEPPED_ASIDE, "upstream's source has it")
     return _left_out(reasons + applied) if reasons or applied else None
 
 
-def _left_out(reasons: Sequence[str]) -> Verdict:
+def _left_out(reasons: Sequence[str]) -> PatchStatus:
     reason = f"missing place: {'; '.join(reasons)}"
-    return Verdict(State.NOT_APPLICABLE, reason, surprising=True)
+    return PatchStatus(State.NOT_APPLICABLE, reason, surprising=True)
 
 
 def _write(edits_by_module: Mapping[str, Sequence[Edit]]) -> dict[str, str]:

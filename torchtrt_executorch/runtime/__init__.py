@@ -16,7 +16,7 @@ from torchtrt_executorch.runtime.errors import (
 from torchtrt_executorch.runtime.inputs import on_device
 from torchtrt_executorch.runtime.method import Method
 from torchtrt_executorch.runtime.operators.kernels import register_kernel
-from torchtrt_executorch.runtime.plans.plan import About, ValueInfo
+from torchtrt_executorch.runtime.plans.plan import BackendInfo, ValueInfo
 from torchtrt_executorch.runtime.profile.history import Timing
 from torchtrt_executorch.runtime.profile.profiling import Profile
 from torchtrt_executorch.runtime.profile.stats import Staging, Stats, Traffic
@@ -24,7 +24,7 @@ from torchtrt_executorch.runtime.program import Program, load, save_stand_ins
 from torchtrt_executorch.runtime.tensors.values import Value
 
 __all__ = [
-    "About",
+    "BackendInfo",
     "Backend",
     "Delegate",
     "DelegateContext",

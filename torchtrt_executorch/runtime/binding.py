@@ -29,7 +29,7 @@ Key = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ProgramContext:
     """What the methods of a program have in common, beside what they share of its state."""
 
     file: ProgramFile
@@ -58,7 +58,7 @@ class Binder:
         self,
         plan: Plan,
         values: Values,
-        surroundings: Surroundings,
+        surroundings: ProgramContext,
         skipped: Collection[int],
         twins: Mapping[Key, Delegate],
         common: CommonTensors,

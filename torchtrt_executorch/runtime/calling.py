@@ -18,7 +18,7 @@ _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _AUTOCAST |= torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 
 
-class Turns:
+class CallLock:
     """One call runs at a time, of one method or of all that share state.
 
     Attributes:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from torchtrt_executorch.runtime import graphs
-from torchtrt_executorch.runtime.binding import Binder, Key, Surroundings, nothing
+from torchtrt_executorch.runtime.binding import Binder, Key, ProgramContext, nothing
 from torchtrt_executorch.runtime.calling import (
-    Turns,
+    CallLock,
     as_it_is,
     in_modes,
     refuse_modes,
@@ -32,11 +32,11 @@ from torchtrt_executorch.runtime.plans.analysis import (
     transposed_constants,
 )
 from torchtrt_executorch.runtime.plans.placement_check import (
-    find_faults,
+    find_violations,
     with_inputs_on,
 )
-from torchtrt_executorch.runtime.plans.plan import About, Payload, Plan, ValueInfo
-from torchtrt_executorch.runtime.profile.profiling import Clock
+from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload, Plan, ValueInfo
+from torchtrt_executorch.runtime.profile.profiling import Profiler
 from torchtrt_executorch.runtime.tensors.layout import CPU
 from torchtrt_executorch.runtime.tensors.memory import SharedState, Values
 from torchtrt_executorch.runtime.tensors.values import Value
@@ -54,9 +54,9 @@ class Method:
     def __init__(
         self,
         plan: Plan,
-        surroundings: Surroundings,
+        surroundings: ProgramContext,
         shared: SharedState,
-        turns: Turns,
+        turns: CallLock,
         original: Method | None = None,
     ) -> None:
         self.name: str = plan.name
@@ -139,7 +139,7 @@ class Method:
                 if plan.straight:  # else another branch may write them
                     for index in written:
                         renewals.pop(index, None)
-        self._clock: Clock | None = None
+        self._clock: Profiler | None = None
         if self._surroundings.profile:
             self._clock = clock = self._new_clock(binder)
             runs = [
@@ -152,7 +152,7 @@ class Method:
         self._steps = [each for each in enumerate(runs) if each[1] is not nothing]
         return fresh
 
-    def _new_clock(self, binder: Binder) -> Clock:
+    def _new_clock(self, binder: Binder) -> Profiler:
         """What times the calls, by the clocks of the devices where operations run."""
         devices = [CPU] * len(self._plan.operations)
         if not self._surroundings.placement.in_host_memory:
@@ -178,7 +178,7 @@ class Method:
             ProgramError: A file has changed since the program was loaded.
         """
         refuse_modes(f"{self.name} is cloned")
-        alone = SharedState([self._plan]), Turns()
+        alone = SharedState([self._plan]), CallLock()
         return without_modes(
             lambda: Method(self._plan, self._surroundings, *alone, original=self)
         )
@@ -308,12 +308,12 @@ class Method:
             return
         plan = with_inputs_on(self._plan, homes)
         ordered = self._surroundings.placement.ordered_streams
-        for fault in find_faults(plan, self._about, ordered):
+        for fault in find_violations(plan, self._about, ordered):
             self._position = fault.operation
             raise DeviceError(fault.text)
         self._sound.append(homes)
 
-    def _about(self, payload: Payload) -> About:
+    def _about(self, payload: Payload) -> BackendInfo:
         return self._told[payload.name]
 
     def _named(self, error: Exception) -> ProgramError:

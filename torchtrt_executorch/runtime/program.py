@@ -12,9 +12,9 @@ from torchtrt_executorch.files import check_writable, staged
 from torchtrt_executorch.nogpu.emulation import emulation_enabled
 from torchtrt_executorch.nogpu.stand_ins import find
 from torchtrt_executorch.nogpu.stand_ins.file import StandInFile, write
-from torchtrt_executorch.runtime.binding import Surroundings
+from torchtrt_executorch.runtime.binding import ProgramContext
 from torchtrt_executorch.runtime.calling import (
-    Turns,
+    CallLock,
     as_it_is,
     refuse_modes,
     without_modes,
@@ -38,13 +38,13 @@ logger = logging.getLogger("torchtrt_executorch.runtime")
 class Program:
     """A loaded ``.pte``. Methods are prepared when they are first asked for."""
 
-    def __init__(self, plans: Mapping[str, Plan], surroundings: Surroundings) -> None:
+    def __init__(self, plans: Mapping[str, Plan], surroundings: ProgramContext) -> None:
         self._plans = plans
         self._surroundings = surroundings
         self._lock = threading.Lock()
         self._methods: dict[str, Method] = {}
         self._shared = SharedState(plans.values(), surroundings.file.common)
-        self._turns = Turns()
+        self._turns = CallLock()
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class Program:
         with self._lock:
             if name not in self._methods:
                 refuse_modes(f"{name} is prepared")
-                turns = self._turns if self._shared else Turns()
+                turns = self._turns if self._shared else CallLock()
                 prepared = plan, self._surroundings, self._shared, turns
                 self._methods[name] = without_modes(lambda: Method(*prepared))
             return self._methods[name]
@@ -192,7 +192,7 @@ def load(
         ordered_streams = not simulate_devices or needs_shared_stream(plans.values())
     placement = Placement(simulate_devices, ordered_streams)
     instead = StandIns(emulated, given)
-    around = Surroundings(file, placement, Recorder(), instead, cuda_graphs, profile)
+    around = ProgramContext(file, placement, Recorder(), instead, cuda_graphs, profile)
     return Program(plans, around)
 
 

@@ -20,7 +20,7 @@ from unittest import mock
 
 import torch
 from executorch.backends.cuda._edge_calls import operator as operator_of
-from executorch.backends.cuda._mul_sum_decompositions import few_terms
+from executorch.backends.cuda._mul_sum_decompositions import limited_unrolling
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.quantized.packed_weights import EXACT
 from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
@@ -251,7 +251,7 @@ def no_compilers() -> Iterator[None]:
             CppWrapperGpu, "generate_and_run_autotune_block", stop(compile_kernels)
         ),
         mock.patch.object(AlgorithmSelectorCache, "__call__", select_first),
-        few_terms(),
+        limited_unrolling(),
     ):
         logger = logging.getLogger("torch._inductor.ir")
         logger.addFilter(of_others)

@@ -27,7 +27,7 @@ from executorch.exir.passes.streams.device_order import Streams, runs_after
 from torch.fx import GraphModule, Node
 
 
-def keep_busy(module: GraphModule) -> None:
+def extend_lifetimes(module: GraphModule) -> None:
     """Has what something may work on after its call live until the next copy that waits for it.
 
     That is the next one on its device that orders all delegates there. If it is one of the next call, no

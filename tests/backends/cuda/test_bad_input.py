@@ -15,7 +15,7 @@ from torchtrt_executorch.nogpu.cross import toolchain
 from torchtrt_executorch.nogpu.cross.toolchain import ToolchainError
 from torchtrt_executorch.nogpu.cuda_backend import DRIVER, target_gpu
 from torchtrt_executorch.nogpu.stubs.stub_libraries import LinkStubError
-from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
 from ... import fresh
 from .conftest import needs_compilers
@@ -28,7 +28,7 @@ CAPABILITIES = ("80", "86", "87", "89", "90", "100", "120")
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_each_capability_has_properties(capability: str) -> None:
-    gpu = properties(DescribedGpu.parse(f"sm_{capability}:16GiB"))
+    gpu = properties(GpuDescription.parse(f"sm_{capability}:16GiB"))
     assert gpu.major * 10 + gpu.minor == int(capability)
     assert gpu.total_memory == 16 << 30
     assert (
@@ -41,7 +41,7 @@ def test_each_capability_has_properties(capability: str) -> None:
 
 def test_an_unknown_capability_is_told_which_are_known() -> None:
     with pytest.raises(ValueError, match=r"sm_52.*they can for .*sm_90"):
-        properties(DescribedGpu.parse("sm_52:4GiB"))
+        properties(GpuDescription.parse("sm_52:4GiB"))
 
 
 def test_a_compile_spec_overrules_the_variable() -> None:

@@ -14,7 +14,7 @@ from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
 from torch._inductor.codecache import AotCodeCompiler
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
 from ...loading import load_file
 from .conftest import needs_compilers
@@ -88,7 +88,7 @@ def kernels(name: str, gpu: str) -> list[Kernel]:
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_can_be_launched(name: str, gpu: str) -> None:
-    (described,) = DescribedGpu.parse_list(gpu)
+    (described,) = GpuDescription.parse_list(gpu)
     found = kernels(name, gpu)
     assert found
     for kernel in found:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.nn import functional as F
 
-from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
 from .conftest import needs_compilers
 
@@ -138,7 +138,7 @@ def test_a_sum_has_the_blocks_that_were_fastest(lower, monkeypatch) -> None:
     module = torch.nn.Linear(2560, 1100, bias=False).bfloat16()
     inputs = (torch.ones(1, 2560, dtype=torch.bfloat16),)
     lower(module, inputs, gpu="sm_90:80GiB")
-    gpu = properties(DescribedGpu.parse_list("sm_90:80GiB")[0])
+    gpu = properties(GpuDescription.parse_list("sm_90:80GiB")[0])
     product = cost_model.Product("sum float16", 1100, 1, 2560)
     found = cost_model.fastest(product, gpu)
     blocks = [

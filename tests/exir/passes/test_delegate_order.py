@@ -11,7 +11,7 @@ from executorch.exir import memory
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.memory_planning import update_all_tensors_lifetime
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
-from executorch.exir.passes.streams.lifetimes import keep_busy
+from executorch.exir.passes.streams.lifetimes import extend_lifetimes
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -134,7 +134,7 @@ def check_order(kit, module):
 def check_lifetimes(kit, module):
     """Checks that no tensor gives its memory away while CudaBackend may be at work on it."""
     update_all_tensors_lifetime(module)
-    keep_busy(module)
+    extend_lifetimes(module)
     nodes = list(module.graph.nodes)
     for position, node in enumerate(nodes):
         if node.target is not executorch_call_delegate:

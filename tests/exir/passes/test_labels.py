@@ -210,7 +210,7 @@ from executorch.exir.dialects._ops import ops
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.schema import DeviceType, Tensor
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, verdicts_on
+from torchtrt_executorch.overlay.patch import State, patch_statuses
 
 class Model(torch.nn.Module):
     def __init__(self):
@@ -237,7 +237,7 @@ for value in plan.values:
         if labelled != (value.val.allocation_info.memory_id in on_gpu):
             wrong.append(str(value.val))
 (output,) = plan.outputs
-in_force = [n for n, v in verdicts_on(PATCHES).items() if v.state is State.IN_FORCE]
+in_force = [n for n, v in patch_statuses(PATCHES).items() if v.state is State.IN_FORCE]
 print(json.dumps([wrong, plan.values[output].val.allocation_info, in_force]))
 """
 

@@ -15,7 +15,7 @@ import pytest
 
 from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, verdict_on
+from torchtrt_executorch.overlay.patch import State, patch_status
 
 from ... import fresh, pruned
 
@@ -70,7 +70,7 @@ def test_a_line_for_each_patch() -> None:
     assert max(map(len, lines)) <= 80
     for patch in PATCHES:
         (line,) = [each for each in lines if f"  {patch.name}  " in each]
-        here = verdict_on(patch)
+        here = patch_status(patch)
         assert line.startswith(here.state.value)
         words = line.partition(f"  {patch.name}  ")[2].strip().removesuffix("…")
         assert len(words) > 20 and (here.reason or patch.summary).startswith(words)
@@ -108,7 +108,7 @@ def test_no_such_patch() -> None:
 def test_json_is_the_manifest_and_what_is_in_force() -> None:
     found = rows()
     for patch in PATCHES:
-        row, here = found[patch.name], verdict_on(patch)
+        row, here = found[patch.name], patch_status(patch)
         assert (row["state"], row["reason"]) == (here.state.value, here.reason)
         assert row["pull_request"] == patch.pull_request
         assert row["modules"] == list(patch.modules)
@@ -120,7 +120,7 @@ def test_json_is_the_manifest_and_what_is_in_force() -> None:
 
 
 def test_what_is_turned_off() -> None:
-    name = next(p.name for p in PATCHES if verdict_on(p).state is State.IN_FORCE)
+    name = next(p.name for p in PATCHES if patch_status(p).state is State.IN_FORCE)
     off = {"TORCHTRT_EXECUTORCH": "0", "TORCHTRT_EXECUTORCH_SKIP": name}
     found, words = both({**os.environ, **off})
     assert found[""]["active"] is False

@@ -9,14 +9,14 @@ from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
-from torchtrt_executorch.nogpu.target.gpu_description import PLATFORMS, DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import PLATFORMS, GpuDescription
 
 
 def test_each_target_is_one() -> None:
     rows = json.loads(CliRunner().invoke(app, ["targets", "--json"]).stdout)
     assert {row["target"].partition(":")[0] for row in rows} == set(PLATFORMS)
     for row in rows:
-        gpus = DescribedGpu.parse_list(row["target"])
+        gpus = GpuDescription.parse_list(row["target"])
         assert row["target"] == ",".join(
             gpu.text.removeprefix(f"{gpu.platform}:") if index else gpu.text
             for index, gpu in enumerate(gpus)

@@ -14,7 +14,7 @@ from executorch.backends.cuda.tuning.gpu_properties import properties
 
 from torchtrt_executorch.cli.tune import tune
 from torchtrt_executorch.nogpu import tuning
-from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
 
 class Problem:
@@ -77,7 +77,7 @@ def test_the_file_is_read_as_it_was_measured(tmp_path, monkeypatch) -> None:
     ]
     file = tmp_path / "sm_120.json"
     file.write_text(tuning.as_file(rows))
-    described = properties(DescribedGpu.parse("sm_120:32GiB"))
+    described = properties(GpuDescription.parse("sm_120:32GiB"))
     described = dataclasses.replace(described, measurements=(file,))
     found = tiles.files(described)[0]
     assert found["multi_processors"] == 170 and found["how"]["gpu"] == "a GPU"

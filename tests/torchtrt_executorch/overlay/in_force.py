@@ -14,13 +14,13 @@ from pathlib import Path
 def served() -> dict[str, bool]:
     """Return per replaced or added module whether it is ours that its importers get."""
     from torchtrt_executorch.overlay.manifest import PATCHES
-    from torchtrt_executorch.overlay.patch import State, verdict_on
+    from torchtrt_executorch.overlay.patch import State, patch_status
     from torchtrt_executorch.overlay.served import our_spec
 
     return {
         name: importlib.import_module(name).__file__ == our_spec(name).origin
         for patch in PATCHES
-        if verdict_on(patch).state is State.IN_FORCE
+        if patch_status(patch).state is State.IN_FORCE
         for name in (*patch.replaces, *patch.adds)
     }
 

@@ -25,7 +25,7 @@ from torchtrt_executorch.overlay.edits import edits_of
 from torchtrt_executorch.overlay.live import can_edit, edit_live
 from torchtrt_executorch.overlay.loading import with_scope
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import Patch, State, Verdict, verdicts_on
+from torchtrt_executorch.overlay.patch import Patch, PatchStatus, State, patch_statuses
 from torchtrt_executorch.overlay.placing import place, unplaced
 
 SOURCE = '''\
@@ -329,7 +329,7 @@ def test_a_patch_is_placed_whole_or_left_out(folder: Path) -> None:
     needs = patch_of("needs", ("fill", "first", "TABS = 8"), requires=("bad",))
     wrong = patch_of("wrong", ("wrap", "first", "x = = 3"))
     patches = [good, bad, needs, wrong]
-    verdicts = {patch.name: Verdict(State.IN_FORCE) for patch in patches}
+    verdicts = {patch.name: PatchStatus(State.IN_FORCE) for patch in patches}
     place(patches, verdicts)
     assert {n: v.state.value for n, v in verdicts.items()} == {
         "good": "in force",
@@ -348,9 +348,9 @@ def test_a_patch_is_placed_whole_or_left_out(folder: Path) -> None:
 def test_a_module_whose_import_has_begun(folder: Path, place_: str) -> None:
     """What it can't have leaves the patch out before anything is edited."""
     patch = patch_of("begun", ("dedent", place_, "tabs = 8"))
-    state = verdicts_on([patch], begun=["textwrap"])["begun"].state
+    state = patch_statuses([patch], begun=["textwrap"])["begun"].state
     assert (state is State.IN_FORCE) is can_edit(patch.edits)
-    assert verdicts_on([patch])["begun"].state is State.IN_FORCE
+    assert patch_statuses([patch])["begun"].state is State.IN_FORCE
 
 
 def test_merged_upstream(monkeypatch: pytest.MonkeyPatch) -> None:

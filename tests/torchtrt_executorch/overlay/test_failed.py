@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, verdict_on
+from torchtrt_executorch.overlay.patch import State, patch_status
 
 IMPORTS = """
 import json, os, sys, torch
@@ -39,7 +39,7 @@ def test_a_failed_preparation(run) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "patch",
-    [patch for patch in PATCHES if verdict_on(patch).state is State.IN_FORCE],
+    [patch for patch in PATCHES if patch_status(patch).state is State.IN_FORCE],
     ids=lambda patch: patch.name,
 )
 def test_alone(run, patch: Any) -> None:

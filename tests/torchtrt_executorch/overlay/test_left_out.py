@@ -44,9 +44,9 @@ def test_skip(run) -> None:
         "import importlib.util, json, torch\n"
         "import executorch.backends\n"
         "from torchtrt_executorch.overlay.manifest import PATCHES\n"
-        "from torchtrt_executorch.overlay.patch import verdict_on\n"
+        "from torchtrt_executorch.overlay.patch import patch_status\n"
         f"file = importlib.util.find_spec('{AOTI}').origin\n"
-        "reasons = {patch.name: verdict_on(patch).reason for patch in PATCHES}\n"
+        "reasons = {patch.name: patch_status(patch).reason for patch in PATCHES}\n"
         "print(json.dumps([file, reasons]))",
         TORCHTRT_EXECUTORCH_SKIP="aoti-partitioner, host",
     )
@@ -82,7 +82,7 @@ import json, torch
 from executorch.exir import ExecutorchBackendConfig, to_edge
 from executorch.exir.passes import MemoryPlanningPass
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import verdicts_on
+from torchtrt_executorch.overlay.patch import patch_statuses
 
 class Counting(torch.nn.Module):
     def __init__(self):
@@ -96,7 +96,7 @@ program = torch.export.export(Counting(), (torch.ones(4),))
 planning = MemoryPlanningPass(share_mutable_buffers=True)
 config = ExecutorchBackendConfig(memory_planning_pass=planning)
 to_edge({"one": program, "other": program}).to_executorch(config)
-print(json.dumps({name: each.state.value for name, each in verdicts_on(PATCHES).items()}))
+print(json.dumps({name: each.state.value for name, each in patch_statuses(PATCHES).items()}))
 """
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, verdicts_on
+from torchtrt_executorch.overlay.patch import State, patch_statuses
 from torchtrt_executorch.overlay.upstream import locate
 
 SCRIPT = Path(__file__).with_name("orders.py")
@@ -57,7 +57,7 @@ def test_whole_or_not_at_all(run, orders, tmp_path: Path) -> None:
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert len(process.facts) == len(orders)
-    usual = verdicts_on(PATCHES)
+    usual = patch_statuses(PATCHES)
     for order, (verdicts, different) in zip(orders, process.facts, strict=True):
         assert different == {}, order
         for patch in PATCHES:

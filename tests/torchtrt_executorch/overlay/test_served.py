@@ -26,9 +26,9 @@ for module in pkgutil.walk_packages(torchtrt_executorch.__path__, "torchtrt_exec
         importlib.import_module(module.name)
 import torch_tensorrt.executorch, executorch.exir
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, verdict_on
+from torchtrt_executorch.overlay.patch import State, patch_status
 for patch in PATCHES:
-    if verdict_on(patch).state is State.IN_FORCE:
+    if patch_status(patch).state is State.IN_FORCE:
         for name in (*patch.replaces, *patch.adds):
             importlib.import_module(name)
 names = {{}}

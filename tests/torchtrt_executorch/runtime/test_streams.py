@@ -14,8 +14,8 @@ from torchtrt_executorch.cli import app
 from torchtrt_executorch.runtime import Delegate, DeviceError, load, register_backend
 from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.plans.analysis import fences
-from torchtrt_executorch.runtime.plans.placement_check import find_faults
-from torchtrt_executorch.runtime.plans.plan import About
+from torchtrt_executorch.runtime.plans.placement_check import find_violations
+from torchtrt_executorch.runtime.plans.plan import BackendInfo
 from torchtrt_executorch.runtime.plans.reader import read_plans
 from torchtrt_executorch.runtime.reading.files import read_program
 
@@ -61,9 +61,11 @@ def faults(buffer, ordered):
     plan = plan_of(buffer)
 
     def about(payload):
-        return About(payload.target_device("cpu"), payload.backend_id != "CudaBackend")
+        return BackendInfo(
+            payload.target_device("cpu"), payload.backend_id != "CudaBackend"
+        )
 
-    return [each.text for each in find_faults(plan, about, ordered)]
+    return [each.text for each in find_violations(plan, about, ordered)]
 
 
 def check(model, module, buffer, ordered):
@@ -228,7 +230,7 @@ def test_memory_that_is_still_read_is_not_written(monkeypatch):
     """Without the planner's knowledge of it, a delegate writes where another one reads."""
     from executorch.exir.passes.streams import lifetimes
 
-    monkeypatch.setattr(lifetimes, "keep_busy", lambda module: None)
+    monkeypatch.setattr(lifetimes, "extend_lifetimes", lambda module: None)
     model = models.by_name("reused-memory")
     _, buffer = emitted.__wrapped__(model)  # not what was emitted with it
     refused(model, buffer, "writes .*may still read")

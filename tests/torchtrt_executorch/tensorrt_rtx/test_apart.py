@@ -60,7 +60,7 @@ def build():
     kept = []
 
     def build(happening=lambda: None, layer="activation"):
-        builder = own_process.BuilderApart(trt.Builder(spoken), log)
+        builder = own_process.BuilderProcess(trt.Builder(spoken), log)
         network = builder.create_network()
         x = network.add_input("x", trt.float32, (4, 4))
         if layer == "activation":
@@ -91,7 +91,7 @@ def test_while_another_thread_builds_it_is_done_here(build, tmp_path):
 
     def other():
         held.append(
-            own_process.BuilderApart(
+            own_process.BuilderProcess(
                 trt.Builder(Log(logging.getLogger())), logging.getLogger()
             )
         )
@@ -228,7 +228,7 @@ def test_what_the_builder_raises_is_raised(build, monkeypatch):
 
     log = logging.getLogger(__name__)
     with pytest.raises(RuntimeError, match="MemoryError: no more"):
-        own_process.BuilderApart(Failing(), log).build_serialized_network(None, None)
+        own_process.BuilderProcess(Failing(), log).build_serialized_network(None, None)
 
 
 def test_a_builder_that_stands_still(build, monkeypatch, caplog):

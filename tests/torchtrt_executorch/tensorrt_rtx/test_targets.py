@@ -13,7 +13,7 @@ import torch
 
 from torchtrt_executorch.nogpu.host import present
 from torchtrt_executorch.nogpu.target import engine_targets
-from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
 from ... import fresh
 
@@ -111,15 +111,15 @@ def test_several_that_are_described() -> None:
 
 def test_engines_for_arm_are_those_of_releases_that_are() -> None:
     """What 1.6 builds on x86-64 is what it builds on aarch64, byte for byte; seen under qemu."""
-    spark = DescribedGpu.parse_list("linux-aarch64:sm_121:128GiB")
+    spark = GpuDescription.parse_list("linux-aarch64:sm_121:128GiB")
     if engine_targets.runs_on("linux-aarch64", present.bindings_version()):
-        engine_targets.check_described(spark)
+        engine_targets.check_target(spark)
         assert "linux-aarch64" in engine_targets.engines_for()
     else:
         with pytest.raises(
             engine_targets.UntargetableGpuError, match=r"1\.6 and later"
         ):
-            engine_targets.check_described(spark)
+            engine_targets.check_target(spark)
     assert engine_targets.runs_on("linux-aarch64", "1.6.1.120")
     for platform, version in (
         ("linux-aarch64", "1.5.0.114"),

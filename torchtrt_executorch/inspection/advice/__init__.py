@@ -32,7 +32,10 @@ from torchtrt_executorch.inspection.formatting import counted, duration, short, 
 from torchtrt_executorch.inspection.model import gpus
 from torchtrt_executorch.inspection.model.facts import Facts, Method
 from torchtrt_executorch.inspection.model.state import state
-from torchtrt_executorch.nogpu.target.gpu_description import ON_ARM_ALONE, DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import (
+    ON_ARM_ALONE,
+    GpuDescription,
+)
 from torchtrt_executorch.runtime.reading import common_state
 
 __all__ = ["Finding", "advise"]
@@ -70,7 +73,7 @@ def advise(
         ValueError: ``gpu`` names no GPU, or ``target`` no machine.
     """
     wanted = () if gpu is None else (gpus.described(gpu),)
-    machine = () if target is None else DescribedGpu.parse_list(target, "target")
+    machine = () if target is None else GpuDescription.parse_list(target, "target")
     found = [*_missing_data(facts), *_common_state(facts), *_twice(facts)]
     found += language_model(facts)
     if machine:

@@ -13,7 +13,7 @@ from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX
 from torchtrt_executorch.nogpu.target import engine_targets
 from torchtrt_executorch.nogpu.target.gpu_description import (
     VARIABLE,
-    DescribedGpu,
+    GpuDescription,
     own_platform,
 )
 from torchtrt_executorch.payloads import cuda_shims
@@ -30,7 +30,7 @@ _THERE = (
 
 
 def unfit(
-    method: Method, machine: Sequence[DescribedGpu], any_machine: bool = False
+    method: Method, machine: Sequence[GpuDescription], any_machine: bool = False
 ) -> Iterator[Finding]:
     """What of a method can't run on ``machine``, which has one of several GPUs.
 
@@ -68,7 +68,7 @@ def elsewhere(method: Method) -> Iterator[Finding]:
         )
 
 
-def too_large(facts: Facts, machine: Sequence[DescribedGpu]) -> Iterator[Finding]:
+def too_large(facts: Facts, machine: Sequence[GpuDescription]) -> Iterator[Finding]:
     """Memory that a file wants at least on its GPU, and the smallest one hasn't."""
     least = min(machine, key=lambda gpu: gpu.total_memory)
     planned = sum(
@@ -95,7 +95,7 @@ def too_large(facts: Facts, machine: Sequence[DescribedGpu]) -> Iterator[Finding
 
 
 def _library(
-    method: Method, delegate: Delegate, machine: Sequence[DescribedGpu]
+    method: Method, delegate: Delegate, machine: Sequence[GpuDescription]
 ) -> Iterator[Finding]:
     library = delegate.native
     assert library is not None
@@ -150,7 +150,7 @@ def _library(
 
 
 def _without_code(
-    method: Method, gpu: DescribedGpu, any_machine: bool
+    method: Method, gpu: GpuDescription, any_machine: bool
 ) -> Iterator[Finding]:
     wanted = gpu.major * 10 + gpu.minor
     described = gpu.text.removeprefix(f"{gpu.platform}:" if any_machine else "")
@@ -187,7 +187,7 @@ def _loads(engine: Delegate, platform: str) -> bool:
     return name != TENSORRT_RTX.name or engine_targets.runs_on(platform, version)
 
 
-def _engine_again(gpu: DescribedGpu, described: str) -> str:
+def _engine_again(gpu: GpuDescription, described: str) -> str:
     if gpus.engine_runs_on(TARGETS, gpu.major * 10 + gpu.minor):
         release = " 1.6 or later" if described.startswith("linux-aarch64") else ""
         return (

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import Iterable
 
-from torchtrt_executorch.nogpu.target.gpu_description import ON_ARM_ALONE, DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import (
+    ON_ARM_ALONE,
+    GpuDescription,
+)
 
 #: Jetson and DRIVE: binaries run on these exactly, and theirs on no other GPU.
 _TEGRA = {53, 62, 72, 87, 101, 110}
@@ -26,7 +29,7 @@ def capability(name: str) -> int:
     return int(found[1])
 
 
-def described(name: str) -> DescribedGpu:
+def described(name: str) -> GpuDescription:
     """Return the GPU that ``sm_87`` names, in a machine of the kind that has it.
 
     Raises:
@@ -34,7 +37,9 @@ def described(name: str) -> DescribedGpu:
     """
     wanted = capability(name)
     on_arm = divmod(wanted, 10) in ON_ARM_ALONE
-    return DescribedGpu.parse(f"{'linux-aarch64:' if on_arm else ''}sm_{wanted}:16GiB")
+    return GpuDescription.parse(
+        f"{'linux-aarch64:' if on_arm else ''}sm_{wanted}:16GiB"
+    )
 
 
 def library_runs_on(gpus: Iterable[str], wanted: int) -> bool:

@@ -18,8 +18,8 @@ from torchtrt_executorch.inspection.model.payloads import delegate_facts, shown
 from torchtrt_executorch.runtime.delegates import about
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.operators.kernels import has_executorch_kernel
-from torchtrt_executorch.runtime.plans.placement_check import find_faults
-from torchtrt_executorch.runtime.plans.plan import Operation, Plan, Slot
+from torchtrt_executorch.runtime.plans.placement_check import find_violations
+from torchtrt_executorch.runtime.plans.plan import Operation, Plan, PlanValue
 from torchtrt_executorch.runtime.reading.common_state import CommonState
 
 
@@ -81,12 +81,12 @@ def _largest(
 def _faults(plan: Plan, one_stream: bool) -> Sequence[tuple[int, str]]:
     """What is wrong with its devices; nothing is known of a method whose payloads are damaged."""
     try:
-        return find_faults(plan, about, one_stream)
+        return find_violations(plan, about, one_stream)
     except ProgramError:
         return []
 
 
-def _value(slot: Slot, shared: Mapping[Any, str]) -> Value:
+def _value(slot: PlanValue, shared: Mapping[Any, str]) -> Value:
     layout, place, stored = slot.layout, slot.place, slot.stored
     if layout is None:
         return Value(slot.index, slot.kind)

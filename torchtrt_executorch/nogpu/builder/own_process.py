@@ -31,12 +31,12 @@ POSSIBLE = hasattr(os, "fork") and hasattr(os, "memfd_create")
 STANDING_STILL = 60.0
 GIVEN_UP = 900.0
 
-_builders: weakref.WeakValueDictionary[int, BuilderApart] = (
+_builders: weakref.WeakValueDictionary[int, BuilderProcess] = (
     weakref.WeakValueDictionary()
 )
 
 
-class BuilderApart(wrapt.ObjectProxy):
+class BuilderProcess(wrapt.ObjectProxy):
     """``tensorrt.Builder``, which builds in a process of its own.
 
     Args:

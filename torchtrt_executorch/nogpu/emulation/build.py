@@ -14,7 +14,7 @@ from torchtrt_executorch.lifting import (
     copied_graph,
     lifted_program,
     mode_of,
-    settle_values,
+    normalize_values,
 )
 
 
@@ -37,7 +37,7 @@ def program_of(
     graph, copies = copied_graph(partition.graph)
     for node in copies.values():
         node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
-    settle_values(graph)
+    normalize_values(graph)
     if truncate_double:
         single = {torch.float64: torch.float32}
         output_dtypes = [single.get(dtype, dtype) for dtype in output_dtypes]

@@ -6,7 +6,7 @@ Engines are built by TensorRT, which needs a GPU for it, or by TensorRT-RTX, whi
 ==============  ===========================================  ==================================
 missing         what upstream gets                           module
 ==============  ===========================================  ==================================
-CUDA device     answers for the described GPU; the CPU       ``described_gpu``, ``cuda_queries``
+CUDA device     answers for the described GPU; the CPU       ``configured_gpu``, ``cuda_queries``
 TensorRT        the real bindings, over link stubs           ``link_stubs``
 either          its own Python-only mode                     ``python_only``
 either          one clear error from whatever would build    ``building``
@@ -99,10 +99,10 @@ def complete_host(module: ModuleType) -> Iterator[None]:
     from torchtrt_executorch.nogpu.builder import installed
     from torchtrt_executorch.nogpu.host import present, quiet
     from torchtrt_executorch.nogpu.stubs import link_stubs
-    from torchtrt_executorch.nogpu.target.gpu_description import described_gpu
+    from torchtrt_executorch.nogpu.target.gpu_description import configured_gpu
 
     if not present.cuda_device():
-        described_gpu()
+        configured_gpu()
         quiet.quieten()
     installed.check_installed()
     if not present.tensorrt_libraries():

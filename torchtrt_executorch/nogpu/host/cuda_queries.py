@@ -20,10 +20,13 @@ import torch
 import wrapt
 
 from torchtrt_executorch.nogpu.host import present
-from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu, described_gpu
+from torchtrt_executorch.nogpu.target.gpu_description import (
+    GpuDescription,
+    configured_gpu,
+)
 
 
-class _DescribedCuda(wrapt.ObjectProxy):  # type: ignore[misc]
+class _TargetCuda(wrapt.ObjectProxy):  # type: ignore[misc]
     """``torch.cuda`` that answers queries for a described GPU.
 
     Every device index is such a GPU: a program may place engines on several. ``is_available``
@@ -37,29 +40,29 @@ class _DescribedCuda(wrapt.ObjectProxy):  # type: ignore[misc]
         return 0
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
-        return described_gpu().capability
+        return configured_gpu().capability
 
-    def get_device_properties(self, device: Any = None) -> DescribedGpu:
-        return described_gpu()
+    def get_device_properties(self, device: Any = None) -> GpuDescription:
+        return configured_gpu()
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        total = described_gpu().total_memory
+        total = configured_gpu().total_memory
         return total, total
 
     def default_stream(self, device: Any = None) -> torch.Stream:
         return torch.Stream(device="cpu")
 
 
-class _DescribedTorch(wrapt.ObjectProxy):  # type: ignore[misc]
-    """``torch`` with :class:`_DescribedCuda`, and ``torch.device(0)`` as on a CUDA host."""
+class _TargetTorch(wrapt.ObjectProxy):  # type: ignore[misc]
+    """``torch`` with :class:`_TargetCuda`, and ``torch.device(0)`` as on a CUDA host."""
 
     def __init__(self) -> None:
         super().__init__(torch)
-        self._self_cuda = _DescribedCuda()
+        self._self_cuda = _TargetCuda()
         self._self_device = wrapt.FunctionWrapper(torch.device, _cuda_by_index)
 
     @property
-    def cuda(self) -> _DescribedCuda:
+    def cuda(self) -> _TargetCuda:
         return self._self_cuda
 
     @property
@@ -83,7 +86,7 @@ def described_torch() -> Any:
 
     It is ``torch`` itself where there is a CUDA device.
     """
-    return torch if present.cuda_device() else _DescribedTorch()
+    return torch if present.cuda_device() else _TargetTorch()
 
 
 @contextlib.contextmanager
@@ -96,7 +99,7 @@ def device_properties_name(utils: ModuleType) -> Iterator[None]:
     if hasattr(torch._C, "_CudaDeviceProperties"):
         yield
         return
-    torch._C._CudaDeviceProperties = DescribedGpu  # type: ignore
+    torch._C._CudaDeviceProperties = GpuDescription  # type: ignore
     try:
         yield
     finally:

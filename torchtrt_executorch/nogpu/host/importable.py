@@ -22,7 +22,7 @@ from torchtrt_executorch.nogpu.builder.installed import (
 from torchtrt_executorch.nogpu.host import present
 from torchtrt_executorch.nogpu.stubs import link_stubs
 from torchtrt_executorch.nogpu.stubs.stub_libraries import LinkStubError
-from torchtrt_executorch.nogpu.target.gpu_description import VARIABLE, DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import VARIABLE, GpuDescription
 from torchtrt_executorch.overlay.upstream import distribution_release
 
 
@@ -69,7 +69,7 @@ def obstacles(patched: bool) -> Iterator[str]:
         yield "there is no CUDA device, and the patch host, which does without, is not in force"
     if patched and os.environ.get(VARIABLE):
         try:
-            DescribedGpu.parse_list(os.environ[VARIABLE])
+            GpuDescription.parse_list(os.environ[VARIABLE])
         except ValueError as error:
             yield f"where there is no GPU: {error}"
 

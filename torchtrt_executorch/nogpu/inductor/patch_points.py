@@ -17,7 +17,7 @@ from torchtrt_executorch.nogpu.thread_scope import lookup
 
 
 @dataclass(frozen=True)
-class Seam:
+class PatchPoint:
     """A name that upstream keeps for itself.
 
     Attributes:
@@ -34,108 +34,110 @@ class Seam:
 _INDUCTOR = "torch._inductor"
 _FOLDER = f"{_INDUCTOR}.fx_passes.joint_graph:UniformValueConstantFolder"
 
-SEAMS = {
+PATCH_POINTS = {
     # The device
-    "torch._dynamo.device_interface:get_interface_for_device": Seam(
+    "torch._dynamo.device_interface:get_interface_for_device": PatchPoint(
         "Inductor asks it for whatever it wants to know of a device", True
     ),
-    "torch._subclasses.fake_tensor:init_gpu_context": Seam(
+    "torch._subclasses.fake_tensor:init_gpu_context": PatchPoint(
         "fake tensors put a real one on the device first"
     ),
-    "torch.cuda:_exchange_device": Seam("a guard of the current device calls it"),
-    "torch.cuda:_maybe_exchange_device": Seam("as above"),
-    "torch.cuda:_lazy_init": Seam("PyTorch would load the driver"),
-    "triton.runtime.driver:DriverConfig.active": Seam(
+    "torch.cuda:_exchange_device": PatchPoint("a guard of the current device calls it"),
+    "torch.cuda:_maybe_exchange_device": PatchPoint("as above"),
+    "torch.cuda:_lazy_init": PatchPoint("PyTorch would load the driver"),
+    "triton.runtime.driver:DriverConfig.active": PatchPoint(
         "Triton asks it what to compile for", True
     ),
-    f"{_INDUCTOR}.runtime.triton_helpers:set_driver_to_gpu": Seam(
+    f"{_INDUCTOR}.runtime.triton_helpers:set_driver_to_gpu": PatchPoint(
         "each kernel, when it is defined, puts the GPU's own driver in", True
     ),
-    f"{_INDUCTOR}.utils:is_big_gpu": Seam(
+    f"{_INDUCTOR}.utils:is_big_gpu": PatchPoint(
         "products on small GPUs are left to ATen, of which the backend has no kernels",
         True,
     ),
-    f"{_INDUCTOR}.fx_passes.joint_graph:lazy_init": Seam(
+    f"{_INDUCTOR}.fx_passes.joint_graph:lazy_init": PatchPoint(
         "patterns are traced on the device; here they have been, on the CPU", True
     ),
-    f"{_FOLDER}._deduce_value": Seam("constants are folded on the device"),
-    f"{_FOLDER}._add_peephole_patterns": Seam("as above"),
+    f"{_FOLDER}._deduce_value": PatchPoint("constants are folded on the device"),
+    f"{_FOLDER}._add_peephole_patterns": PatchPoint("as above"),
     # What runs or times kernels
-    f"{_INDUCTOR}.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block": Seam(
+    f"{_INDUCTOR}.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block": PatchPoint(
         "it runs each kernel before it is saved", True
     ),
-    f"{_INDUCTOR}.select_algorithm:AlgorithmSelectorCache.__call__": Seam(
+    f"{_INDUCTOR}.select_algorithm:AlgorithmSelectorCache.__call__": PatchPoint(
         "it times what there is to choose from", True
     ),
-    f"{_INDUCTOR}.choices:InductorChoices._finalize_template_configs": Seam(
+    f"{_INDUCTOR}.choices:InductorChoices._finalize_template_configs": PatchPoint(
         "it writes a kernel for each configuration, of which one is taken"
     ),
-    f"{_INDUCTOR}.runtime.triton_heuristics:CachingAutotuner.precompile": Seam(
+    f"{_INDUCTOR}.runtime.triton_heuristics:CachingAutotuner.precompile": PatchPoint(
         "what doesn't compile is passed over when kernels are timed"
     ),
-    f"{_INDUCTOR}.compile_fx:compile_fx_aot": Seam("as above: all is compiled again"),
-    f"{_INDUCTOR}.graph:GraphLowering.run_node": Seam(
+    f"{_INDUCTOR}.compile_fx:compile_fx_aot": PatchPoint(
+        "as above: all is compiled again"
+    ),
+    f"{_INDUCTOR}.graph:GraphLowering.run_node": PatchPoint(
         "what doesn't compile when it is fused is computed apart"
     ),
-    f"{_INDUCTOR}.decomposition:select_decomp_table": Seam(
+    f"{_INDUCTOR}.decomposition:select_decomp_table": PatchPoint(
         "products of one row become sums"
     ),
     # Weights, which stay on the host
-    f"{_INDUCTOR}.codecache:AotCodeCompiler.compile": Seam(
+    f"{_INDUCTOR}.codecache:AotCodeCompiler.compile": PatchPoint(
         "it writes the weights' bytes, from the device", True
     ),
-    f"{_INDUCTOR}.utils:clone_preserve_strides": Seam(
+    f"{_INDUCTOR}.utils:clone_preserve_strides": PatchPoint(
         "it copies what the program writes to", True
     ),
-    f"{_INDUCTOR}.utils:is_same_tensor": Seam(
+    f"{_INDUCTOR}.utils:is_same_tensor": PatchPoint(
         "it compares addresses, of which a described device has none", True
     ),
-    f"{_INDUCTOR}.ir:ExternKernel.realize_input": Seam(
+    f"{_INDUCTOR}.ir:ExternKernel.realize_input": PatchPoint(
         "it puts a number that is returned, or carried into a loop, on the device"
     ),
-    "executorch.backends.cuda.cuda_weight_collector:_write_tensor_storage": Seam(
+    "executorch.backends.cuda.cuda_weight_collector:_write_tensor_storage": PatchPoint(
         "it writes a weight's bytes, from the device", releases=">=1.5"
     ),
-    "executorch.backends.cuda.cuda_backend:_move_to_device_resize_kv": Seam(
+    "executorch.backends.cuda.cuda_backend:_move_to_device_resize_kv": PatchPoint(
         "it moves weights to the device"
     ),
-    "executorch.backends.cuda.cuda_backend:_compile_time_cpu_clones": Seam(
+    "executorch.backends.cuda.cuda_backend:_compile_time_cpu_clones": PatchPoint(
         "it spares the device's memory"
     ),
     # The environment
-    f"{_INDUCTOR}.runtime.cache_dir_utils:os": Seam(
+    f"{_INDUCTOR}.runtime.cache_dir_utils:os": PatchPoint(
         "it reads in the environment where compilers keep things", True
     ),
-    f"{_INDUCTOR}.runtime.triton_heuristics:os": Seam(
+    f"{_INDUCTOR}.runtime.triton_heuristics:os": PatchPoint(
         "it sets in the environment where Triton keeps things", True
     ),
-    "triton.knobs:getenv": Seam("as the first, for Triton", True),
-    "triton.knobs:getenv_bool": Seam(
+    "triton.knobs:getenv": PatchPoint("as the first, for Triton", True),
+    "triton.knobs:getenv_bool": PatchPoint(
         "with line information machine code names this machine's files", True
     ),
     # Compilers
-    "triton.compiler.compiler:compile": Seam(
+    "triton.compiler.compiler:compile": PatchPoint(
         "what compiles a kernel for one GPU has to compile it for others", True
     ),
-    f"{_INDUCTOR}.codecache:CudaKernelParamCache.set": Seam(
+    f"{_INDUCTOR}.codecache:CudaKernelParamCache.set": PatchPoint(
         "it saves machine code for one GPU", True
     ),
-    f"{_INDUCTOR}.cpu_vec_isa:pick_vec_isa": Seam(
+    f"{_INDUCTOR}.cpu_vec_isa:pick_vec_isa": PatchPoint(
         "it compiles for this machine's vectors"
     ),
-    f"{_INDUCTOR}.cpp_builder:get_cpp_options": Seam(
+    f"{_INDUCTOR}.cpp_builder:get_cpp_options": PatchPoint(
         "nothing else takes more options for the host's side: no paths, no symbols"
     ),
-    f"{_INDUCTOR}.cpp_builder:run_compile_cmd": Seam(
+    f"{_INDUCTOR}.cpp_builder:run_compile_cmd": PatchPoint(
         "what all libraries have in common would be compiled for each"
     ),
-    "torch.utils.cpp_extension:_join_cuda_home": Seam(
+    "torch.utils.cpp_extension:_join_cuda_home": PatchPoint(
         "it looks for a toolkit, once, when it is imported", True
     ),
-    "torch.utils._sympy.printers:CppPrinter._print_Integer": Seam(
+    "torch.utils._sympy.printers:CppPrinter._print_Integer": PatchPoint(
         "it writes integers for this machine's operating system"
     ),
-    f"{_INDUCTOR}.codegen.cpp_wrapper_cpu:CppWrapperCpu.val_to_arg_str_for_prim_type": Seam(
+    f"{_INDUCTOR}.codegen.cpp_wrapper_cpu:CppWrapperCpu.val_to_arg_str_for_prim_type": PatchPoint(
         "as above"
     ),
 }
@@ -155,7 +157,7 @@ REMEMBERING = (
 )
 
 
-def forgetful() -> dict[str, Callable[..., Any]]:
+def isolated_caches() -> dict[str, Callable[..., Any]]:
     """What takes the place of :data:`REMEMBERING`, by name."""
     found: dict[str, Any] = {}
     for path in REMEMBERING:

@@ -34,7 +34,7 @@ from torchtrt_executorch.nogpu.inductor.device_guard import (
     lent_to_cuda,
 )
 from torchtrt_executorch.nogpu.inductor.triton_driver import (
-    DescribedDriver,
+    TargetDriver,
 )
 from torchtrt_executorch.nogpu.thread_scope import (
     answering,
@@ -55,7 +55,7 @@ _NO_LINES = "TRITON_DISABLE_LINE_INFO"
 
 
 @contextlib.contextmanager
-def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]:
+def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]:
     """Scope within which this thread has one CUDA device, ``gpu``, to compile for.
 
     In force for this thread alone, and gone afterwards, also on failure. Other threads see what they saw
@@ -69,7 +69,7 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
     """
     _fill_pattern_tables()
     answers = {
-        **patch_points.forgetful(),
+        **patch_points.isolated_caches(),
         **_torch_cuda(gpu),
         **_device_interface(gpu),
         **_triton(gpu),
@@ -83,7 +83,9 @@ def described_device(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]
         **fat_binaries.answers(gpu, toolchain),
         **_environment(gpu),
     }
-    required = {path for path, seam in patch_points.SEAMS.items() if seam.required}
+    required = {
+        path for path, seam in patch_points.PATCH_POINTS.items() if seam.required
+    }
     with (
         answering(answers, required=required & answers.keys()),
         lent_to_cuda(),
@@ -167,7 +169,7 @@ def _device_interface(gpu: GpuProperties) -> Answers:
 
 
 def _triton(gpu: GpuProperties) -> Answers:
-    driver = DescribedDriver(gpu)
+    driver = TargetDriver(gpu)
     return {
         "triton.runtime.driver:DriverConfig.active": _always(driver),
         "torch._inductor.runtime.triton_helpers:set_driver_to_gpu": _always(None),

@@ -41,7 +41,7 @@ class _Utils:
         return None, 1, registers, spills, self._gpu.max_threads_per_block
 
 
-class DescribedDriver:
+class TargetDriver:
     """Stands in for ``triton.runtime.driver.active``."""
 
     def __init__(self, gpu: GpuProperties) -> None:

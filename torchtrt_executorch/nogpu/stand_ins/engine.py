@@ -140,7 +140,7 @@ class StandInTensorRT(wrapt.ObjectProxy):
             return builder
         from torch_tensorrt.logging import _LOGGER
 
-        return own_process.BuilderApart(builder, _LOGGER)
+        return own_process.BuilderProcess(builder, _LOGGER)
 
     @property
     def Refitter(self) -> Any:

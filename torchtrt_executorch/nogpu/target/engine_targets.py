@@ -21,7 +21,7 @@ from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_
 from torchtrt_executorch.nogpu.host import present
 from torchtrt_executorch.nogpu.target.gpu_description import (
     VARIABLE,
-    DescribedGpu,
+    GpuDescription,
     chosen,
     own_platform,
 )
@@ -65,7 +65,7 @@ def check() -> None:
     """
     if gpus := chosen():
         if not _is_here(gpus):
-            check_described(gpus)
+            check_target(gpus)
     elif is_unsupported_here():
         import torch
 
@@ -78,7 +78,7 @@ def check() -> None:
         )
 
 
-def _is_here(gpus: Sequence[DescribedGpu]) -> bool:
+def _is_here(gpus: Sequence[GpuDescription]) -> bool:
     """Whether there is a GPU like the one that is named, so that TensorRT can build for it."""
     if installed_builder() is TENSORRT_RTX or not present.cuda_device():
         return False
@@ -90,7 +90,7 @@ def _is_here(gpus: Sequence[DescribedGpu]) -> bool:
     ]
 
 
-def check_described(gpus: Sequence[DescribedGpu]) -> None:
+def check_target(gpus: Sequence[GpuDescription]) -> None:
     """Check that the installed TensorRT can build engines for ``gpus`` without one of them.
 
     Raises:
@@ -134,7 +134,7 @@ def for_targets(configuration: Any) -> Any:
     """
     gpus = chosen() if installed_builder() is TENSORRT_RTX else ()
     if gpus:
-        check_described(gpus)
+        check_target(gpus)
         known = dict(_targets())
         configuration.num_compute_capabilities = len(gpus)
         for index, gpu in enumerate(gpus):

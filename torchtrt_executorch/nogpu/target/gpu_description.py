@@ -40,7 +40,7 @@ _UNIT_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20}
 
 
 @dataclasses.dataclass(frozen=True)
-class DescribedGpu:
+class GpuDescription:
     """A GPU by description.
 
     The attributes are those of ``torch.cuda.get_device_properties`` that upstream reads.
@@ -79,7 +79,7 @@ class DescribedGpu:
         return f"{self.platform}:{capability}:{memory}"
 
     @classmethod
-    def parse(cls, text: str, named: str = VARIABLE) -> DescribedGpu:
+    def parse(cls, text: str, named: str = VARIABLE) -> GpuDescription:
         """Read a description such as ``sm_90:80GiB`` or ``linux-aarch64:sm_87:16GiB``.
 
         Args:
@@ -102,7 +102,7 @@ class DescribedGpu:
         return cls(major, minor, total_memory, platform=platform)
 
     @classmethod
-    def parse_list(cls, text: str, named: str = VARIABLE) -> tuple[DescribedGpu, ...]:
+    def parse_list(cls, text: str, named: str = VARIABLE) -> tuple[GpuDescription, ...]:
         """Read descriptions with commas between them, one or more, of GPUs of one kind of machine.
 
         Args:
@@ -154,7 +154,7 @@ def _malformed(text: str, what: str, named: str) -> ValueError:
     )
 
 
-_named: ContextVar[tuple[DescribedGpu, ...]] = ContextVar("_named", default=())
+_named: ContextVar[tuple[GpuDescription, ...]] = ContextVar("_named", default=())
 
 
 @contextlib.contextmanager
@@ -162,7 +162,7 @@ def compiling_for(named: Sequence[tuple[str, str]]) -> Iterator[None]:
     """Scope in which all that is compiled is for one target, in the place of a GPU that is here.
 
     Args:
-        named: Who names a target, and the description, as :meth:`DescribedGpu.parse_list` reads it. The
+        named: Who names a target, and the description, as :meth:`GpuDescription.parse_list` reads it. The
             scope changes nothing if nobody does.
 
     Raises:
@@ -177,7 +177,7 @@ def compiling_for(named: Sequence[tuple[str, str]]) -> Iterator[None]:
         _named.reset(token)
 
 
-def agreed(named: Sequence[tuple[str, str]] = ()) -> tuple[DescribedGpu, ...]:
+def agreed(named: Sequence[tuple[str, str]] = ()) -> tuple[GpuDescription, ...]:
     """Return the target that ``named`` and the environment agree on; none if nobody names one.
 
     Raises:
@@ -196,10 +196,10 @@ def agreed(named: Sequence[tuple[str, str]] = ()) -> tuple[DescribedGpu, ...]:
 
 
 #: Read time and again while something is compiled.
-_parsed = functools.cache(DescribedGpu.parse_list)
+_parsed = functools.cache(GpuDescription.parse_list)
 
 
-def chosen() -> tuple[DescribedGpu, ...]:
+def chosen() -> tuple[GpuDescription, ...]:
     """The GPUs that are compiled for since the user says so; none for the one at hand, or the default.
 
     Raises:
@@ -208,7 +208,7 @@ def chosen() -> tuple[DescribedGpu, ...]:
     return _named.get() or agreed()
 
 
-def described_gpus() -> tuple[DescribedGpu, ...]:
+def configured_gpus() -> tuple[GpuDescription, ...]:
     """The GPUs that are :func:`chosen`; the installed builder's default without.
 
     Raises:
@@ -217,7 +217,7 @@ def described_gpus() -> tuple[DescribedGpu, ...]:
     return chosen() or without_gpu()
 
 
-def without_gpu() -> tuple[DescribedGpu, ...]:
+def without_gpu() -> tuple[GpuDescription, ...]:
     """What is compiled for where there is no GPU, if partitioners name nothing else.
 
     Raises:
@@ -226,9 +226,9 @@ def without_gpu() -> tuple[DescribedGpu, ...]:
     return _parsed(os.environ.get(VARIABLE) or installed_builder().default_gpus)
 
 
-def described_gpu() -> DescribedGpu:
-    """What each of :func:`described_gpus` can do: the lowest capability, the least memory."""
-    first, *others = gpus = described_gpus()
+def configured_gpu() -> GpuDescription:
+    """What each of :func:`configured_gpus` can do: the lowest capability, the least memory."""
+    first, *others = gpus = configured_gpus()
     if not others:
         return first
     names = ", ".join(f"sm_{gpu.major}{gpu.minor}" for gpu in gpus)

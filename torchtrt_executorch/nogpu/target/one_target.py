@@ -13,7 +13,7 @@ from typing import Any
 
 from torchtrt_executorch.nogpu.target.gpu_description import (
     GPU_COMPILE_SPEC_KEY,
-    DescribedGpu,
+    GpuDescription,
     compiling_for,
 )
 
@@ -46,7 +46,7 @@ def check_gpu_descriptions(compile_specs: Sequence[Any]) -> None:
     """
     for spec in compile_specs:
         if spec.key == GPU_COMPILE_SPEC_KEY:
-            DescribedGpu.parse_list(bytes(spec.value).decode())
+            GpuDescription.parse_list(bytes(spec.value).decode())
 
 
 def _targets(partitioners: Any) -> Iterator[tuple[str, str]]:

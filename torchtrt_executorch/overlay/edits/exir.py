@@ -78,7 +78,7 @@ BRANCH_RESULTS = edits_of(
         "",
         "imports",
         """
-        from executorch.exir.passes._pre_write_snapshots import keep_old_values
+        from executorch.exir.passes._pre_write_snapshots import snapshot_before_writes
         from executorch.exir.passes.branch_results_pass import BranchResultsPass
         """,
     ),
@@ -90,7 +90,7 @@ BRANCH_RESULTS = edits_of(
     (
         "EdgeProgramManager.to_executorch",
         "before insert_write_back_for_buffers_pass",
-        "keep_old_values(program)",
+        "snapshot_before_writes(program)",
     ),
 )
 
@@ -371,9 +371,9 @@ DELEGATE_ORDER = (
             "apply_algo",
             "after update_all_tensors_lifetime",
             """
-            from executorch.exir.passes.streams.lifetimes import keep_busy
+            from executorch.exir.passes.streams.lifetimes import extend_lifetimes
 
-            keep_busy(graph_module)
+            extend_lifetimes(graph_module)
             """,
         ),
     ),

@@ -13,7 +13,7 @@ from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.stand_ins import StandIn
 from torchtrt_executorch.nogpu.stand_ins.file import StandInFile
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.plans.plan import About, Payload
+from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload
 from torchtrt_executorch.runtime.profile.stats import Recorder
 from torchtrt_executorch.runtime.tensors.devices import Placement
 from torchtrt_executorch.runtime.tensors.layout import CPU
@@ -114,13 +114,13 @@ class Delegate:
         return "it is none of a GPU's that says it can be captured"
 
     @staticmethod
-    def about(payload: Payload) -> About:
+    def about(payload: Payload) -> BackendInfo:
         """What a payload says of itself. ``ProgramError`` for a damaged one.
 
         On a GPU, one that nothing else is known of stages what is elsewhere.
         """
         device = payload.target_device("cpu")
-        return About(device, device.type != "cpu")
+        return BackendInfo(device, device.type != "cpu")
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,13 @@ def load_delegate(context: DelegateContext) -> Delegate:
     return made
 
 
-def about(payload: Payload) -> About:
+def about(payload: Payload) -> BackendInfo:
     """What a payload says of itself. ``ProgramError`` for a damaged one."""
     # What is registered may be a function.
     told: Any = Delegate.about
     if payload.backend_id in _registered or payload.backend_id in _OWN:
         told = getattr(_backend(payload.backend_id), "about", told)
-    found: About = told(payload)
+    found: BackendInfo = told(payload)
     return found
 
 

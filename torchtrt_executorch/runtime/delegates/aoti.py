@@ -24,7 +24,7 @@ from torchtrt_executorch.runtime.delegates.on_gpu import (
     instead,
 )
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.plans.plan import About, Payload
+from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload
 from torchtrt_executorch.runtime.reading.schemas import schema
 from torchtrt_executorch.runtime.tensors.devices import current_on, is_current
 from torchtrt_executorch.runtime.tensors.layout import ALIGNMENT, CPU, dtype_of
@@ -56,10 +56,10 @@ class AotiDelegate(GpuDelegate):
             self.makes_results = True
 
     @staticmethod
-    def about(payload: Payload) -> About:
+    def about(payload: Payload) -> BackendInfo:
         """It works on its GPU alone; stand-ins are found by the libraries and weights that it names."""
         named = read_payload(payload)
-        return About(
+        return BackendInfo(
             payload.target_device("cuda:0"),
             takes_host=False,
             parts=lambda: tuple(map(payload.data, named.keys)),

@@ -30,7 +30,7 @@ from torchtrt_executorch.runtime.delegates.on_gpu import (
 )
 from torchtrt_executorch.runtime.delegates.tensorrt_engine import TensorRTEngine
 from torchtrt_executorch.runtime.errors import ProgramError
-from torchtrt_executorch.runtime.plans.plan import About, Payload
+from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload
 from torchtrt_executorch.runtime.tensors.values import Run, Value
 
 
@@ -61,7 +61,7 @@ class TensorRTDelegate(GpuDelegate):
             self._smallest = {}
 
     @staticmethod
-    def about(payload: Payload) -> About:
+    def about(payload: Payload) -> BackendInfo:
         """It works on the engine's GPU, and on what it stages from the host.
 
         Stand-ins are found by the serialized engine, without its metadata.
@@ -74,7 +74,7 @@ class TensorRTDelegate(GpuDelegate):
                 f"{payload.name}: the engine's GPU {metadata.device_id} is none that torch can name"
             )
         num_inputs, built_by = len(_names(metadata)[0]), origin(engine).text
-        return About(device, True, num_inputs, built_by, lambda: (engine,))
+        return BackendInfo(device, True, num_inputs, built_by, lambda: (engine,))
 
     def clone(self, context: DelegateContext) -> Delegate:
         """Another one, with the same engine and a context of its own; an emulated one has its weights."""

@@ -8,7 +8,13 @@ from typing import Collection, Iterable, Mapping, Sequence
 
 import torch
 
-from torchtrt_executorch.runtime.plans.plan import Kind, Operation, Place, Plan, Slot
+from torchtrt_executorch.runtime.plans.plan import (
+    Allocation,
+    Kind,
+    Operation,
+    Plan,
+    PlanValue,
+)
 
 _TRANSPOSE = "aten::permute_copy.out"
 _PRODUCTS = frozenset({"aten::addmm.out", "aten::bmm.out", "aten::mm.out"})
@@ -27,13 +33,13 @@ class Written:
         named: The last instruction that names a slot.
     """
 
-    def __init__(self, slots: Sequence[Slot], named: Mapping[int, int]) -> None:
+    def __init__(self, slots: Sequence[PlanValue], named: Mapping[int, int]) -> None:
         self._slots = slots
         self._named = named
         self._now = -1
         self._known = {s.index for s in slots if s.layout is None or s.stored}
         #: By planned bytes that were written, whether they were read since.
-        self._places: dict[Place, bool] = {}
+        self._places: dict[Allocation, bool] = {}
 
     def mark(self, indices: Iterable[int]) -> None:
         """Note values that are written, or hold state."""
@@ -145,7 +151,7 @@ def fences(plan: Plan) -> frozenset[int]:
     return frozenset(found)
 
 
-def _is_byte(slot: Slot) -> bool:
+def _is_byte(slot: PlanValue) -> bool:
     layout = slot.layout
     planned = layout is not None and slot.planned and slot.stored is None
     return planned and (layout.dtype, layout.sizes) == (torch.uint8, (1,))  # type: ignore[union-attr]
@@ -210,7 +216,7 @@ def _transposition(plan: Plan, each: Operation) -> Transposed | None:
 
 
 def _only_multiplied(
-    plan: Plan, index: int, copy: Slot, products: Collection[str]
+    plan: Plan, index: int, copy: PlanValue, products: Collection[str]
 ) -> bool:
     """Whether none but products see the bytes of ``copy``, written by operation ``index``.
 

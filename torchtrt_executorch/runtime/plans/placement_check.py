@@ -17,11 +17,11 @@ from torchtrt_executorch.runtime.plans.plan import (
     NEEDS_SHARED_STREAM,
     TO_DEVICE,
     VIEW,
-    About,
+    Allocation,
+    BackendInfo,
     Kind,
     Operation,
     Payload,
-    Place,
     Plan,
 )
 from torchtrt_executorch.runtime.tensors.layout import CPU
@@ -39,19 +39,19 @@ METADATA = frozenset(
 _MOST_WAYS = 2_000
 
 #: For slots that hold another one's tensor: whose it is. All others hold their own.
-Held = dict[int, "int | None"]
+AliasMap = dict[int, "int | None"]
 
 
-class Fault(NamedTuple):
+class Violation(NamedTuple):
     """What is wrong, and the operation that meets it."""
 
     operation: int
     text: str
 
 
-def find_faults(
-    plan: Plan, about: Callable[[Payload], About], ordered: bool
-) -> list[Fault]:
+def find_violations(
+    plan: Plan, about: Callable[[Payload], BackendInfo], ordered: bool
+) -> list[Violation]:
     """Return what is wrong with a method, in the order of its operations.
 
     Args:
@@ -80,10 +80,10 @@ class Tensor(NamedTuple):
     name: str
     device: torch.device
     label: torch.device | None
-    place: Place
+    place: Allocation
 
 
-class Work(NamedTuple):
+class AsyncWork(NamedTuple):
     """What one call of a delegate, or one copy to its device, reads and writes.
 
     Attributes:
@@ -97,7 +97,7 @@ class Work(NamedTuple):
     stream: str
     copied: bool = False
 
-    def meets(self, other: Work) -> str | None:
+    def meets(self, other: AsyncWork) -> str | None:
         """Where it touches what ``other`` may still be working on, if anywhere."""
         for mine, theirs, what in (
             (self.reads, other.writes, "reads {}, which {} may still be writing"),
@@ -110,7 +110,7 @@ class Work(NamedTuple):
         return None
 
 
-class Running:
+class InFlight:
     """By device, the work that nothing has waited for yet, on one way through a method.
 
     ExecuTorch's C++ runtime lets some delegates go on after their call (`streams.device_order`, beside
@@ -119,7 +119,7 @@ class Running:
     host, or, for most, one to the device, which itself may go on as well.
     """
 
-    def __init__(self, work: Mapping[torch.device, dict[Work, None]]) -> None:
+    def __init__(self, work: Mapping[torch.device, dict[AsyncWork, None]]) -> None:
         self.work = {device: {**each} for device, each in work.items()}
 
     def state(self) -> object:
@@ -131,7 +131,7 @@ class Running:
         earlier = self.work.pop(device, {})
         if written:
             name = f"the copy to {written[0].name}"
-            copy = Work(name, (), tuple(written), "", copied=True)
+            copy = AsyncWork(name, (), tuple(written), "", copied=True)
             after = [*(work._replace(copied=True) for work in earlier), copy]
             self.work[device] = dict.fromkeys(after)
 
@@ -141,7 +141,7 @@ class Running:
         """Note a delegate's call, and say if it meets the memory of what may still be running."""
         streams = streams_of(payload.backend_id)
         stream = payload.backend_id if streams.one_stream else payload.name
-        work = Work(payload.name, tuple(reads), tuple(writes), stream)
+        work = AsyncWork(payload.name, tuple(reads), tuple(writes), stream)
         if streams.waits:
             self.work.pop(device, None)
         for other in self.work.get(device, ()):
@@ -163,17 +163,17 @@ class Running:
 @dataclass
 class _Search:
     plan: Plan
-    about: Sequence[About]
+    about: Sequence[BackendInfo]
     ordered: bool
-    found: set[Fault] = field(default_factory=set)
+    found: set[Violation] = field(default_factory=set)
 
     def run(self) -> None:
         """Follow every way, from call to call, until it comes to what was looked at before."""
         operations, slots = self.plan.operations, self.plan.slots
         seen: set[object] = set()
-        ways: list[tuple[int, Held, Running]] = []
+        ways: list[tuple[int, AliasMap, InFlight]] = []
         if operations:  # else each call ends where it began
-            ways.append((0, {}, Running({})))
+            ways.append((0, {}, InFlight({})))
         while ways:
             position, held, running = ways.pop()
             while True:
@@ -191,13 +191,13 @@ class _Search:
                         break
                     seen.add(state)
                 for text in self._faults(each, held, running):
-                    self.found.add(Fault(position, text))
+                    self.found.add(Violation(position, text))
                 self._moved(each, held)
                 if each.destination is not None:
-                    ways.append((each.destination, dict(held), Running(running.work)))
+                    ways.append((each.destination, dict(held), InFlight(running.work)))
                 position += 1
 
-    def _moved(self, each: Operation, held: Held) -> None:
+    def _moved(self, each: Operation, held: AliasMap) -> None:
         """Note whose tensor is where after an operation."""
         if each.kind is Kind.MOVE or each.name == VIEW:
             source = each.args[0]
@@ -207,7 +207,7 @@ class _Search:
             for index in each.replaces:
                 held.pop(index, None)
 
-    def _tensors(self, indices: Iterable[int], held: Held) -> list[Tensor]:
+    def _tensors(self, indices: Iterable[int], held: AliasMap) -> list[Tensor]:
         """The tensors that slots hold."""
         found = []
         for index in indices:
@@ -215,12 +215,14 @@ class _Search:
             slot = self.plan.slots[index if holds is None else holds]
             if holds is not None and slot.layout is not None:
                 device = slot.layout.device
-                alone = Place(-1 - holds, device, 0, slot.layout.nbytes)
+                alone = Allocation(-1 - holds, device, 0, slot.layout.nbytes)
                 name = self.plan.slots[index].name
                 found.append(Tensor(name, device, slot.label, slot.place or alone))
         return found
 
-    def _faults(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
+    def _faults(
+        self, each: Operation, held: AliasMap, running: InFlight
+    ) -> Iterator[str]:
         tensors = self._tensors(dict.fromkeys(each.touches), held)
         if each.kind in (Kind.KERNEL, Kind.DELEGATE):
             for tensor in tensors:
@@ -241,7 +243,9 @@ class _Search:
                 if tensor.device != CPU:
                     yield misplaced(tensor.name, tensor.device, reader, False)
 
-    def _copy(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
+    def _copy(
+        self, each: Operation, held: AliasMap, running: InFlight
+    ) -> Iterator[str]:
         source, out = (self._tensors([index], held) for index in each.args[:2])
         ends = [tensors[0].device if tensors else CPU for tensors in (source, out)]
         to_device = each.name == TO_DEVICE
@@ -252,7 +256,9 @@ class _Search:
         elif any(tensor.place.end > tensor.place.start for tensor in source):
             running.copied(device, out if to_device else [])
 
-    def _delegate(self, each: Operation, held: Held, running: Running) -> Iterator[str]:
+    def _delegate(
+        self, each: Operation, held: AliasMap, running: InFlight
+    ) -> Iterator[str]:
         assert each.delegate is not None
         payload, told = self.plan.delegates[each.delegate], self.about[each.delegate]
         reads, writes = (self._tensors(i, held) for i in (each.reads, each.writes))

@@ -39,7 +39,7 @@ class Kind(Enum):
     FREE = "free"
 
 
-class Place(NamedTuple):
+class Allocation(NamedTuple):
     """Planned bytes: of an arena, whose memory is on a device."""
 
     arena: int
@@ -47,7 +47,7 @@ class Place(NamedTuple):
     start: int
     end: int
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, other: Allocation) -> bool:
         """Whether both have some of the same bytes."""
         return (
             self.arena == other.arena
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stored:
+class Initializer:
     """Where a file has the first bytes of a tensor.
 
     Attributes:
@@ -72,7 +72,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Slot:
+class PlanValue:
     """One value, as the program declares it.
 
     Attributes:
@@ -95,8 +95,8 @@ class Slot:
     items: tuple[int | None, ...] | None = None
     layout: TensorLayout | None = None
     label: torch.device | None = CPU
-    place: Place | None = None
-    stored: Stored | None = None
+    place: Allocation | None = None
+    stored: Initializer | None = None
 
     @property
     def planned(self) -> bool:
@@ -130,7 +130,7 @@ class ValueInfo:
     dynamic: bool = False
 
     @classmethod
-    def of(cls, slot: Slot, name: str) -> ValueInfo:
+    def of(cls, slot: PlanValue, name: str) -> ValueInfo:
         """What is in a slot."""
         layout = slot.layout
         if layout is None:
@@ -177,7 +177,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class About:
+class BackendInfo:
     """What a delegate's payload says of itself.
 
     Attributes:
@@ -285,7 +285,7 @@ class Plan:
     """
 
     name: str
-    slots: Sequence[Slot]
+    slots: Sequence[PlanValue]
     operations: Sequence[Operation]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -331,7 +331,7 @@ class Plan:
             each.destination for each in self.operations if each.destination is not None
         )
 
-    def tensors(self, indices: Sequence[int]) -> Iterator[Slot]:
+    def tensors(self, indices: Sequence[int]) -> Iterator[PlanValue]:
         """Those of ``indices`` that are tensors."""
         for index in indices:
             if self.slots[index].layout is not None:

@@ -13,14 +13,14 @@ from torchtrt_executorch.runtime.plans.plan import (
     FROM_DEVICE,
     TO_DEVICE,
     VIEW,
+    Allocation,
     Arena,
+    Initializer,
     Kind,
     Operation,
     Payload,
-    Place,
     Plan,
-    Slot,
-    Stored,
+    PlanValue,
 )
 from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.reading.schemas import schema
@@ -121,7 +121,7 @@ class _Reader:
         self._budget.spend(len(name) + len(overload), "the names of operators")
         return f"{name}.{overload}".removesuffix(".")
 
-    def _slot(self, index: int, val: Any) -> Slot:
+    def _slot(self, index: int, val: Any) -> PlanValue:
         name = f"value {index}"
         if isinstance(val, schema.Tensor):
             return self._tensor(index, name, val)
@@ -132,12 +132,12 @@ class _Reader:
         if isinstance(val, _LISTS):
             left_out = -1 if isinstance(val, schema.OptionalTensorList) else None
             items = tuple(None if i == left_out else self._index(i, name) for i in held)
-            return Slot(index, kind, name, items=items)
+            return PlanValue(index, kind, name, items=items)
         if kind == "float":  # the schema's class has infinity as text
             held = float(held)
         elif kind == "string":
             held = held or ""
-        return Slot(index, kind, name, literal=held)
+        return PlanValue(index, kind, name, literal=held)
 
     def _check_items(self) -> None:
         """Lists are of tensors or of numbers: one of lists would unfold into any number of them."""
@@ -150,7 +150,7 @@ class _Reader:
                         f"{self._slots[index].kind}"
                     )
 
-    def _tensor(self, index: int, name: str, tensor: schema.Tensor) -> Slot:
+    def _tensor(self, index: int, name: str, tensor: schema.Tensor) -> PlanValue:
         extra, where = tensor.extra_tensor_info, tensor.allocation_info
         qualified = (extra.fully_qualified_name or "") if extra else ""
         if qualified:
@@ -163,18 +163,20 @@ class _Reader:
             label = label if self._devices else None
         layout = read_layout(tensor, name, device)
         place = None if where is None else self._place(name, where, layout)
-        stored: Stored | None = None
+        stored: Initializer | None = None
         if extra is not None and extra.location is schema.TensorDataLocation.EXTERNAL:
-            stored = Stored(key=extra.fully_qualified_name or "")
+            stored = Initializer(key=extra.fully_qualified_name or "")
         elif tensor.data_buffer_idx:
             segment = extra.mutable_data_segments_idx if extra else 0
             index_there = tensor.data_buffer_idx
-            stored = Stored(index=index_there, segment=segment if place else None)
-        return Slot(
+            stored = Initializer(index=index_there, segment=segment if place else None)
+        return PlanValue(
             index, "tensor", name, qualified, None, None, layout, label, place, stored
         )
 
-    def _place(self, name: str, where: schema.AllocationDetails, layout: Any) -> Place:
+    def _place(
+        self, name: str, where: schema.AllocationDetails, layout: Any
+    ) -> Allocation:
         """The planned bytes of a tensor, which are its arena's."""
         sizes, arena = self._plan.non_const_buffer_sizes, where.memory_id
         start = where.memory_offset_low | where.memory_offset_high << 32
@@ -190,7 +192,7 @@ class _Reader:
             raise ProgramError(
                 f"{name} is planned at byte {start}, unaligned for {layout.dtype}"
             )
-        return Place(arena, layout.device, start, end)
+        return Allocation(arena, layout.device, start, end)
 
     def _written_back(self) -> Iterator[int]:
         """What ``aten::copy_`` writes back: it is read before it is written."""

@@ -60,7 +60,7 @@ class Span(NamedTuple):
     end: int
 
 
-class Sum(NamedTuple):
+class TimingStats(NamedTuple):
     """Runs of one instruction: when the first began, how many, and nanoseconds, of all and of one."""
 
     start: int
@@ -69,9 +69,9 @@ class Sum(NamedTuple):
     least: int
     most: int
 
-    def and_of(self, other: Sum) -> Sum:
+    def and_of(self, other: TimingStats) -> TimingStats:
         """Of the runs of both."""
-        return Sum(
+        return TimingStats(
             min(self.start, other.start),
             self.runs + other.runs,
             self.total + other.total,
@@ -80,15 +80,17 @@ class Sum(NamedTuple):
         )
 
 
-def sum_up(spans: Sequence[Span], sums: dict[int, Sum]) -> dict[int, Sum]:
+def sum_up(
+    spans: Sequence[Span], sums: dict[int, TimingStats]
+) -> dict[int, TimingStats]:
     """Add runs to sums, by instruction, which are returned."""
     for index, start, end in spans:
-        own = Sum(start, 1, end - start, end - start, end - start)
+        own = TimingStats(start, 1, end - start, end - start, end - start)
         sums[index] = sums[index].and_of(own) if index in sums else own
     return sums
 
 
-class Called(NamedTuple):
+class CallRecord(NamedTuple):
     """One call.
 
     Attributes:
@@ -98,15 +100,15 @@ class Called(NamedTuple):
     """
 
     spans: Sequence[Span]
-    summed_up: Mapping[int, Sum]
+    summed_up: Mapping[int, TimingStats]
 
     @property
-    def sums(self) -> Mapping[int, Sum]:
+    def sums(self) -> Mapping[int, TimingStats]:
         """All that it ran, by instruction."""
         return self.summed_up or sum_up(self.spans, {})
 
 
-class History:
+class Trace:
     """The last timed calls of a method and its clones, also of those that are gone.
 
     Args:
@@ -126,10 +128,10 @@ class History:
         self.method, self.devices = method, devices
         self._operations, self._until, self._instead = operations, until, instead
         self._lock = threading.Lock()
-        self._calls: deque[Called] = deque()
+        self._calls: deque[CallRecord] = deque()
         self._kept = 0
 
-    def note(self, call: Called) -> None:
+    def note(self, call: CallRecord) -> None:
         """Keep a call, and as many before it as there is room for."""
         with self._lock:
             self._calls.append(call)
@@ -137,14 +139,14 @@ class History:
             while self._kept > MOST and len(self._calls) > 1:
                 self._kept -= len(self._calls.popleft().spans)
 
-    def calls(self) -> list[Called]:
+    def calls(self) -> list[CallRecord]:
         """The calls that are kept by now."""
         with self._lock:
             return list(self._calls)
 
-    def timings(self, calls: Sequence[Called]) -> Iterator[Timing]:
+    def timings(self, calls: Sequence[CallRecord]) -> Iterator[Timing]:
         """What calls took, as a whole at first, then by instruction."""
-        sums: dict[int, Sum] = {}
+        sums: dict[int, TimingStats] = {}
         taken = []
         for call in calls:
             of_call = call.sums

@@ -12,11 +12,11 @@ from torchtrt_executorch.files import check_writable, staged
 from torchtrt_executorch.runtime.profile import etdump
 from torchtrt_executorch.runtime.profile.history import (
     MOST,
-    Called,
-    History,
+    CallRecord,
     Span,
-    Sum,
     Timing,
+    TimingStats,
+    Trace,
     sum_up,
 )
 from torchtrt_executorch.runtime.tensors.devices import current_stream, synchronize
@@ -27,7 +27,7 @@ Call = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 _now = time.perf_counter_ns
 
 
-class Clock:
+class Profiler:
     """Times the calls of one method or clone, which don't overlap, and what they run.
 
     What runs on a GPU is between two events on the stream that it is enqueued on: the time from when
@@ -35,13 +35,13 @@ class Clock:
     :data:`MOST`; at its end all GPUs are.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: Trace) -> None:
         self._history, self._devices = history, history.devices
         self._gpus = sorted({d.index or 0 for d in self._devices if d.type != "cpu"})
         self._zeros: dict[int, tuple[int, Any]] = {}
         self._on = False
         self._spans: list[Span] = []
-        self._sums: dict[int, Sum] = {}
+        self._sums: dict[int, TimingStats] = {}
         self._pending: list[tuple[int, Any, Any]] = []
 
     def run(self, index: int, run: Run) -> Run:
@@ -101,14 +101,14 @@ class Clock:
             sum_up(self._spans, self._sums)
             self._spans.clear()
 
-    def _called(self) -> Called:
+    def _called(self) -> CallRecord:
         spans, self._spans = self._spans, []
         if self._sums:
             spans = [
                 Span(index, own.start, own.start + own.total)
                 for index, own in sum_up(spans, self._sums).items()
             ]
-        return Called(sorted(spans, key=lambda each: each.start), self._sums)
+        return CallRecord(sorted(spans, key=lambda each: each.start), self._sums)
 
 
 def _zero(gpu: int) -> tuple[int, Any]:
@@ -133,7 +133,7 @@ class Profile:
             come first.
     """
 
-    def __init__(self, histories: Sequence[History]) -> None:
+    def __init__(self, histories: Sequence[Trace]) -> None:
         self._calls = [(history, history.calls()) for history in histories]
         self.timings: Sequence[Timing] = tuple(
             timing

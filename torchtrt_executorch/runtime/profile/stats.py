@@ -13,8 +13,8 @@ import torch
 from torchtrt_executorch.payloads.engine_header import EMULATED
 from torchtrt_executorch.runtime.plans.plan import Kind, Operation
 from torchtrt_executorch.runtime.profile import etdump
-from torchtrt_executorch.runtime.profile.history import History, Timing
-from torchtrt_executorch.runtime.profile.profiling import Clock, Profile
+from torchtrt_executorch.runtime.profile.history import Timing, Trace
+from torchtrt_executorch.runtime.profile.profiling import Profile, Profiler
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Recorder:
         self.not_run: set[str] = set()
         self.stand_ins: set[str] = set()
         self.payloads: dict[str, str] = {}
-        self.histories: dict[str, History] = {}
+        self.histories: dict[str, Trace] = {}
 
     def tally(
         self, owner: object, method: str, operations: Sequence[Operation]
@@ -156,18 +156,18 @@ class Recorder:
         operations: Sequence[Operation],
         devices: Sequence[torch.device],
         until: Mapping[int, int],
-    ) -> Clock:
+    ) -> Profiler:
         """Return the clock of a method or a clone, whose delegates are loaded.
 
-        ``devices`` and ``until`` are as :class:`~.history.History` takes them.
+        ``devices`` and ``until`` are as :class:`~.history.Trace` takes them.
         """
         instead = {
             index: etdump.NOT_RUN if each.name in self.not_run else etdump.STAND_IN
             for index, each in enumerate(operations)
             if each.name in self.not_run | self.stand_ins
         }
-        history = History(method, operations, devices, until, instead)
-        return Clock(self.histories.setdefault(method, history))
+        history = Trace(method, operations, devices, until, instead)
+        return Profiler(self.histories.setdefault(method, history))
 
     def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
         """Count a copy; one that stays on a host is nobody's traffic."""

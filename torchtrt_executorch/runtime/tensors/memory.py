@@ -11,7 +11,12 @@ import torch
 
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plans.analysis import Transposed, Uses
-from torchtrt_executorch.runtime.plans.plan import Place, Plan, Slot, Stored
+from torchtrt_executorch.runtime.plans.plan import (
+    Allocation,
+    Initializer,
+    Plan,
+    PlanValue,
+)
 from torchtrt_executorch.runtime.reading.common_state import CommonState
 from torchtrt_executorch.runtime.reading.files import ProgramFile
 from torchtrt_executorch.runtime.tensors.devices import Placement
@@ -116,7 +121,7 @@ class SharedState:
         """What delegates of a method keep to themselves, and others of its name as well."""
         return replace(self._tensors, names=self._common.kept_by_delegates(method))
 
-    def is_new(self, where: Place) -> bool:
+    def is_new(self, where: Allocation) -> bool:
         """Whether a tensor is to be given its first value; no longer, once it was asked."""
         key = where.arena, where.start
         new = where.arena not in self.arenas or key not in self.initialized
@@ -190,7 +195,7 @@ class Values:
             if slot.free and slot.index not in inputs
         }
 
-    def _fill(self, value: Value, slot: Slot, twin: Values | None) -> None:
+    def _fill(self, value: Value, slot: PlanValue, twin: Values | None) -> None:
         layout, place, stored = slot.layout, slot.place, slot.stored
         value.fixed = slot.index not in self._uses.moving
         value.data = slot.literal
@@ -213,14 +218,14 @@ class Values:
             stays = value.memory.type == "cpu"
             value.data = _stored(self._file, stored, layout, stays).to(value.memory)
 
-    def _view(self, where: Place, layout: TensorLayout) -> torch.Tensor:
+    def _view(self, where: Allocation, layout: TensorLayout) -> torch.Tensor:
         """The planned bytes of a tensor, at its largest shape."""
         strides = layout.strides(layout.sizes)
         held = self._buffer(where)[where.start : where.end].view(layout.dtype)
         first = where.start // layout.dtype.itemsize
         return held.as_strided(layout.sizes, strides, first)
 
-    def _buffer(self, where: Place) -> torch.Tensor:
+    def _buffer(self, where: Allocation) -> torch.Tensor:
         device = self._placement.memory(where.device)
         key = where.arena, device
         shared = where.arena in self._shared.arenas
@@ -238,7 +243,7 @@ class Values:
 
 
 def _stored(
-    file: ProgramFile, stored: Stored, layout: TensorLayout, stays: bool = False
+    file: ProgramFile, stored: Initializer, layout: TensorLayout, stays: bool = False
 ) -> torch.Tensor:
     """The bytes that the file has for a tensor, as a tensor on the host, which ``stays`` there."""
     if stored.key is not None:

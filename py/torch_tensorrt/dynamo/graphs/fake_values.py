@@ -26,7 +26,7 @@ def mode_of(graph: Graph) -> FakeTensorMode:
     return next(symbolic, next(iter(modes), None)) or FakeTensorMode()
 
 
-def settle_values(graph: Graph) -> FakeTensorMode:
+def normalize_values(graph: Graph) -> FakeTensorMode:
     """Give every node whose fake tensor isn't right one that is; return the mode of all."""
     mode = mode_of(graph)
     for node in graph.nodes:

@@ -34,7 +34,7 @@ from torch_tensorrt.dynamo.graphs.attribute_names import (
     unique_name,
 )
 from torch_tensorrt.dynamo.graphs.copies import copied_graph
-from torch_tensorrt.dynamo.graphs.fake_values import mode_of, settle_values
+from torch_tensorrt.dynamo.graphs.fake_values import mode_of, normalize_values
 from torch_tensorrt.dynamo.state.mutations import take_writes
 
 #: The order in which ``torch.export`` lists what it lifts.
@@ -59,7 +59,7 @@ def lifted_program(module: GraphModule) -> ExportedProgram:
     lifted, attributes = _lift(module, graph)
     copied_graph(module.graph, into=graph, instead=lifted)
     _name_inputs(graph, set(lifted.values()))
-    settle_values(graph)
+    normalize_values(graph)
     _index_by_operators(graph)
     writes = take_writes(graph)
     graph.lint()

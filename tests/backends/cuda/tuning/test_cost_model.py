@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from torchtrt_executorch.nogpu import tuning
 from torchtrt_executorch.nogpu.cuda_backend import TUNED, target_gpu
-from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
 HOPPER, AMPERE = (
-    properties(DescribedGpu.parse_list(each)[0])
+    properties(GpuDescription.parse_list(each)[0])
     for each in ("sm_90:80GiB", "sm_86:8GiB")
 )
 SMALL, LARGE = tiles.Tile(16, 32, 64, 2, 2), tiles.Tile(128, 128, 64, 3, 4)

@@ -166,9 +166,9 @@ def test_a_gpu_of_jetsons_in_a_library_for_this_machine() -> None:
     from executorch.backends.cuda.tuning.gpu_properties import properties
 
     from torchtrt_executorch.nogpu.cuda_backend import cross_compiler
-    from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+    from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
     if own_platform().endswith("aarch64"):
         pytest.skip("this machine may be one")
     with pytest.warns(RuntimeWarning, match="linux-aarch64:sm_87"):
-        assert cross_compiler(properties(DescribedGpu.parse("sm_87:16GiB"))) is None
+        assert cross_compiler(properties(GpuDescription.parse("sm_87:16GiB"))) is None

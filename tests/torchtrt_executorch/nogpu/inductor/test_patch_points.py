@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from torchtrt_executorch.nogpu.cross import toolchain
 from torchtrt_executorch.nogpu.cuda_backend import cross_compiler
 from torchtrt_executorch.nogpu.inductor import patch_points, target_device
-from torchtrt_executorch.nogpu.target.gpu_description import PLATFORMS, DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import PLATFORMS, GpuDescription
 from torchtrt_executorch.nogpu.thread_scope import lookup
 
 from ....backends.cuda.conftest import needs_compilers
@@ -30,9 +30,9 @@ def is_public(path: str) -> bool:
     return path in PUBLIC or path.startswith("torch.cuda:") and ":_" not in path
 
 
-@pytest.mark.parametrize("path", patch_points.SEAMS)
+@pytest.mark.parametrize("path", patch_points.PATCH_POINTS)
 def test_it_is_in_the_releases_that_it_says(path: str) -> None:
-    seam = patch_points.SEAMS[path]
+    seam = patch_points.PATCH_POINTS[path]
     installed = version(path.partition(".")[0])
     there = SpecifierSet(seam.releases, prereleases=True).contains(installed)
     assert (lookup(path) is not None) == there
@@ -41,7 +41,7 @@ def test_it_is_in_the_releases_that_it_says(path: str) -> None:
 
 @pytest.mark.parametrize("path", patch_points.REMEMBERING)
 def test_what_remembers_is_there(path: str) -> None:
-    found = patch_points.forgetful()
+    found = patch_points.isolated_caches()
     assert path in found or any(name.startswith(f"{path}:") for name in found)
 
 
@@ -60,16 +60,18 @@ def test_each_answer_has_its_row_and_each_row_an_answer(
         raise Asked
 
     monkeypatch.setattr(target_device, "answering", note)
-    gpu = properties(DescribedGpu.parse(f"{platform}:sm_90:80GiB"))
+    gpu = properties(GpuDescription.parse(f"{platform}:sm_90:80GiB"))
     try:
         compiler = cross_compiler(gpu)
     except RuntimeError:
         pytest.skip("compiled by zig: pip install torchtrt-executorch[cross]")
     found = toolchain.find(lambda: Path(), compiler)
-    with pytest.raises(Asked), target_device.described_device(gpu, found):
+    with pytest.raises(Asked), target_device.target_device_scope(gpu, found):
         pass
-    ours = {path for path in asked if not is_public(path)} - {*patch_points.forgetful()}
-    rows = {*patch_points.SEAMS} - {*patch_points.forgetful()}
+    ours = {path for path in asked if not is_public(path)} - {
+        *patch_points.isolated_caches()
+    }
+    rows = {*patch_points.PATCH_POINTS} - {*patch_points.isolated_caches()}
     assert ours <= rows
     if platform.startswith("windows"):  # for which integers are written as well
         assert ours == rows

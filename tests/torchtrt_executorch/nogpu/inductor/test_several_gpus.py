@@ -12,7 +12,7 @@ import pytest
 import torch
 from executorch.backends.cuda.tuning.gpu_properties import common_properties, properties
 
-from torchtrt_executorch.nogpu.target.gpu_description import DescribedGpu
+from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 from torchtrt_executorch.payloads.cuda_library import capabilities
 
 from ....backends.cuda.conftest import delegates, needs_compilers
@@ -106,8 +106,8 @@ def test_no_kernel_is_left_of_what_was_lowered(
 
 def test_what_is_compiled_fits_the_smallest() -> None:
     text = "sm_90:80GiB,sm_80:40GiB,sm_86:24GiB"
-    common = common_properties(DescribedGpu.parse_list(text))
-    each = [properties(gpu) for gpu in DescribedGpu.parse_list(text)]
+    common = common_properties(GpuDescription.parse_list(text))
+    each = [properties(gpu) for gpu in GpuDescription.parse_list(text)]
     assert common.capability == (8, 0) and common.others == ((8, 6), (9, 0))
     for name in (
         "total_memory",
@@ -120,7 +120,7 @@ def test_what_is_compiled_fits_the_smallest() -> None:
 
 
 def test_one_is_what_it_is() -> None:
-    gpu = DescribedGpu.parse("sm_87:16GiB")
+    gpu = GpuDescription.parse("sm_87:16GiB")
     assert common_properties([gpu]) == properties(gpu)
 
 

@@ -10,9 +10,9 @@ from torchtrt_executorch.nogpu.builder.installed import installed_builder
 from torchtrt_executorch.nogpu.target.gpu_description import (
     PLATFORMS,
     VARIABLE,
-    DescribedGpu,
-    described_gpu,
-    described_gpus,
+    GpuDescription,
+    configured_gpu,
+    configured_gpus,
     own_platform,
 )
 
@@ -21,7 +21,7 @@ from torchtrt_executorch.nogpu.target.gpu_description import (
     major=st.integers(1, 99), minor=st.integers(0, 9), memory=st.integers(1, 1 << 20)
 )
 def test_reads_what_is_described(major: int, minor: int, memory: int) -> None:
-    gpu = DescribedGpu.parse(f"sm_{major}{minor}:{memory}MiB")
+    gpu = GpuDescription.parse(f"sm_{major}{minor}:{memory}MiB")
     assert gpu.capability == (gpu.major, gpu.minor) == (major, minor)
     assert gpu.total_memory == memory * 1024**2
 
@@ -36,21 +36,21 @@ def test_a_machine_around_them(platform: str, gpus: dict[int, int]) -> None:
     described = ",".join(
         f"sm_{capability}:{size}MiB" for capability, size in gpus.items()
     )
-    found = DescribedGpu.parse_list(
+    found = GpuDescription.parse_list(
         f"{platform}:{described}" if platform else described
     )
     assert {gpu.platform for gpu in found} == {platform or own_platform()}
     assert {gpu.major * 10 + gpu.minor: gpu.total_memory >> 20 for gpu in found} == gpus
     for gpu in found:
-        assert DescribedGpu.parse(gpu.text) == gpu
+        assert GpuDescription.parse(gpu.text) == gpu
 
 
 def test_a_gib_is_1024_mib() -> None:
-    assert DescribedGpu.parse("sm_87:16GiB") == DescribedGpu.parse("sm_87:16384MiB")
+    assert GpuDescription.parse("sm_87:16GiB") == GpuDescription.parse("sm_87:16384MiB")
 
 
 def test_an_architecture_specific_target_has_the_capability_of_its_family() -> None:
-    assert DescribedGpu.parse("sm_90a:80GiB") == DescribedGpu.parse("sm_90:80GiB")
+    assert GpuDescription.parse("sm_90a:80GiB") == GpuDescription.parse("sm_90:80GiB")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_an_architecture_specific_target_has_the_capability_of_its_family() -> N
 )
 def test_an_error_names_the_variable_the_value_and_the_form(text: str) -> None:
     with pytest.raises(ValueError) as error:
-        DescribedGpu.parse(text)
+        GpuDescription.parse(text)
     assert f"{VARIABLE}={text!r}" in str(error.value)
     assert f"{VARIABLE}=sm_90:80GiB" in str(error.value)
 
@@ -89,19 +89,19 @@ def test_without_a_description_it_is_one_that_the_builder_supports(
 ) -> None:
     environment(VARIABLE, value)
     expected = {"TensorRT": (9, 0), "TensorRT-RTX": (8, 0)}
-    assert described_gpu().capability == expected[installed_builder().name]
+    assert configured_gpu().capability == expected[installed_builder().name]
 
 
 def test_the_environment_describes(environment) -> None:
     environment(VARIABLE, "sm_87:16GiB")
-    assert described_gpu() == DescribedGpu(8, 7, 16 * 1024**3)
+    assert configured_gpu() == GpuDescription(8, 7, 16 * 1024**3)
 
 
 def test_several_are_one_that_each_of_them_can_stand_in_for(environment) -> None:
     environment(VARIABLE, "sm_90:80GiB,sm_80:40GiB,sm_86:16GiB,sm_90:40GiB")
-    gpus = [(gpu.capability, gpu.total_memory >> 30) for gpu in described_gpus()]
+    gpus = [(gpu.capability, gpu.total_memory >> 30) for gpu in configured_gpus()]
     assert gpus == [((8, 0), 40), ((8, 6), 16), ((9, 0), 40)]
-    gpu = described_gpu()
+    gpu = configured_gpu()
     assert (gpu.capability, gpu.total_memory) == ((8, 0), 16 << 30)
     assert gpu.name == "described sm_80, built for sm_80, sm_86, sm_90"
 
@@ -117,4 +117,4 @@ def test_several_are_one_that_each_of_them_can_stand_in_for(environment) -> None
 )
 def test_one_of_several_that_is_misdescribed(text: str) -> None:
     with pytest.raises(ValueError, match="commas between several"):
-        DescribedGpu.parse_list(text)
+        GpuDescription.parse_list(text)

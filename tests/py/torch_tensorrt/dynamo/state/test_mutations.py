@@ -20,7 +20,7 @@ from torch_tensorrt.executorch import TensorRTPartitioner, export
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, verdict_on
+from torchtrt_executorch.overlay.patch import State, patch_status
 from torchtrt_executorch.runtime import load
 
 (PATCH,) = (patch for patch in PATCHES if patch.name == "mutated-buffers")
@@ -30,7 +30,8 @@ pytestmark = [
         reason="emulated engines need the Python-only mode",
     ),
     pytest.mark.skipif(
-        verdict_on(PATCH).state is not State.IN_FORCE, reason=verdict_on(PATCH).reason
+        patch_status(PATCH).state is not State.IN_FORCE,
+        reason=patch_status(PATCH).reason,
     ),
 ]
 OPTIONS = {"min_block_size": 1, "target_executorch": True}
