@@ -15,7 +15,7 @@ from torch.export import export
 from torchtrt_executorch import report
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import Finding, advise
-from torchtrt_executorch.inspection.model import gpus
+from torchtrt_executorch.payloads import gpus
 
 from ..runtime.programs import needs_device_copies
 from .programs import (

@@ -29,13 +29,13 @@ from torchtrt_executorch.inspection.advice.target import (
     unfit,
 )
 from torchtrt_executorch.inspection.formatting import counted, duration, short, size
-from torchtrt_executorch.inspection.model import gpus
 from torchtrt_executorch.inspection.model.facts import Facts, Method
 from torchtrt_executorch.inspection.model.state import state
 from torchtrt_executorch.nogpu.target.gpu_description import (
     ON_ARM_ALONE,
     GpuDescription,
 )
+from torchtrt_executorch.payloads import gpus
 from torchtrt_executorch.runtime.reading import common_state
 
 __all__ = ["Finding", "advise"]

@@ -6,7 +6,6 @@ from typing import Iterator, Sequence
 
 from torchtrt_executorch.inspection.advice.finding import Finding, calls_of, name_of
 from torchtrt_executorch.inspection.formatting import short, size
-from torchtrt_executorch.inspection.model import gpus
 from torchtrt_executorch.inspection.model.facts import HOST, Delegate, Facts, Method
 from torchtrt_executorch.inspection.model.memory import usage
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX
@@ -16,7 +15,7 @@ from torchtrt_executorch.nogpu.target.gpu_description import (
     GpuDescription,
     own_platform,
 )
-from torchtrt_executorch.payloads import cuda_shims
+from torchtrt_executorch.payloads import cuda_shims, gpus
 from torchtrt_executorch.payloads.engine_header import TARGETS
 
 #: The C library that most machines have by now: Ubuntu 22.04's, and so JetPack 6's.

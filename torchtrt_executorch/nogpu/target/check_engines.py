@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from torchtrt_executorch.inspection.model.gpus import engine_runs_on
 from torchtrt_executorch.nogpu.target.gpu_description import chosen
+from torchtrt_executorch.payloads.gpus import engine_runs_on
 
 #: The device in the record of an engine that was built without one.
 _DESCRIBED = re.compile(r"described (?P<gpu>sm_\d+)(, built for (?P<several>.+))?")
