@@ -38,7 +38,11 @@ from transformers import (
 from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 
 from torchtrt_executorch import runtime
-from torchtrt_executorch.generation import Generator, constant_methods
+from torchtrt_executorch.generation import (
+    Generator,
+    SampledInMethod,
+    constant_methods,
+)
 from torchtrt_executorch.runtime.reading.data_files import data_files
 
 
@@ -90,21 +94,40 @@ class LastLogits(torch.nn.Module):
         return self.llm(**inputs, logits_to_keep=1)
 
 
-def exported(llm: PreTrainedModel, length: int, most: int) -> ExportedProgram:
-    """A method that takes 1 to ``most`` tokens and their positions, with a cache for ``length``."""
+class Positional(torch.nn.Module):
+    """transformers' exportable module, as one that takes tokens and positions by their places."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> Any:
+        return self.module(input_ids=tokens, cache_position=positions)
+
+
+def exported(
+    llm: PreTrainedModel, length: int, most: int, sampled: bool = False
+) -> ExportedProgram:
+    """A method that takes 1 to ``most`` tokens and their positions, with a cache for ``length``.
+
+    It returns logits; or tokens with ``sampled``, of a temperature and a seed.
+    """
     module = TorchExportableModuleForDecoderOnlyLM(llm, 1, length).model
     module.model = LastLogits(llm)
     count = min(most, 3)
-    inputs = {
-        "input_ids": torch.ones(1, count, dtype=torch.int64),
-        "cache_position": torch.arange(count),
-    }
-    shapes = None
-    if most > 1:
-        dynamic = Dim("tokens", min=1, max=most)
-        shapes = {"input_ids": {1: dynamic}, "cache_position": {0: dynamic}}
+    tokens, positions = torch.ones(1, count, dtype=torch.int64), torch.arange(count)
+    dynamic = Dim("tokens", min=1, max=most) if most > 1 else None
+    axes: Any = [{1: dynamic}, {0: dynamic}] if dynamic else [None, None]
+    names = ["input_ids", "cache_position"]
+    inputs: tuple[Any, ...] = ()
+    keywords = dict(zip(names, (tokens, positions), strict=True))
+    shapes: Any = dict(zip(names, axes, strict=True))
+    if sampled:
+        module = SampledInMethod(Positional(module))
+        inputs = tokens, positions, torch.tensor([1.0]), torch.tensor([0])
+        keywords, shapes = {}, (*axes, None, None)
     with torch.no_grad():
-        return export(module, (), inputs, dynamic_shapes=shapes, strict=True)
+        return export(module, inputs, keywords, dynamic_shapes=shapes, strict=True)
 
 
 def partitioners(backend: str, method: str, keeps_cache: bool) -> list[Any]:
@@ -132,6 +155,9 @@ def main() -> None:
         type=int,
         help="tokens that a prompt is cut into; by default the cache's",
     )
+    parser.add_argument(
+        "--sample", action="store_true", help="have methods return tokens"
+    )
     parser.add_argument("--length", type=int, default=128, help="of the cache")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--out", type=Path, default=Path("model.pte"))
@@ -145,7 +171,9 @@ def main() -> None:
         lowered_by = {"forward": arguments.prefill}
     chunk = arguments.chunk or arguments.length
     methods = {
-        name: exported(llm, arguments.length, 1 if name == "decode" else chunk)
+        name: exported(
+            llm, arguments.length, 1 if name == "decode" else chunk, arguments.sample
+        )
         for name in lowered_by
     }
     # A library can keep the cache if the other method's does, too, and a host has them share it.
@@ -157,7 +185,10 @@ def main() -> None:
             for name, backend in lowered_by.items()
         },
         constant_methods=constant_methods(
-            methods, arguments.length, generation_config=llm.generation_config
+            methods,
+            arguments.length,
+            generation_config=llm.generation_config,
+            vocab_size=llm.config.get_text_config().vocab_size,
         ),
     )
     planning = MemoryPlanningPass(share_mutable_buffers=len(methods) > 1)
@@ -176,7 +207,9 @@ def main() -> None:
 
     program = runtime.load(arguments.out)
     prompt = [(7 * i + 3) % 90 for i in range(min(chunk, 16) + 5)]
-    made, difference = compared(llm, program, prompt, arguments.tokens)
+    made, difference = compared(
+        llm, program, prompt, arguments.tokens, arguments.sample
+    )
     print("tokens:", *made)
     allowed = TOLERANCE.get(llm.dtype, TOLERANCE[torch.float32])
     verdict = "the same" if difference <= allowed else "others"
@@ -191,11 +224,15 @@ TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.05, torch.float16: 0.02}
 
 
 def compared(
-    llm: PreTrainedModel, program: runtime.Program, prompt: list[int], count: int
+    llm: PreTrainedModel,
+    program: runtime.Program,
+    prompt: list[int],
+    count: int,
+    sampled: bool = False,
 ) -> tuple[list[int], float]:
     """The likeliest tokens, and how far their logits are from transformers', which is given the same tokens.
 
-    Of two tokens that are as likely as each other a model in few bits takes the one here and the other there, so
+    Of methods that return tokens it is how far their logits in transformers are from the largest. Of two tokens that are as likely as each other a model in few bits takes the one here and the other there, so
     that tokens differ, and all that come after them.
     """
     ours: list[torch.Tensor] = []
@@ -204,11 +241,15 @@ def compared(
         ours.append(logits[0])
         return logits
 
-    made = list(Generator(program)(prompt, count, logits_processor=record))
+    processor = None if sampled else record
+    made = list(Generator(program)(prompt, count, logits_processor=processor))
     with torch.no_grad():
         whole = llm(torch.tensor([prompt + made]), use_cache=False).logits
     theirs = whole[0, len(prompt) - 1 : -1].float()
-    return made, float((torch.stack(ours) - theirs).abs().max() / theirs.abs().max())
+    apart = theirs.amax(-1) - theirs[range(len(made)), made]
+    if not sampled:
+        apart = (torch.stack(ours) - theirs).abs()
+    return made, float(apart.max() / theirs.abs().max())
 
 
 if __name__ == "__main__":

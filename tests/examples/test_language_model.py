@@ -74,11 +74,15 @@ def test_executorch_s_runner_takes_it(
 
 
 @pytest.mark.parametrize(
-    "methods",
-    [["prefill", "decode"], pytest.param(["forward"], marks=pytest.mark.slow)],
+    "form",
+    [
+        ["prefill", "decode"],
+        pytest.param(["forward"], marks=pytest.mark.slow),
+        pytest.param(["forward", "--sample"], marks=pytest.mark.slow),
+    ],
 )
 def test_generates(
-    methods: list[str],
+    form: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -86,7 +90,10 @@ def test_generates(
     pytest.importorskip("transformers.integrations.executorch")
     monkeypatch.syspath_prepend(str(EXAMPLES))
     out = tmp_path / "model.pte"
+    methods = [each for each in form if not each.startswith("--")]
     options = ["--tokens", "8", "--length", "48", "--chunk", "4", "--out", str(out)]
+    if "--sample" in form:
+        options += ["--sample", "--prefill", "portable"]
     if "decode" in methods:
         options += ["--decode", "tensorrt"]
     monkeypatch.setattr(sys, "argv", ["language_model.py", *options])

@@ -2,9 +2,9 @@
 
 The program has a method ``forward``, or ``prefill`` for a prompt and ``decode`` for what follows it. A method
 takes tokens (1, n) and their positions (n,), integers, and returns logits (1, n, vocabulary), or those of
-the last token, as transformers' ``TorchExportableModuleWithStaticCache`` does; the cache is its state. A
-prompt is given in pieces as long as the method takes, and where no method takes more than one token, one
-after another.
+the last token, as transformers' ``TorchExportableModuleWithStaticCache`` does, or as ``SampledInMethod`` takes
+temperature and seed, too, and returns tokens; the cache is its state. A prompt is given in pieces as long as the
+method takes, and where no method takes more than one token, one after another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from torchtrt_executorch.generation.metadata import (
     methods_of,
     mismatches,
 )
-from torchtrt_executorch.generation.sampling import LogitsProcessor, Sampler
+from torchtrt_executorch.generation.sampling import (
+    LogitsProcessor,
+    SampledThere,
+    Sampler,
+)
 from torchtrt_executorch.runtime import Method, Program
 
 #: What yields the tokens of one sequence.
@@ -130,7 +134,8 @@ class Generator:
                     f"the prompt has {len(prompt)} tokens, and the program has room for {self._room}"
                 )
             limit = min(count, self._room - len(prompt) + 1)
-        choose = Sampler(
+        self._step.check_options(top_k, top_p, repetition_penalty, logits_processor)
+        choose = (SampledThere if self._step.sampled else Sampler)(
             temperature, top_k, top_p, repetition_penalty, logits_processor, seed
         )
         stops = self.metadata.eos_ids if stop is None else stop
@@ -153,13 +158,15 @@ class Generator:
         self,
         tokens: list[int],
         count: int,
-        choose: Sampler,
+        choose: Sampler | SampledThere,
         stop: Sequence[int],
         keep_prefix: bool,
         draft: Draft | None,
         last: FinishReason,
     ) -> Tokens:
-        logits = self._prefill(tokens, self._kept(tokens) if keep_prefix else 0)
+        options = choose.inputs
+        start = self._kept(tokens) if keep_prefix else 0
+        logits = self._prefill(tokens, start, options)
         # Tokens that are in the cache already, and what each row of logits after the first comes after.
         guessed: list[int] = []
         for left in reversed(range(count)):
@@ -175,26 +182,34 @@ class Generator:
             guessed = self._guessed(draft, tokens, left - 1) if draft else []
             method = self._prompt if guessed else self._step
             given = [token, *guessed]
-            logits = self._run(method, given, len(tokens) - 1, last=len(given))
+            logits = self._run(method, given, len(tokens) - 1, options, len(given))
 
-    def _prefill(self, tokens: list[int], position: int) -> torch.Tensor:
+    def _prefill(
+        self, tokens: list[int], position: int, options: Sequence[float]
+    ) -> torch.Tensor:
         """Fill the cache from ``position`` on; return the logits of what comes after all tokens."""
         while position < len(tokens):
             rest = len(tokens) - position
             method, length = self._prompt, min(rest, self._prompt.most)
             if length == 1 or not method.takes(length):
                 method, length = self._step, 1
-            logits = self._run(method, tokens[position : position + length], position)
+            given = tokens[position : position + length]
+            logits = self._run(method, given, position, options, 1)
             position += length
         return logits
 
     def _run(
-        self, method: _Tokens, tokens: list[int], position: int, last: int = 1
+        self,
+        method: _Tokens,
+        tokens: list[int],
+        position: int,
+        options: Sequence[float],
+        last: int,
     ) -> torch.Tensor:
         """Call a method, and remember what is in the cache."""
         cached = self._cached
         del cached[position:]  # which is what the cache has, should the call fail
-        logits = method(tokens, position, last)
+        logits = method(tokens, position, options, last)
         cached += tokens
         return logits
 
@@ -211,9 +226,9 @@ class Generator:
         return guessed
 
     def _check(self, tokens: Sequence[int], what: str) -> None:
-        vocabulary = self._prompt.described.vocabulary
+        vocabulary = self._prompt.described.vocabulary or self.metadata.vocab_size
         for index, token in enumerate(tokens):
-            if not 0 <= token < vocabulary:
+            if not 0 <= token < (vocabulary or float("inf")):
                 raise ValueError(
                     f"token {token} of the {what}, number {index}, is outside of the vocabulary of {vocabulary} tokens"
                 )
@@ -232,36 +247,72 @@ class _Tokens:
 
     def __init__(self, method: Method) -> None:
         self._method, self.name = method, method.name
-        inputs = method.inputs
+        inputs, outputs = method.inputs, method.outputs
         shapes = [each.shape for each in inputs]
-        if not 1 <= len(inputs) <= 2 or any(not shape for shape in shapes):
+        shape = (1, *((outputs and outputs[0].shape) or (0,)))
+        dtype = outputs[0].dtype if outputs else None
+        #: Whether it returns tokens.
+        self.sampled = dtype is not None and not dtype.is_floating_point
+        allowed = (4, 5) if self.sampled else (1, 2)
+        if len(inputs) not in allowed or any(not shape for shape in shapes):
             raise ValueError(
                 f"{method.name} takes {len(inputs)} input{'s' * (len(inputs) != 1)}; tokens (1, n) and positions (n,) are due"
+                + ", and temperature, seed and maybe top_p (1,)" * self.sampled
             )
         self._types = [each.dtype for each in inputs]
         self._dynamic = inputs[0].dynamic
         self.most: int = shapes[0][-1]  # type: ignore[index]
-
-        logits, *_ = method.outputs
-        shape = (1, *(logits.shape or (0,)))
+        rows, vocabulary = (shape[-1], 0) if self.sampled else shape[-2:]
         #: What it takes and returns.
-        self.described = Takes(self.most, 1 if self._dynamic else self.most, shape[-1])
-        #: Whether it returns the logits of each of several tokens.
-        self.returns_all = self.most > 1 and self._dynamic and shape[-2] == self.most
+        fewest = 1 if self._dynamic else self.most
+        self.described = Takes(self.most, fewest, vocabulary)
+        #: Whether it returns the logits of each of several tokens, or what follows each.
+        self.returns_all = self.most > 1 and self._dynamic and rows == self.most
+
+    def check_options(
+        self,
+        top_k: int | None,
+        top_p: float | None,
+        repetition_penalty: float | None,
+        logits_processor: LogitsProcessor | None,
+    ) -> None:
+        """Refuse what a method that samples by itself can't be told."""
+        if not self.sampled:
+            return
+        options = {
+            "top_k": top_k,
+            "top_p": top_p if len(self._types) < 5 else None,
+            "repetition_penalty": repetition_penalty,
+            "logits_processor": logits_processor,
+        }
+        for option, value in options.items():
+            if value is not None:
+                raise ValueError(
+                    f"{self.name} returns tokens, and has no input for {option}: leave it out, or export a program "
+                    "that returns logits"
+                )
 
     def takes(self, count: int) -> bool:
         return count == self.most or (self._dynamic and count < self.most)
 
-    def __call__(self, tokens: list[int], position: int, last: int = 1) -> torch.Tensor:
-        """The logits (last, vocabulary) of what comes after each of the last tokens, which begin at ``position``."""
+    def __call__(
+        self, tokens: list[int], position: int, options: Sequence[float], last: int
+    ) -> torch.Tensor:
+        """The logits (last, vocabulary) of what comes after each of the last tokens, or that itself (last,)."""
         positions = range(position, position + len(tokens))
         given = [
             torch.tensor([tokens], dtype=self._types[0]),
-            *(torch.tensor(positions, dtype=each) for each in self._types[1:]),
+            *(torch.tensor(positions, dtype=each) for each in self._types[1:2]),
         ]
-        logits, *_ = self._method(*given)
-        rows: torch.Tensor = logits.reshape(-1, logits.shape[-1])[-last:]
-        return rows.float().cpu()
+        if not self.sampled:
+            logits, *_ = self._method(*given)
+            rows: torch.Tensor = logits.reshape(-1, logits.shape[-1])[-last:]
+            return rows.float().cpu()
+        types = self._types[2:]
+        pairs = zip(options, types, strict=False)  # top_p may have no input
+        given += [torch.tensor([each], dtype=dtype) for each, dtype in pairs]
+        found: torch.Tensor = self._method(*given)[0]
+        return found.reshape(-1)[-last:].cpu()
 
 
 def _constants(program: Program) -> dict[str, tuple[object, ...]]:

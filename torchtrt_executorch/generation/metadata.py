@@ -80,7 +80,7 @@ class Takes:
     Attributes:
         most: How many tokens at once.
         fewest: How few.
-        vocabulary: The logits of a token that it returns.
+        vocabulary: The logits of a token that it returns; 0 where it returns tokens.
     """
 
     most: int
@@ -142,7 +142,7 @@ def mismatches(metadata: Metadata, name: str, prompt: Takes) -> Iterator[str]:
             f"{name} takes {prompt} tokens at once, and ExecuTorch's runners give it one at a time, as {DYNAMIC} "
             "isn't true"
         )
-    if metadata.vocab_size not in (None, prompt.vocabulary):
+    if prompt.vocabulary and metadata.vocab_size not in (None, prompt.vocabulary):
         yield (
             f"{VOCAB_SIZE} is {metadata.vocab_size}, and {name} returns logits of {prompt.vocabulary} tokens"
         )
@@ -153,19 +153,21 @@ def constant_methods(
     max_context_len: int,
     *,
     generation_config: Any = None,
+    vocab_size: int | None = None,
     shared_by_host: bool = False,
 ) -> dict[str, Any]:
     """Return the constant methods of a language model, for ``to_edge_transform_and_lower``.
 
     ``TextLLMRunner`` of ExecuTorch gives each method memory of its own, so that the tokens of ``prefill`` and
     ``decode`` would be those of two caches. It refuses a file that doesn't say ``get_max_seq_len``, so that is
-    left out for two methods.
+    left out for two methods, and for those that return tokens, as ``SampledInMethod`` does.
 
     Args:
         programs: By name, the methods: ``forward``, or ``prefill`` and ``decode``. They take tokens (1, n) and their
-            positions (n,), int64, and return logits (1, n or 1, vocabulary).
+            positions (n,), int64, and return logits (1, n or 1, vocabulary), or take what ``SampledInMethod`` does.
         max_context_len: The tokens that the cache has room for.
         generation_config: transformers' ``GenerationConfig``, or what else has ``bos_token_id`` and ``eos_token_id``.
+        vocab_size: Of methods that return tokens; by default the logits of a token.
         shared_by_host: Whether all hosts of the file give both methods one memory, so that it may say
             ``get_max_seq_len`` in spite of them.
 
@@ -193,9 +195,10 @@ def constant_methods(
         MAX_CONTEXT_LEN: max_context_len,
         DYNAMIC: takes.most > 1,
         KV_CACHE: len(programs[prompt].graph_signature.user_inputs) > 1,
-        VOCAB_SIZE: takes.vocabulary,
     }
-    if prompt == step or shared_by_host:
+    if vocab_size or takes.vocabulary:
+        found[VOCAB_SIZE] = vocab_size or takes.vocabulary
+    if takes.vocabulary and (prompt == step or shared_by_host):
         # A prompt that is given a token at a time is a chunk of any length.
         found[MAX_SEQ_LEN] = takes.most if takes.most > 1 else max_context_len
     bos, eos = (
@@ -221,18 +224,26 @@ def _takes(program: ExportedProgram, name: str) -> Takes:
         for node in program.graph.find_nodes(op="placeholder")
         if node.name in inputs
     ]
-    logits = [
+    outputs = [
         node.meta["val"]
         for node in output.args[0]
         if node.name in program.graph_signature.user_outputs
     ]
-    tensors = [each for each in (*values, *logits) if isinstance(each, torch.Tensor)]
-    if len(logits) != 1 or not 2 <= len(tensors) <= 3 or values[0].ndim != 2:
+    tensors = [each for each in (*values, *outputs) if isinstance(each, torch.Tensor)]
+    sampled = bool(outputs) and not outputs[0].dtype.is_floating_point
+    allowed = ((4, 5), (1, 2)) if sampled else ((1, 2), (1,))
+    counts = len(values), len(outputs)
+    if (
+        any(count not in each for count, each in zip(counts, allowed, strict=True))
+        or len(tensors) < sum(counts)
+        or values[0].ndim != 2
+    ):
         raise ValueError(
-            f"{name} takes {len(values)} inputs and returns {len(logits)} outputs; tokens (1, n) and positions "
+            f"{name} takes {len(values)} inputs and returns {len(outputs)} outputs; tokens (1, n) and positions "
             "(n,) are due, and logits (1, n, vocabulary)"
         )
-    count, vocabulary = values[0].shape[1], int(logits[0].shape[-1])
+    count = values[0].shape[-1]
+    vocabulary = 0 if sampled else int(outputs[0].shape[-1])
     if isinstance(count, int):
         return Takes(count, count, vocabulary)
     bounds = program.range_constraints[count.node.expr]

@@ -37,21 +37,11 @@ class Sampler:
         logits_processor: LogitsProcessor | None = None,
         seed: int | None = None,
     ) -> None:
-        if temperature is None:
-            temperature = 0.0 if top_k is None and top_p is None else 1.0
-        if not 0 <= temperature < float("inf"):
-            raise ValueError(
-                f"temperature is {temperature}; a number from 0 on is due, and 0 takes the likeliest token"
-            )
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"top_k is {top_k}; a number of tokens from 1 on is due")
-        if top_p is not None and not 0 < top_p <= 1:
-            raise ValueError(f"top_p is {top_p}; a probability above 0 is due")
+        self._temperature = _temperature(temperature, top_k, top_p)
         if repetition_penalty is not None and not repetition_penalty > 0:
             raise ValueError(
                 f"repetition_penalty is {repetition_penalty}; a number above 0 is due, and 1 changes nothing"
             )
-        self._temperature = temperature
         self._penalties = [logits_processor] if logits_processor else []
         self._warpers: list[LogitsProcessor] = []
         if repetition_penalty is not None:
@@ -73,6 +63,11 @@ class Sampler:
         else:
             self._random.manual_seed(seed)
 
+    @property
+    def inputs(self) -> tuple[float, ...]:
+        """What the method is told: nothing."""
+        return ()
+
     def __call__(self, tokens: Sequence[int], logits: torch.Tensor) -> int:
         """Return what follows ``tokens``, of which the next has ``logits`` (vocabulary,)."""
         sampled = self._temperature > 0
@@ -88,3 +83,43 @@ class Sampler:
             scores = warper(before, scores)
         chances = torch.softmax(scores[0], -1)
         return int(torch.multinomial(chances, 1, generator=self._random))
+
+
+class SampledThere:
+    """What a method is told that samples by itself, as ``SampledInMethod`` does; see :class:`Sampler`."""
+
+    def __init__(
+        self,
+        temperature: float | None,
+        top_k: int | None,
+        top_p: float | None,
+        repetition_penalty: float | None,
+        logits_processor: LogitsProcessor | None,
+        seed: int | None,
+    ) -> None:
+        temperature = _temperature(temperature, top_k, top_p)
+        if seed is None:
+            seed = int(torch.randint(1 << 31, ()))
+        #: Temperature, seed, and ``top_p``.
+        self.inputs = temperature, seed, 1.0 if top_p is None else top_p
+
+    def __call__(self, tokens: Sequence[int], found: torch.Tensor) -> int:
+        """Return the token that the method has found."""
+        return int(found)
+
+
+def _temperature(
+    temperature: float | None, top_k: int | None, top_p: float | None
+) -> float:
+    """Return the temperature, of numbers that are in their ranges."""
+    if temperature is None:
+        temperature = 0.0 if top_k is None and top_p is None else 1.0
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(
+            f"temperature is {temperature}; a number from 0 on is due, and 0 takes the likeliest token"
+        )
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; a number of tokens from 1 on is due")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; a probability above 0 is due")
+    return temperature

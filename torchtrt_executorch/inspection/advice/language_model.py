@@ -83,4 +83,5 @@ def _takes(method: Method) -> Takes | None:
     if len(tokens.shape) != 2 or not logits.shape:
         return None
     most = tokens.shape[-1]
-    return Takes(most, 1 if tokens.dynamic else most, logits.shape[-1])
+    vocabulary = 0 if logits.dtype.startswith("int") else logits.shape[-1]
+    return Takes(most, 1 if tokens.dynamic else most, vocabulary)
