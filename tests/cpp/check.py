@@ -194,6 +194,10 @@ def share(arguments: argparse.Namespace) -> None:
         arguments.host or arguments.out / "host", arguments.out / "shared"
     ):
         sys.exit(f"{wrong} programs that share state are wrong")
+    from arenas import check as check_arenas
+
+    if check_arenas(_package(arguments.out), arguments.out / "arenas"):
+        sys.exit("Module's share_memory_arenas isn't what inspect says")
 
 
 def delegate(arguments: argparse.Namespace) -> None:

@@ -50,7 +50,9 @@ def test_executorch_s_runner_takes_it(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("transformers.integrations.executorch")
-    runner = pytest.importorskip("executorch.extension.llm.runner")
+    runner = pytest.importorskip(
+        "executorch.extension.llm.runner", reason="this executorch has no runner"
+    )
     monkeypatch.syspath_prepend(str(EXAMPLES))
     out, tokenizer = tmp_path / "model.pte", tmp_path / "tokenizer.json"
     options = ["--prefill", backend, "--tokens", "64", "--length", "96"]
@@ -106,4 +108,6 @@ def test_generates(
     assert {each.name for each in facts.methods if each.inputs} == {*methods}
     findings = {f.name: f.level for f in advise(facts) if f.name.startswith("runner")}
     assert findings == ({"runner-caches": "note"} if len(methods) > 1 else {})
+    # TensorRT's methods share memory of a GPU, which Module can't.
+    assert not any("share_memory_arenas" in f.text for f in advise(facts))
     assert bool(facts.common.arenas) == (len(methods) > 1)

@@ -18,7 +18,9 @@ from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.runtime import load
 
-runner: Any = pytest.importorskip("executorch.extension.llm.runner")
+runner: Any = pytest.importorskip(
+    "executorch.extension.llm.runner", reason="this executorch has no runner"
+)
 BACKENDS = {"portable": [], "xnnpack": [XnnpackPartitioner()]}
 ENDS = SimpleNamespace(bos_token_id=None, eos_token_id=[92, 93])
 
@@ -94,6 +96,7 @@ def test_two_methods_are_refused_rather_than_wrong(
     (finding,) = (f for f in advise(read(path)) if f.name.startswith("runner"))
     assert finding.name == "runner-caches" and finding.level == "note"
     assert "refuses the file" in finding.text and "shared_memory.h" in finding.text
+    assert "Module's share_memory_arenas" in finding.text
 
 
 def test_two_methods_for_hosts_that_share_memory(tmp_path: Path) -> None:
@@ -102,7 +105,10 @@ def test_two_methods_for_hosts_that_share_memory(tmp_path: Path) -> None:
     path.write_bytes(saved("portable", 8, decode=True, shared=True))
     wanted = toy.eager(toy.PROMPT, 64)
     assert [*Generator(load(path))(toy.PROMPT, 64)] == wanted
-    assert generated(path, toy.PROMPT, 64) != [wanted]
+    try:
+        assert generated(path, toy.PROMPT, 64) != [wanted]
+    except RuntimeError as error:  # before 1.5 it knows no two methods
+        assert str(error) == "Generation failed"
     (finding,) = (f for f in advise(read(path)) if f.name.startswith("runner"))
     assert finding.name == "runner-caches" and finding.level == "warning"
     assert "tokens are wrong" in finding.text and "shared_memory.h" in finding.text

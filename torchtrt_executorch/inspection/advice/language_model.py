@@ -16,12 +16,12 @@ from torchtrt_executorch.generation.metadata import (
 )
 from torchtrt_executorch.inspection.advice.finding import Finding
 from torchtrt_executorch.inspection.formatting import short
-from torchtrt_executorch.inspection.model.facts import Facts, Method
+from torchtrt_executorch.inspection.model.facts import HOST, Facts, Method
 from torchtrt_executorch.runtime.reading import common_state
 
 #: By where the methods' buffers are, the hosts in which both have the same.
 _RIGHT_IN = {
-    common_state.SHARED: "hosts that give both methods the same memory (examples/cpp/shared_memory.h)",
+    common_state.SHARED: "hosts that give both methods the same memory ({}examples/cpp/shared_memory.h)",
     common_state.IN_LIBRARIES: "hosts that set weight_sharing_across_methods of CudaBackend",
 }
 
@@ -60,7 +60,13 @@ def _two_methods(
     kinds = {need.kind for need in facts.common.needs()}
     if not kinds or common_state.SEPARATE in kinds:
         return  # which is wrong in any host, and a finding by itself
-    right = " and ".join(_RIGHT_IN[each] for each in sorted(kinds))
+    # Module shares its first two arenas, and none on a device.
+    arenas = {a.index for m in facts.methods for a in m.arenas if a.device != HOST}
+    by_module = not arenas and facts.common.arenas <= {1, 2}
+    right = " and ".join(
+        _RIGHT_IN[each].format("Module's share_memory_arenas, or " * by_module)
+        for each in sorted(kinds)
+    )
     text = f"{prompt} and {step} have one cache in torchtrt_executorch.runtime, and in {right}; "
     if refused:
         text += (
