@@ -19,7 +19,8 @@ from executorch.exir import (
     to_edge_transform_and_lower,
 )
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from torch.export import ExportedProgram
+from torch import nn
+from torch.export import Dim, ExportedProgram, export
 from torch_tensorrt.executorch import TensorRTPartitioner, get_edge_compile_config
 
 from torchtrt_executorch import emulated_engines
@@ -170,3 +171,18 @@ def test_a_hundred_models_leave_memory_as_it_was() -> None:
     references += [each for _ in range(80) for each in lowered_once(10_000)]
     assert kept(references) == []
     assert resident() - before < 40 << 20
+
+
+@pytest.mark.parametrize("exported_with", [True, False], ids=["grad", "no_grad"])
+@pytest.mark.parametrize("example", [2, 16, 40])
+def test_lowering_asks_nothing_of_sizes(exported_with: bool, example: int) -> None:
+    """A convolution chooses its kernel by the size of a batch, where gradients are on."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.PReLU(8), nn.Conv2d(8, 4, 2)).eval()
+    x = torch.ones(example, 3, 12, 12)
+    with torch.set_grad_enabled(exported_with):
+        program = export(
+            model, (x,), dynamic_shapes=({0: Dim("batch", min=1, max=512)},)
+        )
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    (bounds,) = edge.exported_program().range_constraints.values()
+    assert bounds.lower <= 2 and bounds.upper == 512

@@ -190,6 +190,11 @@ LOWERING_LEFTOVERS = edits_of(
         """,
     ),
     ("to_edge", "decorator", "@leaves_programs_traceable"),
+    (
+        "to_edge_transform_and_lower",
+        "decorator",
+        "@torch.no_grad()  # with gradients, a convolution asks for more of a size than the program does",
+    ),
     ("to_edge_transform_and_lower", "decorator", "@leaves_programs_traceable"),
     ("EdgeProgramManager.to_executorch", "decorator", "@clears_caches"),
 )
