@@ -41,6 +41,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "tensorrt-partitioner": [
         "tests/py/torch_tensorrt/executorch/test_partitioner.py",
         "tests/py/torch_tensorrt/executorch/test_partitioner_boundary.py",
+        "tests/exir/backend/test_delegate_outputs.py",
     ],
     "executorch-export": [
         "tests/py/torch_tensorrt/executorch/engines/test_placeholders.py",

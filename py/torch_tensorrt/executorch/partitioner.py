@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 
 import torch
 from executorch.exir.backend._compile_specs import check_compile_specs
+from executorch.exir.backend._delegate_outputs import RETURNS_ALL_OUTPUTS
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import (
     DelegationSpec,
@@ -166,6 +167,7 @@ class TensorRTPartitioner(Partitioner):
             if note_of(node, OWNER) not in (None, id(self)):
                 continue
             tag = f"tensorrt_{len(partition_tags)}"
+            node.meta[RETURNS_ALL_OUTPUTS] = True  # the runtime fills each of them
             for member in _members(node):
                 member.meta["delegation_tag"] = tag
             partition_tags[tag] = self._delegation_spec(exported_program, node, tag)

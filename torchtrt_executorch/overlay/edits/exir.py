@@ -207,6 +207,17 @@ ENGINES = edits_of(
     ("to_edge_transform_and_lower", "first", "programs = traceable(programs)"),
 )
 
+#: Of tensorrt-partitioner: the runtime fills every output of an engine.
+DELEGATE_OUTPUTS = edits_of(
+    "executorch.exir.lowered_backend_module",
+    (
+        "",
+        "imports",
+        "from executorch.exir.backend._delegate_outputs import returns_all_outputs",
+    ),
+    ("create_submodule_from_nodes", "decorator", "@returns_all_outputs"),
+)
+
 PRE_DECOMPOSITION = edits_of(
     _PROGRAM,
     (

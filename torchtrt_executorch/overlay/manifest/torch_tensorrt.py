@@ -275,7 +275,12 @@ TORCH_TENSORRT_PATCHES = (
         goes_when="2.13 is no longer supported, and 2.14's labels (pytorch/TensorRT#4350) come with a partition per engine and with constants left outside",
         requires=("engine-backend",),
         replaces=(f"{BACKEND}.partitioner",),
-        adds=(f"{DYNAMO}.fallback.metadata_keys", f"{EXIR}.backend._compile_specs"),
+        adds=(
+            f"{DYNAMO}.fallback.metadata_keys",
+            f"{EXIR}.backend._compile_specs",
+            f"{EXIR}.backend._delegate_outputs",
+        ),
+        edits=exir.DELEGATE_OUTPUTS,
     ),
     Patch(
         name="executorch-export",
