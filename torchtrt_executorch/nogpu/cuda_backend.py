@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.cuda.tuning import cost_model
+from executorch.backends.cuda.tuning import cost_model, float32_precision
 from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
     common_properties,
@@ -36,6 +36,7 @@ from torchtrt_executorch.nogpu.target.gpu_description import (
     configured_gpus,
     own_platform,
 )
+from torchtrt_executorch.nogpu.thread_scope import answering
 from torchtrt_executorch.overlay import warn
 from torchtrt_executorch.payloads import cuda_payload
 
@@ -82,6 +83,10 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
                     for folder in _folders(gpu, cross):
                         scope.enter_context(folders.in_use(folder))
                     scope.enter_context(target_device_scope(gpu, found))
+                else:
+                    capability = torch.cuda.get_device_capability()
+                    answers = float32_precision.answers(capability)
+                    scope.enter_context(answering(answers))
                 result = preprocess(cls, edge_program, compile_specs, *own)
             for each in own:
                 each.finish()

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,14 @@ def _begin(folder: str) -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch.set_num_threads(1)
     in_turn(str(Path(folder, "turn")))
+    from executorch.backends.cuda.tuning import float32_precision
+
+    for path, answer in float32_precision.answers(
+        torch.cuda.get_device_capability()
+    ).items():
+        module, _, name = path.partition(":")
+        holder, _, method = name.partition(".")
+        setattr(getattr(import_module(module), holder), method, answer)
 
 
 def _measured(problem: Problem) -> tuple[list[Row], str]:
@@ -261,7 +270,9 @@ def note(
     tiled = {choice: us * 1e3 for choice, us in timings.items() if tile_of(choice)}
     if tiled:
         first = next(iter(tiled))
-        product = product_of(name, nodes, first.layout, takes_tf32(first))
+        capability = torch.cuda.get_device_capability()
+        of = first.layout, takes_tf32(first), capability
+        product = product_of(name, nodes, *of)
         times = [[tile_of(choice), us] for choice, us in tiled.items()]
         save({"product": product, "us": times})
 

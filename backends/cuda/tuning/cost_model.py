@@ -28,7 +28,8 @@ class Product(NamedTuple):
     a sum over rows: ``m`` of them, of length ``k``.
 
     Attributes:
-        kind: ``product``, ``convolution`` or ``sum``, with the type, and ``tf32`` where tensor cores take it.
+        kind: ``product``, ``convolution`` or ``sum``, with the dtype, and ``tf32`` or ``tf32x3`` where tensor cores
+            multiply float32.
         aligned: Whether rows begin at multiples of 16 bytes. Others are loaded through registers,
             one element at a time, and not ahead.
     """
@@ -105,12 +106,14 @@ def measured(
 ) -> tuple[int, list[tuple[Product, dict[Tile, float]]]]:
     """Return the microseconds of products of a kind, and the multiprocessors that they were measured on.
 
-    They are of the nearest capability of which there are any; if there are none at all, no products.
+    They are of the nearest capability of which there are any. Where tensor cores multiply float32 and nothing was
+    measured of that, they are those of IEEE arithmetic; if there are none at all, no products.
     """
     for file in files(gpu):
         if products := file["products"].get(kind):
             return file["multi_processors"], products
-    return 1, []
+    ieee, tf32, _ = kind.partition(" tf32")
+    return measured(ieee, gpu) if tf32 else (1, [])
 
 
 def files(gpu: GpuProperties) -> tuple[dict[str, Any], ...]:

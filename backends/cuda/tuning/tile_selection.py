@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 from executorch.backends.cuda import _mul_sum_decompositions
 from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
+from executorch.backends.cuda.tuning.float32_precision import IEEE, precision
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 from executorch.backends.cuda.tuning.kernel_configs import compile_and_save
 from torch.utils import _pytree as pytree
@@ -97,8 +98,8 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
     ) -> Any:
         tiles = [tile_of(choice) for choice in choices]
         if any(tiles) and len(choices) > 1:
-            tf32 = any(map(takes_tf32, choices))
-            choices = [fastest_of(choices, tiles, name, nodes, layout, tf32)]
+            of = nodes, layout, any(map(takes_tf32, choices)), gpu.capability
+            choices = [fastest_of(choices, tiles, name, *of)]
         return select(self, name, choices, nodes, layout, *args, **kwargs)
 
     def only_the_fastest(
@@ -119,7 +120,7 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         if not any(tiles):
             return every
         tf32 = any(each.get("ALLOW_TF32") for each in values)
-        of = inputs.nodes(), inputs.output_layout(), tf32
+        of = inputs.nodes(), inputs.output_layout(), tf32, gpu.capability
         return [fastest_of(every, tiles, name, *of)]
 
     def compile_until_it_does(*args: Any, **kwargs: Any) -> Any:
@@ -221,12 +222,20 @@ def caused_by(error: BaseException | None, kind: type[_Error]) -> _Error | None:
     return error
 
 
-def product_of(name: str, input_nodes: list[Any], layout: Any, tf32: bool) -> Product:
+def product_of(
+    name: str,
+    input_nodes: list[Any],
+    layout: Any,
+    allows_tf32: bool,
+    capability: tuple[int, int],
+) -> Product:
     """The matrix product that an operator is, with the sizes that it was exported with."""
     dtype = input_nodes[0].get_dtype()
     # What a type of 16 bits stands for makes no difference.
     kind = {torch.bfloat16: "float16"}.get(dtype, str(dtype).removeprefix("torch."))
-    kind += " tf32" * (tf32 and dtype == torch.float32)
+    if dtype == torch.float32:
+        how = precision(allows_tf32, capability)
+        kind += "" if how == IEEE else f" {how}"
     if name == "convolution":
         image, weight, *_ = input_nodes
         images, channels, *pixels = _sizes(layout.size)

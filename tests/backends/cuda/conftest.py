@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import pytest
 import torch
@@ -98,3 +98,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(subprocess.Popen, "__init__", noted)
     return names
+
+
+@pytest.fixture
+def ask_precision() -> Iterator[Callable[[str], None]]:
+    """Ask PyTorch for a precision of float32 matmuls, for this test."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    yield lambda precision: setattr(matmul, "fp32_precision", precision)
+    matmul.fp32_precision = before

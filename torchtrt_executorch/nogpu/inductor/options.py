@@ -13,6 +13,8 @@ _OPTIONS: dict[str, Any] = {
     "loop_ordering_after_fusion": False,
     "prologue_fusion": False,  # slower more often than not, and a constant can't be fused at all
     "shape_padding": False,
+    # Code of a template that was rendered for another GPU, or another precision.
+    "enable_caching_generated_triton_templates": False,
     "triton.autotune_at_compile_time": True,
     "triton.autotune_pointwise": False,
     # What other threads and processes do, which know nothing of the described GPU.

@@ -82,6 +82,9 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.decomposition:select_decomp_table": PatchPoint(
         "products of one row become sums"
     ),
+    f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.render": PatchPoint(
+        "its templates multiply float32 without tensor cores"
+    ),
     # Weights, which stay on the host
     f"{_INDUCTOR}.codecache:AotCodeCompiler.compile": PatchPoint(
         "it writes the weights' bytes, from the device", True

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from executorch.backends.cuda import _mul_sum_decompositions
-from executorch.backends.cuda.tuning import tile_selection
+from executorch.backends.cuda.tuning import float32_precision, tile_selection
 from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
@@ -75,6 +75,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         **_triton(gpu),
         **toolchain.answers(),
         **tile_selection.answers(gpu),
+        **float32_precision.answers(gpu.capability),
         **host_code.answers(),
         **host_weights.answers(),
         **options.answers(toolchain.cross.program if toolchain.cross else None),

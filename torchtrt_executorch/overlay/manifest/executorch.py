@@ -30,6 +30,7 @@ _DRY_RUN = tuple(
         "quantized.packed_weights",
         "support.dry_run",
         "tuning.cost_model",
+        "tuning.float32_precision",
         "tuning.gpu_properties",
         "tuning.kernel_configs",
         "tuning.tile_selection",
@@ -315,7 +316,10 @@ EXECUTORCH_PATCHES = (
             *_DRY_RUN,
             f"{_CUDA}.recipes",
         ),
-        data=("executorch/backends/cuda/tuning/measured/sm_90.json",),
+        data=(
+            "executorch/backends/cuda/tuning/measured/sm_90.json",
+            "executorch/backends/cuda/tuning/measured/sm_90_tf32x3.json",
+        ),
         prepares=prepared("torchtrt_executorch.nogpu.host.quiet:prepare", EXIR),
         edits=backends.CUDA_WITHOUT_GPU,
         anchors=anchors(

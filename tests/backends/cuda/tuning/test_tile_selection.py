@@ -23,8 +23,11 @@ pytestmark = [
 LOGGER = tile_selection.logger.name
 
 
-def test_a_tile_that_does_not_fit_is_passed_over(lower, monkeypatch, caplog) -> None:
+def test_a_tile_that_does_not_fit_is_passed_over(
+    lower, monkeypatch, caplog, ask_precision
+) -> None:
     """What the GPU has no shared memory for first, and then the smallest, which compile in least time."""
+    ask_precision("ieee")
     room = 99 << 10
 
     def too_large(product: Product, tile: Tile, gpu: Any) -> float:
@@ -43,8 +46,11 @@ def test_a_tile_that_does_not_fit_is_passed_over(lower, monkeypatch, caplog) -> 
     assert all("doesn't compile with tiles of (" in each for each in said)
 
 
-def test_without_another_the_compiler_s_error_is_raised(lower, monkeypatch) -> None:
+def test_without_another_the_compiler_s_error_is_raised(
+    lower, monkeypatch, ask_precision
+) -> None:
     """Here none is known to have failed before."""
+    ask_precision("ieee")
 
     def largest(product: Product, tile: Tile, gpu: Any) -> float:
         return -float((tile.m + tile.n) * tile.k * tile.stages)
