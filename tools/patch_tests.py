@@ -50,6 +50,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "compiling-partitioner": [
         "tests/py/torch_tensorrt/executorch/test_compiling_partitioner.py",
         "tests/py/torch_tensorrt/executorch/test_compiling_oddities.py",
+        "tests/exir/passes/test_complex_arithmetic.py",
     ],
     "common-state": ["tests/exir/program/test_common_state.py"],
     "external-data": [

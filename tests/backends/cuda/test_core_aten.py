@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner
+from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram, export
@@ -130,3 +132,46 @@ def test_cuda_refuses(case: str) -> None:
 def test_xnnpack_alone_refuses_as_before(case: str) -> None:
     with pytest.raises(SpecViolationError, match="is not in Core ATen"):
         lowered(*SUPPORTED[case], [XnnpackPartitioner()])
+
+
+def spectrum(x: Tensor) -> Tensor:
+    window = torch.ones(64)
+    sound = x.flatten()[None]
+    return torch.stft(sound, 64, 16, window=window, return_complex=True).abs()
+
+
+#: With how often a Fourier transform is the host's, for which ExecuTorch's CUDA runtime has no kernel.
+COMPLEX: dict[str, tuple[Callable[..., Any], int]] = {
+    "view_as_complex": (
+        lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(8, 8, 2)) ** 2),
+        0,
+    ),
+    "polar": (lambda x: torch.polar(x.abs(), x).real, 0),
+    "stft": (spectrum, 1),
+    "rfft": (lambda x: torch.fft.rfft(2 * x).abs() + 1, 1),
+    "fft2": (lambda x: x + torch.fft.fft2(x).real, 2),
+    "irfft": (lambda x: torch.fft.irfft(torch.complex(x, 1 - x)), 1),
+}
+
+
+@pytest.mark.parametrize("case", COMPLEX)
+def test_cuda_computes_with_complex_values_as_real_ones(case: str) -> None:
+    function, transforms = COMPLEX[case]
+    edge = lowered(function, (X,), [DryRun()])
+    program = edge.exported_program()
+    torch.testing.assert_close(program.module()(X), function(X), rtol=1e-4, atol=1e-5)
+    on_host = Counter(
+        str(node.target._op)
+        for node in program.graph.nodes
+        if isinstance(node.target, EdgeOpOverload)
+    )
+    assert (
+        on_host
+        == Counter(
+            {
+                "aten._fft_r2c.default": transforms,
+                "aten.view_as_real_copy.default": transforms,
+            }
+        )
+        - Counter()
+    )

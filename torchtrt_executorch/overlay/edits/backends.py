@@ -90,6 +90,7 @@ CUDA_OPERATORS = (
             from executorch.backends.cuda._compile_spec_check import check_cuda_compile_specs
             from executorch.backends.cuda.support.dry_run import Trials
             from executorch.backends.cuda.support.unsupported import report_unsupported, unsupported_operators
+            from executorch.exir.passes._complex_arithmetic import with_real_arithmetic
             """,
         ),
         (
@@ -118,6 +119,10 @@ CUDA_OPERATORS = (
                 partitioned = super().partition(exported_program)
                 report_unsupported(self.unsupported(exported_program))
                 return partitioned
+
+            def transform_for_pre_decomposition(self, exported_program):
+                """Return the program with complex values as pairs of real ones."""
+                return with_real_arithmetic(exported_program)
             ''',
         ),
     ),

@@ -274,6 +274,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}.triton._decode_attention",
             f"{_CUDA}.triton._kernel_support",
             f"{EXIR}.backend._compile_specs",
+            f"{_PASSES}._complex_arithmetic",
         ),
         requires=("aoti-partitioner",),
         edits=backends.CUDA_OPERATORS,

@@ -1,0 +1,274 @@
+"""Rewrite complex arithmetic as arithmetic on real and imaginary parts.
+
+Backends compute in real numbers, and so do most of ExecuTorch's kernels. Of all Fourier transforms ExecuTorch has a
+kernel for those of real values: the others are made of it. It returns complex values, whose parts are taken at
+once, so that nothing else of the program is complex.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.complex_tensor import ComplexTensor
+from torch._subclasses.complex_tensor._ops.common import COMPLEX_OPS_TABLE
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+logger = logging.getLogger(__name__)
+
+_aten = torch.ops.aten
+_Size = int | torch.SymInt
+
+
+def with_real_arithmetic(program: ExportedProgram) -> ExportedProgram:
+    """Return ``program`` with complex values as pairs of real ones, if it has any and returns none.
+
+    Complex inputs and weights are taken apart where they are read.
+
+    Args:
+        program: In ATen, as ``torch.export.export`` returned it. It is left as it is.
+    """
+    try:
+        return _in_real_numbers(program)
+    except Exception as error:  # of an operator that isn't known to ComplexTensor
+        logger.warning(
+            "complex values stay as they are, which no delegate computes with: %s",
+            str(error).strip().partition("\n")[0],
+        )
+        return program
+
+
+def _in_real_numbers(program: ExportedProgram) -> ExportedProgram:
+    before: set[OpOverload] = set()
+    while not _returns_complex(program):
+        touched = {
+            node.target
+            for node in program.graph.nodes
+            if isinstance(node.target, OpOverload) and _is_complex(node)
+        } - _READ_AT_ONCE
+        if touched <= before:  # nothing is left, or nothing more can be done
+            break
+        with mock.patch.dict(COMPLEX_OPS_TABLE, _ON_COMPLEX):
+            program = program.run_decompositions(_decompositions(touched))
+        before |= touched
+    if before:
+        _take_weights_apart(program)
+    return program
+
+
+def _take_weights_apart(program: ExportedProgram) -> None:
+    """Keep complex weights and constants as their parts, instead of taking them apart in every call."""
+    signature = program.graph_signature
+    program._state_dict = {**program.state_dict}
+    program._constants = {**program.constants}
+    readers = {_aten.view_as_real.default, _aten.view_as_real_copy.default}
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for spec in signature.input_specs:
+        node = nodes.get(getattr(spec.arg, "name", ""))
+        kept = program._state_dict if spec.kind in _OF_STATE else program._constants
+        weight = kept.get(spec.target or "")
+        if (
+            node is None
+            or not isinstance(weight, Tensor)
+            or not weight.is_complex()
+            or {user.target for user in node.users} - readers
+            or spec.target in signature.buffers_to_mutate.values()
+        ):
+            continue
+        parts = torch.view_as_real(weight.detach().resolve_conj()).contiguous()
+        if isinstance(weight, torch.nn.Parameter):
+            parts = torch.nn.Parameter(parts, requires_grad=False)
+        kept[str(spec.target)] = parts
+        for user in [*node.users]:
+            node.meta["val"] = user.meta["val"]
+            user.replace_all_uses_with(node)
+            program.graph.erase_node(user)
+    program.graph_module.recompile()
+
+
+_OF_STATE = (InputKind.PARAMETER, InputKind.BUFFER)
+
+
+#: What is left of complex values: their parts are taken at once.
+_READ_AT_ONCE = {
+    _aten._fft_r2c.default,
+    _aten.view_as_real.default,
+    _aten.view_as_real_copy.default,
+}
+
+
+def _is_complex(node: Node) -> bool:
+    return any(
+        isinstance(value, Tensor) and value.is_complex()
+        for each in (node, *node.all_input_nodes)
+        for value in pytree.tree_leaves(each.meta.get("val"))
+    )
+
+
+def _returns_complex(program: ExportedProgram) -> bool:
+    return any(
+        isinstance(value, Node) and value.meta["val"].is_complex()
+        for value in pytree.tree_leaves(program.graph.output_node().args)
+        if isinstance(value, Node) and isinstance(value.meta.get("val"), Tensor)
+    )
+
+
+def _decompositions(touched: Collection[OpOverload]) -> dict[Any, Any]:
+    known = torch.export.default_decompositions()
+    table: dict[Any, Any] = {}
+    for target in touched:
+        if not _is_composite(target):
+            table[target] = _on_parts(target)
+        elif target in known:  # if not, it is always decomposed
+            table[target] = known[target]
+    return table | _MAKE_COMPLEX
+
+
+def _is_composite(target: OpOverload) -> bool:
+    key = "CompositeImplicitAutograd"
+    name = target._name
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
+
+def _on_parts(target: OpOverload) -> Callable[..., Any]:
+    """Return what calls an operator with the parts of complex tensors that are inputs or weights."""
+
+    def on_parts(*args: Any, **kwargs: Any) -> Any:
+        if not any(map(_is_interleaved, pytree.tree_leaves((args, kwargs)))):
+            return NotImplemented
+        args, kwargs = pytree.tree_map(_in_parts, (args, kwargs))
+        return target(*args, **kwargs)
+
+    return on_parts
+
+
+def _is_interleaved(value: Any) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and not isinstance(value, ComplexTensor)
+        and value.is_complex()
+    )
+
+
+def _in_parts(value: Any) -> Any:
+    if not _is_interleaved(value):
+        return value
+    parts = _aten.view_as_real_copy.default(value)
+    return ComplexTensor(parts.select(-1, 0), parts.select(-1, 1))
+
+
+def _view_as_complex(x: Tensor) -> ComplexTensor:
+    return ComplexTensor(x.select(-1, 0), x.select(-1, 1))
+
+
+def _to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+    if dtype is None or not dtype.is_complex or x.is_complex():
+        return NotImplemented
+    real = _aten._to_copy.default(x, dtype=dtype.to_real(), **kwargs)
+    return ComplexTensor(real, torch.zeros_like(real))
+
+
+def _polar(length: Tensor, angle: Tensor) -> ComplexTensor:
+    return ComplexTensor(length * angle.cos(), length * angle.sin())
+
+
+def _half_spectrum(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Return the transform of real values along one dimension, without what follows by symmetry, by parts.
+
+    That, along the last dimension, is all that ExecuTorch's kernel has.
+    """
+    last = x.transpose(dim, -1).contiguous()
+    transformed = _aten._fft_r2c.default(last, [last.ndim - 1], 0, True)
+    parts = _aten.view_as_real_copy.default(transformed)
+    return parts.select(-1, 0).transpose(dim, -1), parts.select(-1, 1).transpose(
+        dim, -1
+    )
+
+
+def _mirrored(
+    real: Tensor, imaginary: Tensor, dim: int, size: _Size
+) -> tuple[Tensor, Tensor]:
+    """Return a whole spectrum of ``size`` from its first half: the second one is the conjugate."""
+    rest = size - size // 2 - 1
+    ends = [part.narrow(dim, 1, rest).flip(dim) for part in (real, imaginary)]
+    return torch.cat([real, ends[0]], dim), torch.cat([imaginary, -ends[1]], dim)
+
+
+def _scale(shape: Sequence[_Size], dim: Sequence[int], normalization: int) -> Any:
+    count: Any = math.prod(shape[each] for each in dim)
+    return {0: 1, 1: count**0.5, 2: count}[normalization]
+
+
+def _along(z: ComplexTensor, dims: Sequence[int], forward: bool) -> ComplexTensor:
+    """Transform complex values, not normalized, along one dimension after the other."""
+    for dim in dims:
+        both = torch.stack([z.re, z.im])
+        half = _half_spectrum(both, dim % z.re.ndim + 1)
+        real, imaginary = _mirrored(*half, dim % z.re.ndim + 1, z.re.shape[dim])
+        if forward:
+            z = ComplexTensor(real[0] - imaginary[1], imaginary[0] + real[1])
+        else:
+            z = ComplexTensor(real[0] + imaginary[1], real[1] - imaginary[0])
+    return z
+
+
+def _scaled(z: ComplexTensor, scale: Any) -> ComplexTensor:
+    return ComplexTensor(z.re / scale, z.im / scale)
+
+
+def _fft_r2c(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
+    if (normalization, onesided) == (0, True) and [*dim] == [x.ndim - 1]:
+        return NotImplemented  # it is the kernel's
+    *others, last = (each % x.ndim for each in dim)
+    real, imaginary = _half_spectrum(x, last)
+    if not onesided:
+        real, imaginary = _mirrored(real, imaginary, last, x.shape[last])
+    found = _along(ComplexTensor(real, imaginary), others, True)
+    return _scaled(found, _scale(x.shape, dim, normalization))
+
+
+def _fft_c2c(
+    z: ComplexTensor, dim: Sequence[int], normalization: int, forward: bool
+) -> ComplexTensor:
+    scale = _scale(z.re.shape, dim, normalization)
+    return _scaled(_along(z, dim, forward), scale)
+
+
+def _fft_c2r(
+    z: ComplexTensor, dim: Sequence[int], normalization: int, size: _Size
+) -> Tensor:
+    *others, last = (each % z.re.ndim for each in dim)
+    z = _along(z, others, False)
+    kept = size // 2 + 1
+    real, imaginary = z.re.narrow(last, 0, kept), z.im.narrow(last, 0, kept)
+    whole = ComplexTensor(*_mirrored(real, imaginary, last, size))
+    z = _along(whole, [last], False)
+    return z.re / _scale(z.re.shape, dim, normalization)
+
+
+def _abs(z: ComplexTensor) -> Tensor:
+    return (z.re.square() + z.im.square()).sqrt()
+
+
+_MAKE_COMPLEX = {
+    _aten.view_as_complex.default: _view_as_complex,
+    _aten.complex.default: ComplexTensor,
+    _aten.polar.default: _polar,
+    _aten._to_copy.default: _to_copy,
+    _aten._fft_r2c.default: _fft_r2c,
+}
+_ON_COMPLEX = {
+    _aten._fft_c2c: _fft_c2c,
+    _aten._fft_c2r: _fft_c2r,
+    _aten.abs: _abs,
+    _aten.view_as_real_copy: lambda z: torch.stack([z.re, z.im], -1),
+}
