@@ -86,8 +86,27 @@ SUPPORTED: dict[str, tuple[Callable[..., Any] | nn.Module, tuple[Tensor, ...]]] 
     "erfinv": (lambda x: torch.erfinv(0.5 * x), (X,)),
     "hypot": (lambda x: torch.hypot(x, x + 1), (X,)),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x[None], (3, 5)), (X,)),
+    "median": (lambda x: x.median(-1).values, (X,)),
+    "median of all": (lambda x: x.median() + 1, (X,)),
+    "kthvalue": (lambda x: x.kthvalue(3).values, (X,)),
     "NeRF": (Radiance(), (X[:, :12].reshape(4, 8, 3), X[:4, :8].abs())),
 }
+
+
+class Recommendation(nn.Module):
+    """As DLRM: bags of embeddings beside dense features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tables = nn.ModuleList(nn.EmbeddingBag(30, 8, mode="sum") for _ in "ab")
+        self.dense = nn.Linear(13, 8)
+
+    def forward(self, dense: Tensor, indices: Tensor, offsets: Tensor) -> Tensor:
+        rows = [table(indices, offsets) for table in self.tables]
+        found = torch.stack([self.dense(dense).relu(), *rows], 1)
+        return (found @ found.mT).flatten(1).sigmoid()
+
 
 #: With a part of the reason.
 REFUSED: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
@@ -132,6 +151,15 @@ def test_cuda_refuses(case: str) -> None:
 def test_xnnpack_alone_refuses_as_before(case: str) -> None:
     with pytest.raises(SpecViolationError, match="is not in Core ATen"):
         lowered(*SUPPORTED[case], [XnnpackPartitioner()])
+
+
+def test_cuda_supports_bags_of_embeddings() -> None:
+    model = Recommendation()
+    inputs = (X[:4, :13], COUNTS[0].long().abs(), torch.tensor([0, 3, 3, 9]))
+    edge = lowered(model, inputs, [DryRun()])
+    program = edge.exported_program()
+    torch.testing.assert_close(program.module()(*inputs), model(*inputs))
+    assert "embedding_bag" not in str(program.graph)
 
 
 def spectrum(x: Tensor) -> Tensor:

@@ -73,7 +73,15 @@ CUDA_OPERATORS = (
         (
             "",
             "imports",
-            "from executorch.backends.aoti._branch_constants import inline_branch_constants",
+            """
+            from executorch.backends.aoti._branch_constants import inline_branch_constants
+            from executorch.backends.cuda.support.decompositions import decompositions
+            """,
+        ),
+        (
+            "CudaBackend.get_decomposition_table",
+            "return",
+            "decompositions() | {}",
         ),
         (
             "CudaBackend.move_program_to_device",

@@ -1,0 +1,91 @@
+"""Decompositions for CudaBackend compute what eager does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from executorch.backends.cuda.support.decompositions import decompositions
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+aten = torch.ops.aten
+TABLE = decompositions()
+NUMBERS = st.sampled_from([-1.5, 0.0, 2.0, 3.25, torch.nan])
+
+
+def tensors(numbers: st.SearchStrategy[float]) -> st.SearchStrategy[Tensor]:
+    sizes = st.tuples(st.integers(1, 4), st.integers(1, 5))
+    return sizes.flatmap(
+        lambda size: st.lists(
+            numbers, min_size=size[0] * size[1], max_size=size[0] * size[1]
+        ).map(lambda found: torch.tensor(found).reshape(size))
+    )
+
+
+@given(x=tensors(NUMBERS), dim=st.sampled_from([0, 1, -1]), keepdim=st.booleans())
+@pytest.mark.parametrize("operator", [aten.median.dim, aten.nanmedian.dim], ids=str)
+def test_medians(
+    operator: torch._ops.OpOverload, x: Tensor, dim: int, keepdim: bool
+) -> None:
+    values, indices = TABLE[operator](x, dim, keepdim)
+    wanted = operator(x, dim, keepdim)
+    torch.testing.assert_close(values, wanted[0], equal_nan=True)
+    assert indices.shape == wanted[1].shape and indices.dtype == wanted[1].dtype
+    index = indices if keepdim else indices.unsqueeze(dim)
+    torch.testing.assert_close(
+        x.gather(dim, index).reshape(values.shape), values, equal_nan=True
+    )
+
+
+@given(x=tensors(NUMBERS))
+@pytest.mark.parametrize(
+    "operator", [aten.median.default, aten.nanmedian.default], ids=str
+)
+def test_medians_of_all(operator: torch._ops.OpOverload, x: Tensor) -> None:
+    torch.testing.assert_close(TABLE[operator](x), operator(x), equal_nan=True)
+
+
+@given(x=tensors(NUMBERS), data=st.data())
+def test_kth_values(x: Tensor, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, x.shape[1]))
+    operator = aten.kthvalue.default
+    wanted = operator(x, k)[0]
+    torch.testing.assert_close(TABLE[operator](x, k)[0], wanted, equal_nan=True)
+
+
+def test_a_median_of_one_number() -> None:
+    values, indices = TABLE[aten.median.dim](torch.tensor(2.0), 0)
+    assert values == 2 and indices == 0
+
+
+@given(
+    sizes=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    mode=st.sampled_from([0, 1, 2]),
+    last=st.booleans(),
+    padding=st.sampled_from([-1, 0, 3]),
+    weighted=st.booleans(),
+)
+@pytest.mark.parametrize(
+    "operator",
+    [aten._embedding_bag.default, aten._embedding_bag_forward_only.default],
+    ids=str,
+)
+def test_bags_of_embeddings(
+    operator: torch._ops.OpOverload,
+    sizes: list[int],
+    mode: int,
+    last: bool,
+    padding: int,
+    weighted: bool,
+) -> None:
+    generator = torch.Generator().manual_seed(sum(sizes) + mode)
+    weight = torch.randn(6, 4, generator=generator)
+    ends = torch.tensor([0, *sizes]).cumsum(0)
+    indices = torch.randint(0, 6, (int(ends[-1]),), generator=generator)
+    offsets = ends if last else ends[:-1]
+    weights = torch.rand(len(indices), generator=generator)
+    given_weights = weights if weighted and mode == 0 else None
+    arguments = (weight, indices, offsets, False, mode, False, given_weights)
+    bags = TABLE[operator](*arguments, last, padding)[0]
+    torch.testing.assert_close(bags, operator(*arguments, last, padding)[0])
