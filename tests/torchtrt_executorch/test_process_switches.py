@@ -35,7 +35,7 @@ UPSTREAM = {
     "recursion",
 }
 #: Where Python 3.12 warns of a process that is forked, which nothing but a filter stops.
-FORKED = {str(ROOT / "torchtrt_executorch" / "host" / "apart.py") + ": _build"}
+FORKED = {f"{ROOT}/torchtrt_executorch/nogpu/builder/own_process.py: _build"}
 
 
 class Model(nn.Module):
