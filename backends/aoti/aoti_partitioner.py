@@ -182,15 +182,10 @@ def _in_claimed_branches(
     program: ExportedProgram, outside: Collection[GraphModule]
 ) -> Iterator[torch._ops.OpOverload]:
     """Yield the operators without a decomposition in all graphs but those ``outside``."""
-    seen = {*outside}
-    inside = [
-        module
-        for module in program.graph_module.modules()
-        if isinstance(module, GraphModule) and module not in seen
-    ]
+    inside = [m for m in program.graph_module.modules() if m not in outside]
     table = torch.export.default_decompositions() if inside else {}
     for module in inside:
-        for node in module.graph.nodes:
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             target = node.target
             if isinstance(target, torch._ops.OpOverload) and target not in table:
                 yield target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import warnings
 from collections.abc import Sequence
 
 from executorch.exir.backend._compile_specs import check_compile_specs
@@ -31,16 +32,18 @@ _OTHERS = (
 
 
 def check_cuda_compile_specs(specs: Sequence[CompileSpec]) -> None:
-    """Check the compile specs of ``CudaPartitioner``.
+    """Check the compile specs of ``CudaPartitioner``, and warn if none names the method, as lowering needs.
 
     Raises:
-        ValueError: No method is named, a key is misspelled, or a value is wrong.
+        ValueError: A key is misspelled, or a value is wrong.
     """
     check_compile_specs("CudaPartitioner", specs, _known(), _SWITCHES)
     if all(spec.key != _METHOD for spec in specs):
-        raise ValueError(
-            "CudaPartitioner is to be told its method: pass "
-            'CudaBackend.generate_method_name_compile_spec("forward") among the compile specs'
+        warnings.warn(
+            "CudaPartitioner is told no method, without which nothing is lowered: pass "
+            'CudaBackend.generate_method_name_compile_spec("forward") among the compile specs',
+            RuntimeWarning,
+            stacklevel=3,
         )
 
 
