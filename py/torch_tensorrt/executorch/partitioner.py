@@ -16,7 +16,6 @@ from executorch.exir.backend.partitioner import (
     Partitioner,
     PartitionResult,
 )
-from executorch.exir.passes._complex_arithmetic import with_real_arithmetic
 from executorch.exir.passes.propagate_device_pass import (
     TARGET_DEVICE_COMPILE_SPEC_KEY as _TARGET_DEVICE_COMPILE_SPEC_KEY,
 )
@@ -145,7 +144,7 @@ class TensorRTPartitioner(Partitioner):
         from torch_tensorrt.executorch._compiling import compiled
 
         return compiled(
-            with_real_arithmetic(exported_program),
+            exported_program,
             self._settings,
             fail_on_build_error=self._fail_on_build_error,
             owner=id(self),

@@ -16,9 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import ExportedProgram, export
-from torch_tensorrt.executorch import TensorRTPartitioner
-
-from torchtrt_executorch import emulated_engines
 
 F = nn.functional
 X = torch.linspace(-3, 3, 128).reshape(8, 16).sin()
@@ -111,18 +108,6 @@ def test_in_the_runtime_of_executorch(name: str) -> None:
     program = Runtime.get().load_program(data)  # which a method doesn't keep alive
     found = program.load_method("forward").execute([x])[0]
     torch.testing.assert_close(found, model(x).detach(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_by_tensorrt_before_xnnpack(name: str) -> None:
-    model, x = MODELS[name]
-    tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": 1})
-    with emulated_engines():
-        edge = to_edge_transform_and_lower(
-            export(model.eval(), (x,)), partitioner=[tensorrt, XnnpackPartitioner()]
-        )
-        found = edge.exported_program().module()(x)
-    torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
 
 
 TRANSFORMS = [

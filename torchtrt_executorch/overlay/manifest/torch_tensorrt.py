@@ -347,7 +347,6 @@ TORCH_TENSORRT_PATCHES = (
         adds=(
             f"{BACKEND}._compiling",
             f"{BACKEND}.recipes",
-            f"{EXIR}.passes._complex_arithmetic",
             f"{EXIR}.program._transforms",
         ),
         edits=exir.PRE_DECOMPOSITION,
