@@ -24,8 +24,10 @@ _OWN = "tests/torchtrt_executorch"
 BUILDER = (
     "tests/py",
     f"{_OWN}/cli",
-    f"{_OWN}/emulation",
-    f"{_OWN}/host",
+    f"{_OWN}/nogpu/emulation",
+    f"{_OWN}/nogpu/host",
+    f"{_OWN}/nogpu/stubs",
+    f"{_OWN}/nogpu/target",
     f"{_OWN}/overlay/test_[!eo]*.py",
     f"{_OWN}/test_[!t]*.py",
 )
@@ -35,19 +37,19 @@ QUICKER = ("tests/test_decompositions.py", "tests/test_graphs.py")
 PYTHON = (
     *QUICKER,
     f"{_OWN}/cache",
-    f"{_OWN}/stand_ins",
+    f"{_OWN}/nogpu/stand_ins",
     f"{_OWN}/tensorrt_rtx/test_apart.py",
     f"{_OWN}/overlay/test_activation.py",
     f"{_OWN}/overlay/test_served.py",
     f"{_OWN}/overlay/test_edits.py",
     f"{_OWN}/overlay/test_anchors.py",
-    f"{_OWN}/host/test_link_stubs.py",
-    f"{_OWN}/host/test_described_gpu.py",
-    f"{_OWN}/cli/test_words.py",
+    f"{_OWN}/nogpu/stubs/test_link_stubs.py",
+    f"{_OWN}/nogpu/target/test_gpu_description.py",
+    f"{_OWN}/cli/output/test_formatting.py",
     f"{_OWN}/cli/test_command.py",
     f"{_OWN}/cli/test_run.py",
     f"{_OWN}/test_failing_writes.py",
-    f"{_OWN}/test_plans.py",
+    f"{_OWN}/payloads/test_engine_header.py",
 )
 
 
