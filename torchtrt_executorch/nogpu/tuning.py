@@ -229,11 +229,15 @@ def _begin(folder: str) -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     torch.set_num_threads(1)
     in_turn(str(Path(folder, "turn")))
+
+
+@functools.cache
+def _multiply_float32_as_compiled() -> None:
+    """Have this process's templates multiply float32 as ``CudaBackend``'s are compiled to."""
     from executorch.backends.cuda.tuning import float32_precision
 
-    for path, answer in float32_precision.answers(
-        torch.cuda.get_device_capability()
-    ).items():
+    answers = float32_precision.answers(torch.cuda.get_device_capability())
+    for path, answer in answers.items():
         module, _, name = path.partition(":")
         holder, _, method = name.partition(".")
         setattr(getattr(import_module(module), holder), method, answer)
@@ -249,6 +253,7 @@ def _measured(problem: Problem) -> tuple[list[Row], str]:
     torch._dynamo.reset()
     try:
         function, inputs = problem.function_and_inputs()
+        _multiply_float32_as_compiled()
         torch.compile(function, options=_OPTIONS)(*inputs)
     except Exception as error:  # what doesn't compile has no time
         wrong = f"{problem}: {error!r}"
