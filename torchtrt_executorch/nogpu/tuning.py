@@ -18,13 +18,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from torchtrt_executorch.nogpu.thread_scope import answering
 
 DEVICE = "cuda:0"
 #: What ``CudaBackend`` has Inductor choose from, and nothing that is decided by other measurements.
@@ -231,20 +232,9 @@ def _begin(folder: str) -> None:
     in_turn(str(Path(folder, "turn")))
 
 
-@functools.cache
-def _multiply_float32_as_compiled() -> None:
-    """Have this process's templates multiply float32 as ``CudaBackend``'s are compiled to."""
-    from executorch.backends.cuda.tuning import float32_precision
-
-    answers = float32_precision.answers(torch.cuda.get_device_capability())
-    for path, answer in answers.items():
-        module, _, name = path.partition(":")
-        holder, _, method = name.partition(".")
-        setattr(getattr(import_module(module), holder), method, answer)
-
-
 def _measured(problem: Problem) -> tuple[list[Row], str]:
     """Return what a problem took, and what went wrong."""
+    from executorch.backends.cuda.tuning import float32_precision
     from torch._inductor import select_algorithm
 
     rows: list[Row] = []
@@ -253,8 +243,10 @@ def _measured(problem: Problem) -> tuple[list[Row], str]:
     torch._dynamo.reset()
     try:
         function, inputs = problem.function_and_inputs()
-        _multiply_float32_as_compiled()
-        torch.compile(function, options=_OPTIONS)(*inputs)
+        # float32 is multiplied as CudaBackend's libraries do.
+        answers = float32_precision.answers(torch.cuda.get_device_capability())
+        with answering(answers):
+            torch.compile(function, options=_OPTIONS)(*inputs)
     except Exception as error:  # what doesn't compile has no time
         wrong = f"{problem}: {error!r}"
     selector: Any = select_algorithm
