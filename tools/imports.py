@@ -19,7 +19,7 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         tree = Path(folder)
         link_sources(tree)
-        for package in ("torch_tensorrt", "executorch", "torchtrt_executorch/patches"):
+        for package in ("torch_tensorrt", "executorch"):
             for inner in (tree / package, *(tree / package).rglob("*")):
                 if inner.is_dir():
                     (inner / "__init__.py").touch()
