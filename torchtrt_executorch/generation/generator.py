@@ -260,14 +260,14 @@ class _Tokens:
                 + ", and temperature, seed and maybe top_p (1,)" * self.sampled
             )
         self._types = [each.dtype for each in inputs]
-        self._dynamic = inputs[0].dynamic
+        dynamic = inputs[0].dynamic
         self.most: int = shapes[0][-1]  # type: ignore[index]
         rows, vocabulary = (shape[-1], 0) if self.sampled else shape[-2:]
         #: What it takes and returns.
-        fewest = 1 if self._dynamic else self.most
+        fewest = 1 if dynamic else self.most
         self.described = Takes(self.most, fewest, vocabulary)
         #: Whether it returns the logits of each of several tokens, or what follows each.
-        self.returns_all = self.most > 1 and self._dynamic and rows == self.most
+        self.returns_all = self.most > 1 and dynamic and rows == self.most
 
     def check_options(
         self,
@@ -293,7 +293,7 @@ class _Tokens:
                 )
 
     def takes(self, count: int) -> bool:
-        return count == self.most or (self._dynamic and count < self.most)
+        return self.described.fewest <= count <= self.described.most
 
     def __call__(
         self, tokens: list[int], position: int, options: Sequence[float], last: int
