@@ -97,8 +97,8 @@ def make(folder: Path, case: Case, gpu: str | None, first: bool) -> str:
     compilers = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = time.process_time() - used + compilers.ru_utime + compilers.ru_stime
     (folder / f"{case.name}.pte").write_bytes(bytes(built.buffer))
-    (weights,) = built._tensor_data.values()
-    (folder / f"{case.name}.ptd").write_bytes(bytes(weights))
+    weights = b"".join(map(bytes, built._tensor_data.values()))  # one file, or none
+    (folder / f"{case.name}.ptd").write_bytes(weights)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (
         f"{case.name:32} {seconds:6.1f} s  {used:6.1f} CPU s  library {len(built.buffer) >> 10} KiB  "
@@ -201,7 +201,10 @@ def _kernels(call: Callable[[], object]) -> dict[str, float]:
 def _load(folder: Path, case: Case) -> Any:
     from torchtrt_executorch import runtime
 
-    return runtime.load(folder / f"{case.name}.pte", [folder / f"{case.name}.ptd"])
+    weights = folder / f"{case.name}.ptd"
+    return runtime.load(
+        folder / f"{case.name}.pte", [weights] if weights.stat().st_size else []
+    )
 
 
 def _microseconds(call: Callable[[], object]) -> float:

@@ -107,13 +107,16 @@ def measured(
     """Return the microseconds of products of a kind, and the multiprocessors that they were measured on.
 
     They are of the nearest capability of which there are any. Where tensor cores multiply float32 and nothing was
-    measured of that, they are those of IEEE arithmetic; if there are none at all, no products.
+    measured of that, they are those of three TF32 products, or of IEEE arithmetic; if there are none at all, no
+    products.
     """
-    for file in files(gpu):
-        if products := file["products"].get(kind):
-            return file["multi_processors"], products
-    ieee, tf32, _ = kind.partition(" tf32")
-    return measured(ieee, gpu) if tf32 else (1, [])
+    ieee = kind.partition(" tf32")[0]
+    kinds = [kind, f"{ieee} tf32x3", ieee] if kind != ieee else [kind]
+    for each in kinds:
+        for file in files(gpu):
+            if products := file["products"].get(each):
+                return file["multi_processors"], products
+    return 1, []
 
 
 def files(gpu: GpuProperties) -> tuple[dict[str, Any], ...]:

@@ -1,13 +1,16 @@
 """Compute float32 matmuls and convolutions on tensor cores, as the sum of three TF32 products (``tf32x3``).
 
 Each operand is split into a TF32 number and the TF32 number nearest to what that leaves. Inductor's templates offer
-IEEE arithmetic (``ieee``), which tensor cores lack, or one TF32 product, which is taken where ``torch.backends``
-allows it. ``torch.backends.cuda.matmul.fp32_precision = "ieee"`` asks for IEEE arithmetic, in convolutions as well.
+IEEE arithmetic (``ieee``), which tensor cores lack, or one TF32 product (``tf32``), which is taken where
+``torch.backends`` allows it, as eager mode does: by default in convolutions, and not in matmuls.
+IEEE arithmetic is asked for by ``torch.backends.cudnn.fp32_precision = "ieee"``, of matmuls alone by
+``torch.backends.cuda.matmul.fp32_precision``; three products in convolutions by ``torch.backends.cudnn.allow_tf32 = False``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,19 +19,40 @@ PATCH_POINT = "torch._inductor.select_algorithm:TritonTemplateKernel.render"
 #: The least compute capability whose tensor cores multiply TF32 numbers.
 CAPABILITY = (8, 0)
 TF32, TF32X3, IEEE = "tf32", "tf32x3", "ieee"
+#: Three TF32 products have 21 bits of each operand: of fewer summands than this, the error of a sum is below that.
+LEAST_SUMMANDS = 64
 
 
-def precision(allows_tf32: bool, capability: tuple[int, int]) -> str:
+def precision(
+    nodes: Sequence[Any], allows_tf32: bool, capability: tuple[int, int]
+) -> str:
     """Return how a template multiplies float32 operands.
 
     Args:
-        allows_tf32: What Inductor has found in ``torch.backends``.
+        nodes: What the template takes, of Inductor's IR: matrices behind what is added to their product, or image,
+            weight (of four dimensions or five) and bias.
+        allows_tf32: What Inductor has found in ``torch.backends``. Of a convolution it asks for
+            ``torch.backends.cudnn.fp32_precision``, where eager mode asks for ``torch.backends.cudnn.conv``'s.
         capability: Compute capability of the GPU, or the least of several.
     """
-    if allows_tf32:
+    if capability < CAPABILITY:
+        return IEEE
+    weight = [*nodes[1].get_size()]
+    convolution = len(weight) > 3
+    summed = weight[1:] if convolution else [*nodes[-2].get_size()][-1:]
+    backends: Any = torch.backends
+    operation = backends.cudnn.conv if convolution else backends.cuda.matmul
+    if allows_tf32 or (convolution and operation.fp32_precision == TF32):
         return TF32
-    asked = getattr(torch.backends.cuda.matmul, "fp32_precision", "none")
-    return TF32X3 if capability >= CAPABILITY and asked != IEEE else IEEE
+    if operation.fp32_precision == IEEE or few(summed):
+        return IEEE
+    return TF32X3
+
+
+def few(sizes: Sequence[Any]) -> bool:
+    """Whether it is certain that fewer are summed than make three TF32 products as exact as IEEE arithmetic."""
+    known = [int(size) for size in sizes if getattr(size, "is_number", True)]
+    return len(known) == len(sizes) and math.prod(known) < LEAST_SUMMANDS
 
 
 def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
@@ -43,12 +67,12 @@ def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
 
     def render_with_precision(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         rendered = render(kernel, *args, **kwargs)
-        code: str = rendered._code
         if torch.float32 in {node.get_dtype() for node in kernel.input_nodes}:
-            allows_tf32 = "ALLOW_TF32 : tl.constexpr = True" in code
-            if precision(allows_tf32, capability) == TF32X3:
-                asked = f'input_precision="{TF32X3}"'
-                rendered._code = code.replace("allow_tf32=ALLOW_TF32", asked)
+            allows_tf32 = bool(kernel.meta.get("ALLOW_TF32"))
+            how = precision(kernel.input_nodes, allows_tf32, capability)
+            if how != IEEE:
+                asked = f'input_precision="{how}"'
+                rendered._code = rendered._code.replace("allow_tf32=ALLOW_TF32", asked)
         return rendered
 
     return {PATCH_POINT: render_with_precision}

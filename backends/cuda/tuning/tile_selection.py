@@ -234,7 +234,7 @@ def product_of(
     # What a type of 16 bits stands for makes no difference.
     kind = {torch.bfloat16: "float16"}.get(dtype, str(dtype).removeprefix("torch."))
     if dtype == torch.float32:
-        how = precision(allows_tf32, capability)
+        how = precision(input_nodes, allows_tf32, capability)
         kind += "" if how == IEEE else f" {how}"
     if name == "convolution":
         image, weight, *_ = input_nodes

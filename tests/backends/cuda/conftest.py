@@ -101,9 +101,17 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def ask_precision() -> Iterator[Callable[[str], None]]:
-    """Ask PyTorch for a precision of float32 matmuls, for this test."""
-    matmul = torch.backends.cuda.matmul
+def ask_precision() -> Iterator[Callable[..., None]]:
+    """Ask PyTorch for a precision of float32 matmuls, and of convolutions, for this test."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.fp32_precision
-    yield lambda precision: setattr(matmul, "fp32_precision", precision)
-    matmul.fp32_precision = before
+
+    def ask(of_matmul: str, of_convolution: str = "tf32") -> None:
+        matmul.fp32_precision = of_matmul
+        # Of cuDNN's convolutions alone torch.export refuses it: recurrent networks have to agree. IEEE arithmetic is
+        # asked of all that CUDA computes, but for what is asked of matmuls.
+        cudnn.allow_tf32 = of_convolution == "tf32"
+        cudnn.fp32_precision = "ieee" if of_convolution == "ieee" else "none"
+
+    yield ask
+    ask(before)
