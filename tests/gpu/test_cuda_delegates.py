@@ -92,7 +92,8 @@ def lower_after_xnnpack(
 def lower_after_tensorrt(
     module: torch.nn.Module, inputs: tuple[Any, ...], cuda: Partitioner
 ) -> EdgeProgramManager:
-    torch_tensorrt = pytest.importorskip("torch_tensorrt")
+    import torch_tensorrt
+
     from torchtrt_executorch import emulated_engines
 
     if torch.cuda.is_available():

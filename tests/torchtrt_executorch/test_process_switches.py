@@ -21,7 +21,8 @@ from ..switches import changed_meanwhile
 pytestmark = pytest.mark.builds
 
 real_engines = pytest.mark.skipif(
-    not present.can_build_engines(), reason="TensorRT can't build engines here"
+    not present.can_build_engines(),
+    reason="needs torch-tensorrt-rtx, or TensorRT and a GPU",
 )
 
 #: What upstream changes while it lowers, and restores: ``torch.export`` its warnings; passes that fold constants,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from executorch.exir.backend.backend_api import to_backend
+from torch import _opaque_base as bases
+from torch._library import opaque_object as opaque
 from torch.export import export
 from torch.export.graph_signature import InputKind
-
-opaque = pytest.importorskip("torch._library.opaque_object")
-bases = pytest.importorskip("torch._opaque_base")
 
 
 class Scale(bases.OpaqueBase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from executorch import runtime
 from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
 from executorch.backends.xnnpack.partition.config.generic_node_configs import (
     SigmoidConfig,
@@ -14,8 +15,6 @@ from executorch.exir.schema import DelegateCall
 from torch.export import export
 
 from torchtrt_executorch.runtime import load
-
-runtime = pytest.importorskip("executorch.runtime", exc_type=ImportError)
 
 
 class Model(torch.nn.Module):

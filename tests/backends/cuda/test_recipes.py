@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import executorch.export as exporting
 import pytest
 import torch
 
@@ -9,7 +10,6 @@ from torchtrt_executorch import runtime
 
 from .conftest import needs_compilers
 
-exporting = pytest.importorskip("executorch.export")
 pytestmark = [
     needs_compilers,
     pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),

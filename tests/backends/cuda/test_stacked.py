@@ -40,7 +40,7 @@ class Tied(nn.Module):
 
 def lowered(**specs: str) -> EdgeProgramManager:
     """Lower :class:`Tied`: linears are an emulated engine's, all else is the CUDA backend's."""
-    torch_tensorrt = pytest.importorskip("torch_tensorrt")
+    import torch_tensorrt
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 
@@ -167,13 +167,13 @@ def test_only_a_size_that_depends_on_data_goes_over_the_host(
     which: torch.Tensor, on_host: list[str]
 ) -> None:
     """Between two engines, CUDA takes a look-up; the host a mask, to which boxes are copied and from it."""
-    executorch = pytest.importorskip("torch_tensorrt.executorch")
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+    from torch_tensorrt.executorch import TensorRTPartitioner
 
     boxes = torch.randn(6, 4)
     spec = CudaBackend.generate_method_name_compile_spec("forward")
-    engines = executorch.TensorRTPartitioner(compile_settings={"min_block_size": 1})
+    engines = TensorRTPartitioner(compile_settings={"min_block_size": 1})
     with emulated_engines():
         edge = to_edge_transform_and_lower(
             torch.export.export(Selected().eval(), (boxes, which)),

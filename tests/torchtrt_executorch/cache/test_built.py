@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch_tensorrt
 
 from torchtrt_executorch import cache
 from torchtrt_executorch.cache.libraries import kept_library
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
-
-torch_tensorrt = pytest.importorskip("torch_tensorrt")
 
 X = torch.randn(2, 8)
 real_engines = pytest.mark.skipif(

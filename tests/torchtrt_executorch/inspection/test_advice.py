@@ -9,6 +9,7 @@ import pytest
 import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from torch import nn
 from torch.export import export
 
@@ -36,10 +37,9 @@ def named(name: str, program: bytes) -> list[Finding]:
 
 
 def skipping(alloc_graph_input: bool) -> bytes:
-    config = pytest.importorskip("executorch.exir.passes.propagate_device_config")
     return pte(
         straight,
-        propagate_device_config=config.PropagateDeviceConfig(
+        propagate_device_config=PropagateDeviceConfig(
             skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
         ),
         memory_planning_pass=MemoryPlanningPass(

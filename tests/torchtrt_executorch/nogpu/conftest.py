@@ -22,8 +22,9 @@ IMPORTS = "import json, os, sys\n"
 class Host:
     """Runs code in a fresh process on this machine, with its own environment and cache."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, shares_builds: bool = True) -> None:
         self.cache = cache
+        self._own = {} if shares_builds else {SWITCH: str(cache)}
 
     def run(
         self, code: str, *, alone: bool = False, **environment: str
@@ -38,6 +39,7 @@ class Host:
             "TORCHTRT_EXECUTORCH": "1",
             "XDG_CACHE_HOME": str(self.cache),
             "OMP_NUM_THREADS": "1",
+            **self._own,
         }
         return (fresh.python if alone else fresh.run)(
             IMPORTS + code, env={**inherited, **settings, **environment}
@@ -58,7 +60,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
 @pytest.fixture
 def fresh_host(tmp_path: Path) -> Host:
     """A host on which no link stubs have been built yet."""
-    return Host(tmp_path)
+    return Host(tmp_path, shares_builds=False)
 
 
 @pytest.fixture

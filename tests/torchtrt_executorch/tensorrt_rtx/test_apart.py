@@ -13,9 +13,11 @@ import time
 import pytest
 import torch
 
-torch_tensorrt = pytest.importorskip("torch_tensorrt")
-trt = pytest.importorskip("tensorrt_rtx")
-from torchtrt_executorch.nogpu.builder import own_process  # noqa: E402
+from torchtrt_executorch.nogpu.builder import own_process
+
+trt = pytest.importorskip(
+    "tensorrt_rtx", reason="needs torch-tensorrt-rtx, and a host without a GPU"
+)
 
 pytestmark = pytest.mark.skipif(
     not own_process.POSSIBLE or torch.cuda.is_available(),

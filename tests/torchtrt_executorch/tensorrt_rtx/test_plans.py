@@ -17,7 +17,9 @@ DEFAULT = ("sm_80", "sm_86", "sm_89", "sm_120", "sm_121", "sm_121+")
 
 def plan(*names: str) -> bytes:
     """A plan of one activation, for the compute capabilities ``names``; by default all."""
-    trt: Any = pytest.importorskip("tensorrt_rtx")
+    trt: Any = pytest.importorskip(
+        "tensorrt_rtx", reason="needs torch-tensorrt-rtx, and a host without a GPU"
+    )
     builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
     network = builder.create_network(0)
     x = network.add_input("x", trt.float32, (2, 3))

@@ -89,21 +89,22 @@ HOST = (
     *edits_of(
         "torch_tensorrt._compile",
         _CHECK_CAN_BUILD,
-        ("compile", "first", 'check_can_build(kwargs.get("dryrun"))'),
+        # Behind the arguments' checks: what is wrong with them is said on any host.
+        ("compile", "after target_ir", 'check_can_build(kwargs.get("dryrun"))'),
         (
             "convert_method_to_trt_engine",
-            "first",
+            "after target_ir",
             'check_can_build(kwargs.get("dryrun"))',
         ),
     ),
     *edits_of(
         f"{_DYNAMO}._compiler",
         _CHECK_CAN_BUILD,
-        ("compile", "first", "check_can_build(dryrun)"),
+        ("compile", "after engine_capability", "check_can_build(dryrun)"),
         ("compile_module", "first", "check_can_build(settings.dryrun)"),
         (
             "convert_exported_program_to_serialized_trt_engine",
-            "first",
+            "after engine_capability",
             "check_can_build(dryrun)",
         ),
     ),

@@ -31,6 +31,16 @@ def _in_each(
     return tuple((function, *row) for function in functions for row in rows)
 
 
+def _first_by_keywords(check: str) -> tuple[tuple[str, str, str], ...]:
+    """Return the rows with which what hands its keyword arguments on checks them; torch.compile checks its own."""
+    compile, cross = _PROGRAM
+    unless = f"""
+    if ir != "torch_compile":
+        {check}(**kwargs)
+    """
+    return (compile, "first", unless), (cross, "first", f"{check}(**kwargs)")
+
+
 def _setting(name: str, annotation: str, documentation: str) -> tuple[Edit, ...]:
     """Return the edits that take a setting from the functions that compile to the settings.
 
@@ -207,9 +217,7 @@ TARGET_EXECUTORCH = (
             )
             """,
         ),
-        *_in_each(
-            _PROGRAM, ("before dynamo_trace", "check_target_executorch(**kwargs)")
-        ),
+        *_first_by_keywords("check_target_executorch"),
         (
             "convert_method_to_trt_engine",
             "first",
@@ -289,7 +297,7 @@ def _checked(check: str, module: str, setting: str) -> tuple[Edit, ...]:
         *edits_of(
             _COMPILE,
             imported,
-            *_in_each(_PROGRAM, ("before dynamo_trace", f"{check}(**kwargs)")),
+            *_first_by_keywords(check),
             (method, "first", single.format(method, setting)),
         ),
         *edits_of(

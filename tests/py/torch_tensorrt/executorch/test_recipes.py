@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import executorch.export as exporting
 import pytest
 import torch
 from executorch.exir._serialize._program import deserialize_pte_binary
@@ -14,7 +15,6 @@ from torchtrt_executorch.runtime import load
 
 from .... import fresh
 
-exporting = pytest.importorskip("executorch.export")
 X = torch.linspace(-1, 1, 16).reshape(2, 8)
 
 

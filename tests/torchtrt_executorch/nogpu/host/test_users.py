@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from torchtrt_executorch.nogpu.host import present
 
 from .... import fresh
@@ -26,7 +24,6 @@ print(_defaults.DEBUG_LOGGING_DIR, os.getuid())
 
 
 def test_upstream_is_imported(tmp_path: Path) -> None:
-    pytest.importorskip("torch_tensorrt")
     dropped = ("HOME", "XDG_CACHE_HOME")
     environment = {k: v for k, v in os.environ.items() if k not in dropped}
     # Where they are missing their link stubs have to be kept somewhere, as their error says.

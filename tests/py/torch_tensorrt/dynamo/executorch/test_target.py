@@ -13,6 +13,8 @@ from torch_tensorrt import _features
 from torch_tensorrt.dynamo import _compiler
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
 
+from torchtrt_executorch.nogpu.host import present
+
 from ..conftest import placed
 
 ON = {"target_executorch": True}
@@ -30,6 +32,12 @@ REFUSING = [
     torch_tensorrt.convert_method_to_trt_engine,
     torch_tensorrt.dynamo.convert_exported_program_to_serialized_trt_engine,
 ]
+
+
+@pytest.fixture(autouse=True)
+def no_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no host build engines: what is wrong with arguments is said before that is."""
+    monkeypatch.setattr(present, "can_build_engines", lambda: False)
 
 
 class Model(torch.nn.Module):
