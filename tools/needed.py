@@ -7,7 +7,7 @@
 
 ``needed``: nothing of what the patch promises (``tests/needed/promises.py``) is kept where it is left out;
 ``partly``: some of it is; ``not needed``: all of it is. Everything has to be kept with the patch in force.
-``aside`` and ``not for it`` are what the manifest says of the release.
+``aside`` and ``-`` are what the manifest says of the release.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from environment import pins, torch_tensorrt_of
+from environment import pins
+from packaging.version import Version
 
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import SKIP, Patch, State, patch_status
@@ -28,12 +29,20 @@ ROOT = Path(__file__).resolve().parent.parent
 PROMISES_FILE = ROOT / "tests" / "needed" / "promises.py"
 PAGE = ROOT / "docs" / "needed.md"
 FRESH = runpy.run_path(str(ROOT / "tests" / "fresh.py"))
-#: Those with a Torch-TensorRT, which most patches are for.
 LANES = {
     file.stem: pins(file)
     for file in sorted((ROOT / "constraints").glob("*.txt"), key=lambda file: file.stem)
-    if torch_tensorrt_of(file)
 }
+#: What tells one lane from another.
+TOLD_BY = (
+    *("torch", "executorch", "torch-tensorrt", "torch-tensorrt-rtx"),
+    *("tensorrt-cu13-bindings", "tensorrt-rtx-cu13-bindings"),
+)
+#: How a promise about engines fails where there are none, which says nothing of the patch.
+NO_ENGINES = (
+    "TensorRTUnavailableError: ",
+    "ModuleNotFoundError: No module named 'torch_tensorrt",
+)
 HEAD = """# What is still needed, by release
 
 Upstream moves, and what it has by itself a patch is no longer needed for. `python tools/needed.py` asks, on
@@ -46,6 +55,7 @@ force and with it left out.
 | partly | some of it is |
 | aside | upstream has it, and the patch steps aside |
 | ours | it amends nothing of upstream's |
+| no engines | it is about engines that TensorRT builds, and this lane has no Torch-TensorRT, or its libraries take a GPU |
 | ? | nobody has asked there yet |
 | - | not for this release |
 
@@ -57,16 +67,14 @@ force and with it left out.
 def lane() -> str:
     """Return the name of the lane whose releases are installed."""
     for name, pinned in LANES.items():
-        names = ("torch-tensorrt", "torch-tensorrt-rtx", "executorch")
-        releases = {each: pinned[each] for each in names if each in pinned}
-        if all(_installed(each) == release for each, release in releases.items()):
+        if all(_installed(each) == pinned.get(each) for each in TOLD_BY):
             return name
     sys.exit("what is installed is none of the lanes in constraints/")
 
 
 def _installed(distribution: str) -> str | None:
     try:
-        return version(distribution)
+        return Version(version(distribution)).public  # torch has its build behind it
     except PackageNotFoundError:
         return None
 
@@ -94,10 +102,20 @@ def verdict(patch: Patch) -> str:
     with_it = kept(patch.name)
     if not with_it:
         return "?" if patch.modules else "ours"
-    if broken := {name: error for name, error in with_it.items() if error}:
+    without_engines = {
+        name for name, error in with_it.items() if error.startswith(NO_ENGINES)
+    }
+    if with_it.keys() == without_engines:
+        return "no engines"
+    if broken := {
+        name: error
+        for name, error in with_it.items()
+        if error and name not in without_engines
+    }:
         print(f"  {patch.name} is in force, and doesn't keep {broken}", flush=True)
         return "broken"
     without = kept(patch.name, **{SKIP: patch.name})
+    without = {name: without[name] for name in with_it.keys() - without_engines}
     for name, error in without.items():
         print(f"  {patch.name}: {name}: {error or 'kept without it'}", flush=True)
     lost = sum(map(bool, without.values()))

@@ -219,6 +219,27 @@ def a_sort_along_the_default_dimension_is_compiled() -> None:
     assert torch.equal(emulated(Function(sort), X)(X), sort(X))
 
 
+@of("failing-validators")
+def a_validator_that_fails_leaves_its_node_to_pytorch() -> None:
+    import torch_tensorrt  # noqa: F401
+    from torch_tensorrt.dynamo.conversion import dynamo_tensorrt_converter
+
+    def validate(node: torch.fx.Node, settings: Any = None) -> bool:
+        return bool(node.args[1])  # which it doesn't have
+
+    @dynamo_tensorrt_converter(
+        torch.ops.aten.erfinv.default, capability_validator=validate
+    )
+    def convert(*arguments: Any) -> None:
+        raise AssertionError("it was taken")
+
+    def inverted(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().erfinv()
+
+    compiled = emulated(Function(inverted), X)
+    assert torch.equal(compiled(X), inverted(X))
+
+
 @of("named-refusals")
 def a_node_whose_converter_fails_is_named() -> None:
     import torch_tensorrt

@@ -22,6 +22,18 @@ def test_every_patch_is_there() -> None:
     assert rows == names
 
 
+def test_lanes_are_told_apart() -> None:
+    """By what is installed: the trial of another TensorRT-RTX was taken for the default lane."""
+    load_file("tools/environment.py")
+    needed = load_file("tools/needed.py")
+    told = {
+        tuple(pinned.get(name) for name in needed.TOLD_BY)
+        for pinned in needed.LANES.values()
+    }
+    assert len(told) == len(needed.LANES)
+    assert needed.lane() in needed.LANES
+
+
 def test_the_page_is_what_the_tool_writes() -> None:
     load_file("tools/environment.py")  # beside it, for a script
     needed = load_file("tools/needed.py")
