@@ -259,6 +259,33 @@ def _abs(z: ComplexTensor) -> Tensor:
     return (z.re.square() + z.im.square()).sqrt()
 
 
+def _of_tensors(
+    compute: Callable[..., Any], *kinds: type[complex]
+) -> Callable[..., Any]:
+    """Have numbers among the arguments be tensors that the graph makes.
+
+    ComplexTensor makes constants of them, which ``run_decompositions`` loses before torch 2.14.
+    """
+
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        like = next(each for each in args if isinstance(each, Tensor))
+        dtype = like.dtype.to_real()
+
+        def as_tensor(value: Any) -> Any:
+            if not isinstance(value, kinds):
+                return value
+            number = complex(value)
+            parts = (
+                torch.full((), part, dtype=dtype, device=like.device)
+                for part in (number.real, number.imag)
+            )
+            return ComplexTensor(*parts)
+
+        return compute(*map(as_tensor, args), **kwargs)
+
+    return computed
+
+
 _MAKE_COMPLEX = {
     _aten.view_as_complex.default: _view_as_complex,
     _aten.complex.default: ComplexTensor,
@@ -270,5 +297,10 @@ _ON_COMPLEX = {
     _aten._fft_c2c: _fft_c2c,
     _aten._fft_c2r: _fft_c2r,
     _aten.abs: _abs,
+    **{
+        operator: _of_tensors(COMPLEX_OPS_TABLE[operator], int, float, complex)
+        for operator in (_aten.add, _aten.sub, _aten.mul, _aten.pow)
+    },
+    _aten.div: _of_tensors(COMPLEX_OPS_TABLE[_aten.div], complex),
     _aten.view_as_real_copy: lambda z: torch.stack([z.re, z.im], -1),
 }

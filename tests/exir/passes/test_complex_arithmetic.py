@@ -85,6 +85,15 @@ MODELS: dict[str, tuple[nn.Module, Tensor]] = {
     "Autoformer": (Function(correlation), X),
     "rotary": (Rotary(), X),
     "norms of complex": (Function(lambda x: torch.complex(x, x + 1).angle()), X),
+    "numbers": (
+        Function(
+            lambda x: ((torch.complex(x, x + 2) + 1 - 2j) * 3 / (1 + 1j) / 2 - 2.5).imag
+            ** 2
+        ),
+        X,
+    ),
+    "powers": (Function(lambda x: (torch.complex(x, x + 2) ** 2 * 1j).abs()), X),
+    "rsub": (Function(lambda x: (1 - torch.complex(x, x + 2)).abs()), X),
     "division": (Function(lambda x: (1 / torch.complex(x, x + 2)).imag), X),
 }
 
