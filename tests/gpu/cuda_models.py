@@ -357,6 +357,15 @@ def _both_methods() -> dict[str, nn.Module]:
     return {"encode": encoder, "embed": encoder.embedding}
 
 
+def upsampler(convolution: type[nn.Module], *channels: int) -> nn.Module:
+    """Transposed convolutions that double each size, as generators, vocoders and segmentation end in."""
+    pairs = zip(channels, channels[1:], strict=False)
+    layers = [convolution(a, b, 4, stride=2, padding=1) for a, b in pairs]
+    return nn.Sequential(
+        *[part for layer in layers for part in (layer, nn.LeakyReLU(0.2))]
+    )
+
+
 BF16, FP16 = torch.bfloat16, torch.float16
 
 CASES = (
@@ -388,6 +397,23 @@ CASES = (
     Case("recurrent-fp16", _one(Recurrent), _normal((4, 12, 32)), FP16),
     Case("recurrent-bf16", _one(Recurrent), _normal((4, 12, 32)), BF16),
     Case("rows", _one(Rows), _normal((2048, 8192))),
+    Case(
+        "upsampler",
+        _one(lambda: upsampler(nn.ConvTranspose2d, 128, 64, 32, 3)),
+        _normal((8, 128, 16, 16)),
+    ),
+    Case(
+        "vocoder-fp16",
+        _one(
+            lambda: nn.Sequential(
+                nn.Conv1d(80, 256, 7, padding=3),
+                upsampler(nn.ConvTranspose1d, 256, 128, 64),
+                nn.Conv1d(64, 64, 3, padding=9, dilation=9),
+            )
+        ),
+        _normal((4, 80, 500)),
+        FP16,
+    ),
     Case(
         "two-methods-bf16",
         _both_methods,

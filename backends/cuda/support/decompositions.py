@@ -1,6 +1,6 @@
 """Decompose operators that ExecuTorch's CUDA runtime has no kernel for into ones that AOTInductor compiles.
 
-Order statistics are sorts, and a bag of embeddings is a scatter of rows.
+Order statistics are sorts, a bag of embeddings is a scatter of rows, and convolutions are those that there is a template for.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
+from executorch.backends.cuda.support.convolutions import convolution
 from torch import Tensor
 
 _aten = torch.ops.aten
@@ -21,6 +22,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten.nanmedian.default: _nanmedian,
         _aten.nanmedian.dim: _nanmedian_dim,
         _aten.kthvalue.default: _kthvalue,
+        _aten.convolution.default: convolution,
         _aten._embedding_bag.default: _embedding_bag,
         _aten._embedding_bag_forward_only.default: _embedding_bag,
     }

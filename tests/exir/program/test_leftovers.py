@@ -186,3 +186,21 @@ def test_lowering_asks_nothing_of_sizes(exported_with: bool, example: int) -> No
     edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     (bounds,) = edge.exported_program().range_constraints.values()
     assert bounds.lower <= 2 and bounds.upper == 512
+
+
+@pytest.mark.parametrize("partitioners", [[], [XnnpackPartitioner()]], ids=len)
+@pytest.mark.parametrize("example", [2, 16, 40])
+def test_memory_is_planned_for_the_largest_size(
+    example: int, partitioners: list[XnnpackPartitioner]
+) -> None:
+    """Emission executes the graph again, with gradients or without, on whichever device."""
+    layers = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.PReLU(8)
+    x = torch.ones(example, 3, 12, 12)
+    program = export(
+        nn.Sequential(*layers).eval(),
+        (x,),
+        dynamic_shapes=({0: Dim("batch", max=512)},),
+    )
+    edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+    (plan,) = edge.to_executorch().executorch_program.execution_plan
+    assert plan.values[plan.inputs[0]].val.sizes[0] == 512

@@ -177,26 +177,37 @@ OPERATOR_ERRORS = edits_of(
     ("EdgeProgramManager.to_executorch", "decorator", "@names_operators"),
 )
 
-LOWERING_LEFTOVERS = edits_of(
-    _PROGRAM,
-    (
-        "",
-        "imports",
-        """
+LOWERING_LEFTOVERS = (
+    edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            """
         from executorch.exir.program._leftovers import (
             clears_caches,
             leaves_programs_traceable,
         )
         """,
-    ),
-    ("to_edge", "decorator", "@leaves_programs_traceable"),
-    (
-        "to_edge_transform_and_lower",
-        "decorator",
-        "@torch.no_grad()  # with gradients, a convolution asks for more of a size than the program does",
-    ),
-    ("to_edge_transform_and_lower", "decorator", "@leaves_programs_traceable"),
-    ("EdgeProgramManager.to_executorch", "decorator", "@clears_caches"),
+        ),
+        ("to_edge", "decorator", "@leaves_programs_traceable"),
+        (
+            "to_edge_transform_and_lower",
+            "decorator",
+            "@torch.no_grad()  # with gradients, a convolution asks for more of a size than the program does",
+        ),
+        ("to_edge_transform_and_lower", "decorator", "@leaves_programs_traceable"),
+        ("EdgeProgramManager.to_executorch", "decorator", "@clears_caches"),
+    )
+    + edits_of(
+        "executorch.exir.pass_base",
+        (
+            "",
+            "imports",
+            "from executorch.exir._size_ranges import keeps_size_ranges",
+        ),
+        ("_ExportPassBase._fx", "decorator", "@keeps_size_ranges"),
+    )
 )
 
 #: Of executorch-export: engines are objects, which ExecuTorch's passes can't trace (pytorch/TensorRT#4329).

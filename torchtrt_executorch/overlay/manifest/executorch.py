@@ -104,7 +104,7 @@ EXECUTORCH_PATCHES = (
         upstream="leaves unbacked symbols pending, and delegates with their weights in caches",
         kept_because="1.5.1 still does",
         goes_when="ExecuTorch's passes claim their unbacked symbols, and is_same_node keeps no nodes (no pull request yet)",
-        adds=(f"{EXIR}.program._leftovers", SYMBOLS),
+        adds=(f"{EXIR}.program._leftovers", f"{EXIR}._size_ranges", SYMBOLS),
         edits=edits.LOWERING_LEFTOVERS,
     ),
     Patch(
@@ -320,6 +320,7 @@ EXECUTORCH_PATCHES = (
         ),
         data=(
             "executorch/backends/cuda/tuning/measured/sm_90.json",
+            "executorch/backends/cuda/tuning/measured/sm_90_tf32.json",
             "executorch/backends/cuda/tuning/measured/sm_90_tf32x3.json",
         ),
         prepares=prepared("torchtrt_executorch.nogpu.host.quiet:prepare", EXIR),
