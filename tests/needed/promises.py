@@ -972,6 +972,7 @@ def delegates_are_compiled_without_a_gpu() -> None:
 
 @of("transformers-exporter")
 def transformers_exports_with_tensorrt() -> None:
+    import torch_tensorrt  # noqa: F401  # what the exporter has a backend of
     from transformers import BertConfig, BertModel
     from transformers.exporters import exporter_executorch as exporting
 
