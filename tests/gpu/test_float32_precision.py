@@ -30,8 +30,8 @@ pytestmark = [
     ),
 ]
 
-#: Of a sum of three TF32 products: 21 bits of each operand, beside float32's 24.
-SPLIT = 2.0**-21
+#: Three TF32 products have 21 bits of each of the two operands, beside float32's 24.
+SPLIT = 2 * 2.0**-21
 Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -175,7 +175,7 @@ def _beside_the_library(case: Case, result: torch.Tensor) -> tuple[float, float]
 
 @pytest.mark.parametrize("cases", [MATMULS, CONVOLUTIONS], ids=["matmul", "conv"])
 def test_float32_is_as_exact_as_the_gpu_s_libraries(cases: tuple[Case, ...]) -> None:
-    """As cuBLAS and cuDNN with TF32 off, or as the operands' 21 bits."""
+    """As cuBLAS and cuDNN with TF32 off, or as the 21 bits that operands have."""
     worse = {
         name: (ours, library)
         for name, (ours, library) in errors(cases).items()
