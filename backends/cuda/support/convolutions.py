@@ -48,8 +48,10 @@ def convolution(
     elif any(step > 1 for step in dilation):
         if axes > 1:
             return _dilated(x, weight, bias, stride, padding, dilation, groups)
-    elif axes > 1 or weight.shape[1] == 1 < groups == weight.shape[0]:
-        return NotImplemented  # Inductor has a template for depthwise ones of one dimension
+    elif axes > 1 or (
+        weight.shape[1] == 1 < groups == weight.shape[0] and _depthwise()
+    ):
+        return NotImplemented
     return _convolution(
         x.unsqueeze(2),
         weight.unsqueeze(2),
@@ -61,6 +63,13 @@ def convolution(
         [0, *output_padding],
         groups,
     ).squeeze(2)
+
+
+def _depthwise() -> bool:
+    """Whether Inductor has a template for depthwise convolutions of one dimension."""
+    from torch._inductor.kernel import conv
+
+    return hasattr(conv, "depthwise_conv1d_template")
 
 
 def _dense(
