@@ -269,6 +269,7 @@ EXECUTORCH_PATCHES = (
             f"{_AOTI}.passes._view_copies",
             f"{_CUDA}._compile_spec_check",
             f"{_CUDA}._edge_calls",
+            f"{_CUDA}.support.convolutions",
             f"{_CUDA}.support.decompositions",
             f"{_CUDA}.support.unsupported",
             *_DRY_RUN,
