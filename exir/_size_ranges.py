@@ -5,22 +5,33 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+import torch
+from executorch.exir.delegate import executorch_call_delegate
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 
 #: Guards are suppressed for a thread, whichever environment is asked to.
 _ENVIRONMENT = ShapeEnv()
+#: What chooses a kernel by a size, and a delegate, which executes what it has of these.
+_CHOOSING = (torch.ops.aten.convolution.default, executorch_call_delegate)
 
 
 def keeps_size_ranges(execute: Callable[..., Any]) -> Callable[..., Any]:
     """Have a pass's execution of an operator ask nothing of the sizes of its arguments.
 
     A fake convolution chooses a kernel by its batch (16 and more, of depthwise ones) and narrows the range of that; the
-    operator that is written doesn't depend on it.
+    operator that is written doesn't depend on it. Sizes that depend on data get theirs by being asked for.
     """
 
     @functools.wraps(execute)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(
+        self: Any, kind: str, target: Any, args: Any, kwargs: Any, meta: Any
+    ) -> Any:
+        if getattr(target, "_op", target) not in _CHOOSING:
+            return execute(self, kind, target, args, kwargs, meta)
+        value = meta.data.get("val")
+        if value is None or free_unbacked_symbols(value):
+            return execute(self, kind, target, args, kwargs, meta)
         with _ENVIRONMENT.suppress_guards():
-            return execute(*args, **kwargs)
+            return execute(self, kind, target, args, kwargs, meta)
 
     return wrapper
