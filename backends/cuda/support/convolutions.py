@@ -36,9 +36,8 @@ def convolution(
     axes = weight.dim() - 2
     if x.dim() != weight.dim() or not x.is_floating_point():
         return NotImplemented
-    stride, padding, dilation, output_padding = (
-        list(values) * (axes if len(values) == 1 else 1)
-        for values in (stride, padding, dilation, output_padding)
+    stride, padding, dilation, output_padding = _per_axis(
+        axes, stride, padding, dilation, output_padding
     )
     if transposed:
         if axes > 1:
@@ -65,6 +64,11 @@ def convolution(
     ).squeeze(2)
 
 
+def _per_axis(axes: int, *parameters: list[int]) -> list[list[int]]:
+    """Return parameters of a convolution with a number for each axis, where one may stand for all."""
+    return [values * axes if len(values) == 1 else [*values] for values in parameters]
+
+
 def _depthwise() -> bool:
     """Whether Inductor has a template for depthwise convolutions of one dimension."""
     from torch._inductor.kernel import conv
@@ -76,12 +80,11 @@ def _dense(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    stride: list[int],
     padding: list[int],
     groups: int,
 ) -> Tensor:
-    none, ones = [0] * len(stride), [1] * len(stride)
-    return _convolution(x, weight, bias, stride, padding, ones, False, none, groups)
+    ones, none = [1] * len(padding), [0] * len(padding)
+    return _convolution(x, weight, bias, ones, padding, ones, False, none, groups)
 
 
 def _dilated(
@@ -108,7 +111,6 @@ def _dilated(
         x.reshape(-1, channels, *rows),
         weight,
         bias,
-        [1] * len(stride),
         [0] * len(stride),
         groups,
     )
@@ -154,12 +156,11 @@ def _transposed(
     if not all(left == right >= 0 for left, right in sides):
         x = F.pad(x, [side for pair in reversed(sides) for side in pair])
         around = [0] * len(sides)
-    ones = [1] * len(stride)
-    result = _dense(x, _as_channels(phases, stride, groups), None, ones, around, groups)
+    result = _dense(x, _as_channels(phases, stride, groups), None, around, groups)
     result = _shuffle(result, stride)
     for axis, (start, size) in enumerate(zip(first, sizes, strict=True)):
         result = result.narrow(2 + axis, start, size)
-    return result if bias is None else result + bias.view(-1, *ones)
+    return result if bias is None else result + bias.view(-1, *[1] * len(stride))
 
 
 def _pad_behind(x: Tensor, dim: int, count: int) -> Tensor:

@@ -178,17 +178,17 @@ OPERATOR_ERRORS = edits_of(
 )
 
 LOWERING_LEFTOVERS = (
-    edits_of(
+    *edits_of(
         _PROGRAM,
         (
             "",
             "imports",
             """
-        from executorch.exir.program._leftovers import (
-            clears_caches,
-            leaves_programs_traceable,
-        )
-        """,
+            from executorch.exir.program._leftovers import (
+                clears_caches,
+                leaves_programs_traceable,
+            )
+            """,
         ),
         ("to_edge", "decorator", "@leaves_programs_traceable"),
         (
@@ -198,8 +198,8 @@ LOWERING_LEFTOVERS = (
         ),
         ("to_edge_transform_and_lower", "decorator", "@leaves_programs_traceable"),
         ("EdgeProgramManager.to_executorch", "decorator", "@clears_caches"),
-    )
-    + edits_of(
+    ),
+    *edits_of(
         "executorch.exir.pass_base",
         (
             "",
@@ -207,7 +207,7 @@ LOWERING_LEFTOVERS = (
             "from executorch.exir._size_ranges import keeps_size_ranges",
         ),
         ("_ExportPassBase._fx", "decorator", "@keeps_size_ranges"),
-    )
+    ),
 )
 
 #: Of executorch-export: engines are objects, which ExecuTorch's passes can't trace (pytorch/TensorRT#4329).
