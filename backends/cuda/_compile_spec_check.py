@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from executorch.exir.backend._compile_specs import check_compile_specs
+from executorch.exir.backend._modules import MODULES_COMPILE_SPEC_KEY, check_modules
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 _METHOD = "method_name"
@@ -24,6 +25,7 @@ _SWITCHES = (
 _OTHERS = (
     _METHOD,
     "gpu",
+    MODULES_COMPILE_SPEC_KEY,
     "target_device",
     "platform",
     "shim_library_path",
@@ -38,6 +40,7 @@ def check_cuda_compile_specs(specs: Sequence[CompileSpec]) -> None:
         ValueError: A key is misspelled, or a value is wrong.
     """
     check_compile_specs("CudaPartitioner", specs, _known(), _SWITCHES)
+    check_modules("CudaPartitioner", specs)
     if all(spec.key != _METHOD for spec in specs):
         warnings.warn(
             "CudaPartitioner is told no method, without which nothing is lowered: pass "

@@ -54,12 +54,12 @@ _UNKNOWN = 8
 class Trials:
     """What the backend can't compile, found once for operators that differ in nothing.
 
-    Args:
+    Attributes:
         compile_specs: Those that the operators would be lowered with.
     """
 
     def __init__(self, compile_specs: Sequence[CompileSpec]) -> None:
-        self._specs = list(compile_specs)
+        self.compile_specs = list(compile_specs)
         self._found: dict[str, str] = {}
 
     def refused(
@@ -132,7 +132,7 @@ class Trials:
         """Try all of ``nodes`` as one program, and halves of them to find what failed."""
         if not nodes:
             return
-        reason = why_not([node for _, node in nodes], self._specs, numbers, made)
+        reason = why_not([node for _, node in nodes], self.compile_specs, numbers, made)
         if not reason or len(nodes) == 1:
             self._found.update(dict.fromkeys((key for key, _ in nodes), reason))
             return

@@ -10,6 +10,7 @@ from executorch.backends.aoti._sizes import is_size
 from executorch.backends.aoti.aoti_partitioner import branch_module, is_claimable
 from executorch.backends.cuda._edge_calls import operator
 from executorch.backends.cuda.support.dry_run import Trials
+from executorch.exir.backend._modules import OTHER_MODULES, outside_of_modules
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.export import ExportedProgram
@@ -24,29 +25,38 @@ logger = logging.getLogger(__name__)
 def unsupported_operators(
     program: ExportedProgram, support_check: Trials
 ) -> Mapping[Node, str]:
-    """Return the nodes, in all graphs of ``program``, that ``support_check`` refuses, with reasons."""
+    """Return the nodes, in all graphs of ``program``, that are no CUDA delegate's, with reasons.
+
+    That is what ``support_check`` refuses, and what its compile specs leave to other partitioners.
+    """
+    others = outside_of_modules(program, support_check.compile_specs)
+    outside = dict.fromkeys(others, OTHER_MODULES)
     candidates = [
         node
         for module in program.graph_module.modules()
         if isinstance(module, GraphModule)
         for node in module.graph.nodes
-        if is_claimable(node, (), ()) and _is_operator(node)
+        if is_claimable(node, (), outside) and _is_operator(node)
     ]
     candidates += [
         node
         for node in program.graph.nodes
-        if any(map(branch_module, node.all_input_nodes)) and is_claimable(node, (), ())
+        if any(map(branch_module, node.all_input_nodes))
+        and is_claimable(node, (), outside)
     ]
     constants = _constants(program)
-    return support_check.refused(candidates, _scalars(constants), constants)
+    refused = support_check.refused(candidates, _scalars(constants), constants)
+    return {**outside, **refused}
 
 
 def report_unsupported(unsupported: Mapping[Node, str]) -> None:
-    """Record each reason at its node, in ``meta["custom"]``, and log every reason once."""
+    """Record each reason at its node, in ``meta["custom"]``, and log once each that nobody asked for."""
     by_reason: dict[str, list[str]] = {}
     for node, reason in unsupported.items():
         custom = node.meta.get("custom") or {}
         node.meta["custom"] = {**custom, WHY_NOT_DELEGATED: f"CudaBackend: {reason}"}
+        if reason == OTHER_MODULES:
+            continue
         by_reason.setdefault(reason, []).append(
             f"{operator(node.target)} (node {node})"
         )

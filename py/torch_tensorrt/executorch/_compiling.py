@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from inspect import Parameter, signature
 from typing import Any
@@ -20,15 +20,26 @@ from executorch.exir._data_dependent import (
     forget_unclaimed_symbols,
     has_data_dependent_shape,
 )
+from executorch.exir.backend._modules import (
+    OTHER_MODULES,
+    outside_of_modules,
+    warn_of_unknown_modules,
+)
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.passes.propagate_device_pass import (
+    TARGET_DEVICE_COMPILE_SPEC_KEY,
+)
 from executorch.exir.program._transforms import partitioners_behind
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
+from torch_tensorrt._Device import Device
 from torch_tensorrt.dynamo import _compiler
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.executorch.quantized import left_quantized
 from torch_tensorrt.dynamo.fallback.metadata_keys import (
+    LEFT_TO_OTHERS,
     OWNER,
     WHY_IN_PYTORCH,
     note_of,
@@ -107,6 +118,20 @@ def checked_settings(
     return checked
 
 
+def with_device(
+    settings: dict[str, Any], compile_specs: Sequence[CompileSpec]
+) -> dict[str, Any]:
+    """Return ``settings`` that build engines for the GPU that ``target_device`` labels them with.
+
+    Those that have a device keep it.
+    """
+    for spec in compile_specs:
+        if spec.key == TARGET_DEVICE_COMPILE_SPEC_KEY and "device" not in settings:
+            device = torch.device(bytes(spec.value).decode())
+            return {**settings, "device": Device(gpu_id=device.index or 0)}
+    return settings
+
+
 def _changed(settings: CompilationSettings, known: set[str]) -> dict[str, Any]:
     """Return what ``settings`` has other than by default, all of which has to be ``known``."""
     default = CompilationSettings()
@@ -123,6 +148,7 @@ def compiled(
     program: ExportedProgram,
     settings: Mapping[str, Any],
     *,
+    compile_specs: Sequence[CompileSpec] = (),
     fail_on_build_error: bool = False,
     owner: int | None = None,
 ) -> ExportedProgram:
@@ -134,6 +160,7 @@ def compiled(
     Args:
         program: As ``torch.export.export`` returned it, in ATen; engines that it has already stay.
         settings: From :func:`checked_settings`.
+        compile_specs: Of the partitioner; they may name modules, outside of which all is others'.
         fail_on_build_error: Raise what TensorRT raises, rather than leave to others what it can't
             build, with a warning that says so.
         owner: Noted at the engines, where there are others already.
@@ -141,7 +168,7 @@ def compiled(
     if not fail_on_build_error:
         settings = {"executorch_build_fallback": True, **settings}
     try:
-        found = _compiled(program, settings, owner)
+        found = _compiled(program, settings, compile_specs, owner)
     except Exception as error:
         # A machine that is exported for, and that TensorRT has no engines for, may be others' to serve.
         others = getattr(error, "about_the_target", False) and partitioners_behind()
@@ -160,12 +187,20 @@ def compiled(
 
 
 def _compiled(
-    program: ExportedProgram, settings: Mapping[str, Any], owner: int | None
+    program: ExportedProgram,
+    settings: Mapping[str, Any],
+    compile_specs: Sequence[CompileSpec],
+    owner: int | None,
 ) -> ExportedProgram:
     # The shapes are those of the program: nothing is asked of example inputs.
     program = made_traceable(program)
     given = with_graph_of_its_own(program)
     forget_unclaimed_symbols(given)
+    warn_of_unknown_modules("TensorRTPartitioner", given, compile_specs)
+    for node in operators(given.graph_module):
+        set_note(node, LEFT_TO_OTHERS, None)
+    for node in outside_of_modules(given, compile_specs):
+        set_note(node, LEFT_TO_OTHERS, OTHER_MODULES)
     earlier = engine_nodes(given.graph.nodes)
     for node in earlier:
         set_note(node, _EARLIER, True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 import torch
 from executorch.exir.backend._compile_specs import check_compile_specs
 from executorch.exir.backend._delegate_outputs import RETURNS_ALL_OUTPUTS
+from executorch.exir.backend._modules import MODULES_COMPILE_SPEC_KEY, check_modules
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import (
     DelegationSpec,
@@ -64,6 +65,7 @@ OPT_SHAPES_COMPILE_SPEC_KEY = "opt_shapes"
 #: Keys of compile specs that somebody reads.
 _KNOWN = (
     GPU_COMPILE_SPEC_KEY,
+    MODULES_COMPILE_SPEC_KEY,
     MIN_SHAPES_COMPILE_SPEC_KEY,
     OPT_SHAPES_COMPILE_SPEC_KEY,
     WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY,
@@ -97,7 +99,9 @@ class TensorRTPartitioner(Partitioner):
 
     Args:
         compile_specs: Handed to every delegate, before ``target_device``. From torch-tensorrt 2.14
-            on the runtime reads ``weight_streaming_budget``.
+            on the runtime reads ``weight_streaming_budget``. With ``compile_settings``, engines are
+            built for ``target_device``, unless these have a ``device``, and ``modules`` names those of the
+            model, by path or pattern, that all is compiled of; the rest is left to others.
         compile_settings: Settings of ``torch_tensorrt.dynamo.compile``, by name, or a
             ``CompilationSettings``; ``target_executorch=True`` is implied.
         fail_on_build_error: Raise what TensorRT raises. By default what it can't convert or build
@@ -119,15 +123,20 @@ class TensorRTPartitioner(Partitioner):
         super().__init__()
         self.compile_specs = list(compile_specs or ())
         check_compile_specs("TensorRTPartitioner", self.compile_specs, _KNOWN)
+        check_modules("TensorRTPartitioner", self.compile_specs)
         self.delegation_spec = DelegationSpec(
             TensorRTBackend.__name__, self.compile_specs
         )
         self._settings: dict[str, Any] | None = None
         self._fail_on_build_error = fail_on_build_error
         if compile_settings is not None:
-            from torch_tensorrt.executorch._compiling import checked_settings
+            from torch_tensorrt.executorch._compiling import (
+                checked_settings,
+                with_device,
+            )
 
-            self._settings = checked_settings(compile_settings)
+            settings = checked_settings(compile_settings)
+            self._settings = with_device(settings, self.compile_specs)
 
     def transform_for_pre_decomposition(
         self, exported_program: ExportedProgram
@@ -146,6 +155,7 @@ class TensorRTPartitioner(Partitioner):
         return compiled(
             exported_program,
             self._settings,
+            compile_specs=self.compile_specs,
             fail_on_build_error=self._fail_on_build_error,
             owner=id(self),
         )
@@ -182,9 +192,8 @@ class TensorRTPartitioner(Partitioner):
     def _delegation_spec(
         self, program: ExportedProgram, node: Node, tag: str
     ) -> DelegationSpec:
-        specs = [
-            spec for spec in self.compile_specs if spec.key != GPU_COMPILE_SPEC_KEY
-        ]
+        ahead = GPU_COMPILE_SPEC_KEY, MODULES_COMPILE_SPEC_KEY
+        specs = [spec for spec in self.compile_specs if spec.key not in ahead]
         if all(spec.key != _TARGET_DEVICE_COMPILE_SPEC_KEY for spec in specs):
             device = f"cuda:{_device_index(program, node, tag)}".encode()
             specs.append(CompileSpec(_TARGET_DEVICE_COMPILE_SPEC_KEY, device))

@@ -98,6 +98,7 @@ CUDA_OPERATORS = (
             from executorch.backends.cuda._compile_spec_check import check_cuda_compile_specs
             from executorch.backends.cuda.support.dry_run import Trials
             from executorch.backends.cuda.support.unsupported import report_unsupported, unsupported_operators
+            from executorch.exir.backend._modules import warn_of_unknown_modules
             from executorch.exir.passes._complex_arithmetic import with_real_arithmetic
             """,
         ),
@@ -130,6 +131,8 @@ CUDA_OPERATORS = (
 
             def transform_for_pre_decomposition(self, exported_program):
                 """Return the program with complex values as pairs of real ones."""
+                specs = self.delegation_spec.compile_specs
+                warn_of_unknown_modules("CudaPartitioner", exported_program, specs)
                 return with_real_arithmetic(exported_program)
             ''',
         ),

@@ -276,6 +276,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}.triton._decode_attention",
             f"{_CUDA}.triton._kernel_support",
             f"{EXIR}.backend._compile_specs",
+            f"{EXIR}.backend._modules",
             f"{_PASSES}._complex_arithmetic",
         ),
         requires=("aoti-partitioner",),

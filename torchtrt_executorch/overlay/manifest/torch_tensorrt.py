@@ -279,6 +279,7 @@ TORCH_TENSORRT_PATCHES = (
             f"{DYNAMO}.fallback.metadata_keys",
             f"{EXIR}.backend._compile_specs",
             f"{EXIR}.backend._delegate_outputs",
+            f"{EXIR}.backend._modules",
         ),
         edits=exir.DELEGATE_OUTPUTS,
     ),

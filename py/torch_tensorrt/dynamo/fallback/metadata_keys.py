@@ -12,6 +12,9 @@ IN_PYTORCH = "torch_tensorrt.in_pytorch"
 WHY_IN_PYTORCH = "torch_tensorrt.why_in_pytorch"
 """Why the node is in no engine."""
 
+LEFT_TO_OTHERS = "torch_tensorrt.left_to_others"
+"""Why the node is to be in no engine of the partitioner that compiles the program."""
+
 OWNER = "torch_tensorrt.partitioner"
 """The ``id`` of the one partitioner that is to claim the engine node."""
 

@@ -17,7 +17,9 @@ from torch_tensorrt.dynamo.executorch.allocator_routing import (
 )
 from torch_tensorrt.dynamo.fallback.metadata_keys import (
     IN_PYTORCH,
+    LEFT_TO_OTHERS,
     WHY_IN_PYTORCH,
+    note_of,
     set_note,
 )
 
@@ -49,6 +51,8 @@ def _reason(node: Node, settings: CompilationSettings) -> str:
     name = ConverterRegistry.qualified_name_or_str(node.target)
     if not {node.target, name}.isdisjoint(settings.torch_executed_ops):
         return "torch_executed_ops"
+    if others := note_of(node, LEFT_TO_OTHERS):
+        return str(others)
     if isinstance(found := node.meta.get(IN_PYTORCH), str):
         return found
     if not any(node.target in registry for registry in DYNAMO_CONVERTERS.registries):

@@ -18,7 +18,11 @@ from typing import Any
 
 from torch.fx import Graph, Node
 from torch.fx.node import _get_qualified_name
-from torch_tensorrt.dynamo.fallback.metadata_keys import IN_PYTORCH
+from torch_tensorrt.dynamo.fallback.metadata_keys import (
+    IN_PYTORCH,
+    LEFT_TO_OTHERS,
+    note_of,
+)
 from torch_tensorrt.dynamo.graphs.copies import copied_module
 
 logger = logging.getLogger("torch_tensorrt.dynamo._compiler")
@@ -141,12 +145,14 @@ def without_refused(
 
 
 def check_left_to_pytorch(node: Node, settings: Any) -> None:
-    """Have no converter take a node that TensorRT rejected from an engine before.
+    """Have no converter take a node that TensorRT rejected from an engine before, or that is others'.
 
     Raises:
-        KeyError: It was, under ``target_executorch``.
+        KeyError: It is, under ``target_executorch``.
     """
-    if settings is not None and settings.target_executorch and IN_PYTORCH in node.meta:
+    if settings is None or not settings.target_executorch:
+        return
+    if IN_PYTORCH in node.meta or note_of(node, LEFT_TO_OTHERS):
         raise KeyError(
             f"target_executorch=True, and no converter takes {node} in its engine"
         )

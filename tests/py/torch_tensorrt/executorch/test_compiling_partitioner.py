@@ -15,6 +15,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
+    ExecutorchBackendConfig,
     to_edge,
     to_edge_transform_and_lower,
 )
@@ -462,3 +463,52 @@ def test_signatures_stay(model: nn.Module) -> None:
     assert {*compiled.graph_signature.buffers_to_mutate.values()} == {"calls"}
     ours: Mapping[str, Any] = compiled.module()(X, scale=SCALE)
     assert list(ours) == ["last", "calls"]
+
+
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.second = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).reshape(4, 8))
+
+
+@pytest.mark.parametrize("second", ["second", "sec*"])
+def test_each_half_has_engines_for_its_gpu(second: str) -> None:
+    """Engines run on the GPU that they are labelled with, and the program is sound."""
+    of_second = [
+        CompileSpec("modules", second.encode()),
+        CompileSpec("target_device", b"cuda:1"),
+    ]
+    model, x = Halves().eval(), torch.randn(4, 8)
+    settings = {"min_block_size": 1}
+    with torch.no_grad():
+        edge = to_edge_transform_and_lower(
+            export(model, (x,)),
+            partitioner=[
+                TensorRTPartitioner(of_second, compile_settings=settings),
+                TensorRTPartitioner(compile_settings=settings),
+            ],
+        )
+    planned = ExecutorchBackendConfig(enable_non_cpu_memory_planning=True)
+    program = edge.to_executorch(planned).buffer
+    simulated = load(program, simulate_devices=True, emulated_engines=True)
+    torch.testing.assert_close(simulated.run(x)[0], model(x))
+    engines = [each.device for each in simulated.method("forward")._delegates.values()]
+    assert engines == [torch.device("cuda:0"), torch.device("cuda:1")]
+    direct = load(program, emulated_engines=True)
+    torch.testing.assert_close(direct.run(x)[0], model(x))
+    assert direct.stats().copies["device_to_device"].copies == 1
+
+
+def test_a_device_of_the_settings_stays() -> None:
+    """Whatever the label says, as upstream has it."""
+    from torch_tensorrt.executorch._compiling import with_device
+
+    device = torch_tensorrt.Device("cuda:2")
+    specs = [CompileSpec("target_device", b"cuda:1")]
+    assert with_device({"device": device}, specs)["device"] is device
+    assert with_device({}, specs)["device"].gpu_id == 1
+    assert with_device({}, []) == {}
