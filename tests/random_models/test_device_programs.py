@@ -1,4 +1,4 @@
-"""Random device programs in simulation, beside eager over several calls, and by whose bytes values have."""
+"""Random device programs, beside eager over several calls, and by whose bytes values have."""
 
 from __future__ import annotations
 
@@ -100,7 +100,12 @@ def check(case: Case) -> None:
 
 
 def check_lowering(case: Case, program: Any) -> None:
-    loaded = load(program.buffer, simulate_devices=True)
+    """In a simulation, which runs each copy, and as the program runs: between two GPUs directly."""
+    for simulated in (True, False):
+        check_calls(case, program, load(program.buffer, simulate_devices=simulated))
+
+
+def check_calls(case: Case, program: Any, loaded: Any) -> None:
     eager = case.model()
     exported = program.exported_program()
     mutable = {

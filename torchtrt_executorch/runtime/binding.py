@@ -16,7 +16,7 @@ from torchtrt_executorch.runtime.delegates import (
 )
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.operators.kernels import Bind, find_kernel
-from torchtrt_executorch.runtime.operators.prims import find_prim
+from torchtrt_executorch.runtime.operators.prims import find_prim, peer_copy
 from torchtrt_executorch.runtime.plans.plan import Kind, Operation, Payload, Plan
 from torchtrt_executorch.runtime.profile.stats import Recorder
 from torchtrt_executorch.runtime.reading.files import ProgramFile
@@ -45,6 +45,7 @@ class Binder:
 
     Args:
         skipped: Operations that needn't run.
+        peers: By copy to a GPU, the slot on another one that it copies from.
         twins: Another method's delegates, which these are to run beside.
         common: What its delegates have in common with those of others.
 
@@ -60,6 +61,7 @@ class Binder:
         values: Values,
         surroundings: ProgramContext,
         skipped: Collection[int],
+        peers: Mapping[int, int],
         twins: Mapping[Key, Delegate],
         common: CommonTensors,
     ) -> None:
@@ -68,6 +70,7 @@ class Binder:
         self._surroundings = surroundings
         self._twins = twins
         self._common = common
+        self._peers = peers
         self._kernels: dict[str, Bind] = {}
         self.runs: list[Run] = []
         self.calls: dict[int, DelegateCall] = {}
@@ -83,6 +86,8 @@ class Binder:
     def _bind(self, index: int, operation: Operation) -> Run:
         args, around = self._values.at(operation.args), self._surroundings
         name = operation.name
+        if index in self._peers:
+            return peer_copy(self._values[self._peers[index]], args[1], around.recorder)
         if operation.kind is Kind.KERNEL:
             if name not in self._kernels:
                 prim = find_prim(name, around.placement, around.recorder)

@@ -31,6 +31,7 @@ from torchtrt_executorch.runtime.plans.analysis import (
     fences,
     transposed_constants,
 )
+from torchtrt_executorch.runtime.plans.peer_copies import peer_copies
 from torchtrt_executorch.runtime.plans.placement_check import (
     find_violations,
     with_inputs_on,
@@ -67,10 +68,11 @@ class Method:
         file.check_unchanged()
         # What follows from the plan, then memory, then what runs on it, then what a call begins with.
         uses = Uses.of(plan)
-        views, needless = {}, frozenset[int]()
+        views, needless, peers = {}, frozenset[int](), dict[int, int]()
         if not placement.simulate:
             views = transposed_constants(plan, registered_kernels())
-            needless = fences(plan).union(views)
+            elided, peers = peer_copies(plan)
+            needless = fences(plan).union(views, elided)
         self._values: Values = Values(
             plan,
             uses,
@@ -83,7 +85,9 @@ class Method:
         )
         loaded = {} if original is None else original._delegates
         common = shared.tensors_of(plan.name)
-        binder = Binder(plan, self._values, surroundings, needless, loaded, common)
+        binder = Binder(
+            plan, self._values, surroundings, needless, peers, loaded, common
+        )
         self._delegates: dict[Key, Delegate] = binder.delegates
         file.check_unchanged()
         self._nesting = Nesting(plan.output_tree, len(plan.outputs))

@@ -52,6 +52,7 @@ class GpuDelegate(Delegate):
         told = type(self).about(context)
         self.name = context.name
         self.device = told.device
+        context.placement.memory(self.device)  # which says so if there are fewer GPUs
         self.num_inputs = context.num_inputs
         count = self.num_inputs
         self.names = [

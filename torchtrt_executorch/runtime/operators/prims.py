@@ -140,6 +140,17 @@ def _device_copy(
     return run
 
 
+def peer_copy(source: Value, out: Value, recorder: Recorder) -> Run:
+    """A copy from one GPU to another, behind what either was given, and before what it is given next."""
+
+    def run() -> None:
+        tensor = source.tensor
+        out.resize(tensor.shape).copy_(tensor, non_blocking=True)
+        recorder.copied(source.device, out.device, tensor.nbytes)
+
+    return run
+
+
 def _fetch(
     staged: Staged, tensor: torch.Tensor, out: Value, device: torch.device
 ) -> None:
