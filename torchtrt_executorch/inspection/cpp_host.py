@@ -49,6 +49,8 @@ def _options(facts: Facts) -> Iterator[tuple[str, str]]:
     devices = {a.device for m in facts.methods for a in m.arenas} - {HOST}
     if devices:
         yield "device memory", f"planned on {', '.join(sorted(devices))}"
+    if devices - {"cuda:0"}:
+        yield "no CallerStreamGuard", "with a caller's stream ExecuTorch copies to and from cuda:0 alone"
     kinds = {need.kind for need in facts.common.needs()}
     if common_state.SHARED in kinds:
         yield "one memory for all methods", "examples/cpp/shared_memory.h"

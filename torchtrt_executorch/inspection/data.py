@@ -64,5 +64,6 @@ def _method(method: Method) -> dict[str, Any]:
         ],
         "without_kernel": list(method.without_kernel),
         "crossings": [asdict(crossing) for crossing in method.crossings],
+        "between_gpus": [asdict(crossing) for crossing in method.between_gpus],
         "times": None if method.times is None else asdict(method.times),
     }

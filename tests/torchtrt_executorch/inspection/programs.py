@@ -58,11 +58,12 @@ def pte(
     devices: Sequence[str | None] = ("cuda:0",),
     size: int = 16,
     engine: bytes | None = None,
+    backend: str = "TensorRTBackend",
     **config: Any,
 ) -> bytes:
     """The program of a function of two matrices whose additions are delegates on ``devices``.
 
-    With ``engine`` they are TensorRT's, and that is the blob of each.
+    With ``engine`` they are ``backend``'s, and that is the payload of each.
     """
     known = {field.name for field in fields(ExecutorchBackendConfig)}
     if lacking := set(config) - known:
@@ -76,7 +77,7 @@ def pte(
     )
     for lowered in edge.exported_program().graph_module.children():
         if engine is not None and isinstance(lowered, LoweredBackendModule):
-            lowered._backend_id, lowered._processed_bytes = "TensorRTBackend", engine
+            lowered._backend_id, lowered._processed_bytes = backend, engine
     return bytes(edge.to_executorch(ExecutorchBackendConfig(**config)).buffer)
 
 

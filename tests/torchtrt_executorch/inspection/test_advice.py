@@ -53,6 +53,11 @@ def in_one_place() -> bytes:
     return pte(straight, ("cuda:0", "cuda:0", "cuda:0"), **PLANNED)
 
 
+def on_two_gpus(backend: str) -> bytes:
+    devices = "cuda:0", "cuda:1", "cuda:1"
+    return pte(straight, devices, engine=engine_blob(), backend=backend, **PLANNED)
+
+
 CASES: dict[str, tuple[Callable[[], bytes], Callable[[], bytes], str]] = {
     "planned-device-input": (
         lambda: skipping(alloc_graph_input=True),
@@ -78,6 +83,11 @@ CASES: dict[str, tuple[Callable[[], bytes], Callable[[], bytes], str]] = {
         lambda: pte(straight, ("cuda:0", "cuda:0", "cuda:1"), **PLANNED),
         in_one_place,
         "target_device",
+    ),
+    "second-gpu": (
+        lambda: on_two_gpus("CudaBackend"),
+        lambda: on_two_gpus("TensorRTBackend"),
+        "torchtrt_executorch.runtime",
     ),
     "divided-engine": (
         lambda: pte(straight, engine=engine_blob(), **PLANNED),

@@ -66,6 +66,12 @@ def _method(method: Method) -> Table:
     for name, count in kernels.most_common(_MOST):
         said = f"called {counted(count, 'time')}"
         table.add_row(Text(f"kernel {short(name)}"), "cpu", "", said)
+    ways: dict[tuple[str, str], list[int]] = {}
+    for crossing in method.between_gpus:
+        ways.setdefault((crossing.source, crossing.target), []).append(crossing.nbytes)
+    for (source, target), sizes in ways.items():
+        said = f"{counted(len(sizes), 'value')}, through the host"
+        table.add_row(f"from {source}", target, f"{sum(sizes):,}", said)
     several = (method.delegates, state, kernels)
     left_out = sum(max(len(each) - _MOST, 0) for each in several)
     if left_out:

@@ -18,6 +18,7 @@ from torchtrt_executorch.inspection.advice.delegates import (
     emulated,
     lone_devices,
     no_kernel,
+    second_gpu,
     slow_on_host,
     unsound,
 )
@@ -52,6 +53,7 @@ LOOKS: tuple[Callable[[Method], Iterator[Finding]], ...] = (
     round_trips,
     divided_engines,
     lone_devices,
+    second_gpu,
     slow_on_host,
     handed_over_by_caller,
 )

@@ -129,6 +129,28 @@ def lone_devices(method: Method) -> Iterator[Finding]:
             )
 
 
+def second_gpu(method: Method) -> Iterator[Finding]:
+    """CUDA libraries for another GPU than the first, which ExecuTorch's CudaBackend takes no notice of."""
+    found = [
+        d
+        for d in method.delegates
+        if d.owner == "cuda" and d.device not in (HOST, "cuda:0")
+    ]
+    if found:
+        devices = ", ".join(sorted({each.device for each in found}))
+        yield Finding(
+            "second-gpu",
+            "warning",
+            f"{name_of(method)}: {counted(len(found), 'CUDA delegate')} for {devices}: ExecuTorch's "
+            "CudaBackend loads each library on the GPU that is current then, and runs it on the stream of "
+            "cuda:0, whatever its target_device is.",
+            "Run the program by torchtrt_executorch.runtime, which has each on its GPU, or make these engines: "
+            "Torch-TensorRT's delegate runs an engine on its own GPU.",
+            method.name,
+            tuple(call for each in found for call in calls_of(method, each)),
+        )
+
+
 #: Part of a call from which on an operator of the host is said to be slow.
 _SLOW = 0.1
 

@@ -6,7 +6,7 @@ bytes; a device is ``"host"``, or ``"cuda:0"`` as the program numbers its GPUs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Iterable, Mapping, Sequence
 
@@ -223,6 +223,23 @@ class Method:
     def crossings(self) -> Sequence[Crossing]:
         """All that goes from device to device, in order."""
         return [each for step in self.instructions for each in self._crossings(step)]
+
+    @cached_property
+    def between_gpus(self) -> Sequence[Crossing]:
+        """What goes from one GPU to another, through the host: a crossing for each that it comes to."""
+        written = {
+            value: self.values[step.reads[0]]
+            for step in self.instructions
+            if step.kind == "copy" and step.device == HOST and step.reads
+            for value in step.writes
+        }
+        return [
+            replace(each, value=source.index, source=source.device)
+            for each in self.crossings
+            if not each.staged
+            and (source := written.get(each.value)) is not None
+            and source.device not in (HOST, each.target)
+        ]
 
     def _crossings(self, step: Instruction) -> list[Crossing]:
         if step.kind == "copy":
