@@ -51,6 +51,7 @@ CHAPTERS = (
     Chapter(("docs/deploying_in_cpp.md",), clone=("examples/cpp",)),
     Chapter(("docs/quantization.md",), extras="cuda"),
     Chapter(("docs/targets.md",), extras="cuda,cross"),
+    Chapter(("docs/several_gpus.md",), extras="cuda"),
     *(
         Chapter((f"docs/targets/{name}.md",), extras="cuda,cross")
         for name in ("jetson_orin", "dgx_spark", "x86_64_data_center", "rtx_windows")
