@@ -971,6 +971,21 @@ def delegates_are_compiled_without_a_gpu() -> None:
 
 
 @of("transformers-exporter")
+def transformers_saves_external_weights() -> None:
+    from tempfile import TemporaryDirectory
+
+    from executorch.exir import ExecutorchBackendConfig, to_edge
+    from transformers.exporters.exporter_executorch import ExecutorchExporter
+
+    edge = to_edge(torch.export.export(nn.Linear(4, 4), (torch.ones(1, 4),)))
+    config = ExecutorchBackendConfig(external_constants=True)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "model.pte")
+        ExecutorchExporter.save_program(edge.to_executorch(config), path)
+        assert len([*Path(folder).iterdir()]) == 2, "the weights were not saved"
+
+
+@of("transformers-tensorrt")
 def transformers_exports_with_tensorrt() -> None:
     import torch_tensorrt  # noqa: F401  # what the exporter has a backend of
     from transformers import BertConfig, BertModel

@@ -1,7 +1,8 @@
-"""transformers' exporter with TensorRT: registered, exported, run, saved, loaded, and generating."""
+"""transformers' exporter with TensorRT and CUDA: registered, exported, run, saved, loaded, and generating."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -19,9 +20,11 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, patch_statuses
 
 from .. import fresh
+from ..without_torch_tensorrt import reason
 
 IN_FORCE = patch_statuses(PATCHES)["transformers-exporter"].state is State.IN_FORCE
 needs_exporter = pytest.mark.skipif(not IN_FORCE, reason="needs transformers 5.23")
+needs_tensorrt = pytest.mark.skipif(bool(reason()), reason=reason())
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -34,7 +37,7 @@ SIZES = {
 
 @pytest.fixture(autouse=True)
 def _emulated() -> Iterator[None]:
-    with emulated_engines():
+    with contextlib.nullcontext() if reason() else emulated_engines():
         yield
 
 
@@ -44,6 +47,7 @@ def backends(program: Any) -> set[str]:
 
 
 @needs_exporter
+@needs_tensorrt
 def test_an_encoder_with_a_mask(tmp_path: Path) -> None:
     """A mask that isn't causal; as it was exported, and as it was saved and loaded again."""
     from transformers import BertConfig, BertModel
@@ -122,6 +126,7 @@ def test_cuda_needs_no_gpu_and_keeps_the_type(tmp_path: Path) -> None:
 
 
 @needs_exporter
+@needs_tensorrt
 def test_a_decoder_with_a_static_cache_generates_eager_s_tokens() -> None:
     """The cache is the caller's, and written in place."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
@@ -194,7 +199,8 @@ TABLE = (
 
 @needs_exporter
 def test_registered_where_the_exporter_is_the_first_import() -> None:
-    assert run(TABLE) == ["cuda", "mlx", "tensorrt", "xnnpack"]
+    tensorrt = [] if reason() else ["tensorrt"]
+    assert run(TABLE) == ["cuda", "mlx", *tensorrt, "xnnpack"]
 
 
 @needs_exporter

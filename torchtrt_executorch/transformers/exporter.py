@@ -33,11 +33,14 @@ SETTINGS = {"executorch_allocator_routing": "node"}
 _Prepared = tuple[Any, dict[str, Any], list[Any]]
 
 
-def add_backends(table: dict[str, Callable[..., _Prepared]]) -> None:
-    """Add TensorRT to transformers' table of backends, and have CUDA's do without a GPU; in place."""
-    host, cuda = table["xnnpack"], table["cuda"]
-    table["tensorrt"] = partial(_prepare_for_tensorrt, host)
-    table["cuda"] = partial(_prepare_for_cuda, host, cuda)
+def compile_cuda_without_gpu(table: dict[str, Callable[..., _Prepared]]) -> None:
+    """Have CUDA's row of transformers' table of backends do without a GPU, in place."""
+    table["cuda"] = partial(_prepare_for_cuda, table["xnnpack"], table["cuda"])
+
+
+def add_tensorrt(table: dict[str, Callable[..., _Prepared]]) -> None:
+    """Add TensorRT's row to transformers' table of backends, in place."""
+    table["tensorrt"] = partial(_prepare_for_tensorrt, table["xnnpack"])
 
 
 def _prepare_for_tensorrt(

@@ -13,9 +13,9 @@ EXPORTER = (
         (
             "",
             "imports",
-            f"from {_OURS}.exporter import add_backends, saves_data_files",
+            f"from {_OURS}.exporter import compile_cuda_without_gpu, saves_data_files",
         ),
-        ("", "last", "add_backends(_BACKEND_PREPARE)"),
+        ("", "last", "compile_cuda_without_gpu(_BACKEND_PREPARE)"),
         ("ExecutorchExporter.save_program", "decorator", "@saves_data_files"),
     ),
     *edits_of(
@@ -27,4 +27,10 @@ EXPORTER = (
             "program = with_backends(program)",
         ),
     ),
+)
+
+TENSORRT = edits_of(
+    f"{_EXPORTERS}.exporter_executorch",
+    ("", "imports", f"from {_OURS}.exporter import add_tensorrt"),
+    ("", "last", "add_tensorrt(_BACKEND_PREPARE)"),
 )

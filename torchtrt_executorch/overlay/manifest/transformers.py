@@ -4,25 +4,38 @@ from __future__ import annotations
 
 from torchtrt_executorch.overlay.anchors import anchors
 from torchtrt_executorch.overlay.edits import transformers as edits
-from torchtrt_executorch.overlay.patch import Patch
+from torchtrt_executorch.overlay.patch import TORCH_TENSORRT, Patch
 
 _EXPORTER = "transformers.exporters.exporter_executorch"
+_TRANSFORMERS = {"transformers": ">=5.23,<5.24"}
 
 TRANSFORMERS_PATCHES = (
     Patch(
         name="transformers-exporter",
-        summary='ExecutorchConfig(backend="tensorrt"), and a runtime for what it exports',
+        summary="What transformers exports runs in any runtime, is saved whole, and needs no GPU",
         pull_request="pytorch/TensorRT#4574",
         extra="transformers",
-        releases={"transformers": ">=5.23,<5.24"},
+        releases=_TRANSFORMERS,
         upstream="exports with XNNPACK, CUDA where there is a GPU, and MLX",
-        kept_because="5.23 has no TensorRT, and runs what ExecuTorch's wheel has a backend for",
+        kept_because="5.23 runs what ExecuTorch's wheel has a backend for, and saves no external weights",
         goes_when="transformers lets packages register a backend of its ExecuTorch exporter",
-        requires=("compiling-partitioner",),
         edits=edits.EXPORTER,
         anchors=anchors(
             f"{_EXPORTER}:prepare_for_xnnpack(model, sample_inputs)",
             f"{_EXPORTER}:ExecutorchExporter.save_program(program, path)",
         ),
+    ),
+    Patch(
+        name="transformers-tensorrt",
+        summary='ExecutorchConfig(backend="tensorrt") exports with TensorRT engines',
+        pull_request="pytorch/TensorRT#4574",
+        extra="transformers",
+        releases=_TRANSFORMERS | TORCH_TENSORRT,
+        upstream="exports with XNNPACK, CUDA where there is a GPU, and MLX",
+        kept_because="5.23 has no TensorRT",
+        goes_when="transformers lets packages register a backend of its ExecuTorch exporter",
+        requires=("compiling-partitioner", "transformers-exporter"),
+        edits=edits.TENSORRT,
+        anchors=anchors(f"{_EXPORTER}:prepare_for_xnnpack(model, sample_inputs)"),
     ),
 )
