@@ -72,11 +72,13 @@ class Package:
     name: str
     folder: str
 
-    def installed(self) -> Path:
-        """Return the folder that it is installed in."""
+    def installed(self) -> Path | None:
+        """Return the folder that it is installed in; None if it isn't."""
         top, _, rest = self.name.partition(".")
         spec = find_spec(top)
-        assert spec is not None and spec.submodule_search_locations is not None
+        if spec is None:
+            return None
+        assert spec.submodule_search_locations is not None
         folders = (Path(each, *rest.split(".")) for each in spec.submodule_search_locations)  # fmt: skip
         return next(folder for folder in folders if folder.is_dir())
 
@@ -125,7 +127,9 @@ class Upstream:
 
     def read(self, package: Package, path: str) -> str | None:
         """Return a file by its path in a checkout; None if there is none."""
-        file = self._folders[package] / Path(path).relative_to(package.folder)
+        folder = self._folders[package]
+        assert folder is not None, f"{package.name} is not installed"
+        file = folder / Path(path).relative_to(package.folder)
         return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
@@ -312,7 +316,8 @@ def _copy_and_apply(applied: Sequence[Patch], copy: Path) -> None:
     upstream = Upstream()
     touched = {path for _, path in files_of(applied, upstream)}
     for package in PACKAGES:
-        _mirror(package.installed(), copy / package.folder, copy, touched)
+        if folder := package.installed():
+            _mirror(folder, copy / package.folder, copy, touched)
     for number, each in enumerate(applied):
         for diff in diffs_of(each, applied[:number], upstream).values():
             subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=copy)  # fmt: skip
@@ -325,7 +330,8 @@ def _copy_and_apply(applied: Sequence[Patch], copy: Path) -> None:
                 target.symlink_to(part)
     for name in ("backends", "exir"):
         (copy / "site/executorch" / name).symlink_to(copy / name)
-    (copy / "site/torch_tensorrt").symlink_to(copy / "py/torch_tensorrt")
+    if (copy / "py/torch_tensorrt").is_dir():
+        (copy / "site/torch_tensorrt").symlink_to(copy / "py/torch_tensorrt")
 
 
 def _mirror(source: Path, target: Path, copy: Path, touched: set[str]) -> None:
