@@ -18,7 +18,7 @@ from torchtrt_executorch import overlay
 from torchtrt_executorch.cli.error_handling import FOUND, unable
 from torchtrt_executorch.nogpu.builder.installed import problems
 from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
-from torchtrt_executorch.nogpu.host.importable import obstacles
+from torchtrt_executorch.nogpu.host.importable import malformed_target, obstacles
 from torchtrt_executorch.nogpu.target import engine_targets
 from torchtrt_executorch.nogpu.target.gpu_description import VARIABLE, without_gpu
 from torchtrt_executorch.overlay import SWITCH
@@ -80,7 +80,7 @@ def report(tried: bool = False) -> dict[str, Any]:
         ``active``: whether ``import torch`` activates the overlay here, or has; ``off_because``:
         why not; ``tried``: whether ``state`` says what happened, rather than what the sources let
         expect; ``installed``: release per distribution, None where it isn't; ``problems``: what is
-        wrong with those, a sentence each; ``obstacles``: why ``import torch_tensorrt`` would fail,
+        wrong with those and with what is compiled for, a sentence each; ``obstacles``: why ``import torch_tensorrt`` would fail,
         likewise; ``targets``: what is compiled for where there is no GPU, ``engines_for`` what engines
         can be built for there; ``libraries_lack``: what is missing to compile CUDA delegates, and what
         installs it, ``for_this_machine`` and ``for_others``; ``patches``: the manifest, with ``state``
@@ -96,7 +96,7 @@ def report(tried: bool = False) -> dict[str, Any]:
         "off_because": off,
         "tried": tried or happened is not None,
         "installed": {name: distribution_release(name) for name in DISTRIBUTIONS},
-        "problems": list(problems()),
+        "problems": [*problems(), *(() if off else malformed_target())],
         "obstacles": list(obstacles(patched=not off and host is State.IN_FORCE)),
         "targets": _targets(),
         "engines_for": engine_targets.engines_for(),

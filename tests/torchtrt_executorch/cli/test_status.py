@@ -15,9 +15,10 @@ import pytest
 
 from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, patch_status
+from torchtrt_executorch.overlay.patch import State, patch_status, patch_statuses
 
 from ... import fresh, pruned
+from ...without_torch_tensorrt import reason
 
 
 def process(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -68,9 +69,10 @@ def test_a_line_for_each_patch() -> None:
     """State, name, and why not, or what it does: in 80 columns."""
     lines = status(COLUMNS="80").splitlines()
     assert max(map(len, lines)) <= 80
+    expected = patch_statuses(PATCHES)
     for patch in PATCHES:
         (line,) = [each for each in lines if f"  {patch.name}  " in each]
-        here = patch_status(patch)
+        here = expected[patch.name]
         assert line.startswith(here.state.value)
         words = line.partition(f"  {patch.name}  ")[2].strip().removesuffix("…")
         assert len(words) > 20 and (here.reason or patch.summary).startswith(words)
@@ -106,9 +108,9 @@ def test_no_such_patch() -> None:
 
 
 def test_json_is_the_manifest_and_what_is_in_force() -> None:
-    found = rows()
+    found, expected = rows(), patch_statuses(PATCHES)
     for patch in PATCHES:
-        row, here = found[patch.name], patch_status(patch)
+        row, here = found[patch.name], expected[patch.name]
         assert (row["state"], row["reason"]) == (here.state.value, here.reason)
         assert row["pull_request"] == patch.pull_request
         assert row["modules"] == list(patch.modules)
@@ -207,7 +209,9 @@ def test_it_says_what_happened(tmp_path: Path) -> None:
     states = {row["name"]: (row["state"], row["reason"]) for row in found}
     assert states["cuda-without-gpu"][0] == "failed"
     assert "OSError('broken')" in states["cuda-without-gpu"][1]
-    assert states["target-executorch"] == ("in force", "")
+    assert states["whole-operators"] == ("in force", "")
+    if not reason():
+        assert states["target-executorch"] == ("in force", "")
 
 
 def test_what_happened_in_this_very_process() -> None:
@@ -246,8 +250,10 @@ def test_the_target() -> None:
 def test_a_target_that_is_none(target: str) -> None:
     found = rows(TORCHTRT_GPU=target)[""]
     assert found["targets"] == []
-    (obstacle,) = found["obstacles"]
-    assert repr(target) in obstacle and "Write the compute capability" in obstacle
+    *_, problem = found["problems"]
+    assert repr(target) in problem and "Write the compute capability" in problem
+    assert (found["obstacles"] == [problem]) == (not reason())
+    assert problem in status(TORCHTRT_GPU=target)
 
 
 #: What each distribution brings, by the beginning of its name, and what installs it again.

@@ -67,7 +67,13 @@ def obstacles(patched: bool) -> Iterator[str]:
         yield from _without_libraries(patched)
     elif not patched and not present.cuda_device():
         yield "there is no CUDA device, and the patch host, which does without, is not in force"
-    if patched and os.environ.get(VARIABLE):
+    if patched:
+        yield from malformed_target()
+
+
+def malformed_target() -> Iterator[str]:
+    """Yield what is wrong with the GPU description in the environment, a sentence; nothing if it is well-formed."""
+    if os.environ.get(VARIABLE):
         try:
             GpuDescription.parse_list(os.environ[VARIABLE])
         except ValueError as error:
