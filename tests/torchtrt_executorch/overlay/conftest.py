@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -82,7 +83,7 @@ def variant(tmp_path: Path) -> Callable[..., Path]:
     def variant(package: str, file: str, change: Callable[[str], str]) -> Path:
         spec = PathFinder.find_spec(package)
         if spec is None:  # an editable install
-            spec = sys.modules[package].__spec__
+            spec = importlib.import_module(package).__spec__
         assert spec is not None and spec.submodule_search_locations
         original = Path(next(iter(spec.submodule_search_locations)))
         folder = tmp_path / f"ahead_{package}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 
@@ -185,45 +186,53 @@ def test_without_torch_tensorrt(run, tmp_path: Path) -> None:
     assert asked <= set(said.replace(",", "").split())
 
 
+FIRST_IMPORT = r"(?m)^(?=import |from (?!__future__))"
+FAILS_ONCE = """import builtins
+if not hasattr(builtins, 'failed_once'):
+    builtins.failed_once = True
+    raise ImportError('the first time')
+"""
+#: Whether a package is edited, once all of it is imported.
+EDITED = {
+    "torch_tensorrt": (
+        "import torch_tensorrt",
+        "'target_executorch' in inspect.signature(torch_tensorrt.dynamo.compile).parameters",
+    ),
+    "executorch": (
+        "import executorch.exir",
+        "'edited' in executorch.exir.to_edge.__code__.co_filename.split('/')",
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    "file", ["_Device.py", "_compile.py", "dynamo/_compiler.py", "_features.py"]
+    ("package", "file"),
+    [
+        ("torch_tensorrt", "_Device.py"),
+        ("torch_tensorrt", "_compile.py"),
+        ("torch_tensorrt", "dynamo/_compiler.py"),
+        ("torch_tensorrt", "_features.py"),
+        ("executorch", "exir/__init__.py"),
+        ("executorch", "exir/pass_base.py"),
+    ],
 )
-def test_after_an_import_that_failed(run, variant, file: str) -> None:
+def test_after_an_import_that_failed(run, variant, package: str, file: str) -> None:
     """Wherever it has failed, the next import of it is as good as the first would have been."""
+    statement, is_edited = EDITED[package]
     ahead = variant(
-        "torch_tensorrt",
+        package,
         file,
-        lambda text: (
-            text.replace(
-                "import ",
-                "import builtins\n"
-                "if not hasattr(builtins, 'failed_once'):\n"
-                "    builtins.failed_once = True\n"
-                "    raise ImportError('the first time')\n"
-                "import ",
-                1,
-            )
-            if not text.startswith("from __future__")
-            else text.replace(
-                "annotations\n",
-                "annotations\nimport builtins\n"
-                "if not hasattr(builtins, 'failed_once'):\n"
-                "    builtins.failed_once = True\n"
-                "    raise ImportError('the first time')\n",
-                1,
-            )
-        ),
+        lambda text: re.sub(FIRST_IMPORT, FAILS_ONCE, text, count=1),
     )
     process = run(
         "import inspect, torch\n"
         "try:\n"
-        "    import torch_tensorrt\n"
+        f"    {statement}\n"
         "except ImportError as error:\n"
         "    assert 'the first time' in str(error), error\n"
         "else:\n"
         "    raise AssertionError('it has not failed')\n"
-        "import torch_tensorrt\n" + FACTS + "print(json.dumps([states,\n"
-        "    'target_executorch' in inspect.signature(torch_tensorrt.dynamo.compile).parameters]))",
+        f"{statement}\n{FACTS}print(json.dumps([states, {is_edited}]))",
         ahead,
     )
     states, edited = process.facts

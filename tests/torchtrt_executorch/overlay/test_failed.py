@@ -10,6 +10,8 @@ import pytest
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, patch_status
 
+from ...without_torch_tensorrt import reason
+
 IMPORTS = """
 import json, os, sys, torch
 import torch_tensorrt, torch_tensorrt.executorch, executorch.exir
@@ -18,7 +20,18 @@ from torchtrt_executorch import overlay
 """
 
 
-def test_a_failed_preparation(run) -> None:
+@pytest.mark.parametrize(
+    ("patch", "module"),
+    [
+        pytest.param(
+            "host",
+            "torch_tensorrt",
+            marks=pytest.mark.skipif(bool(reason()), reason=reason()),
+        ),
+        ("cuda-without-gpu", "executorch.exir"),
+    ],
+)
+def test_a_failed_preparation(run, patch: str, module: str) -> None:
     """Nothing of the patch is in force, neither what it serves nor what it edits."""
     code = (
         "import importlib.util, json, sys, torch\n"
@@ -26,14 +39,14 @@ def test_a_failed_preparation(run) -> None:
         "def broken(function):\n"
         "    raise OSError(function)\n"
         "engage.resolve = broken\n"
-        "importlib.util.find_spec('torch_tensorrt')\n"
+        f"importlib.util.find_spec({module!r})\n"
         "from torchtrt_executorch import overlay\n"
-        "print(json.dumps(overlay.verdicts()['host'].state.value))"
+        f"print(json.dumps(overlay.verdicts()[{patch!r}].state.value))"
     )
     process = run(code)
     assert process.facts == "failed"
     (warning,) = process.warnings
-    assert warning.startswith("the patch host could not be applied")
+    assert warning.startswith(f"the patch {patch} could not be applied")
 
 
 @pytest.mark.slow

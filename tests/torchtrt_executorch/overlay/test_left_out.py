@@ -7,6 +7,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.upstream import installed_release
 
 AOTI = "executorch.backends.aoti.aoti_partitioner"
 DEVICES = "executorch.exir.passes.propagate_device_pass"
@@ -68,6 +69,7 @@ def test_unknown_release(run, tmp_path: Path) -> None:
         for patch in PATCHES
         if "executorch" in patch.releases
         and patch.modules
+        and all(map(installed_release, patch.releases))
         and "9.9" not in SpecifierSet(patch.superseded.get("executorch", "<0"))
     ]
     assert sorted(text.split()[2] for text in process.warnings) == sorted(meant)
@@ -123,3 +125,33 @@ def test_missing_anchor(run, variant) -> None:
     (warning,) = process.warnings
     assert warning.startswith("the patch target-executorch is left out")
     assert "MutableTorchTensorRTModule.__init__ has no pytorch_model" in warning
+
+
+def test_missing_anchor_of_executorch(run, variant) -> None:
+    """Likewise: in neither of two modules that have all that is edited of them."""
+    ahead = variant(
+        "executorch",
+        "backends/cuda/triton/replacement_pass.py",
+        lambda text: text.replace("EDGE_TO_TRITON_KERNELS", "RENAMED"),
+    )
+    code = (
+        "import importlib.util, json, torch\n"
+        "from executorch.backends.aoti.passes import replace_view_copy_with_view as views\n"
+        "from executorch.backends.cuda.passes import replace_int64_floordiv as floors\n"
+        "from executorch.exir.program import _program as program\n"
+        "functions = [views.ReplaceViewCopyWithViewPass.call,"
+        " floors.ReplaceInt64FloorDivWithFloatPass.call, program.to_edge]\n"
+        "files = [function.__code__.co_filename for function in functions]\n"
+        "added = importlib.util.find_spec('executorch.backends.cuda._compile_spec_check')\n"
+        "print(json.dumps([files, added is not None]))"
+    )
+    files, added = run(code).facts
+    assert upstreams(files) == [False] * 3 and added
+    process = run(code, ahead)
+    files, added = process.facts
+    assert Path(files[0]).is_relative_to(ahead)
+    assert upstreams(files) == [True, True, False]  # other patches are in force
+    assert not added
+    (warning,) = process.warnings
+    assert warning.startswith("the patch cuda-operators is left out")
+    assert "no EDGE_TO_TRITON_KERNELS in executorch.backends.cuda.triton" in warning
