@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from torchtrt_executorch.nogpu import host
+from torchtrt_executorch.nogpu.builder import installed
 from torchtrt_executorch.nogpu.host import present, quiet
 
 from .... import fresh
@@ -69,6 +70,9 @@ def test_a_plain_program(tmp_path: Path) -> None:
     And what TensorRT's own logger says, which is none of Python's.
     """
     lines = [line for line in said(tmp_path) if "[TRT]" not in line]
+    for problem in installed.problems():  # of releases that aren't made for each other
+        (at,) = (i for i, line in enumerate(lines) if problem in line)
+        del lines[at : at + 2]
     assert all("emulated" in line.lower() for line in lines), lines
     noisy = said(tmp_path, run=fresh.run, **{quiet.VARIABLE: "1"})
     assert len(noisy) >= len(lines) + 5
