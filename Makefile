@@ -44,7 +44,7 @@ demo: environment
 	@$(RUN)/python examples/detector.py
 
 demo-llm: environment
-	@mkdir -p build && $(RUN)/python examples/language_model.py --decode cuda --out build/model.pte
+	@mkdir -p build && $(RUN)/torchtrt-executorch export --decode cuda --out build/model.pte
 
 test: environment
 	@$(PYTEST) $(TESTS)

@@ -56,9 +56,7 @@ CHAPTERS = (
         Chapter((f"docs/targets/{name}.md",), extras="cuda,cross")
         for name in ("jetson_orin", "dgx_spark", "x86_64_data_center", "rtx_windows")
     ),
-    Chapter(
-        ("docs/language_models.md",), extras="cuda,transformers", clone=("examples",)
-    ),
+    Chapter(("docs/language_models.md",), extras="cuda,transformers"),
 )
 
 

@@ -10,6 +10,7 @@ import typer
 from torchtrt_executorch import __version__
 from torchtrt_executorch.cli.cache import cache
 from torchtrt_executorch.cli.error_handling import EXITS, in_sentences
+from torchtrt_executorch.cli.export import export
 from torchtrt_executorch.cli.generate import generate
 from torchtrt_executorch.cli.inspect import inspect
 from torchtrt_executorch.cli.run import run
@@ -23,6 +24,7 @@ app.command(epilog=EXITS["targets"])(in_sentences(targets, imports_torch=False))
 app.command(epilog=EXITS["cache"])(in_sentences(cache, imports_torch=False))
 app.command(epilog=EXITS["inspect"])(in_sentences(inspect))
 app.command(epilog=EXITS["run"])(in_sentences(run))
+app.command(epilog=EXITS["export"])(in_sentences(export))
 app.command(epilog=EXITS["generate"])(in_sentences(generate))
 app.command(epilog=EXITS["tune"])(in_sentences(tune))
 

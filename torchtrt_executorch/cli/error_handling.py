@@ -28,6 +28,8 @@ EXITS = {
     "or written.",
     "run": "Exits with 0; 1 when outputs differ from --compare or could not be compared; 2 when "
     "the program is unsound or can't be run.",
+    "export": "Exits with 0; 1 when logits are further from transformers' than the model's type explains; 2 when the "
+    "folder is no language model's or can't be exported so.",
     "generate": "Exits with 0; 1 when the cache is full before the text ends, or as many tokens as were asked for "
     "are there; 2 when the program is no language model or can't be run.",
     "tune": "Exits with 0; 2 without a GPU.",
@@ -35,7 +37,7 @@ EXITS = {
 
 
 #: What a user may have to install for a command.
-_PACKAGES = ("torch", "executorch", "jinja2", "tokenizers", "transformers")
+_PACKAGES = ("torch", "executorch", "jinja2", "tokenizers", "torchao", "transformers")
 
 
 def unable(message: str) -> typer.Exit:

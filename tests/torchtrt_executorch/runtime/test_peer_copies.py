@@ -5,7 +5,7 @@ Values over many programs: ``tests/random_models``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,8 +19,12 @@ from tests.random_models.test_device_programs import (
     standins,
 )
 from torchtrt_executorch.runtime import load
+from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.plans.peer_copies import peer_copies
+from torchtrt_executorch.runtime.plans.plan import Plan
+from torchtrt_executorch.runtime.plans.reader import read_plans
 from torchtrt_executorch.runtime.profile.stats import Traffic
+from torchtrt_executorch.runtime.reading.files import read_program
 
 ONE = Traffic(1, 64)
 __all__ = ["standins"]  # a fixture
@@ -84,8 +88,8 @@ def test_a_simulation_runs_the_program_s_own_copies() -> None:
     assert "device_to_device" not in loaded.stats().copies
 
 
-def operations(made: Any) -> Iterator[tuple[int, Any]]:
-    return iter(enumerate(load(made.buffer).method("forward")._plan.operations))
+def plan_of(made: Any) -> Plan:
+    return read_plans(read_program(made.buffer, ()), inputs_of)["forward"]
 
 
 def test_state_that_is_set_up_in_the_first_call_stands_before() -> None:
@@ -93,7 +97,7 @@ def test_state_that_is_set_up_in_the_first_call_stands_before() -> None:
     made = program(
         add(0), add(3, 2), add(4), returned=(5,), states=(((4, 4), 4, False),)
     )
-    plan = load(made.buffer).method("forward")._plan
+    plan = plan_of(made)
     assert not plan.straight
     skipped, sources = peer_copies(plan)
     assert len(skipped) == len(sources) == 2
@@ -102,20 +106,17 @@ def test_state_that_is_set_up_in_the_first_call_stands_before() -> None:
 @pytest.mark.parametrize("index", ["source", "between"])
 def test_memory_that_is_written_meanwhile(index: str) -> None:
     """Between the two copies, and through another value in the same place."""
-    from dataclasses import replace
-
     made = program(add(0), add(2), returned=(3,))
-    plan = load(made.buffer).method("forward")._plan
+    plan = plan_of(made)
     ((copy, source),) = peer_copies(plan)[1].items()
     between = plan.operations[copy].args[0]
     written = source if index == "source" else between
     new = len(plan.slots)
     slots = [*plan.slots, replace(plan.slots[written], index=new)]
-    before = next(i for i, _ in operations(made) if i == copy - 1)
     writes = replace(
         plan.operations[0], name="aten::relu.out", args=(new,), reads=(), writes=(new,)
     )
-    steps = [*plan.operations[: before + 1], writes, *plan.operations[before + 1 :]]
+    steps = [*plan.operations[:copy], writes, *plan.operations[copy:]]
     assert peer_copies(replace(plan, slots=slots, operations=steps)) == (
         frozenset(),
         {},

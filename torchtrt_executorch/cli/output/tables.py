@@ -69,9 +69,9 @@ def _method(method: Method) -> Table:
     ways: dict[tuple[str, str], list[int]] = {}
     for crossing in method.between_gpus:
         ways.setdefault((crossing.source, crossing.target), []).append(crossing.nbytes)
-    for (source, target), sizes in ways.items():
-        said = f"{counted(len(sizes), 'value')}, through the host"
-        table.add_row(f"from {source}", target, f"{sum(sizes):,}", said)
+    for (source, target), moved in ways.items():
+        said = f"{counted(len(moved), 'value')}, through the host"
+        table.add_row(f"from {source}", target, f"{sum(moved):,}", said)
     several = (method.delegates, state, kernels)
     left_out = sum(max(len(each) - _MOST, 0) for each in several)
     if left_out:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from torchtrt_executorch.runtime import load
 
 transformers: Any = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LENGTH, TOKENS = 96, 64
 PROMPT = [3, 14, 15, 9, 26, 5, 35]
 SIZES = {
@@ -57,26 +54,24 @@ needs_compilers = pytest.mark.skipif(
     "backend", ["tensorrt", pytest.param("cuda", marks=needs_compilers)]
 )
 @pytest.mark.parametrize("name", CONFIGS)
-def test_tokens_are_eager_s(
-    name: str, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    example = importlib.import_module("language_model")
+def test_tokens_are_eager_s(name: str, backend: str) -> None:
+    from torchtrt_executorch.transformers import language_model as lm
+
     torch.manual_seed(0)
     config = getattr(transformers, name)(**{**SIZES, **CONFIGS[name]})
     llm = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():  # else every token is followed by itself
         for weight in llm.parameters():
             weight.mul_(1 if weight.ndim == 1 else 5)
-    llm = example.with_cache(llm, LENGTH)
+    llm = lm.with_cache(llm, LENGTH)
     greedy = transformers.GenerationConfig(
         do_sample=False, max_new_tokens=TOKENS, pad_token_id=0
     )
     wanted = llm.generate(torch.tensor([PROMPT]), generation_config=greedy)
     with emulated_engines():
         edge = to_edge_transform_and_lower(
-            example.exported(llm, LENGTH, LENGTH),
-            partitioner=example.partitioners(backend, "forward", keeps_cache=True),
+            lm.exported(llm, LENGTH, LENGTH),
+            partitioner=lm.partitioners(backend, "forward", keeps_cache=True),
         )
         program = edge.to_executorch()
         data = [bytes(each) for each in program._tensor_data.values()]

@@ -1,0 +1,146 @@
+"""``torchtrt-executorch export``: a language model whose logits have to be transformers'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from tests.torchtrt_executorch.generation import toy
+from torchtrt_executorch import emulated_engines
+from torchtrt_executorch.cli import app
+from torchtrt_executorch.inspection import read
+from torchtrt_executorch.inspection.advice import advise
+from torchtrt_executorch.runtime import load
+
+pytest.importorskip("transformers.integrations.executorch")
+
+
+def export(*options: str) -> Result:
+    result = CliRunner().invoke(app, ["export", *options])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_logits_are_compared_not_tokens() -> None:
+    """Of two tokens that are nearly as likely either may come; of a wrong cache no logits are near."""
+    from torchtrt_executorch.transformers.language_model import compared
+
+    program = load(toy.saved())
+
+    def difference(change: float) -> tuple[list[int], float]:
+        model = toy.Attention()
+        model.head.weight += change * torch.randn_like(model.head.weight)
+
+        def llm(tokens: torch.Tensor, **_: bool) -> SimpleNamespace:
+            return SimpleNamespace(logits=model(tokens, torch.arange(tokens.shape[1])))
+
+        found: tuple[list[int], float] = compared(llm, program, toy.PROMPT, 40)
+        return found
+
+    tokens, found = difference(0)
+    assert tokens == toy.eager(toy.PROMPT, 40) and found < 1e-5
+    assert 1e-5 < difference(1e-4)[1] < 0.01 < 0.05 < difference(0.3)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["xnnpack", "portable"])
+def test_executorch_s_runner_takes_it(backend: str, tmp_path: Path) -> None:
+    runner = pytest.importorskip(
+        "executorch.extension.llm.runner", reason="this executorch has no runner"
+    )
+    out, tokenizer = tmp_path / "model.pte", tmp_path / "tokenizer.json"
+    options = ["--prefill", backend, "--compare", "64", "--length", "96"]
+    said = export(*options, "--out", str(out)).stdout
+    assert "transformers' own logits: the same" in said, said
+    (line,) = (line for line in said.splitlines() if line.startswith("tokens: "))
+    wanted = [*map(int, line.split()[1:])]
+    assert len({*wanted}) > 8
+    toy.save_tokenizer(tokenizer, 256)
+    prompt = toy.text([(7 * i + 3) % 90 for i in range(21)])
+    pieces: list[str] = []
+    runner.TextLLMRunner(str(out), str(tokenizer)).generate(
+        prompt,
+        runner.GenerationConfig(max_new_tokens=64, temperature=0.0, echo=False),
+        token_callback=pieces.append,
+    )
+    assert toy.tokens_of("".join(pieces)) == wanted
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        ["prefill", "decode"],
+        pytest.param(["forward"], marks=pytest.mark.slow),
+        pytest.param(["forward", "--sample"], marks=pytest.mark.slow),
+    ],
+)
+def test_generates(form: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "model.pte"
+    methods = [each for each in form if not each.startswith("--")]
+    options = ["--compare", "8", "--length", "48", "--chunk", "4", "--out", str(out)]
+    if "--sample" in form:
+        options += ["--sample", "--prefill", "portable"]
+    if "decode" in methods:
+        options += ["--decode", "tensorrt"]
+    with emulated_engines():
+        result = export(*options)
+    assert result.exit_code == 0, result.output
+    assert "transformers' own logits: the same" in result.stdout
+    facts = read(out)
+    assert {each.name for each in facts.methods if each.inputs} == {*methods}
+    findings = {f.name: f.level for f in advise(facts) if f.name.startswith("runner")}
+    assert findings == ({"runner-caches": "note"} if len(methods) > 1 else {})
+    # TensorRT's methods share memory of a GPU, which Module can't.
+    assert not any("share_memory_arenas" in f.text for f in advise(facts))
+    assert bool(facts.common.arenas) == (len(methods) > 1)
+
+
+def test_a_folder_and_a_target_and_quantized_weights(tmp_path: Path) -> None:
+    """Of a saved configuration; weights of linears take half a byte."""
+    from transformers import Qwen3Config
+
+    from torchtrt_executorch.transformers.language_model import TINY
+
+    config = Qwen3Config(**{**TINY, "tie_word_embeddings": False, "dtype": "bfloat16"})
+    config.save_pretrained(tmp_path)
+    out = tmp_path / "model.pte"
+    options = ["--prefill", "cuda", "--target", "linux-x86_64:sm_90:80GiB"]
+    options += ["--quantize", "int4", "--length", "32", "--compare", "4"]
+    result = export(str(tmp_path), *options, "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert "transformers' own logits: the same" in result.stdout
+    facts = read(out)
+    method = next(each for each in facts.methods if each.inputs)
+    assert {each.gpus for each in method.delegates} == {("sm_90",)}
+    linear = 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 192) + 64 * 256
+    table, packed = 2 * 256 * 64, linear // 2
+    weights = sum(n for k, n in facts.named_data.items() if "weight" in k)
+    assert table + packed < weights < table + 2 * packed
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--quantize", "int8", "--prefill", "portable"], "no backend beside XNNPACK"),
+        (["--quantize", "float8", "--prefill", "xnnpack"], "int8 or int4"),
+        (["--prefill", "cuda", "--target", "sm_nine"], "sm_nine"),
+    ],
+)
+def test_what_can_t_be_exported_so(
+    options: list[str], said: str, tmp_path: Path
+) -> None:
+    result = export(*options, "--out", str(tmp_path / "model.pte"))
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_of_no_language_model(tmp_path: Path) -> None:
+    result = export(str(tmp_path), "--out", str(tmp_path / "model.pte"))
+    assert result.exit_code == 2
+    assert f"{tmp_path} is no folder of a language model's" in result.stderr
