@@ -15,6 +15,7 @@ from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
@@ -160,6 +161,23 @@ def test_cuda_supports_bags_of_embeddings() -> None:
     program = edge.exported_program()
     torch.testing.assert_close(program.module()(*inputs), model(*inputs))
     assert "embedding_bag" not in str(program.graph)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_cuda_samples_grids(mode: str, padding: str) -> None:
+    def sampled(x: Tensor, grid: Tensor) -> Tensor:
+        how = {"mode": mode, "padding_mode": padding, "align_corners": False}
+        return F.grid_sample(x.relu(), grid, **how) * 2
+
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 3, 8, 8), torch.rand(2, 5, 6, 2) * 2.4 - 1.2
+    program = lowered(sampled, inputs, [DryRun()]).exported_program()
+    torch.testing.assert_close(program.module()(*inputs), sampled(*inputs))
+    calls = program.graph.find_nodes(
+        op="call_function", target=executorch_call_delegate
+    )
+    assert len(calls) == 1
 
 
 def spectrum(x: Tensor) -> Tensor:
