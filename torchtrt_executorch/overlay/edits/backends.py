@@ -122,11 +122,12 @@ CUDA_OPERATORS = (
 
             def unsupported(self, program):
                 """Return the nodes that ``CudaBackend`` can't compile, each with the reason."""
-                return unsupported_operators(program, self._support_check)
+                self._unsupported = unsupported_operators(program, self._support_check)
+                return self._unsupported
 
             def partition(self, exported_program):
                 partitioned = super().partition(exported_program)
-                report_unsupported(self.unsupported(exported_program))
+                report_unsupported(self._unsupported)
                 return partitioned
 
             def transform_for_pre_decomposition(self, exported_program):
