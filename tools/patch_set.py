@@ -10,7 +10,8 @@ patch's page in docs/patches.
 
 ``check`` applies the whole series to a copy of the installed packages, and runs there ExecuTorch's own tests of what
 a patch changes and the patch's tests. They import the copy, and the overlay is off.
-Only where there is no GPU do patches of Torch-TensorRT need the patch ``host``, without which it can't be imported.
+Only where there is no GPU do patches of Torch-TensorRT need the patch ``host``, without which it can't be imported,
+and those of the CUDA backend ``cuda-without-gpu``, without which it compiles nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ CORE = {
 }
 
 
-#: What tests of Torch-TensorRT need where there is no GPU: that it is imported, and engines.
-FOR_TESTS = ("host", "emulated-engines")
+#: What tests of Torch-TensorRT and of the CUDA backend need where there is no GPU: that it is imported, and builds.
+FOR_TESTS = ("host", "emulated-engines", "cuda-without-gpu")
 
 
 @dataclass(frozen=True)
@@ -353,8 +354,8 @@ def _run(
     patch: Patch, copy: Path, what: str, tests: Sequence[str]
 ) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ)
-    of_tensorrt = any(m.startswith("torch_tensorrt") for p in (patch, *standing_on(patch)) for m in p.modules)  # fmt: skip
-    if of_tensorrt:
+    modules = [m for p in (patch, *standing_on(patch)) for m in p.modules]
+    if any(m.startswith(("torch_tensorrt", "executorch.backends.cuda")) for m in modules):  # fmt: skip
         skipped = [each.name for each in PATCHES if each.name not in FOR_TESTS]
         environment["TORCHTRT_EXECUTORCH_SKIP"] = ",".join(skipped)
     else:
@@ -362,8 +363,8 @@ def _run(
     environment["PYTHONPATH"] = os.pathsep.join((str(copy / "site"), str(ROOT / "tools")))  # fmt: skip
     environment["MERGED_COPY"] = str(copy)
     edited_modules = (edit.module for edit in patch.edits)
-    modules = dict.fromkeys((*patch.replaces, *patch.adds, *edited_modules))
-    environment["MERGED_MODULES"] = ",".join(modules)
+    own = dict.fromkeys((*patch.replaces, *patch.adds, *edited_modules))
+    environment["MERGED_MODULES"] = ",".join(own)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "in_copy"]
     if what == "upstream's":
         command += ["-c", os.devnull, "--rootdir", str(copy), "--import-mode=importlib"]
