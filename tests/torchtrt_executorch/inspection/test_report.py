@@ -60,6 +60,7 @@ def told(edge: EdgeProgramManager) -> MethodReport:
     return torchtrt_executorch.report(edge).methods["forward"]
 
 
+@pytest.mark.beyond_upstream
 @pytest.mark.parametrize("way", [exported, by_hand, lambda: exported(retrace=True)])
 def test_where_and_why(way: object) -> None:
     found = told(way())  # type: ignore[operator]

@@ -415,6 +415,7 @@ def test_errors_that_nothing_falls_back_from(
         assert "ValueError: odd graph" in caplog.text
 
 
+@pytest.mark.beyond_upstream
 def test_each_engine_is_a_step_of_its_own(model: nn.Module, caplog: Any) -> None:
     """Which of how many, what is in it, and seconds; see ``test_progress`` for terminals."""
     lists = [TensorRTPartitioner(compile_settings=SETTINGS)]

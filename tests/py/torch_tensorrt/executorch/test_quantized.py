@@ -247,6 +247,7 @@ def test_integers_that_are_no_weights_stay_in_tensorrt() -> None:
     assert report(edge).methods["forward"].on_host() == []
 
 
+@pytest.mark.beyond_upstream
 def test_matmuls_of_int8_are_others_with_their_scales_and_bias() -> None:
     """torchao's, which have no ``dequantize``: engines get what is around them alone."""
     program = by_torchao(torchao.Int8DynamicActivationInt8WeightConfig())

@@ -19,21 +19,12 @@ from torch_tensorrt import _features
 from torch_tensorrt.executorch import TensorRTPartitioner, export
 
 from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.overlay.manifest import PATCHES
-from torchtrt_executorch.overlay.patch import State, patch_status
 from torchtrt_executorch.runtime import load
 
-(PATCH,) = (patch for patch in PATCHES if patch.name == "mutated-buffers")
-pytestmark = [
-    pytest.mark.skipif(
-        _features.ENABLED_FEATURES.torch_tensorrt_runtime,
-        reason="emulated engines need the Python-only mode",
-    ),
-    pytest.mark.skipif(
-        patch_status(PATCH).state is not State.IN_FORCE,
-        reason=patch_status(PATCH).reason,
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    _features.ENABLED_FEATURES.torch_tensorrt_runtime,
+    reason="emulated engines need the Python-only mode",
+)
 OPTIONS = {"min_block_size": 1, "target_executorch": True}
 
 
