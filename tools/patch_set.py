@@ -355,7 +355,10 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ)
     modules = [m for p in (patch, *standing_on(patch)) for m in p.modules]
-    if any(m.startswith(("torch_tensorrt", "executorch.backends.cuda")) for m in modules):  # fmt: skip
+    needs = any("torch_tensorrt" in m or "backends.cuda" in m for m in modules)
+    needs = needs or any("backends/cuda" in test for test in tests)
+    files = [file for test in tests if (file := ROOT / test.partition("::")[0]).is_file()]  # fmt: skip
+    if needs or any("torch_tensorrt" in file.read_text() for file in files):
         skipped = [each.name for each in PATCHES if each.name not in FOR_TESTS]
         environment["TORCHTRT_EXECUTORCH_SKIP"] = ",".join(skipped)
     else:
@@ -371,7 +374,7 @@ def _run(
         command += ["-p", "no:cacheprovider"]
         # The whole series is there: one of its patches makes fewer copies than a test of another counts.
         known = known_differences(version("executorch"))
-        command += [f"--deselect={copy / 'site/executorch' / test}" for test in known]
+        command += [f"--deselect=site/executorch/{test}" for test in known]
         command += [str(copy / "site/executorch" / test) for test in tests]
     else:
         command += ["-m", "not slow and not beside_upstream and not beyond_upstream", *tests]

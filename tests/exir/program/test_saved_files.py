@@ -83,6 +83,7 @@ def other() -> Any:
     return edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
 
 
+@pytest.mark.beyond_upstream
 def test_data_by_itself_never_overwrites_another_programs(
     external: Any, other: Any, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ class Trained(Weights):
         self.weight = torch.nn.Parameter(torch.ones(3, 4))
 
 
+@pytest.mark.beyond_upstream
 def test_data_of_the_same_sizes_that_another_program_needs(
     external: Any, tmp_path: Path
 ) -> None:

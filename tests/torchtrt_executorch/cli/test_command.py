@@ -50,6 +50,7 @@ def test_completion() -> None:
         "cache",
         "inspect",
         "run",
+        "export",
         "generate",
         "tune",
     ]
