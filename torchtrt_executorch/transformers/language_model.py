@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,11 @@ def exported(
 def partitioners(
     backend: str, method: str, keeps_cache: bool, target: str | None = None
 ) -> list[Any]:
-    """Return what lowers a method, to a delegate that keeps the cache inside, or is given it."""
+    """Return what lowers a method, to a delegate that keeps the cache inside, or is given it.
+
+    Raises:
+        ValueError: It isn't installed.
+    """
     if backend == "portable":
         return []
     if backend == "xnnpack":
@@ -233,6 +238,11 @@ def partitioners(
         return [XnnpackPartitioner()]
     specs = [] if target is None else [CompileSpec("gpu", target.encode())]
     if backend == "tensorrt":
+        if find_spec("torch_tensorrt") is None:
+            raise ValueError(
+                f"nothing here lowers {method} by TensorRT: pip install torch-tensorrt-rtx, or have "
+                "it lowered by cuda, xnnpack or portable"
+            )
         from torch_tensorrt.executorch import TensorRTPartitioner
 
         settings = {"min_block_size": 1, "executorch_allocator_routing": "node"}

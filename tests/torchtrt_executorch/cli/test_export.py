@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,6 +82,8 @@ def test_executorch_s_runner_takes_it(backend: str, tmp_path: Path) -> None:
 )
 def test_generates(form: list[str], tmp_path: Path) -> None:
     out = tmp_path / "model.pte"
+    if "--sample" not in form:
+        importlib.import_module("torch_tensorrt")
     methods = [each for each in form if not each.startswith("--")]
     options = ["--compare", "8", "--length", "48", "--chunk", "4", "--out", str(out)]
     if "--sample" in form:
@@ -138,6 +141,18 @@ def test_what_can_t_be_exported_so(
     assert result.exit_code == 2
     assert said in result.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_without_torch_tensorrt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchtrt_executorch.transformers import language_model
+
+    monkeypatch.setattr(language_model, "find_spec", lambda name: None)
+    result = export("--out", str(tmp_path / "model.pte"))
+    assert result.exit_code == 2
+    assert "nothing here lowers forward by TensorRT" in result.stderr
+    assert "--" not in result.stderr and "cuda" in result.stderr
 
 
 def test_a_folder_of_no_language_model(tmp_path: Path) -> None:
