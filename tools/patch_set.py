@@ -377,7 +377,11 @@ def _run(
         command += [f"--deselect=site/executorch/{test}" for test in known]
         command += [str(copy / "site/executorch" / test) for test in tests]
     else:
-        command += ["-m", "not slow and not beside_upstream and not beyond_upstream", *tests]
+        command += [
+            "-m",
+            "not slow and not beside_upstream and not beyond_upstream",
+            *tests,
+        ]
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True
     )
