@@ -22,6 +22,7 @@ from executorch.exir._data_dependent import (
 )
 from executorch.exir.backend._modules import (
     OTHER_MODULES,
+    check_modules,
     outside_of_modules,
     warn_of_unknown_modules,
 )
@@ -118,13 +119,19 @@ def checked_settings(
     return checked
 
 
-def with_device(
-    settings: dict[str, Any], compile_specs: Sequence[CompileSpec]
+def settings_of(
+    settings: Mapping[str, Any] | CompilationSettings,
+    compile_specs: Sequence[CompileSpec],
 ) -> dict[str, Any]:
-    """Return ``settings`` that build engines for the GPU that ``target_device`` labels them with.
+    """Return a partitioner's settings, which build engines for the GPU that ``target_device`` labels them with.
 
     Those that have a device keep it.
+
+    Raises:
+        TypeError, ValueError: As :func:`checked_settings`; or ``modules`` among the specs names nothing.
     """
+    check_modules("TensorRTPartitioner", compile_specs)
+    settings = checked_settings(settings)
     for spec in compile_specs:
         if spec.key == TARGET_DEVICE_COMPILE_SPEC_KEY and "device" not in settings:
             device = torch.device(bytes(spec.value).decode())

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 import torch
 from executorch.exir.backend._compile_specs import check_compile_specs
 from executorch.exir.backend._delegate_outputs import RETURNS_ALL_OUTPUTS
-from executorch.exir.backend._modules import MODULES_COMPILE_SPEC_KEY, check_modules
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import (
     DelegationSpec,
@@ -55,6 +54,9 @@ WEIGHT_STREAMING_BUDGET_MAX_BYTES = 2**63
 
 GPU_COMPILE_SPEC_KEY = "gpu"
 """Names the GPUs that engines are built for, as for ``CudaPartitioner``; no runtime reads it."""
+
+MODULES_COMPILE_SPEC_KEY = "modules"
+"""Names the modules that are compiled, as for ``CudaPartitioner``; no runtime reads it."""
 
 MIN_SHAPES_COMPILE_SPEC_KEY = "min_shapes"
 """The smallest shapes of an engine's dynamic inputs, by name, as JSON: for who checks a program."""
@@ -123,20 +125,15 @@ class TensorRTPartitioner(Partitioner):
         super().__init__()
         self.compile_specs = list(compile_specs or ())
         check_compile_specs("TensorRTPartitioner", self.compile_specs, _KNOWN)
-        check_modules("TensorRTPartitioner", self.compile_specs)
         self.delegation_spec = DelegationSpec(
             TensorRTBackend.__name__, self.compile_specs
         )
         self._settings: dict[str, Any] | None = None
         self._fail_on_build_error = fail_on_build_error
         if compile_settings is not None:
-            from torch_tensorrt.executorch._compiling import (
-                checked_settings,
-                with_device,
-            )
+            from torch_tensorrt.executorch._compiling import settings_of
 
-            settings = checked_settings(compile_settings)
-            self._settings = with_device(settings, self.compile_specs)
+            self._settings = settings_of(compile_settings, self.compile_specs)
 
     def transform_for_pre_decomposition(
         self, exported_program: ExportedProgram

@@ -279,7 +279,6 @@ TORCH_TENSORRT_PATCHES = (
             f"{DYNAMO}.fallback.metadata_keys",
             f"{EXIR}.backend._compile_specs",
             f"{EXIR}.backend._delegate_outputs",
-            f"{EXIR}.backend._modules",
         ),
         edits=exir.DELEGATE_OUTPUTS,
     ),
@@ -348,6 +347,7 @@ TORCH_TENSORRT_PATCHES = (
         adds=(
             f"{BACKEND}._compiling",
             f"{BACKEND}.recipes",
+            f"{EXIR}.backend._modules",
             f"{EXIR}.program._transforms",
         ),
         edits=exir.PRE_DECOMPOSITION,

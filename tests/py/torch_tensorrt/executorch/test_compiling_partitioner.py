@@ -506,10 +506,12 @@ def test_each_half_has_engines_for_its_gpu(second: str) -> None:
 
 def test_a_device_of_the_settings_stays() -> None:
     """Whatever the label says, as upstream has it."""
-    from torch_tensorrt.executorch._compiling import with_device
+    from torch_tensorrt.executorch._compiling import settings_of
 
     device = torch_tensorrt.Device("cuda:2")
     specs = [CompileSpec("target_device", b"cuda:1")]
-    assert with_device({"device": device}, specs)["device"] is device
-    assert with_device({}, specs)["device"].gpu_id == 1
-    assert with_device({}, []) == {}
+    assert settings_of({"device": device}, specs)["device"] is device
+    assert settings_of({}, specs)["device"].gpu_id == 1
+    assert "device" not in settings_of({}, [])
+    with pytest.raises(ValueError, match="TensorRTPartitioner: .*paths of modules"):
+        TensorRTPartitioner([CompileSpec("modules", b"")], compile_settings={})
