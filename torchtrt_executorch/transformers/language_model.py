@@ -32,12 +32,6 @@ from torchtrt_executorch.generation import (
 from torchtrt_executorch.progress import step
 from torchtrt_executorch.runtime.program import Program
 
-BACKENDS = ("tensorrt", "cuda", "xnnpack", "portable")
-"""What may lower a method; ``portable`` leaves it to ExecuTorch's CPU kernels."""
-
-SCHEMES = ("int8", "int4", "float8")
-"""What weights of linears may be quantized to; activations stay, but by XNNPACK."""
-
 #: How far logits may be from transformers', by the model's type, as a part of the largest.
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.05, torch.float16: 0.02}
 
@@ -60,7 +54,8 @@ class Form:
     """Which methods a program has, and what lowers them.
 
     Attributes:
-        prefill: The backend of the method for prompts, or of the only one; one of :data:`BACKENDS`.
+        prefill: What lowers the method for prompts, or the only one: ``tensorrt``, ``cuda``, ``xnnpack``,
+            or ``portable`` for ExecuTorch's CPU kernels.
         decode: That of a method for one token, if there is one.
         length: How many tokens the cache has room for.
         chunk: Tokens that a prompt is cut into; as many as the cache has room for without.
@@ -136,7 +131,7 @@ def quantize(llm: PreTrainedModel, scheme: str, form: Form) -> None:
     """Quantize the weights of a model's linears by torchao, in place.
 
     Args:
-        scheme: One of :data:`SCHEMES`.
+        scheme: ``int8``, ``int4`` or ``float8``.
         form: For XNNPACK activations are quantized as well, when the method runs.
 
     Raises:
