@@ -145,12 +145,11 @@ def quantize(llm: PreTrainedModel, scheme: str, form: Form) -> None:
             f"no backend beside XNNPACK, CUDA and TensorRT has kernels for weights in {scheme}, and XNNPACK "
             "wants quantized activations: lower all methods by xnnpack, or by cuda and tensorrt"
         )
-    if scheme == "float8" and not by_xnnpack:
-        config: Any = q.Float8WeightOnlyConfig()
-    elif scheme == "int8" and not by_xnnpack:
-        config = q.Int8WeightOnlyConfig()
-    elif scheme == "float8":
+    if by_xnnpack and scheme == "float8":
         raise ValueError("XNNPACK has no kernels for weights in float8: int8 or int4")
+    by_row = {"float8": q.Float8WeightOnlyConfig, "int8": q.Int8WeightOnlyConfig}
+    if not by_xnnpack and scheme in by_row:
+        config: Any = by_row[scheme]()
     else:
         linears = [m for m in llm.modules() if isinstance(m, torch.nn.Linear)]
         sizes = {linear.in_features for linear in linears}
