@@ -42,6 +42,7 @@ def outside_of_modules(
         producers = _producers(node)
         if producers and inside.issuperset(producers):
             inside.add(node)
+    # One that drops out, for a producer or a user elsewhere, may take others of either side with it.
     ahead, count = {node for node in between if node.users}, -1
     while len(ahead) != count:
         count = len(ahead)
