@@ -355,10 +355,9 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ)
     modules = [m for p in (patch, *standing_on(patch)) for m in p.modules]
-    needs = any("torch_tensorrt" in m or "backends.cuda" in m for m in modules)
-    needs = needs or any("backends/cuda" in test for test in tests)
     files = [file for test in tests if (file := ROOT / test.partition("::")[0]).is_file()]  # fmt: skip
-    if needs or any("torch_tensorrt" in file.read_text() for file in files):
+    read = [*modules, *(test.replace("/", ".") for test in tests), *(f.read_text() for f in files)]  # fmt: skip
+    if any("torch_tensorrt" in text or "backends.cuda" in text for text in read):
         skipped = [each.name for each in PATCHES if each.name not in FOR_TESTS]
         environment["TORCHTRT_EXECUTORCH_SKIP"] = ",".join(skipped)
     else:
