@@ -25,6 +25,9 @@ TESTS: Mapping[str, Sequence[str]] = {
     "compile-arguments": [
         "tests/py/torch_tensorrt/dynamo/executorch/test_target.py::test_a_misspelled_parameter_is_an_error"
     ],
+    "decomposed-operators": [
+        "tests/torchtrt_executorch/tensorrt_rtx/test_decompositions.py"
+    ],
     "build-fallback": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
     "node-routing": [
         "tests/py/torch_tensorrt/dynamo/executorch/test_allocator_routing.py::test_lookups_by_node",

@@ -322,6 +322,17 @@ def a_misspelled_argument_is_an_error() -> None:
         raise AssertionError("it was ignored")
 
 
+@of("decomposed-operators")
+def what_no_converter_supports_is_decomposed_for_an_engine() -> None:
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.avg_pool2d(x, (1, 3), 2, ceil_mode=True)
+
+    x = X.reshape(1, 1, *X.shape)
+    compiled = emulated(Function(pool), x, target_executorch=True)
+    assert "avg_pool2d" not in str(compiled.graph), compiled.graph
+    assert torch.allclose(compiled(x), pool(x))
+
+
 @of("build-fallback")
 def a_dtype_that_tensorrt_lacks_runs_in_pytorch() -> None:
     def double(x: torch.Tensor) -> torch.Tensor:

@@ -39,6 +39,7 @@ from torch_tensorrt._Device import Device
 from torch_tensorrt.dynamo import _compiler
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.executorch.quantized import left_quantized
+from torch_tensorrt.dynamo.fallback.decompositions import keeps_whole
 from torch_tensorrt.dynamo.fallback.metadata_keys import (
     LEFT_TO_OTHERS,
     OWNER,
@@ -212,8 +213,13 @@ def _compiled(
     for node in earlier:
         set_note(node, _EARLIER, True)
     behind = partitioners_behind()
-    compilers = any(isinstance(each, AotiPartitioner) for each in behind)
-    with left_quantized(bool(behind), float8=compilers):
+    compilers = [each for each in behind if isinstance(each, AotiPartitioner)]
+    # Compilers decompose by themselves; what others run whole is kept so, unless engines run its parts.
+    whole = (p.ops_to_not_decompose(given)[0] for p in behind if p not in compilers)
+    with (
+        left_quantized(bool(behind), float8=bool(compilers)),
+        keeps_whole(operator for each in whole for operator in each),
+    ):
         module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
     found = declared_mutations(lifted_program(with_parts_inlined(module)), module)
     engines = [n for n in engine_nodes(found.graph.nodes) if not note_of(n, _EARLIER)]

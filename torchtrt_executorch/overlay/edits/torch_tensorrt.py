@@ -559,6 +559,24 @@ COMPILE_ARGUMENTS = (
     ),
 )
 
+DECOMPOSED_OPERATORS = edits_of(
+    _COMPILER,
+    (
+        "",
+        "imports",
+        """
+        from torch_tensorrt.dynamo.fallback.decompositions import (
+            check_parts,
+            decomposes_unsupported,
+            without_kept,
+        )
+        """,
+    ),
+    *_in_each(_PROGRAM, ("call get_decompositions", "without_kept({})")),
+    ("compile_module", "decorator", "@decomposes_unsupported"),
+    ("compile_module", "before submodule_node_dict", "check_parts(partitioned_module)"),
+)
+
 BUILD_FALLBACK = (
     *_setting(
         "executorch_build_fallback",

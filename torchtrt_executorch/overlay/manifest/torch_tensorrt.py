@@ -152,6 +152,22 @@ TORCH_TENSORRT_PATCHES = (
         anchors=anchors(f"{_COMPILER}:compile(attn_bias_is_causal)"),
     ),
     Patch(
+        name="decomposed-operators",
+        summary="What no converter supports is decomposed where engines support all of its parts, and whole otherwise",
+        pull_request="pytorch/TensorRT#4355",
+        releases=TORCH_TENSORRT,
+        upstream="decomposes by operator, whatever the arguments and whoever runs it",
+        kept_because="2.14 leaves unsafe_split (each LSTMCell), affine_grid_generator and avg_pool2d with ceil_mode to PyTorch",
+        goes_when="compile decomposes the operators that no converter supports (no pull request yet)",
+        requires=("named-refusals",),
+        adds=(
+            *_REJECTIONS,
+            f"{DYNAMO}.graphs.fake_values",
+            f"{DYNAMO}.fallback.decompositions",
+        ),
+        edits=edits.DECOMPOSED_OPERATORS,
+    ),
+    Patch(
         name="build-fallback",
         summary="executorch_build_fallback: what TensorRT can't convert or build runs in PyTorch",
         pull_request="pytorch/TensorRT#4355",
@@ -337,6 +353,7 @@ TORCH_TENSORRT_PATCHES = (
         goes_when="upstream's TensorRTPartitioner compiles (pytorch/TensorRT#4574); its hook before decomposition is upstream's own from executorch 1.5 on",
         requires=(
             "fallback-reasons",
+            "decomposed-operators",
             "build-fallback",
             "quantized-engines",
             "mutated-buffers",

@@ -9,6 +9,9 @@ from torch.fx import Node
 IN_PYTORCH = "torch_tensorrt.in_pytorch"
 """In a node's metadata: why TensorRT rejected it from the engine that it got into."""
 
+PART_OF = "torch_tensorrt.part_of"
+"""In a node's metadata: the name of the operator that was decomposed into it for an engine."""
+
 WHY_IN_PYTORCH = "torch_tensorrt.why_in_pytorch"
 """Why the node is in no engine."""
 

@@ -21,6 +21,7 @@ from torch.fx.node import _get_qualified_name
 from torch_tensorrt.dynamo.fallback.metadata_keys import (
     IN_PYTORCH,
     LEFT_TO_OTHERS,
+    PART_OF,
     note_of,
 )
 from torch_tensorrt.dynamo.graphs.copies import copied_module
@@ -80,7 +81,7 @@ class RefusedError(RuntimeError):
 
 def _operators(nodes: Iterable[Node]) -> dict[str, str]:
     calls = (node for node in nodes if node.op.startswith("call_"))
-    return {node.name: operator_name(node) for node in calls}
+    return {n.meta.get(PART_OF, n.name): operator_name(n) for n in calls}
 
 
 def operator_name(node: Node) -> str:
@@ -144,15 +145,20 @@ def without_refused(
                 node.meta.setdefault(IN_PYTORCH, refusal.why)
 
 
+def is_left_to_pytorch(node: Node) -> bool:
+    """Whether TensorRT rejected a node from an engine before, or it is others'."""
+    return IN_PYTORCH in node.meta or bool(note_of(node, LEFT_TO_OTHERS))
+
+
 def check_left_to_pytorch(node: Node, settings: Any) -> None:
-    """Have no converter take a node that TensorRT rejected from an engine before, or that is others'.
+    """Have no converter take a node that :func:`is_left_to_pytorch`.
 
     Raises:
         KeyError: It is, under ``target_executorch``.
     """
     if settings is None or not settings.target_executorch:
         return
-    if IN_PYTORCH in node.meta or note_of(node, LEFT_TO_OTHERS):
+    if is_left_to_pytorch(node):
         raise KeyError(
             f"target_executorch=True, and no converter takes {node} in its engine"
         )

@@ -1,0 +1,277 @@
+"""Decompose the operators that no converter supports, where all that they decompose to becomes part of an engine.
+
+An operator whose decomposition isn't supported either, or ends up outside of engines, stays whole: a partitioner
+behind TensorRT, or ExecuTorch's kernel, may run it as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_arg
+from torch_tensorrt.dynamo._settings import CompilationSettings
+from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
+    DYNAMO_CONVERTERS,
+    ConverterRegistry,
+)
+from torch_tensorrt.dynamo.fallback.metadata_keys import PART_OF
+from torch_tensorrt.dynamo.fallback.rejections import (
+    RefusedError,
+    is_left_to_pytorch,
+    logger,
+    without_refused,
+)
+from torch_tensorrt.dynamo.graphs.copies import copied_graph
+from torch_tensorrt.dynamo.graphs.fake_values import mode_of
+
+_aten = torch.ops.aten
+
+_kept_whole: ContextVar[frozenset[OpOverload]] = ContextVar(
+    "_kept_whole", default=frozenset()
+)
+
+
+class NotInAnEngineError(RefusedError):
+    """What operators decompose to is outside of engines."""
+
+
+@contextmanager
+def keeps_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
+    """Have what compiles within decompose ``operators`` only where engines run all that they decompose to."""
+    token = _kept_whole.set(frozenset(operators))
+    try:
+        yield
+    finally:
+        _kept_whole.reset(token)
+
+
+def without_kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return decompositions without those of the operators that :func:`keeps_whole` names."""
+    kept = _kept_whole.get()
+    return {each: function for each, function in table.items() if each not in kept}
+
+
+def decomposes_unsupported(compile_module: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``compile_module`` decompose the operators of a graph that no converter supports, for ``target_executorch``.
+
+    An operator of which a part would be outside of engines stays whole. The graph is left as it is.
+    """
+    parameters = signature(compile_module)
+
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        call = parameters.bind(*args, **kwargs)
+        _decompose(call.arguments["gm"], call.arguments["settings"])
+        return compile_module(*call.args, **call.kwargs)
+
+    def left(refusal: RefusedError, graph: Graph) -> list[Node]:
+        return [node for node in graph.nodes if node.name in refusal.nodes]
+
+    @functools.wraps(compile_module)
+    def compile_decomposed(*args: Any, **kwargs: Any) -> Any:
+        call = parameters.bind(*args, **kwargs)
+        settings = call.arguments.get("settings")
+        if settings is None or not settings.target_executorch:
+            return compile_module(*args, **kwargs)
+        DYNAMO_CONVERTERS.set_compilation_settings(settings)
+        if not any(_candidates(call.arguments["gm"].graph, settings)):
+            return compile_module(*args, **kwargs)
+        return without_refused(attempt, call, left, NotInAnEngineError)
+
+    return compile_decomposed
+
+
+def check_parts(partitioned: GraphModule) -> None:
+    """Check that engines have all parts of the operators that were decomposed for them.
+
+    Raises:
+        NotInAnEngineError: They don't; the operators are named.
+    """
+    outside = [partitioned]
+    for name, child in partitioned.named_children():
+        if isinstance(child, GraphModule) and "_run_on_acc" not in name:
+            outside.append(child)
+    nodes = [node for each in outside for node in each.graph.nodes]
+    if parts := [node for node in nodes if PART_OF in node.meta]:
+        reason = "no converter, and its parts would be in no engine"
+        raise NotInAnEngineError("TensorRT", reason, parts)
+
+
+def _candidates(graph: Graph, settings: CompilationSettings) -> Iterator[Node]:
+    """Yield the nodes that no converter supports, and that have a decomposition."""
+    for node in graph.nodes:
+        if node.target in _decompositions() and not (
+            _is_supported(node, settings)
+            or _is_excluded(node, settings)
+            or is_left_to_pytorch(node)
+        ):
+            yield node
+
+
+def _decompose(module: GraphModule, settings: CompilationSettings) -> None:
+    """Decompose the unsupported operators of ``module`` whose decomposition is supported."""
+    for node in [*_candidates(module.graph, settings)]:
+        if parts := _supported_parts(node, mode_of(module.graph), settings):
+            _replace(node, parts, PART_OF)
+    module.recompile()
+
+
+def _supported_parts(
+    node: Node, mode: FakeTensorMode, settings: CompilationSettings
+) -> Graph | None:
+    """Return what ``node`` decomposes to, a graph of what it reads; None unless converters support all of it."""
+    try:
+        traced = _traced(node, _decompositions()[node.target], mode)
+    except (
+        Exception
+    ) as error:  # of one that isn't for these arguments, or asks for sizes
+        logger.debug("%s isn't decomposed: %s", node, error)
+        return None
+    for part in [*traced.nodes]:
+        if part.op == "get_attr":
+            return None
+        if part.op != "call_function" or _is_supported(part, settings):
+            continue
+        known = part.target in _decompositions() and part.target != node.target
+        parts = _supported_parts(part, mode, settings) if known else None
+        if parts is None or _is_excluded(part, settings):
+            return None
+        _replace(part, parts)
+    return traced
+
+
+def _traced(
+    node: Node, decomposition: Callable[..., Any], mode: FakeTensorMode
+) -> Graph:
+    """Return the graph of a decomposition, of the nodes that ``node`` reads, in their order."""
+    given = node.all_input_nodes
+
+    def function(*values: Any) -> Any:
+        value_of = dict(zip(given, values, strict=True))
+        args, kwargs = map_arg((node.args, node.kwargs), value_of.__getitem__)
+        return decomposition(*args, **kwargs)
+
+    environment = mode.shape_env or ShapeEnv()
+    values = [each.meta["val"] for each in given]
+    # A guard would narrow the sizes that the program was exported for.
+    with mode, environment.error_on_new_guards():
+        graph = make_fx(function)(*values).graph
+    graph.eliminate_dead_code()
+    return graph
+
+
+def _replace(node: Node, parts: Graph, key: str | None = None) -> None:
+    """Replace ``node`` by a copy of ``parts``, which note its name under ``key``."""
+    graph = node.graph
+    given = dict(
+        zip(parts.find_nodes(op="placeholder"), node.all_input_nodes, strict=True)
+    )
+    output = parts.output_node()
+    given[output] = node  # isn't copied
+    with graph.inserting_before(node):
+        _, copies = copied_graph(parts, graph, given)
+    new = [copies[part] for part in parts.nodes if part not in given]
+    for part in new:
+        inherited = {k: v for k, v in node.meta.items() if k not in _OWN_META}
+        part.meta = {**part.meta, **inherited}
+        if key is not None:
+            part.meta[key] = node.name
+    returned = map_arg(output.args[0], copies.__getitem__)
+    if isinstance(returned, Node):
+        node.replace_all_uses_with(returned)
+    else:
+        for user in [*node.users]:
+            assert user.target is operator.getitem
+            user.replace_all_uses_with(returned[user.args[1]])  # type: ignore
+            graph.erase_node(user)
+    graph.erase_node(node)
+    for part in reversed(new):
+        if not part.users:
+            graph.erase_node(part)
+
+
+#: Metadata of a node's result, beside what says where it comes from.
+_OWN_META = frozenset({"val", "tensor_meta"})
+
+
+def _is_supported(node: Node, settings: CompilationSettings) -> bool:
+    return node in DYNAMO_CONVERTERS and not _is_excluded(node, settings)
+
+
+def _is_excluded(node: Node, settings: CompilationSettings) -> bool:
+    name = ConverterRegistry.qualified_name_or_str(node.target)
+    return not {node.target, name}.isdisjoint(settings.torch_executed_ops)
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return all decompositions that there are: of several, the one that compilation has by itself."""
+    from torch_tensorrt.dynamo.lowering import get_decompositions
+
+    return {
+        **decomposition_table,
+        **torch.export.default_decompositions(),
+        **get_decompositions(),
+        _aten.avg_pool2d.default: functools.partial(_avg_pool, _aten.avg_pool2d, 2),
+        _aten.avg_pool3d.default: functools.partial(_avg_pool, _aten.avg_pool3d, 3),
+    }
+
+
+def _avg_pool(
+    pool: Callable[..., Tensor],
+    dims: int,
+    x: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """Return an average pool without ``ceil_mode`` and ``divisor_override``, which converters don't support."""
+    kernel, before = _each(kernel_size, dims), _each(padding, dims)
+    strides = _each(stride, dims) if len(stride) else kernel
+    sizes = x.shape[-dims:]
+    behind = [0] * dims
+    for i, size in enumerate(sizes if ceil_mode else ()):
+        windows = -(-(size + 2 * before[i] - kernel[i]) // strides[i])
+        if windows * strides[i] >= size + before[i]:
+            windows -= 1  # the last one would begin in the padding
+        ends = windows * strides[i] + kernel[i]
+        behind[i] = max(0, ends - size - 2 * before[i])
+    if divisor_override is None and not any(behind):
+        return pool(x, kernel, strides, before, False, count_include_pad)
+
+    def averages(values: Tensor, padded: Sequence[int]) -> Tensor:
+        pads = [(p, p + more) for p, more in zip(padded, behind, strict=True)]
+        flat = [each for pair in reversed(pads) for each in pair]
+        return pool(_aten.constant_pad_nd(values, flat), kernel, strides)
+
+    found = averages(x, before)
+    if divisor_override is not None:
+        return found * (math.prod(kernel) / divisor_override)
+    counted = [0] * dims if count_include_pad else before
+    inside = [
+        size + 2 * (p - q) for size, p, q in zip(sizes, before, counted, strict=True)
+    ]
+    ones = x.new_ones([1] * (x.ndim - dims) + inside)
+    return found / averages(ones, counted)
+
+
+def _each(numbers: Sequence[int], dims: int) -> list[int]:
+    """Return one number for each dimension."""
+    return [*numbers] if len(numbers) == dims else [numbers[0]] * dims

@@ -1,0 +1,168 @@
+"""Operators that no converter supports: decomposed where engines support all of the parts, else whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from torch import nn
+from torch.export import Dim, export
+from torch.nn import functional
+from torch_tensorrt.dynamo.conversion import dynamo_tensorrt_converter
+from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
+    DYNAMO_ATEN_CONVERTERS,
+    ConverterPriority,
+)
+from torch_tensorrt.executorch import TensorRTPartitioner
+
+import torchtrt_executorch
+from torchtrt_executorch.runtime import load
+
+
+class Call(nn.Module):
+    """A function behind a convolution."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function, self.convolution = function, nn.Conv2d(3, 8, 3, padding=1)
+        self.prelu, self.cell = nn.PReLU(8), nn.LSTMCell(8, 16)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self, self.convolution(x))
+
+
+def average(*sizes: int, **options: Any) -> Callable[..., torch.Tensor]:
+    return lambda s, x: functional.avg_pool2d(x, *sizes, **options).relu()
+
+
+def transformed(s: Any, x: torch.Tensor) -> torch.Tensor:
+    theta = x[:, 0, :2, :3]
+    grid = functional.affine_grid(theta, [1, 8, 6, 6], align_corners=False)
+    return functional.grid_sample(x, grid, align_corners=False)
+
+
+def masked(s: Any, x: torch.Tensor) -> torch.Tensor:
+    x = x.flatten(2).mT
+    return s.attention(x, x, x, key_padding_mask=x[..., 0] > 1, need_weights=False)[0]
+
+
+WHOLE: dict[str, Callable[..., Any]] = {
+    "prelu": lambda s, x: s.prelu(x),
+    "glu": lambda s, x: functional.glu(x, 1),
+    "baddbmm": lambda s, x: x[0].sin().baddbmm(x[0], x[0].mT, beta=0.5, alpha=2),
+    "affine_grid_generator": transformed,
+    "unsafe_split": lambda s, x: torch.unsafe_split(x, 4, 1)[1].sin(),
+    "LSTMCell": lambda s, x: s.cell(x[..., 0, 0]),
+    "avg_pool2d, even": average(3, ceil_mode=True, count_include_pad=False),
+    "avg_pool2d, odd": average(3, 2, 1, ceil_mode=True, count_include_pad=False),
+    "avg_pool2d, padded": average(3, 2, 1, ceil_mode=True),
+    "avg_pool2d, divisor": average(2, divisor_override=3),
+    "avg_pool3d": lambda s, x: functional.avg_pool3d(x[None], 3, 2, 1, ceil_mode=True),
+    "attention with a mask": masked,
+    "upsample": lambda s, x: functional.interpolate(x, scale_factor=2, mode="bicubic"),
+    "hardswish": lambda s, x: functional.hardswish(x),
+}  # fmt: skip
+
+
+def lower(
+    model: nn.Module, x: torch.Tensor, *, shapes: Any = None, **settings: Any
+) -> EdgeProgramManager:
+    settings = {"min_block_size": 1, **settings}
+    return to_edge_transform_and_lower(
+        export(model.eval(), (x,), dynamic_shapes=shapes),
+        partitioner=[
+            TensorRTPartitioner(compile_settings=settings),
+            XnnpackPartitioner(),
+        ],
+    )
+
+
+def delegates(edge: EdgeProgramManager) -> list[str]:
+    (method,) = torchtrt_executorch.report(edge).methods.values()
+    return [each.backend for each in method.delegates]
+
+
+def on_host(edge: EdgeProgramManager) -> list[str]:
+    (method,) = torchtrt_executorch.report(edge).methods.values()
+    return [each.name for each in method.on_host()]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_is_one_engine(name: str) -> None:
+    model, x = Call(WHOLE[name]), torch.randn(1, 3, 15, 15)
+    edge = lower(model, x)
+    assert (delegates(edge), on_host(edge)) == (["TensorRTBackend"], [])
+    found, expected = load(edge.to_executorch().buffer).run(x), model(x)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    torch.testing.assert_close(found, [*expected])
+
+
+@pytest.mark.parametrize("name", ["LSTMCell", "avg_pool2d, odd", "unsafe_split"])
+def test_keeps_the_range_of_the_batch(name: str) -> None:
+    model, x = Call(WHOLE[name]), torch.randn(4, 3, 15, 15)
+    edge = lower(model, x, shapes={"x": {0: Dim("batch", min=1, max=9)}})
+    assert (delegates(edge), on_host(edge)) == (["TensorRTBackend"], [])
+    method = load(edge.to_executorch().buffer)
+    for given in (x[:1], x, torch.randn(9, 3, 15, 15)):
+        expected = model(given)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        torch.testing.assert_close(method.run(given), [*expected])
+
+
+def test_parts_outside_of_engines_are_put_together_again() -> None:
+    def alone(s: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x.sin().cos().sin().cos().tanh()
+        return functional.avg_pool2d(x, 3, ceil_mode=True).tanh()
+
+    edge = lower(
+        Call(alone),
+        torch.randn(1, 3, 15, 15),
+        min_block_size=3,
+        torch_executed_ops={"torch.ops.aten.tanh.default"},
+    )
+    assert delegates(edge)[0] == "TensorRTBackend"
+    assert "aten.avg_pool2d.default" in on_host(edge)
+    (pool,) = (
+        node
+        for node in edge.exported_program().graph.nodes
+        if "avg_pool2d" in str(node.target)
+    )
+    assert pool.args[4], "ceil_mode, which its decomposition does without"
+
+
+@pytest.fixture
+def refused() -> Any:
+    """``_prelu_kernel``, to which PReLU decomposes, has a converter that raises."""
+    target = torch.ops.aten._prelu_kernel.default
+    before = [*DYNAMO_ATEN_CONVERTERS[target]]
+
+    @dynamo_tensorrt_converter(target, priority=ConverterPriority.HIGH)
+    def refuse(*args: Any) -> Any:
+        raise NotImplementedError("no prelu today")
+
+    yield
+    DYNAMO_ATEN_CONVERTERS[target] = before
+
+
+def test_what_is_left_is_whole_for_xnnpack(refused: None) -> None:
+    model, x = Call(lambda s, x: s.prelu(x).cos()), torch.randn(1, 3, 15, 15)
+    edge = lower(model, x)
+    assert sorted(delegates(edge)) == ["TensorRTBackend"] * 2 + ["XnnpackBackend"]
+    assert on_host(edge) == []
+    (method,) = torchtrt_executorch.report(edge).methods.values()
+    (prelu,) = (each for each in method.operators if "Xnnpack" in each.backend)
+    assert prelu.name == "aten.prelu.default"
+    assert "no prelu today" in prelu.reason
+
+
+def test_what_the_user_leaves_out_stays_whole() -> None:
+    name = "torch.ops.aten.affine_grid_generator.default"
+    model, x = Call(transformed), torch.randn(1, 3, 15, 15)
+    edge = lower(model, x, torch_executed_ops={name})
+    assert len(on_host(edge)) > 1  # ExecuTorch has no kernel, and decomposes it
