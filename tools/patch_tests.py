@@ -28,7 +28,10 @@ TESTS: Mapping[str, Sequence[str]] = {
     "decomposed-operators": [
         "tests/torchtrt_executorch/tensorrt_rtx/test_decompositions.py"
     ],
-    "build-fallback": ["tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py"],
+    "build-fallback": [
+        "tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py",
+        "tests/py/torch_tensorrt/dynamo/fallback/test_bisection.py",
+    ],
     "node-routing": [
         "tests/py/torch_tensorrt/dynamo/executorch/test_allocator_routing.py::test_lookups_by_node",
         "tests/py/torch_tensorrt/dynamo/executorch/test_allocator_routing.py::test_logs_the_nodes",

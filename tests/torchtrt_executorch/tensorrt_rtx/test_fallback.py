@@ -125,19 +125,20 @@ class Long(nn.Module):
 
 def refusing(
     monkeypatch: Any, names: set[str], *, said: str = "node [/{name}]"
-) -> list[int]:
-    """Have the builder refuse networks with layers of these nodes; how many layers each network had.
+) -> torch.Tensor:
+    """Have the builder refuse networks with layers of these nodes; return how many it was given, in any process.
 
     Upstream ends a layer's name in its node's, and the builder's errors have it.
     """
     import tensorrt as trt
     from torch_tensorrt.logging import _LOGGER
 
-    real, sizes = trt.Builder.build_serialized_network, []
+    real = trt.Builder.build_serialized_network
+    builds = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def build_or_refuse(self: Any, network: Any, config: Any) -> Any:
         layers = [network.get_layer(i).name for i in range(network.num_layers)]
-        sizes.append(len(layers))
+        builds.add_(1)
         for name in sorted(names):
             if any(each.endswith((f"/{name}]", f"[{name}]")) for each in layers):
                 ends = f"{layers[0]}...{layers[-1]}"
@@ -147,7 +148,7 @@ def refusing(
         return real(self, network, config)
 
     monkeypatch.setattr(trt.Builder, "build_serialized_network", build_or_refuse)
-    return sizes
+    return builds
 
 
 def outside(compiled: GraphModule) -> list[str]:
@@ -165,13 +166,31 @@ def outside(compiled: GraphModule) -> list[str]:
 
 @pytest.mark.parametrize("said", ["", "node {{ForeignNode[{ends}]}}"])
 def test_a_builder_that_names_nothing(said: str, monkeypatch: Any) -> None:
-    """Or only the ends of many layers: most of them are built all the same, in few attempts."""
-    sizes = refusing(monkeypatch, {"erf"}, said=said)
+    """Or only the ends of many layers: the one that is refused is found, in few attempts."""
+    builds = refusing(monkeypatch, {"erf"}, said=said)
     compiled = build(Long(), executorch_build_fallback=True)
     torch.testing.assert_close(compiled(X), Long()(X))
-    assert "erf" in outside(compiled)
-    assert len(outside(compiled)) < 14
-    assert len(sizes) < 12
+    assert outside(compiled) == ["erf"]
+    assert len(engines(compiled)) == 2
+    assert builds <= 1 + 2 * 6 + 2  # of 41 operators, and the two engines
+
+
+def test_a_search_ends_when_its_seconds_are_over(monkeypatch: Any, caplog: Any) -> None:
+    builds = refusing(monkeypatch, {"erf"}, said="")
+    compiled = build(
+        Long(), executorch_build_fallback=True, executorch_build_fallback_seconds=0
+    )
+    torch.testing.assert_close(compiled(X), Long()(X))
+    assert builds == 1
+    assert engines(compiled) == []
+    (message,) = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
+    assert "executorch_build_fallback_seconds=0 are over" in message
+
+
+def test_the_seconds_of_a_search_are_checked() -> None:
+    for seconds, error in (("1", TypeError), (True, TypeError), (-1, ValueError)):
+        with pytest.raises(error, match="executorch_build_fallback_seconds"):
+            build(Long(), executorch_build_fallback_seconds=seconds)
 
 
 def test_the_cure_is_a_partitioner_behind(monkeypatch: Any) -> None:
@@ -214,7 +233,7 @@ def test_a_refusal_costs_no_other_partition(
     drawn = random.Random(seed)
     # Of the second half: the first has one tanh, and none of the others.
     names = {"tanh_1", drawn.choice(["exp", "relu", "sub", "maximum"])}
-    sizes = refusing(monkeypatch, names, said="node [/{name}]" if named else "")
+    builds = refusing(monkeypatch, names, said="node [/{name}]" if named else "")
     aside = {"torch.ops.aten.erf.default"}
     model, options = Halves(seed), {"torch_executed_ops": aside}
     compiled = build(model, executorch_build_fallback=True, **options)
@@ -225,8 +244,8 @@ def test_a_refusal_costs_no_other_partition(
     first = {"sin", "cos", "sigmoid", "tanh", "mul"}
     assert whole == []
     assert not first & {*without}, "of the first half all stays"
-    assert names >= {*without} if named else len(without) <= 2 * 8 + 8
-    assert len(sizes) <= (2 + 2 * len(names) if named else 2 + 8 + 2 * 8)
+    assert names >= {*without}
+    assert builds <= (2 + 2 * len(names) if named else 2 + 3 * (1 + 2 * 4 + 2))
 
 
 def test_the_words_of_the_builder_are_kept_whole(monkeypatch: Any) -> None:

@@ -587,17 +587,35 @@ BUILD_FALLBACK = (
             False.
         """,
     ),
+    *_setting(
+        "executorch_build_fallback_seconds",
+        "float = 300.0",
+        """
+        executorch_build_fallback_seconds (float): Seconds for building parts of what TensorRT's builder refuses
+            without naming an operator. When they are over, the smallest part that was found runs in PyTorch,
+            and the warning says so. Default is 300.
+        """,
+    ),
     *_checked(
         "check_build_fallback",
         f"{_DYNAMO}.fallback.setting",
         "executorch_build_fallback",
+    ),
+    *_checked(
+        "check_build_fallback_seconds",
+        f"{_DYNAMO}.fallback.setting",
+        "executorch_build_fallback_seconds",
     ),
     *edits_of(
         _SETTINGS,
         (
             "CompilationSettings.__getstate__",
             "after state['torch_executed_ops']",
-            'del state["executorch_build_fallback"]  # no engine that was built depends on it',
+            """
+            # No engine that was built depends on these.
+            del state["executorch_build_fallback"]
+            del state["executorch_build_fallback_seconds"]
+            """,
         ),
     ),
     *edits_of(

@@ -179,11 +179,13 @@ TORCH_TENSORRT_PATCHES = (
         adds=(
             *_REJECTIONS,
             f"{DYNAMO}.fallback.setting",
+            f"{DYNAMO}.fallback.bisection",
             f"{DYNAMO}.fallback.build_fallback",
         ),
         edits=edits.BUILD_FALLBACK,
         anchors=anchors(
             f"{_PASS_MANAGER}:DynamoPassManager.build_from_passlist(passes)",
+            f"{_PARTITIONING}.common:construct_submodule_inputs(module)",
             f"{_COMPILER}:compile(decompose_attention)",
         ),
     ),

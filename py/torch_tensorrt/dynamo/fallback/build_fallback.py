@@ -1,8 +1,8 @@
 """``executorch_build_fallback``: leave what TensorRT rejects to PyTorch, and compile the rest.
 
 One loop marks what is rejected, so that nobody asks TensorRT again, and compiles again without it, but for
-the engines that are built. Where nothing is named, as little of a partition is left out as is found; lowering
-passes and decompositions that raise are left out as well. One warning says all.
+the engines that are built. Where nothing is named, the smallest part of a partition that is refused is searched;
+lowering passes and decompositions that raise are left out as well. One warning says all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch_tensorrt.dynamo.executorch.allocator_routing import NeedsOutputAllocatorError
+from torch_tensorrt.dynamo.fallback.bisection import Budget, smallest_refusal
 from torch_tensorrt.dynamo.fallback.rejections import (
     RefusedError,
     failures_refuse,
@@ -26,10 +27,11 @@ from torch_tensorrt.dynamo.fallback.rejections import (
     operator_name,
     without_refused,
 )
-from torch_tensorrt.dynamo.graphs.copies import with_graph_of_its_own
+from torch_tensorrt.dynamo.fallback.setting import BUILD_FALLBACK_SECONDS
+from torch_tensorrt.dynamo.graphs.copies import copied_module, with_graph_of_its_own
+from torch_tensorrt.dynamo.partitioning.common import construct_submodule_inputs
 
-#: Operators of a partition that is left out whole if nothing tells what of it is refused.
-_SMALL = 8
+_SECONDS = "executorch_build_fallback_seconds"
 
 _VIEW = torch.ops.aten.view.default
 
@@ -38,25 +40,28 @@ class Fallback:
     """What one compilation does without, and what it has built.
 
     Args:
+        budget: For searches of what is refused.
         without: Steps that are left out, by their places: their names, and why.
         decomposes: Whether attention is decomposed, or can't be any more.
 
     Attributes:
+        budget: See the arguments.
         engines: What partitions were converted to, by their graphs.
         left: What was left out, by who refused it and why.
     """
 
     def __init__(
         self,
+        budget: Budget,
         without: dict[Hashable, tuple[str, str]] | None = None,
         *,
         decomposes: bool = True,
     ) -> None:
+        self.budget = budget
         self.without, self.decomposes = without or {}, decomposes
         self.engines: dict[str, Any] = {}
         self.left: dict[str, dict[str, None]] = {}
         self._failed: set[tuple[Any, ...]] = set()
-        self._halved = 0
         for step, why in self.without.values():
             self._say([step], why)
 
@@ -73,11 +78,7 @@ class Fallback:
                 nodes = [node for node in graph.nodes if _kind(node) in kinds]
             self._failed |= kinds
         else:
-            nodes = _named(refusal.partition, graph)
-            if len(nodes) > _SMALL and self._halved < 8:
-                # The halves are tried, by leaving out what is between: most of it can be built.
-                self._halved += 1
-                nodes = [nodes[len(nodes) // 2]]
+            nodes = _named(refusal.partition, graph) or _named(refusal.engine, graph)
         self._say(sorted({operator_name(node) for node in nodes}), refusal.why)
         return nodes
 
@@ -127,8 +128,10 @@ def _falling_back(fallback: Fallback) -> Iterator[Fallback]:
         falls_back.reset(tokens[1])
     told = (f"{', '.join(what)} ({why})" for why, what in fallback.left.items())
     if said := "; ".join(told):
-        message = "executorch_build_fallback: left to PyTorch, or out: %s"
-        logger.warning(message, said)
+        budget = fallback.budget
+        message = "executorch_build_fallback: left to PyTorch, or out: %s%s"
+        rest = f". More than is refused, maybe: {_SECONDS}={budget.seconds:g} are over"
+        logger.warning(message, said, rest if budget.ended_search else "")
 
 
 def graph_without_refused(compile_module: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,7 +149,8 @@ def graph_without_refused(compile_module: Callable[..., Any]) -> Callable[..., A
             return compile_module(*args, **kwargs)
         if settings.dryrun:
             return compile_module(*args, **kwargs)
-        with _falling_back(Fallback()) as fallback:
+        budget = Budget(settings.executorch_build_fallback_seconds)
+        with _falling_back(Fallback(budget)) as fallback:
             return without_refused(compile_module, call, fallback.nodes_for)
 
     return compile_rest
@@ -169,6 +173,7 @@ def program_without_refused(compile: Callable[..., Any]) -> Callable[..., Any]:
 def _compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
     program, given = call.arguments["exported_program"], call.arguments
     without: dict[Hashable, tuple[str, str]] = {}
+    budget = Budget(given.get(_SECONDS, BUILD_FALLBACK_SECONDS))
     while True:
         given["exported_program"] = own = with_graph_of_its_own(program)
         if decomposes := bool(given.get("decompose_attention", False)):
@@ -176,7 +181,7 @@ def _compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
             for view in own.graph.find_nodes(op="call_function", target=_VIEW):
                 view.target = torch.ops.aten.reshape.default
         try:
-            with _falling_back(Fallback(without, decomposes=decomposes)):
+            with _falling_back(Fallback(budget, without, decomposes=decomposes)):
                 return compile(*call.args, **call.kwargs)
         except RefusedError as refusal:
             steps = {refusal.place: refusal.step} if refusal.step else {}
@@ -196,10 +201,20 @@ def convert_once(convert_module: Callable[..., Any]) -> Callable[..., Any]:
         if (fallback := _fallback.get()) is None:
             return convert_module(module, *args, **kwargs)
         if (key := str(module.graph)) not in fallback.engines:
-            with failures_refuse("Torch-TensorRT", module.graph.nodes):
-                engine = _converted(convert_module, module, *args, **kwargs)
+            whole = copied_module(module)  # which keeps its weights
+            try:
+                with failures_refuse("Torch-TensorRT", module.graph.nodes):
+                    engine = _converted(convert_module, module, *args, **kwargs)
+            except RefusedError as refusal:
+                build = functools.partial(build_part, settings=kwargs["settings"])
+                smallest = smallest_refusal(refusal, whole, build, fallback.budget)
+                raise smallest from smallest.__cause__
             fallback.engines[key] = engine
         return fallback.engines[key]
+
+    def build_part(part: GraphModule, **kwargs: Any) -> None:
+        with failures_refuse("Torch-TensorRT", part.graph.nodes):
+            _converted(convert_module, part, construct_submodule_inputs(part), **kwargs)
 
     return convert_unless_converted
 

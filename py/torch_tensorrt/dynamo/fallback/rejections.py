@@ -48,7 +48,8 @@ class RefusedError(RuntimeError):
 
     Attributes:
         nodes: The operators of the nodes, by their names.
-        partition: Likewise of all that would be in the engine, where they are known.
+        partition: Likewise of those that are left out, where none is named: all that would be in the engine.
+        engine: Likewise of all that would be in the engine, where ``partition`` is a part of it.
         why: Who, the beginning of the reason's first line, and the cure.
     """
 
@@ -66,8 +67,9 @@ class RefusedError(RuntimeError):
         self.exact, self.step, self.place = exact, step, place or step
         helps = f"; {cure}" if cure else ""
         self.why = shorten(f"{by}: {first_line(reason)}", 500) + helps
-        self.nodes = _operators(nodes)
+        self.nodes = operators_by_name(nodes)
         self.partition = {} if exact else self.nodes
+        self.engine: dict[str, str] = {}
         what = ", ".join(f"{name} ({kind})" for name, kind in self.nodes.items())
         named = what if exact else shorten(f"one of {what}", 300)
         operators = ", ".join(map(repr, sorted({*self.nodes.values()})))
@@ -79,7 +81,8 @@ class RefusedError(RuntimeError):
         super().__init__("\n".join([told, *more]))
 
 
-def _operators(nodes: Iterable[Node]) -> dict[str, str]:
+def operators_by_name(nodes: Iterable[Node]) -> dict[str, str]:
+    """Return the operators of ``nodes`` by the names that their program has them under."""
     calls = (node for node in nodes if node.op.startswith("call_"))
     return {n.meta.get(PART_OF, n.name): operator_name(n) for n in calls}
 
@@ -107,7 +110,7 @@ def failures_refuse(
     try:
         yield
     except RefusedError as refusal:
-        refusal.partition = refusal.partition or _operators(nodes)
+        refusal.partition = refusal.partition or operators_by_name(nodes)
         raise
     except ABOUT_THE_MACHINE:
         raise

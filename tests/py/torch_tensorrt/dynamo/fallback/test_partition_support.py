@@ -12,6 +12,7 @@ from torch.fx import Graph, GraphModule
 from torch_tensorrt.dynamo.conversion._TRTInterpreter import (
     UnsupportedOperatorException,
 )
+from torch_tensorrt.dynamo.fallback.bisection import Budget
 from torch_tensorrt.dynamo.fallback.build_fallback import Fallback
 from torch_tensorrt.dynamo.fallback.rejections import RefusedError
 
@@ -159,5 +160,7 @@ def test_what_passes_put_into_a_partition_is_not_what_is_left_out() -> None:
     for node in program.nodes:
         partition.node_copy(node, lambda _: value)
     refusal = RefusedError("the builder", "no", partition.nodes, exact=False)
-    left = Fallback().nodes_for(refusal, program)
+    left = Fallback(Budget(0)).nodes_for(refusal, program)
     assert [node.name for node in left] == ["own0", "own1", "own2", "own3"]
+    refusal.partition, refusal.engine = {"cast3": ""}, refusal.partition
+    assert Fallback(Budget(0)).nodes_for(refusal, program) == left
