@@ -1,4 +1,4 @@
-"""``torchtrt-executorch export``: export a language model of transformers' to a ``.pte``."""
+"""``torchtrt-executorch export``: export a model of transformers' to a ``.pte``."""
 
 from __future__ import annotations
 
@@ -34,18 +34,23 @@ class Scheme(str, Enum):
 _Folder = typer.Argument(
     exists=True,
     file_okay=False,
-    help="As transformers saves a model: config.json, weights if there are any. A tiny Qwen3 without one.",
+    help="As transformers saves a model: config.json, weights if there are any. Language models, Gemma 3, Voxtral, "
+    "Whisper, Parakeet TDT, DINOv2; or silero_vad's folder data. A tiny Qwen3 without one.",
 )
 
 
 def export(
     folder: Annotated[Path | None, _Folder] = None,
     prefill: Annotated[
-        Backend, typer.Option(help="Lowers the method for prompts, or the only one.")
+        Backend,
+        typer.Option(help="Lowers the method for prompts, encoders, or the only one."),
     ] = Backend.TENSORRT,
     decode: Annotated[
         Backend | None,
-        typer.Option(help="Lowers a method of its own for one token; none by default."),
+        typer.Option(
+            help="Lowers a language model's own method for one token, none by default; of other models what is "
+            "called for each token, by default as --prefill."
+        ),
     ] = None,
     target: Annotated[
         str | None,
@@ -53,8 +58,9 @@ def export(
             help="The machine that it is for, as linux-x86_64:sm_90:80GiB; by default as TORCHTRT_GPU says."
         ),
     ] = None,
-    quantize: Annotated[
-        Scheme | None, typer.Option(help="Quantize the weights of linears.")
+    scheme: Annotated[
+        Scheme | None,
+        typer.Option("--quantize", help="Quantize the weights of linears."),
     ] = None,
     length: Annotated[
         int, typer.Option(min=2, help="How many tokens the cache has room for.")
@@ -73,19 +79,21 @@ def export(
         int,
         typer.Option(
             min=0,
-            help="Compare the logits of so many tokens with transformers'; 0 doesn't.",
+            help="Compare the logits of so many tokens, or outputs, with transformers'; 0 doesn't.",
         ),
     ] = 32,
     out: Annotated[Path, typer.Option(help="The .pte to write.")] = Path("model.pte"),
 ) -> None:
-    """Write a language model's .pte, with its weights, stand-ins and what runners are to know of it."""
+    """Write a model's .pte, with its weights, stand-ins and what runners are to know of it."""
     warnings.simplefilter("ignore")
     from torchtrt_executorch import report, runtime
     from torchtrt_executorch.runtime.reading.data_files import data_files
-    from torchtrt_executorch.transformers import language_model as lm
+    from torchtrt_executorch.transformers.exportable import Form
+    from torchtrt_executorch.transformers.kinds import TOLERANCE, load
+    from torchtrt_executorch.transformers.lowering import emitted, lowered, quantize
 
     logging.getLogger("torchtrt_executorch.runtime").setLevel(logging.ERROR)
-    form = lm.Form(
+    form = Form(
         prefill.value,
         decode.value if decode else None,
         length,
@@ -94,17 +102,18 @@ def export(
         target,
     )
     try:
-        llm = lm.load_model(folder, length)
-        if quantize is not None:
-            lm.quantize(llm, quantize.value, form)
-        edge = lm.lowered(llm, form)
+        model = load(folder, form)
+        if scheme is not None:
+            quantize(model.module, scheme.value, {*model.backends.values()})
+        methods = model.programs()
+        edge = lowered(methods, model.backends, model.constants(methods), target)
     except ValueError as error:
         raise unable(str(error)) from None
     typer.echo(str(report(edge)))
-    lm.emitted(edge, form).save(str(out))
+    emitted(edge, shared="decode" in methods).save(str(out))
     for file in (out, *data_files(out)):
         typer.echo(f"{file}: {file.stat().st_size:,} bytes")
-    if decode is not None:
+    if "decode" in methods:
         typer.echo(
             "Its methods share a cache in torchtrt_executorch.runtime, and in hosts that give both the same "
             "memory; ExecuTorch's TextLLMRunner doesn't, and refuses it: leave out --decode for that."
@@ -113,15 +122,14 @@ def export(
         runtime.save_stand_ins(out, out.with_suffix(".stand_ins"))
     if not compare:
         return
-    words = min(90, llm.config.get_text_config().vocab_size)
-    prompt = [
-        (7 * i + 3) % words for i in range(min(form.longest + 5, 21, length // 2))
-    ]
-    count = min(compare, length - len(prompt))
-    made, off = lm.compared(llm, runtime.load(out), prompt, count, sample)
-    allowed = lm.TOLERANCE.get(llm.dtype, max(lm.TOLERANCE.values()))
+    try:
+        made, off = model.compared(runtime.load(out), compare)
+    except ValueError as error:
+        raise unable(str(error)) from None
+    allowed = TOLERANCE.get(model.dtype, max(TOLERANCE.values()))
     verdict = "the same" if off <= allowed else "others"
-    typer.echo(f"tokens: {' '.join(map(str, made))}")
+    if made:
+        typer.echo(f"tokens: {' '.join(map(str, made))}")
     typer.echo(
         f"transformers' own logits: {verdict}, within {off:.2g} of the largest; {allowed:.2g} is allowed"
     )

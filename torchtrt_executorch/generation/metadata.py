@@ -163,8 +163,9 @@ def constant_methods(
     left out for two methods, and for those that return tokens, as ``SampledInMethod`` does.
 
     Args:
-        programs: By name, the methods: ``forward``, or ``prefill`` and ``decode``. They take tokens (1, n) and their
-            positions (n,), int64, and return logits (1, n or 1, vocabulary), or take what ``SampledInMethod`` does.
+        programs: By name, the methods: ``forward``, or ``prefill`` and ``decode``. They take tokens (1, n), or their
+            embeddings (1, n, hidden), and positions (n,), int64, and return logits (1, n or 1, vocabulary), or take
+            what ``SampledInMethod`` does.
         max_context_len: The tokens that the cache has room for.
         generation_config: transformers' ``GenerationConfig``, or what else has ``bos_token_id`` and ``eos_token_id``.
         vocab_size: Of methods that return tokens; by default the logits of a token.
@@ -201,10 +202,20 @@ def constant_methods(
     if takes.vocabulary and (prompt == step or shared_by_host):
         # A prompt that is given a token at a time is a chunk of any length.
         found[MAX_SEQ_LEN] = takes.most if takes.most > 1 else max_context_len
+    return found | special_tokens(generation_config)
+
+
+def special_tokens(generation_config: Any) -> dict[str, Any]:
+    """Return the constant methods that say which tokens a text begins and may end with.
+
+    Args:
+        generation_config: transformers' ``GenerationConfig``, or what else has ``bos_token_id`` and ``eos_token_id``.
+    """
     bos, eos = (
         getattr(generation_config, each, None)
         for each in ("bos_token_id", "eos_token_id")
     )
+    found: dict[str, Any] = {}
     if bos is not None:
         found[BOS_ID] = int(bos)
     if eos is not None:
@@ -236,13 +247,13 @@ def _takes(program: ExportedProgram, name: str) -> Takes:
     if (
         any(count not in each for count, each in zip(counts, allowed, strict=True))
         or len(tensors) < sum(counts)
-        or values[0].ndim != 2
+        or values[0].ndim not in (2, 3)
     ):
         raise ValueError(
             f"{name} takes {len(values)} inputs and returns {len(outputs)} outputs; tokens (1, n) and positions "
             "(n,) are due, and logits (1, n, vocabulary)"
         )
-    count = values[0].shape[-1]
+    count = values[0].shape[1]
     vocabulary = 0 if sampled else int(outputs[0].shape[-1])
     if isinstance(count, int):
         return Takes(count, count, vocabulary)

@@ -146,16 +146,16 @@ def test_what_can_t_be_exported_so(
 def test_without_torch_tensorrt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchtrt_executorch.transformers import language_model
+    from torchtrt_executorch.transformers import lowering
 
-    monkeypatch.setattr(language_model, "find_spec", lambda name: None)
+    monkeypatch.setattr(lowering, "find_spec", lambda name: None)
     result = export("--out", str(tmp_path / "model.pte"))
     assert result.exit_code == 2
     assert "nothing here lowers forward by TensorRT" in result.stderr
     assert "--" not in result.stderr and "cuda" in result.stderr
 
 
-def test_a_folder_of_no_language_model(tmp_path: Path) -> None:
+def test_a_folder_of_no_model(tmp_path: Path) -> None:
     result = export(str(tmp_path), "--out", str(tmp_path / "model.pte"))
     assert result.exit_code == 2
-    assert f"{tmp_path} is no folder of a language model's" in result.stderr
+    assert f"{tmp_path} is no folder of a model's" in result.stderr

@@ -56,6 +56,7 @@ needs_compilers = pytest.mark.skipif(
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_are_eager_s(name: str, backend: str) -> None:
     from torchtrt_executorch.transformers import language_model as lm
+    from torchtrt_executorch.transformers.lowering import partitioners
 
     torch.manual_seed(0)
     config = getattr(transformers, name)(**{**SIZES, **CONFIGS[name]})
@@ -71,7 +72,7 @@ def test_tokens_are_eager_s(name: str, backend: str) -> None:
     with emulated_engines():
         edge = to_edge_transform_and_lower(
             lm.exported(llm, LENGTH, LENGTH),
-            partitioner=lm.partitioners(backend, "forward", keeps_cache=True),
+            partitioner=partitioners(backend, "forward", keeps_cache=True),
         )
         program = edge.to_executorch()
         data = [bytes(each) for each in program._tensor_data.values()]

@@ -36,6 +36,8 @@ def language_model(facts: Facts) -> Iterator[Finding]:
     if not facts.constants.keys() & {MAX_SEQ_LEN, MAX_CONTEXT_LEN}:
         return
     methods = {each.name: each for each in facts.methods}
+    if "text_decoder" in methods:
+        return  # which other runners call, with embeddings
     constants = {
         name: facts.constants[name] for name in NAMES if name in facts.constants
     }

@@ -1,0 +1,175 @@
+"""A model of transformers' as the methods that its program has: what each module takes, and what lowers it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram, export
+from torch.utils import _pytree as pytree
+
+from torchtrt_executorch.progress import step
+from torchtrt_executorch.runtime.program import Program
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which methods a program has, and what lowers them.
+
+    Attributes:
+        prefill: What lowers the method for prompts, encoders, or the only method: ``tensorrt``, ``cuda``, ``xnnpack``,
+            or ``portable`` for ExecuTorch's CPU kernels.
+        decode: That of a language model's method for one token, if there is one; with encoders, that of what is
+            called for each token.
+        length: How many tokens the cache has room for.
+        chunk: Tokens that a prompt is cut into; as many as the cache has room for without.
+        sampled: Whether methods return tokens, of a temperature and a seed.
+        target: The machine that it is for, as ``linux-x86_64:sm_90:80GiB``.
+    """
+
+    prefill: str = "tensorrt"
+    decode: str | None = None
+    length: int = 128
+    chunk: int | None = None
+    sampled: bool = False
+    target: str | None = None
+
+    @property
+    def backends(self) -> Mapping[str, str]:
+        """What lowers each method of a language model."""
+        if self.decode is None:
+            return {"forward": self.prefill}
+        return {"prefill": self.prefill, "decode": self.decode}
+
+    @property
+    def longest(self) -> int:
+        """The longest chunk of a prompt."""
+        return min(self.chunk or self.length, self.length)
+
+
+class Exportable(ABC):
+    """A model, and the methods that it is exported as.
+
+    Attributes:
+        module: With all weights.
+        form: How it is exported.
+        folder: Where it was saved.
+    """
+
+    folder: Path | None = None
+
+    def __init__(self, module: Any, form: Form) -> None:
+        self.module = module.train(False).requires_grad_(False)
+        self.form = form
+
+    @property
+    @abstractmethod
+    def backends(self) -> Mapping[str, str]:
+        """What lowers each method."""
+
+    @abstractmethod
+    def programs(self) -> dict[str, ExportedProgram]:
+        """Return its methods, traced."""
+
+    @abstractmethod
+    def constants(self, programs: Mapping[str, ExportedProgram]) -> dict[str, Any]:
+        """Return what constant methods tell a host, by the names that upstream's runners read."""
+
+    @abstractmethod
+    def compared(self, program: Program, count: int) -> tuple[list[int], float]:
+        """Return up to ``count`` tokens that ``program`` makes, and its difference from eager as a part of the largest.
+
+        The difference is that of logits where it makes tokens, given the same tokens before them, else of outputs.
+        """
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its weights."""
+        found: torch.dtype = next(self.module.parameters()).dtype
+        return found
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method to be traced.
+
+    Attributes:
+        module: What it calls.
+        inputs: Examples.
+        axes: Their dynamic axes, as ``torch.export`` takes them.
+        repeated: Whether it is called for each token, so that :attr:`Form.decode` lowers it.
+        cached: Whether it has a cache, whose writes strict tracing alone finds.
+    """
+
+    module: torch.nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    axes: tuple[Any, ...] | None = None
+    repeated: bool = False
+    cached: bool = False
+
+
+class WithMethods(Exportable):
+    """A model whose methods are modules, each called with tensors."""
+
+    def __init__(self, module: Any, form: Form) -> None:
+        if form.sampled:
+            raise ValueError(
+                f"methods of {type(self).__name__} models return logits: language models alone return tokens"
+            )
+        super().__init__(module, form)
+
+    @cached_property
+    @abstractmethod
+    def methods(self) -> dict[str, Method]:
+        """Its methods, by the names that upstream's runners call."""
+
+    @property
+    def backends(self) -> Mapping[str, str]:
+        """What lowers each method."""
+        often = self.form.decode or self.form.prefill
+        return {
+            name: often if method.repeated else self.form.prefill
+            for name, method in self.methods.items()
+        }
+
+    def programs(self) -> dict[str, ExportedProgram]:
+        """Return its methods, traced."""
+        found = {}
+        for name, method in self.methods.items():
+            with step(f"trace {name}"), torch.no_grad():
+                found[name] = export(
+                    method.module,
+                    method.inputs,
+                    dynamic_shapes=method.axes,
+                    strict=method.cached,
+                )
+        return found
+
+    def compared(self, program: Program, count: int) -> tuple[list[int], float]:
+        """Return no tokens, and the largest difference of any method's outputs from eager's, as a part of the largest."""
+        del count
+        off = 0.0
+        for name, method in self.methods.items():
+            with torch.no_grad():
+                wanted = pytree.tree_leaves(method.module(*method.inputs))
+            made = program.method(name)(*method.inputs)
+            for ours, theirs in zip(made, wanted, strict=True):
+                off = max(off, difference(ours.cpu(), theirs))  # type: ignore[union-attr]
+        return [], off
+
+
+def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Return the largest difference of two tensors, as a part of the largest value of the second."""
+    largest = theirs.double().abs().max().clamp(min=1e-12)
+    return float((ours.double() - theirs.double()).abs().max() / largest)
+
+
+def noise(model: Exportable, *shape: int) -> torch.Tensor:
+    """Return an example input, the same each time, in a model's type."""
+    made = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+    return made.to(model.dtype)

@@ -1,0 +1,138 @@
+"""Lower the methods of a model of transformers' to one program: partitioners by backend, quantized weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from executorch.exir import (
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.passes import MemoryPlanningPass
+from torch.export import ExportedProgram
+
+from torchtrt_executorch.progress import step
+
+_GROUPS = (128, 64, 32)
+
+
+def quantize(model: torch.nn.Module, scheme: str, backends: Collection[str]) -> None:
+    """Quantize the weights of a model's linears by torchao, in place.
+
+    Args:
+        scheme: ``int8``, ``int4`` or ``float8``.
+        backends: What lowers its methods. For XNNPACK activations are quantized as well, when the method runs.
+
+    Raises:
+        ValueError: What lowers a method has no kernels for it, or a size is no multiple of any group.
+    """
+    from torchao import quantization as q
+
+    by_xnnpack = {*backends} == {"xnnpack"}
+    if not by_xnnpack and not {*backends} <= {"cuda", "tensorrt"}:
+        raise ValueError(
+            f"no backend beside XNNPACK, CUDA and TensorRT has kernels for weights in {scheme}, and XNNPACK "
+            "wants quantized activations: lower all methods by xnnpack, or by cuda and tensorrt"
+        )
+    if by_xnnpack and scheme == "float8":
+        raise ValueError("XNNPACK has no kernels for weights in float8: int8 or int4")
+    by_row = {"float8": q.Float8WeightOnlyConfig, "int8": q.Int8WeightOnlyConfig}
+    if not by_xnnpack and scheme in by_row:
+        config: Any = by_row[scheme]()
+    else:
+        linears = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+        sizes = {linear.in_features for linear in linears}
+        fits = [g for g in _GROUPS if all(size % g == 0 for size in sizes)]
+        if not fits:
+            raise ValueError(
+                f"weights of {scheme} are scaled in groups of 32 or more, and a linear of this model takes "
+                f"{min(size for size in sizes if size % _GROUPS[-1])} features"
+            )
+        dtype, group = getattr(torch, scheme), q.granularity.PerGroup(fits[0])
+        if by_xnnpack:
+            config = q.Int8DynamicActivationIntxWeightConfig(dtype, group)
+        else:
+            config = q.IntxWeightOnlyConfig(dtype, group)
+    q.quantize_(model, config)
+
+
+def partitioners(
+    backend: str, method: str, keeps_cache: bool, target: str | None = None
+) -> list[Any]:
+    """Return what lowers a method, to a delegate that keeps the cache inside, or is given it.
+
+    Raises:
+        ValueError: It isn't installed.
+    """
+    if backend == "portable":
+        return []
+    if backend == "xnnpack":
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+            XnnpackPartitioner,
+        )
+
+        return [XnnpackPartitioner()]
+    specs = [] if target is None else [CompileSpec("gpu", target.encode())]
+    if backend == "tensorrt":
+        if find_spec("torch_tensorrt") is None:
+            raise ValueError(
+                f"nothing here lowers {method} by TensorRT: pip install torch-tensorrt-rtx, or have "
+                "it lowered by cuda, xnnpack or portable"
+            )
+        from torch_tensorrt.executorch import TensorRTPartitioner
+
+        settings = {"min_block_size": 1, "executorch_allocator_routing": "node"}
+        return [TensorRTPartitioner(specs, compile_settings=settings)]
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+
+    keep = CompileSpec("keep_mutable_buffers", b"ON" if keeps_cache else b"OFF")
+    name = CudaBackend.generate_method_name_compile_spec(method)
+    return [CudaPartitioner([name, keep, *specs])]
+
+
+def lowered(
+    methods: Mapping[str, ExportedProgram],
+    backends: Mapping[str, str],
+    constants: Mapping[str, Any],
+    target: str | None,
+) -> EdgeProgramManager:
+    """Return exported methods, lowered, each by its backend, with what constant methods return."""
+    # A library can keep the cache if those of all other methods do, too, and a host has them share it.
+    inside = {backends[each] for each in _stateful(methods)} == {"cuda"}
+    with step("lower"):
+        return to_edge_transform_and_lower(
+            {**methods},
+            partitioner={
+                name: partitioners(backend, name, inside, target)
+                for name, backend in backends.items()
+            },
+            constant_methods={**constants},
+        )
+
+
+def emitted(edge: EdgeProgramManager, shared: bool = False) -> ExecutorchProgramManager:
+    """Return the program of lowered methods.
+
+    Args:
+        shared: Whether methods have one cache.
+    """
+    planning = MemoryPlanningPass(share_mutable_buffers=shared)
+    with step("plan and emit"):
+        config = ExecutorchBackendConfig(memory_planning_pass=planning)
+        return edge.to_executorch(config)
+
+
+def _stateful(methods: Mapping[str, ExportedProgram]) -> list[str]:
+    """Return the methods that write to a cache."""
+    return [
+        name
+        for name, method in methods.items()
+        if method.graph_signature.buffers_to_mutate
+    ]
