@@ -108,6 +108,7 @@ class _WhisperDecoder(nn.Module):
         encoder_hidden_states: torch.Tensor,
         cache_position: torch.Tensor,
     ) -> torch.Tensor:
+        layer: Any
         for layer in self.cache.layers:
             layer.cumulative_length.copy_(cache_position[0])
         found = self.decoder(
@@ -318,8 +319,8 @@ class SileroNetwork(nn.Module):
     @classmethod
     def load(cls, file: Path) -> SileroNetwork:
         """Return it with the weights of the package's ``silero_vad.jit``."""
-        script: Any = torch.jit.load(file, map_location="cpu")
-        weights = script._model.state_dict()
+        read: Any = torch.jit.load
+        weights = read(file, map_location="cpu")._model.state_dict()
         made = cls()
         made.load_state_dict(
             {ours: weights[theirs] for ours, theirs in SILERO_NAMES.items()}
