@@ -76,7 +76,7 @@ needed: environment
 	@$(RUN)/python -W ignore tools/needed.py --check
 
 test-cpp: environment
-	@$(RUN)/python tests/cpp/check.py build make run share delegate page
+	@$(RUN)/python tests/cpp/check.py build make run share llm delegate page
 
 bench: environment
 	@$(RUN)/python -m benchmarks

@@ -48,7 +48,9 @@ CHAPTERS = (
     Chapter(("README.md",)),
     Chapter(ONE_AFTER_ANOTHER, extras="cuda"),
     Chapter(("docs/inspect.md", "docs/runtime.md"), after=QUICK_START),
-    Chapter(("docs/deploying_in_cpp.md",), clone=("examples/cpp",)),
+    Chapter(
+        ("docs/deploying_in_cpp.md",), extras="transformers", clone=("examples/cpp",)
+    ),
     Chapter(("docs/quantization.md",), extras="cuda"),
     Chapter(("docs/targets.md",), extras="cuda,cross"),
     Chapter(("docs/several_gpus.md",), extras="cuda"),

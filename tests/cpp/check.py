@@ -1,9 +1,10 @@
 """Runs the programs of `programs` in ExecuTorch's own C++ runtime, from its Python package.
 
-    python tests/cpp/check.py build             examples/cpp's host, with stand-ins for a GPU's delegates
+    python tests/cpp/check.py build             examples/cpp's hosts, with stand-ins for a GPU's delegates
     python tests/cpp/check.py make [--real]     where the package is installed; needs no GPU
     python tests/cpp/check.py run  [--real --host HOST]    needs PyTorch alone; with a GPU if real
     python tests/cpp/check.py share             methods that share their state
+    python tests/cpp/check.py llm               language models in their host
     python tests/cpp/check.py delegate          how the host is built with Torch-TensorRT's delegate
     python tests/cpp/check.py page              docs/deploying_in_cpp.md, as it is written
 
@@ -29,6 +30,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Has C++ headers and libraries in its wheel; older releases don't.
 PACKAGE = "executorch==1.5.1"
+#: Its sdist has tokenizers in C++, with all that they are made of.
+TOKENIZERS = "pytorch_tokenizers==1.0.1"
 TOLERANCE = 2e-5
 #: A host that asks for nothing, and the ways to have one stream, by the backends of a program: see
 #: standin.cpp.
@@ -40,17 +43,18 @@ STREAMS = {
 
 
 def build(arguments: argparse.Namespace) -> None:
-    """Compiles the host, with the installed release's C++ runtime or with `PACKAGE`'s."""
+    """Compiles the hosts, with the installed release's C++ runtime or with `PACKAGE`'s."""
     package = _package(arguments.out)
     for command in (
         f"cmake -S {ROOT / 'examples' / 'cpp'} -B {arguments.out} -DCMAKE_BUILD_TYPE=Release "
-        f"-DCMAKE_PREFIX_PATH={package} -DDELEGATES={HERE / 'standin.cpp'}",
+        f"-DCMAKE_PREFIX_PATH={package} -DDELEGATES={HERE / 'standin.cpp'} "
+        f"-DTOKENIZERS={_tokenizers(arguments.out)}",
         f"cmake --build {arguments.out} --parallel {os.cpu_count()}",
     ):
         done = subprocess.run(command.split(), capture_output=True, text=True)
         if done.returncode:
-            sys.exit(f"the host could not be built\n{done.stdout}\n{done.stderr}")
-    print(f"host of {package}", flush=True)
+            sys.exit(f"the hosts could not be built\n{done.stdout}\n{done.stderr}")
+    print(f"hosts of {package}", flush=True)
 
 
 def _package(folder: Path) -> Path:
@@ -67,10 +71,20 @@ def _package(folder: Path) -> Path:
     return package / "executorch"
 
 
+def _tokenizers(folder: Path) -> Path:
+    """The folder of `TOKENIZERS`' sources."""
+    sources = folder / TOKENIZERS.replace("==", "-")
+    if not sources.is_dir():
+        command = f"-m pip download --quiet --no-deps --no-binary=:all: -d {folder} {TOKENIZERS}"
+        subprocess.run([sys.executable, *command.split()], check=True)
+        shutil.unpack_archive(f"{sources}.tar.gz", folder)
+    return sources
+
+
 def page(arguments: argparse.Namespace) -> None:
-    """Runs the page's Python and shell, in order, and looks for its C++ in the host's source."""
+    """Runs the page's Python and shell, in order, and looks for its C++ in the hosts' sources."""
     text = (ROOT / "docs" / "deploying_in_cpp.md").read_text()
-    source = (ROOT / "examples" / "cpp" / "host.cpp").read_text()
+    sources = [file.read_text() for file in (ROOT / "examples" / "cpp").glob("*.cpp")]
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -79,9 +93,11 @@ def page(arguments: argparse.Namespace) -> None:
         (Path(folder) / "examples").symlink_to(ROOT / "examples")
         for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S):
             if language == "cpp":
-                assert block in source, f"not in host.cpp as it is:\n{block}"
-                continue
+                found = any(block in source for source in sources)
+                assert found, f"in no source as it is:\n{block}"
             command = {"python": [sys.executable, "-c"], "bash": ["bash", "-ec"]}
+            if language not in command:
+                continue
             done = subprocess.run(
                 [*command[language], block],
                 cwd=folder,
@@ -200,6 +216,15 @@ def share(arguments: argparse.Namespace) -> None:
         sys.exit("Module's share_memory_arenas isn't what inspect says")
 
 
+def llm(arguments: argparse.Namespace) -> None:
+    """Makes language models of each form, and runs them in their host."""
+    sys.path.insert(0, str(HERE))
+    from language_models import check
+
+    if wrong := check(arguments.out / "llm", arguments.out / "language_models"):
+        sys.exit("\n".join(wrong))
+
+
 def delegate(arguments: argparse.Namespace) -> None:
     """Builds the host with a stand-in for Torch-TensorRT's delegate, and without what that needs."""
     sys.path.insert(0, str(HERE))
@@ -229,7 +254,7 @@ def main() -> None:
 
 
 #: What there is to do, in this order.
-STEPS = {each.__name__: each for each in (build, make, run, share, delegate, page)}
+STEPS = {each.__name__: each for each in (build, make, run, share, llm, delegate, page)}
 
 
 if __name__ == "__main__":

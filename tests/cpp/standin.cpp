@@ -12,7 +12,13 @@
 //   guard   Torch-TensorRT's: engines are on the host's stream, and not waited for
 //   both    both
 //
+// CUDA delegates with state of their own share it if the host has set weight_sharing_across_methods.
+//
 // Linked into a host, they register themselves, as the real ones do.
+#include "../../examples/cpp/shared_memory.h"
+
+#include <executorch/extension/data_loader/buffer_data_loader.h>
+#include <executorch/extension/tensor/tensor.h>
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/device_allocator.h>
 
@@ -162,15 +168,29 @@ struct Operation {
   std::vector<size_t> operands;
 };
 
-// What standin.py wrote. Values are square float matrices or, element by element, anything.
+// What a delegate is called with, as it was then.
+struct Argument {
+  std::vector<executorch::aten::SizesType> sizes;
+  executorch::aten::ScalarType type;
+  void* data;
+  size_t nbytes;
+};
+
 struct Payload {
+  Stream* stream = nullptr;
+  std::chrono::milliseconds delay{};
+  virtual ~Payload() = default;
+  // Reads inputs when the work begins, not before.
+  virtual void run(const std::vector<Argument>& arguments) = 0;
+};
+
+// What standin.py wrote. Values are square float matrices or, element by element, anything.
+struct Operations final : Payload {
   size_t inputs = 0, outputs = 0;
   std::vector<Operation> operations;
   std::vector<size_t> results;
-  Stream* stream = nullptr;
-  std::chrono::milliseconds delay{};
 
-  explicit Payload(const std::string& text) {
+  explicit Operations(const std::string& text) {
     std::istringstream lines(text);
     std::string line;
     std::getline(lines, line);
@@ -190,12 +210,14 @@ struct Payload {
     }
   }
 
-  // `in` is read when the work begins, not before.
-  void run(const std::vector<const float*>& in, const std::vector<float*>& out, size_t rows, size_t columns) const {
-    const size_t count = rows * columns;
+  void run(const std::vector<Argument>& arguments) override {
+    const auto& sizes = arguments[0].sizes;
+    const size_t columns = sizes.empty() ? 1 : sizes.back();
+    const size_t count = arguments[0].nbytes / sizeof(float), rows = count / columns;
     std::vector<std::vector<float>> values;
-    for (const float* each : in) {
-      values.emplace_back(each, each + count);
+    for (size_t i = 0; i < inputs; i++) {
+      const auto* data = static_cast<const float*>(arguments[i].data);
+      values.emplace_back(data, data + count);
     }
     for (const Operation& operation : operations) {
       const auto& a = values[operation.operands[0]];
@@ -220,8 +242,52 @@ struct Payload {
       }
       values.push_back(std::move(result));
     }
-    for (size_t i = 0; i < out.size(); i++) {
-      std::memcpy(out[i], values[results[i]].data(), count * sizeof(float));
+    for (size_t i = 0; i < outputs; i++) {
+      std::memcpy(arguments[inputs + i].data, values[results[i]].data(), count * sizeof(float));
+    }
+  }
+};
+
+// What emulated.py wrote: a method of a program of CPU kernels.
+struct Emulated final : Payload {
+  struct Program {
+    explicit Program(std::string bytes)
+        : bytes(std::move(bytes)),
+          module(std::make_unique<executorch::extension::BufferDataLoader>(this->bytes.data(), this->bytes.size())) {}
+    std::string bytes;
+    SharedMemory memory; // outlives the module
+    executorch::extension::Module module;
+  };
+  std::string method;
+  std::shared_ptr<Program> program;
+
+  Emulated(std::string method, const std::string& bytes, bool shared) : method(std::move(method)) {
+    static std::map<std::string, std::weak_ptr<Program>> all;
+    if (shared) {
+      program = all[bytes].lock();
+    }
+    if (!program) {
+      program = std::make_shared<Program>(bytes);
+      all[bytes] = program;
+    }
+    ET_CHECK(program->module.load() == Error::Ok);
+    ET_CHECK(program->memory.load(program->module, this->method) == Error::Ok);
+  }
+
+  void run(const std::vector<Argument>& arguments) override {
+    const size_t inputs = program->module.method_meta(method)->num_inputs();
+    std::vector<executorch::extension::TensorPtr> kept;
+    std::vector<EValue> given;
+    for (size_t i = 0; i < inputs; i++) {
+      kept.push_back(executorch::extension::from_blob(arguments[i].data, arguments[i].sizes, arguments[i].type));
+      given.emplace_back(kept.back());
+    }
+    const auto results = program->module.execute(method, given);
+    ET_CHECK(results.ok());
+    for (size_t i = inputs; i < arguments.size(); i++) {
+      const Tensor& result = (*results)[i - inputs].toTensor();
+      ET_CHECK(result.nbytes() == arguments[i].nbytes);
+      std::memcpy(arguments[i].data, result.const_data_ptr(), arguments[i].nbytes);
     }
   }
 };
@@ -231,7 +297,14 @@ class StandIn final : public BackendInterface {
   explicit StandIn(bool is_tensorrt) : is_tensorrt_(is_tensorrt) {}
   bool is_available() const override { return true; }
   Result<DelegateHandle*> init(BackendInitContext&, FreeableBuffer* processed, ArrayRef<CompileSpec>) const override {
-    auto* payload = new Payload(std::string(static_cast<const char*>(processed->data()), processed->size()));
+    const std::string text(static_cast<const char*>(processed->data()), processed->size());
+    Payload* payload = nullptr;
+    if (const std::string kind = "program "; text.compare(0, kind.size(), kind) == 0) {
+      const size_t end = text.find('\n');
+      payload = new Emulated(text.substr(kind.size(), end - kind.size()), text.substr(end + 1), shares_state_);
+    } else {
+      payload = new Operations(text);
+    }
     static int earlier = 0;
     payload->delay = std::chrono::milliseconds(60 / ++earlier * !waits_for_itself());
     payload->stream = stream(
@@ -242,9 +315,8 @@ class StandIn final : public BackendInterface {
     return payload;
   }
   Error execute(BackendExecutionContext&, DelegateHandle* handle, Span<EValue*> args) const override {
-    const auto* payload = static_cast<const Payload*>(handle);
-    std::vector<const float*> in;
-    std::vector<float*> out;
+    auto* payload = static_cast<Payload*>(handle);
+    std::vector<Argument> arguments;
     for (size_t i = 0; i < args.size(); i++) {
       Tensor& tensor = args[i]->toTensor();
       ET_CHECK_OR_RETURN_ERROR(
@@ -252,21 +324,24 @@ class StandIn final : public BackendInterface {
           InvalidArgument,
           "argument %zu is not labelled with the device",
           i);
-      if (i < payload->inputs) {
-        in.push_back(tensor.const_data_ptr<float>());
-      } else {
-        out.push_back(tensor.mutable_data_ptr<float>());
-      }
+      const auto sizes = tensor.sizes();
+      arguments.push_back(
+          {{sizes.begin(), sizes.end()}, tensor.scalar_type(), tensor.mutable_data_ptr(), tensor.nbytes()});
     }
-    const Tensor& first = args[0]->toTensor();
-    const size_t columns = first.dim() ? first.size(first.dim() - 1) : 1;
-    const size_t rows = first.numel() / columns;
-    const size_t done = payload->stream->enqueue([=] {
+    const size_t done = payload->stream->enqueue([payload, arguments = std::move(arguments)] {
       std::this_thread::sleep_for(payload->delay);
-      payload->run(in, out, rows, columns);
+      payload->run(arguments);
     });
     if (waits_for_itself()) {
       payload->stream->wait(done);
+    }
+    return Error::Ok;
+  }
+  Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
+    for (const BackendOption& option : options) {
+      if (!std::strcmp(option.key, "weight_sharing_across_methods")) {
+        shares_state_ = std::get<bool>(option.value);
+      }
     }
     return Error::Ok;
   }
@@ -276,6 +351,7 @@ class StandIn final : public BackendInterface {
     return is_tensorrt_ && !host_is({"guard", "both"});
   }
   bool is_tensorrt_;
+  bool shares_state_ = false;
 };
 
 const auto registered = [] {
