@@ -11,8 +11,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbol
 
 #: Guards are suppressed for a thread, whichever environment is asked to.
 _ENVIRONMENT = ShapeEnv()
-#: What chooses a kernel by a size, and a delegate, which executes what it has of these.
-_CHOOSING = (torch.ops.aten.convolution.default, executorch_call_delegate)
+#: Chooses a kernel by a size.
+_CONVOLUTION = torch.ops.aten.convolution.default
 
 
 def keeps_size_ranges(execute: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,10 +26,13 @@ def keeps_size_ranges(execute: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(
         self: Any, kind: str, target: Any, args: Any, kwargs: Any, meta: Any
     ) -> Any:
-        if getattr(target, "_op", target) not in _CHOOSING:
-            return execute(self, kind, target, args, kwargs, meta)
+        called = getattr(target, "_op", target)
         value = meta.data.get("val")
-        if value is None or free_unbacked_symbols(value):
+        if called is _CONVOLUTION and value is None:  # which a pass has just made
+            value = [each.data for each in args if hasattr(each, "data")]
+        # A delegate executes the convolutions that it has.
+        chooses = called in (_CONVOLUTION, executorch_call_delegate)
+        if not chooses or value is None or free_unbacked_symbols(value):
             return execute(self, kind, target, args, kwargs, meta)
         with _ENVIRONMENT.suppress_guards():
             return execute(self, kind, target, args, kwargs, meta)

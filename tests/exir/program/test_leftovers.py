@@ -195,6 +195,7 @@ def test_memory_is_planned_for_the_largest_size(
 ) -> None:
     """Emission executes the graph again, with gradients or without, on whichever device."""
     layers = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.PReLU(8)
+    layers += (nn.BatchNorm2d(8),)  # of which XNNPACK makes a convolution
     x = torch.ones(example, 3, 12, 12)
     program = export(
         nn.Sequential(*layers).eval(),
