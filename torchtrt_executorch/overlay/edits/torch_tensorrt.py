@@ -738,6 +738,27 @@ MUTATED_BUFFERS = (
                 index += input_tensor.shape[dim]
             """,
         ),
+        *_in_each(
+            ("scatter_add_decomposition", "scatter_reduce_decomposition"),
+            (
+                "first",
+                """
+                if not isinstance(src_tensor.shape[dim], int):
+                    return NotImplemented  # a scatter for each row, of as many as the example has
+                """,
+            ),
+        ),
+        (
+            "scatter_reduce_decomposition",
+            "first",
+            """
+            if reduce == "mean" and include_self and input_tensor.is_floating_point():
+                counts = scatter_reduce_decomposition(
+                    torch.ones_like(input_tensor), dim, index, torch.ones_like(src_tensor), "sum"
+                )  # by which upstream divides without what is left over
+                return scatter_reduce_decomposition(input_tensor, dim, index, src_tensor, "sum") / counts
+            """,
+        ),
     ),
     *edits_of(
         f"{_DYNAMO}.backend.backends",

@@ -495,6 +495,48 @@ def test_whoever_decomposes_writes_from_either_end(name: str, place: Any) -> Non
     torch.testing.assert_close(program.module()(x), model(x))
 
 
+class Scattered(torch.nn.Module):
+    """Rows that are added to, or averaged with, those that they are meant for."""
+
+    def __init__(self, reduce: str) -> None:
+        super().__init__()
+        self.reduce = reduce
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        rows, into = x + 0.25, torch.ones(3, x.shape[1])
+        index = places[:, None].expand_as(rows)
+        if self.reduce == "add":
+            return into.scatter_add(0, index, rows)
+        return into.scatter_reduce(0, index, rows, self.reduce)
+
+
+def scattered(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.linspace(-2, 2, 2 * count).view(count, 2), torch.arange(count) % 3
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "amax", "amin"])
+def test_scattered_rows_are_reduced_as_eager_does(reduce: str) -> None:
+    model, inputs = Scattered(reduce), scattered(5)
+    module = importlib.import_module("torch_tensorrt.dynamo._compiler")
+    program = torch.export.export(model, inputs)
+    program = program.run_decompositions(module.get_decompositions())
+    torch.testing.assert_close(program.module()(*inputs), model(*inputs))
+
+
+@pytest.mark.parametrize("reduce", ["add", "sum"])
+def test_as_many_rows_are_scattered_as_there_are(reduce: str) -> None:
+    """A decomposition into a scatter for each row would be one of the example's rows alone."""
+    module = importlib.import_module("torch_tensorrt.dynamo._compiler")
+    model, count = Scattered(reduce), torch.export.Dim("count", min=2, max=9)
+    program = torch.export.export(
+        model, scattered(5), dynamic_shapes=({0: count}, {0: count})
+    )
+    program = program.run_decompositions(module.get_decompositions())
+    for rows in (2, 5, 9):
+        inputs = scattered(rows)
+        torch.testing.assert_close(program.module()(*inputs), model(*inputs))
+
+
 def test_torch_compile_writes_at_a_negative_index() -> None:
     model, x = Elements((8, 4), (-1, slice(1, 3))), torch.linspace(1, 2, 8)
     options = {"min_block_size": 1}
