@@ -16,7 +16,7 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo demo-llm needed test test-all test-cpp test-upstream clean-install lint format bench docs fuzz clean patches merged dist
+.PHONY: help environment demo demo-llm needed test test-all test-cpp test-upstream clean-install lint format bench zoo zoo-sample docs fuzz clean patches merged dist
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
@@ -30,6 +30,7 @@ help:
 	@echo "make lint      black, isort, ruff, mypy, who imports whom"
 	@echo "make format    let black and isort write"
 	@echo "make bench     tables of ours beside upstream's"
+	@echo "make zoo       networks outside of transformers by three doors: an hour, or a sample by zoo-sample"
 	@echo "make docs      the reference of all public names, in build/reference"
 	@echo "make fuzz      the engine blob's reader, until it is stopped"
 	@echo "make patches   each patch as a diff against the installed releases, in patches/"
@@ -80,6 +81,18 @@ test-cpp: environment
 
 bench: environment
 	@$(RUN)/python -m benchmarks
+
+# Beside the environment, which other tests are to find as it is.
+build/zoo/installed: benchmarks/models/requirements.txt | environment
+	@rm -rf build/zoo
+	@$(RUN)/python -m pip install --quiet --no-deps --target build/zoo -r $<
+	@touch $@
+
+zoo: build/zoo/installed
+	@PYTHONPATH=$(abspath build/zoo) $(RUN)/python -m benchmarks models --out build/zoo.jsonl
+
+zoo-sample: build/zoo/installed
+	@PYTHONPATH=$(abspath build/zoo) $(RUN)/python -m benchmarks models --sample
 
 docs: environment
 	@$(RUN)/python -m pip install --quiet "pdoc>=15"

@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 import benchmarks
 
 #: Those that take an hour or more, and are run by name alone.
-ON_REQUEST = ("zoo", "jobs")
+ON_REQUEST = ("zoo", "jobs", "models")
 
 
 def main(arguments: list[str]) -> None:

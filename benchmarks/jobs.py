@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import multiprocessing
 import os
 from collections import Counter
 from pathlib import Path
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._job_models import JOBS
+from benchmarks._processes import apart
 
 _COLUMNS = ("engines", "others", "host calls", "copies", "bytes", "CPU s", "difference")
 
@@ -42,7 +42,8 @@ def main(options: list[str] | None = None) -> None:
     for name in arguments.name or JOBS:
         if name in rows:
             continue
-        rows[name] = {"job": name, **_apart(name, arguments.seconds)}
+        found = apart(_measure, name, seconds=arguments.seconds)
+        rows[name] = {"job": name, **found}
         print(json.dumps(rows[name]), flush=True)
         if arguments.out is not None:
             with arguments.out.open("a") as file:
@@ -58,25 +59,7 @@ def main(options: list[str] | None = None) -> None:
     Console(width=120).print(table)
 
 
-def _apart(name: str, seconds: int) -> dict[str, Any]:
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=_measure, args=(name, sender))
-    process.start()
-    sender.close()
-    found: dict[str, Any] = {"error": f"later than {seconds} s"}
-    try:
-        if receiver.poll(seconds):
-            found = receiver.recv()
-    except EOFError:
-        process.join()
-        found = {"error": f"the process ended with {process.exitcode}"}
-    process.kill()
-    process.join()
-    return found
-
-
-def _measure(name: str, sender: Any) -> None:
+def _measure(name: str) -> dict[str, Any]:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackPartitioner,
     )
@@ -125,7 +108,7 @@ def _measure(name: str, sender: Any) -> None:
     except Exception as error:
         line = (str(error).strip().splitlines() or [""])[0]
         found["error"] = f"{type(error).__name__}: {line[:200]}"
-    sender.send(found)
+    return found
 
 
 def _difference(outputs: list[Any], wanted: Any) -> str:

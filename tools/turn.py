@@ -129,6 +129,7 @@ TURNS = (
     Turn(python="3.10"),
     Turn(lane="2.14-rtx-1.7", tests=(f"{_OWN}/tensorrt_rtx", *RELEASE)),
     Turn(python="3.13"),
+    Turn(target="zoo-sample"),
 )
 
 
