@@ -142,7 +142,7 @@ class Speaker(nn.Module):
 
 
 NETWORKS = {
-    "log-mel": Network(LogMel, random(1, 4000), in_sample=True),
+    "log-mel": Network(LogMel, random(1, 4000)),
     "Emformer": Network(
         _emformer, lambda: (torch.randn(1, 18, 32), torch.tensor([16]))
     ),

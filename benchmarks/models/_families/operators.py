@@ -123,14 +123,13 @@ class Warp(nn.Module):
 
 
 NETWORKS = {
-    "STFT": Network(Spectrogram, random(1, 1024), in_sample=True),
+    "STFT": Network(Spectrogram, random(1, 1024)),
     "FFT mixer": Network(Mixer, batches(16, 32), dynamic=(0,)),
     "FNO": Network(FourierOperator, random(1, 1, 16, 16)),
     "DLRM": Network(
         DLRM,
         lambda size: (torch.randn(size, 8), torch.randint(0, 50, (size, 3, 4))),
         dynamic=(0, 0),
-        in_sample=True,
     ),
     "NeRF": Network(
         NeRF,

@@ -291,7 +291,6 @@ NETWORKS = {
             dynamic=(0,),
             sizes=(1, 16, 64),
             truth=lambda call, side=side: _knows_a_face(side, call),
-            in_sample=True,
         )
         for name, side in FACE_OUTPUTS.items()
     },
