@@ -7,6 +7,10 @@ from typing import Any, Callable
 
 import torch
 from executorch.exir.delegate import executorch_call_delegate
+from torch._export.passes.replace_view_ops_with_view_copy_ops_pass import (
+    ReplaceViewOpsWithViewCopyOpsPass,
+)
+from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 
 #: Guards are suppressed for a thread, whichever environment is asked to.
@@ -38,3 +42,35 @@ def keeps_size_ranges(execute: Callable[..., Any]) -> Callable[..., Any]:
             return execute(self, kind, target, args, kwargs, meta)
 
     return wrapper
+
+
+def trace_map(
+    graph_pass: Any,
+    body: GraphModule,
+    mapped_args: list[Any],
+    operands: list[Any],
+    meta: Any,
+) -> Any:
+    """Do what ``call_map`` of a pass does, with the first slices alone: to take all fixes a dynamic length.
+
+    Args:
+        graph_pass: ExecuTorch's or PyTorch's.
+        body: Graph module of one turn.
+        mapped_args: Proxies of tensors of the same length in their first dimension.
+        operands: Proxies of what each turn is given.
+        meta: Metadata of the node.
+
+    Returns:
+        The proxy of the ``map``'s results.
+    """
+    slices = [arg.data[0] for arg in mapped_args]
+    traced = graph_pass.call_submodule(body, (*slices, *(arg.data for arg in operands)))
+    args = (traced.graph_module, mapped_args, operands)
+    target = torch.ops.higher_order.map_impl
+    return graph_pass._fx("call_function", target, args, {}, meta)
+
+
+class ReplaceViewOpsPass(ReplaceViewOpsWithViewCopyOpsPass):
+    """PyTorch's pass, which keeps the dynamic lengths of a ``map``."""
+
+    call_map = trace_map  # type: ignore[assignment]

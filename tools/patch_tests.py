@@ -65,6 +65,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     ],
     "branch-results": [
         "tests/exir/program/test_branch_results.py",
+        "tests/exir/program/test_control_flow.py",
         "tests/exir/program/test_pre_write_snapshots.py",
     ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
@@ -72,6 +73,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "argument-validation": ["tests/exir/verification/test_arg_validator.py"],
     "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
     "operator-errors": [
+        "tests/exir/passes/test_unroll_loops.py",
         "tests/exir/program/test_off_graph_cache.py",
         "tests/exir/program/test_unbounded.py",
     ],

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Container, Iterator
 
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
-from executorch.exir.graph_module import get_control_flow_submodules
+from executorch.exir.graph_module import (
+    get_cond_while_submodules,
+    get_control_flow_submodules,
+)
 from torch.fx import GraphModule, Node
 
 
 def calls(module: GraphModule) -> Iterator[Node]:
-    """Yield the calls of a graph and of its branches."""
+    """Yield the calls of a graph, and of its branches and loops."""
     yield from (node for node in module.graph.nodes if node.op == "call_function")
-    for _, branch, _ in get_control_flow_submodules(module):
-        yield from calls(branch)
+    submodules = get_control_flow_submodules(module) + get_cond_while_submodules(module)
+    for body in dict.fromkeys(body for _, body, _ in submodules):
+        yield from calls(body)
+
+
+def calls_any(module: GraphModule, operators: Container[Any]) -> bool:
+    """Whether a graph, a branch or a loop of it calls any of the operators, in either dialect.
+
+    Args:
+        operators: In ATen.
+    """
+    return any(operator_of(node) in operators for node in calls(module))
 
 
 def operator_of(node: Node) -> Any:

@@ -94,8 +94,9 @@ def _unsupported_loop(programs: Iterable[tuple[str, ExportedProgram]]) -> str:
             if node.target is torch.ops.higher_order.while_loop:
                 why = (node.meta.get("custom") or {}).get(_WHY, "no partitioner has it")
                 return (
-                    f"{method}: ExecuTorch can't emit while_loop (node {node}), and {why}: give the method "
-                    "a partitioner that takes the whole loop, as CudaPartitioner, or write it with "
+                    f"{method}: ExecuTorch can't emit while_loop (node {node} of {module_of(node)}), and {why}: "
+                    "give the method a partitioner that takes the whole loop, as CudaPartitioner; unroll it with "
+                    "executorch.exir.passes.unroll_loops, if its number of turns is fixed; or write it with "
                     "torch.cond, map or scan"
                 )
     return ""

@@ -183,7 +183,9 @@ def why_not(
         table = decompositions()
         if threading.get_ident() != thread:
             return table
-        called = {operator_of(node.target) for node in program.graph.nodes}
+        modules = program.graph_module.modules()
+        graphs = [each.graph for each in modules if isinstance(each, GraphModule)]
+        called = {operator_of(n.target) for graph in graphs for n in graph.nodes}
         return {key: value for key, value in table.items() if key in called}
 
     try:

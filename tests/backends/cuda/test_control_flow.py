@@ -208,14 +208,40 @@ def test_a_linear_in_a_branch_is_decomposed_where_nobody_takes_it_whole() -> Non
     assert "aten.addmm.default" in left(edge)
 
 
-def test_a_loop_that_nobody_takes_is_named() -> None:
-    edge = to_edge_transform_and_lower(
-        export(Function(repeated), (X,)), partitioner=[XnnpackPartitioner()]
-    )
+class Loop(nn.Module):
+    """A linear in a loop's body, and an operator that is decomposed in its condition, alone in their graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Any:
+        def body(y: Tensor) -> tuple[Tensor]:
+            return (self.linear(y).abs() + 1,)
+
+        return while_loop(lambda y: y.sum() < 100, body, (x.sin(),))
+
+
+@pytest.mark.parametrize("list_", ["xnnpack", "tensorrt"])
+def test_a_loop_that_nobody_takes_is_named(list_: str) -> None:
+    partitioner = XnnpackPartitioner() if list_ == "xnnpack" else tensorrt()
+    with emulated_engines():
+        edge = to_edge_transform_and_lower(
+            export(nn.Sequential(nn.ReLU(), Loop()), (X,)), partitioner=[partitioner]
+        )
     with pytest.raises(
-        RuntimeError, match=r"^forward: ExecuTorch can't emit while_loop"
+        RuntimeError,
+        match=r"^forward: ExecuTorch can't emit while_loop \(node while_loop of .*\), .*unroll_loops",
     ):
         edge.to_executorch()
+
+
+def test_a_convolution_of_one_dimension_is_supported_in_a_branch() -> None:
+    conv = nn.Conv1d(4, 8, 3)
+    model = Function(lambda x: torch.cond(x.sum() > 0, conv, lambda x: conv(-x), (x,)))
+    model.conv = conv
+    program = export(model, (X[None],)).run_decompositions()
+    assert not cuda().unsupported(program)
 
 
 def test_numbers_of_branches_become_code() -> None:

@@ -72,55 +72,85 @@ MEMORY_FORMATS = edits_of(
     ),
 )
 
-BRANCH_RESULTS = edits_of(
-    _PROGRAM,
-    (
-        "",
-        "imports",
-        """
-        from executorch.exir.passes._pre_write_snapshots import snapshot_before_writes
-        from executorch.exir.passes.branch_results_pass import BranchResultsPass
-        """,
+BRANCH_RESULTS = (
+    *edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            """
+            from executorch.exir.passes._pre_write_snapshots import snapshot_before_writes
+            from executorch.exir.passes.branch_results_pass import BranchResultsPass
+            """,
+        ),
+        (
+            "edge_to_executorch_passes",
+            "call SpecPropPass",
+            "BranchResultsPass(),\n        {}",
+        ),
+        (
+            "EdgeProgramManager.to_executorch",
+            "before insert_write_back_for_buffers_pass",
+            "snapshot_before_writes(program)",
+        ),
     ),
-    (
-        "edge_to_executorch_passes",
-        "call SpecPropPass",
-        "BranchResultsPass(),\n        {}",
-    ),
-    (
-        "EdgeProgramManager.to_executorch",
-        "before insert_write_back_for_buffers_pass",
-        "snapshot_before_writes(program)",
+    *edits_of(
+        _MEMORY_PLANNING,
+        (
+            "_apply_algo_to_submodules",
+            "first",
+            """
+            from executorch.exir.passes._bound_inputs import skips_bound_inputs
+
+            algo = skips_bound_inputs(algo, graph_module)
+            """,
+        ),
     ),
 )
 
-WHOLE_OPERATORS = edits_of(
-    _PROGRAM,
-    (
-        "",
-        "imports",
-        """
-        from executorch.exir.program._whole_operators import (
-            AllPartitioners,
-            check_operators_taken,
-        )
-        """,
+WHOLE_OPERATORS = (
+    *edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            """
+            from executorch.exir.program._whole_operators import (
+                AllPartitioners,
+                check_operators_taken,
+            )
+            """,
+        ),
+        (
+            "_gen_edge_manager_for_partitioners",
+            "first",
+            """
+            # Asked one by one, a partitioner would find decomposed what another before it didn't name.
+            partitioner = {
+                name: [AllPartitioners(partitioners)] if partitioners else partitioners
+                for name, partitioners in partitioner.items()
+            }
+            """,
+        ),
+        (
+            "to_edge_transform_and_lower",
+            "call _sanity_check_graph_for_non_decomp_ops",
+            "check_operators_taken(curr_partitioner, {args})",
+        ),
     ),
-    (
-        "_gen_edge_manager_for_partitioners",
-        "first",
-        """
-        # Asked one by one, a partitioner would find decomposed what another before it didn't name.
-        partitioner = {
-            name: [AllPartitioners(partitioners)] if partitioners else partitioners
-            for name, partitioners in partitioner.items()
-        }
-        """,
-    ),
-    (
-        "to_edge_transform_and_lower",
-        "call _sanity_check_graph_for_non_decomp_ops",
-        "check_operators_taken(curr_partitioner, {args})",
+    *edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            "from executorch.exir.program._operator_calls import calls_any",
+        ),
+        (
+            "_gen_edge_manager_for_partitioners",
+            "call contains_any_call_fn_target_op",
+            "calls_any({args})",
+        ),
+        releases={"executorch": ">=1.5"},  # 1.4 decomposes unasked
     ),
 )
 
@@ -188,7 +218,13 @@ LOWERING_LEFTOVERS = (
                 clears_caches,
                 leaves_programs_traceable,
             )
+            from executorch.exir._size_ranges import ReplaceViewOpsPass
             """,
+        ),
+        (
+            "_generate_edge_program",
+            "call ReplaceViewOpsWithViewCopyOpsPass",
+            "ReplaceViewOpsPass({args})",
         ),
         ("to_edge", "decorator", "@leaves_programs_traceable"),
         (
@@ -204,9 +240,14 @@ LOWERING_LEFTOVERS = (
         (
             "",
             "imports",
-            "from executorch.exir._size_ranges import keeps_size_ranges",
+            "from executorch.exir._size_ranges import keeps_size_ranges, trace_map",
         ),
         ("_ExportPassBase._fx", "decorator", "@keeps_size_ranges"),
+        (
+            "_ExportPassBase.call_map",
+            "body",
+            "return trace_map(self, f, mapped_args, operands, meta)",
+        ),
     ),
 )
 

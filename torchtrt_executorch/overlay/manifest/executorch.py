@@ -93,6 +93,7 @@ EXECUTORCH_PATCHES = (
         adds=(
             f"{EXIR}.program._operator_calls",
             f"{EXIR}.program._operator_errors",
+            f"{_PASSES}.unroll_loops",
         ),
         edits=edits.OPERATOR_ERRORS,
     ),
@@ -233,6 +234,7 @@ EXECUTORCH_PATCHES = (
         goes_when="branches are planned apart (pytorch/executorch#21494 or #21818)",
         adds=(
             *_ALIASES,
+            f"{_PASSES}._bound_inputs",
             f"{_PASSES}._pre_write_snapshots",
             f"{_PASSES}.branch_results_pass",
         ),

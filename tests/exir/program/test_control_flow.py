@@ -1,0 +1,105 @@
+"""Control flow that the host runs, in ExecuTorch's own runtime and in ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from executorch.runtime import Runtime
+from functorch.experimental.control_flow import map as map_over
+from torch import Tensor, nn
+from torch._higher_order_ops import scan
+from torch.export import Dim, export
+
+from torchtrt_executorch import runtime
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+
+
+class Layers(nn.Module):
+    """What the models have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two, self.last = (nn.Linear(8, 8) for _ in range(3))
+        self.conv = nn.Conv1d(1, 1, 3, padding=1)
+
+
+class Branches(Layers):
+    """A linear and a convolution in branches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def convolved(x: Tensor) -> Tensor:
+            return self.conv(x[:, None])[:, 0].relu()
+
+        x = self.last(x)
+        return torch.cond(x.sum() > 0, self.one, convolved, (x,)) + 1
+
+
+class Nested(Layers):
+    """A linear in a branch of a branch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def deep(x: Tensor) -> Tensor:
+            large = x.max() > 0.5
+            return torch.cond(large, self.one, lambda x: self.two(x) * 2, (x,)).relu()
+
+        return self.last(torch.cond(x.sum() > 0, deep, self.two, (x * 2,)))
+
+
+class Map(Layers):
+    """A linear of one row, which views it, and a view of a parameter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def body(row: Tensor) -> Tensor:
+            return torch.relu(self.one(row)) + self.two.weight.view(64)[:8]
+
+        return self.last(map_over(body, x + 1))
+
+
+class Scan(Layers):
+    """A linear of a carry, which views it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def body(carry: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.tanh(self.one(carry) + row), carry * row
+
+        last, rows = scan(body, x[0], x + 1)
+        return torch.cat([last[None], rows]) * 3
+
+
+def inputs() -> Iterator[Tensor]:
+    """Yield for each outcome of every predicate inputs of the smallest, the example's and the largest length."""
+    for x in (X + 1, X - 1, X * 0.1 + 0.01, -3 * X - 0.5):
+        yield from (x[:2], x, torch.cat([x, x]))
+
+
+@pytest.mark.parametrize(
+    "partitioners",
+    [
+        pytest.param([], id="portable"),
+        pytest.param([XnnpackPartitioner()], id="xnnpack", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("kind", [Branches, Nested, Map, Scan])
+def test_computes_what_eager_does_in_both_runtimes(
+    kind: type[nn.Module], partitioners: list[Any]
+) -> None:
+    model = kind().eval()
+    rows = Dim("rows", min=2, max=8)
+    with torch.no_grad():
+        program = export(model, (X,), dynamic_shapes=({0: rows},))
+        edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+    built = bytes(edge.to_executorch().buffer)
+    method = Runtime.get().load_program(built).load_method("forward")
+    loaded = runtime.load(built)
+    for x in inputs():
+        with torch.no_grad():
+            expected = model(x)
+        for (found,) in (method.execute([x]), loaded.run(x)):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
