@@ -23,6 +23,12 @@ class Backend(str, Enum):
     PORTABLE = "portable"
 
 
+class Cache(str, Enum):
+    """What keys and values are kept in."""
+
+    INT8 = "int8"
+
+
 class Scheme(str, Enum):
     """What weights are quantized to."""
 
@@ -62,6 +68,12 @@ def export(
         Scheme | None,
         typer.Option("--quantize", help="Quantize the weights of linears."),
     ] = None,
+    cache: Annotated[
+        Cache | None,
+        typer.Option(
+            help="Keep keys and values in it; in the model's type by default."
+        ),
+    ] = None,
     length: Annotated[
         int, typer.Option(min=2, help="How many tokens the cache has room for.")
     ] = 128,
@@ -89,7 +101,7 @@ def export(
     from torchtrt_executorch import report, runtime
     from torchtrt_executorch.runtime.reading.data_files import data_files
     from torchtrt_executorch.transformers.exportable import Form
-    from torchtrt_executorch.transformers.kinds import TOLERANCE, load
+    from torchtrt_executorch.transformers.kinds import load, tolerance
     from torchtrt_executorch.transformers.lowering import emitted, lowered, quantize
 
     logging.getLogger("torchtrt_executorch.runtime").setLevel(logging.ERROR)
@@ -100,6 +112,7 @@ def export(
         chunk,
         sample,
         target,
+        cache is Cache.INT8,
     )
     try:
         model = load(folder, form)
@@ -126,7 +139,7 @@ def export(
         made, off = model.compared(runtime.load(out), compare)
     except ValueError as error:
         raise unable(str(error)) from None
-    allowed = TOLERANCE.get(model.dtype, max(TOLERANCE.values()))
+    allowed = tolerance(model)
     verdict = "the same" if off <= allowed else "others"
     if made:
         typer.echo(f"tokens: {' '.join(map(str, made))}")

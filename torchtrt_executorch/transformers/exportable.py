@@ -30,6 +30,7 @@ class Form:
         chunk: Tokens that a prompt is cut into; as many as the cache has room for without.
         sampled: Whether methods return tokens, of a temperature and a seed.
         target: The machine that it is for, as ``linux-x86_64:sm_90:80GiB``.
+        int8_cache: Whether keys and values are kept in int8.
     """
 
     prefill: str = "tensorrt"
@@ -38,6 +39,7 @@ class Form:
     chunk: int | None = None
     sampled: bool = False
     target: str | None = None
+    int8_cache: bool = False
 
     @property
     def backends(self) -> Mapping[str, str]:

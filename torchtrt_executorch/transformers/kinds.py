@@ -21,8 +21,9 @@ from torchtrt_executorch.transformers.speech import (
 )
 from torchtrt_executorch.transformers.vision import Dinov2
 
-#: How far outputs may be from transformers', by the model's type, as a part of the largest.
-TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.05, torch.float16: 0.02}
+#: How far outputs may be from transformers', by the model's type, as a part of the largest; and what a cache in int8 adds.
+_TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.05, torch.float16: 0.02}
+_OF_INT8_CACHE = 0.03
 
 #: By the type of a configuration, what loads the model, and what it is exported as.
 KINDS: Mapping[str, tuple[str, type[Exportable]]] = {
@@ -51,9 +52,14 @@ def load(folder: Path | None, form: Form) -> Exportable:
     torch.manual_seed(0)
     if folder is None:
         return LanguageModel(tiny(), form)
-    if (folder / SILERO).exists():
+    silero = (folder / SILERO).exists()
+    auto, kind = ("", SileroVAD) if silero else _kind(folder)
+    if form.int8_cache and not issubclass(kind, (Gemma3, LanguageModel, Voxtral)):
+        raise ValueError(
+            f"{folder} has a model without a static cache to keep in int8: leave out --cache"
+        )
+    if silero:
         return SileroVAD(SileroNetwork.load(folder / SILERO), form)
-    auto, kind = _kind(folder)
     try:
         loader: Any = getattr(transformers, auto)
         if list(folder.glob("*.safetensors")):
@@ -68,6 +74,12 @@ def load(folder: Path | None, form: Form) -> Exportable:
     exportable = kind(made, form)
     exportable.folder = folder
     return exportable
+
+
+def tolerance(model: Exportable) -> float:
+    """Return how far outputs may be from transformers', as a part of the largest."""
+    of_type = _TOLERANCE.get(model.dtype, max(_TOLERANCE.values()))
+    return of_type + _OF_INT8_CACHE * model.form.int8_cache
 
 
 def _kind(folder: Path) -> tuple[str, type[Exportable]]:

@@ -20,7 +20,8 @@ from torchtrt_executorch.generation import (
 )
 from torchtrt_executorch.progress import step
 from torchtrt_executorch.runtime.program import Program
-from torchtrt_executorch.transformers.exportable import Exportable
+from torchtrt_executorch.transformers.exportable import Exportable, Form
+from torchtrt_executorch.transformers.int8_cache import use_int8_cache
 
 TINY: dict[str, Any] = {
     "vocab_size": 256,
@@ -80,21 +81,21 @@ class _Positional(torch.nn.Module):
         return self.module(input_ids=tokens, cache_position=positions)
 
 
-def cached(llm: PreTrainedModel, length: int) -> Any:
+def cached(llm: PreTrainedModel, form: Form) -> Any:
     """Return transformers' module of a model with a static cache, which returns the last token's logits."""
-    module: Any = TorchExportableModuleForDecoderOnlyLM(llm, 1, length).model
+    module: Any = TorchExportableModuleForDecoderOnlyLM(llm, 1, form.length).model
     module.model = _LastLogits(llm)
+    if form.int8_cache:
+        use_int8_cache(module)
     return module
 
 
-def exported(
-    llm: PreTrainedModel, length: int, most: int, sampled: bool = False
-) -> ExportedProgram:
-    """Return a method that takes 1 to ``most`` tokens and their positions, with a cache for ``length``.
+def exported(llm: PreTrainedModel, form: Form, most: int) -> ExportedProgram:
+    """Return a method that takes 1 to ``most`` tokens and their positions.
 
-    It returns logits (1, 1, vocabulary); or tokens with ``sampled``, of a temperature and a seed.
+    It returns logits (1, 1, vocabulary); or tokens if ``form`` is sampled, of a temperature and a seed.
     """
-    module = cached(llm, length)
+    module = cached(llm, form)
     count = min(most, 3)
     tokens, positions = torch.ones(1, count, dtype=torch.int64), torch.arange(count)
     dynamic = Dim("tokens", min=1, max=most) if most > 1 else None
@@ -103,7 +104,7 @@ def exported(
     inputs: tuple[Any, ...] = ()
     keywords = dict(zip(names, (tokens, positions), strict=True))
     shapes: Any = dict(zip(names, axes, strict=True))
-    if sampled:
+    if form.sampled:
         module = SampledInMethod(_Positional(module))
         inputs = tokens, positions, torch.tensor([1.0]), torch.tensor([0])
         keywords, shapes = {}, (*axes, None, None)
@@ -156,7 +157,7 @@ class LanguageModel(Exportable):
         for name in self.backends:
             with step(f"trace {name}"):
                 most = 1 if name == "decode" else form.longest
-                methods[name] = exported(llm, form.length, most, form.sampled)
+                methods[name] = exported(llm, form, most)
         return methods
 
     def constants(self, programs: Mapping[str, ExportedProgram]) -> dict[str, Any]:

@@ -26,9 +26,6 @@ from torchtrt_executorch.transformers.exportable import (
 )
 from torchtrt_executorch.transformers.language_model import cached, with_cache
 
-#: Pieces of 30 seconds of sound that are encoded at once.
-_PIECES = 10
-
 
 class _Multimodal(WithMethods):
     """Methods beside the encoder's, which subclasses have."""
@@ -67,7 +64,7 @@ class _Multimodal(WithMethods):
                 repeated=True,
             ),
             "text_decoder": Method(
-                _Decoder(cached(self.module, self.form.length)),
+                _Decoder(cached(self.module, self.form)),
                 (noise(self, 1, count, hidden), positions),
                 ({1: axis}, {0: axis}),
                 repeated=True,

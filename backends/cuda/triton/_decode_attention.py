@@ -25,6 +25,8 @@ def _attend(  # type: ignore[no-untyped-def]
     value,
     mask,
     length,
+    key_scale,
+    value_scale,
     sums,
     most,
     total,
@@ -45,8 +47,15 @@ def _attend(  # type: ignore[no-untyped-def]
     v_depth,
     m_batch,
     m_row,
+    ks_batch,
+    ks_head,
+    ks_row,
+    vs_batch,
+    vs_head,
+    vs_row,
     MASKED: tl.constexpr,
     LIMITED: tl.constexpr,
+    QUANTIZED: tl.constexpr,
     GROUP: tl.constexpr,  # queries of a key
     ROWS: tl.constexpr,  # as many, or what a product of tiles takes
     WIDTH: tl.constexpr,
@@ -76,13 +85,21 @@ def _attend(  # type: ignore[no-untyped-def]
         if MASKED:
             let = tl.load(mask + batch * m_batch + at * m_row, seen, other=0)
             seen = seen & (let != 0)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        # int8 is exact in any of the query's types
+        product = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee")
+        scores = product * scale
+        if QUANTIZED:
+            k_scales = key_scale + batch * ks_batch + head * ks_head + at * ks_row
+            scores *= tl.load(k_scales, seen, other=0.0).to(tl.float32)[None, :]
         scores = tl.where(seen[None, :], scores, -float("inf"))
         new = tl.maximum(largest, tl.max(scores, 1))
         base = tl.where(new == -float("inf"), 0.0, new)
         share, before = tl.exp(scores - base[:, None]), tl.exp(largest - base)
         below = below * before + tl.sum(share, 1)
-        product = tl.dot(share.to(v.dtype), v, input_precision="ieee")
+        if QUANTIZED:
+            v_scales = value_scale + batch * vs_batch + head * vs_head + at * vs_row
+            share *= tl.load(v_scales, seen, other=0.0).to(tl.float32)[None, :]
+        product = tl.dot(share.to(q.dtype), v.to(q.dtype), input_precision="ieee")
         added = added * before[:, None] + product
         largest = new
     place = (split * tl.num_programs(1) + one) * GROUP + rows
@@ -127,12 +144,14 @@ def sdpa_decode(
     scale: float = 0.0,
     enable_gqa: bool = False,
     kv_len: torch.Tensor | None = None,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return attention of one token, in place of ``triton::sdpa_decode_splitk``.
 
     Args:
         query: (B, H, 1, D), D a power of two, 16 or more; in floating point.
-        key: (B, H / G, L, D), of the same type.
+        key: (B, H / G, L, D), of the same type, or of int8 with scales.
         value: Likewise.
         attn_mask: (B, 1, 1, L) of booleans. Where none is True the result is 0, as PyTorch's is.
         dropout_p: 0.
@@ -140,6 +159,8 @@ def sdpa_decode(
         scale: 0 for 1 / sqrt(D).
         enable_gqa: Of no account: G is of the shapes.
         kv_len: A number, of int32, on the device: keys from there on aren't read.
+        key_scale: (B, H / G, L, 1), of ``query``'s type: what the key's int8 are multiplied by.
+        value_scale: Likewise.
 
     Returns:
         (B, H, 1, D), of ``query``'s type.
@@ -171,7 +192,18 @@ def sdpa_decode(
     if end not in (None, (torch.int32, 1)):
         raise ValueError(f"attention of one token ends at a number of int32, not {end}")
     types = [each.dtype for each in (query, key, value)]
-    if dropout_p or len(set(types)) > 1:
+    scales = [
+        each if each is None else (each.dtype, tuple(each.shape))
+        for each in (key_scale, value_scale)
+    ]
+    stored, wanted = query.dtype, None
+    if key_scale is not None:
+        stored, wanted = torch.int8, (query.dtype, (*key.shape[:3], 1))
+    if scales != [wanted] * 2:
+        raise ValueError(
+            f"keys and values of int8 have a scale for each, {wanted}, not {scales}"
+        )
+    if dropout_p or types[1:] != [stored] * 2:
         raise ValueError(
             f"attention of one token is of one type and without dropout, not of {types}, {dropout_p}"
         )
@@ -188,12 +220,12 @@ def sdpa_decode(
     out = query.new_empty((batches, heads, 1, width))
     masked = attn_mask is not None
     steps = (query.stride()[:2], query.stride()[3:], key.stride(), value.stride())
+    given = (attn_mask, kv_len, key_scale, value_scale)
     wrap_triton(_attend)[(count, batches * shared)](
         query,
         key,
         value,
-        query if attn_mask is None else attn_mask,
-        query if kv_len is None else kv_len,
+        *(query if each is None else each for each in given),
         sums,
         most,
         total,
@@ -207,8 +239,14 @@ def sdpa_decode(
             if attn_mask is not None
             else (0, 0)
         ),
+        *(
+            step
+            for each in (key_scale, value_scale)
+            for step in ((0, 0, 0) if each is None else each.stride()[:3])
+        ),
         MASKED=masked,
         LIMITED=kv_len is not None,
+        QUANTIZED=key_scale is not None,
         GROUP=group,
         ROWS=max(16, triton.next_power_of_2(group)),
         WIDTH=width,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from executorch.backends.cuda._edge_calls import COPIES, is_call, named
+from executorch.backends.cuda._edge_calls import CASTS, COPIES, is_call, named
 from executorch.backends.cuda.triton._decode_attention import OPERATOR
 from executorch.exir.dialects._ops import ops
 from torch._guards import detect_fake_mode
@@ -122,26 +122,56 @@ def _before_repeating(repeated: Any) -> Node | None:
     return nodes[3] if repeats and merged == [batch, heads * wide[2], *rest] else None
 
 
-def limit_keys_by_mask(graph_module: GraphModule) -> None:
-    """Have the decode kernel read keys up to the last one that its mask lets through."""
-    graph = graph_module.graph
+def specialize_decode_attention(graph_module: GraphModule) -> None:
+    """Have the decode kernel read keys and values as they are stored, up to the last one that its mask lets through."""
     lengths: dict[Node, Node] = {}  # layers share a mask
-    for node in graph.find_nodes(op="call_function", target=OPERATOR):
-        mask = named(node)["attn_mask"]
-        if mask is None:
-            continue
-        if mask not in lengths:
-            value = _value(mask)
-            options = {"dtype": torch.int32, "device": value.device}
-            with graph.inserting_before(node):
-                places = graph.call_function(
-                    aten.arange.start, (1, value.shape[-1] + 1), options
-                )
-                kept = graph.call_function(aten.mul.Tensor, (mask, places))
-                lengths[mask] = graph.call_function(
-                    aten.amax.default, (kept, [0, 1, 2, 3])
-                )
-        node.kwargs = {**node.kwargs, "kv_len": lengths[mask]}
+    for node in graph_module.graph.find_nodes(op="call_function", target=OPERATOR):
+        _read_int8(node)
+        _limit_keys(node, lengths)
+
+
+def _read_int8(attention: Node) -> None:
+    """Have attention dequantize the keys and values that it reads, instead of all that a cache has room for."""
+    query, *read = attention.args[:3]
+    stored = [_before_dequantizing(each) for each in read]
+    (key, key_scale), (value, value_scale) = stored
+    if key is None or value is None:
+        return
+    args = (query, key, value, *attention.args[3:])
+    scales = {"key_scale": key_scale, "value_scale": value_scale}
+    kwargs = {**attention.kwargs, **scales}
+    if _takes(OPERATOR, attention, args, kwargs):
+        attention.args, attention.kwargs = args, kwargs
+
+
+def _before_dequantizing(node: Any) -> tuple[Any, Any]:
+    """Values of int8 and their scales, if ``node`` is their product; else None and None."""
+    while is_call(node, COPIES):
+        node = node.all_input_nodes[0]
+    if not is_call(node, ("aten.mul",)) or len(node.all_input_nodes) != 2:
+        return None, None
+    values, scale = node.args
+    while is_call(values, CASTS):  # one by way of int16, as packed weights have it
+        values = values.all_input_nodes[0]
+    quantized = _value(values).dtype == torch.int8
+    return (values, scale) if quantized else (None, None)
+
+
+def _limit_keys(attention: Node, lengths: dict[Node, Node]) -> None:
+    """Have attention read keys up to the last one that its mask lets through, by ``lengths`` of masks."""
+    mask, graph = named(attention)["attn_mask"], attention.graph
+    if mask is None:
+        return
+    if mask not in lengths:
+        value = _value(mask)
+        options = {"dtype": torch.int32, "device": value.device}
+        with graph.inserting_before(attention):
+            places = graph.call_function(
+                aten.arange.start, (1, value.shape[-1] + 1), options
+            )
+            kept = graph.call_function(aten.mul.Tensor, (mask, places))
+            lengths[mask] = graph.call_function(aten.amax.default, (kept, [0, 1, 2, 3]))
+    attention.kwargs = {**attention.kwargs, "kv_len": lengths[mask]}
 
 
 def _takes(kernel: Any, node: Node, *given: Any) -> bool:

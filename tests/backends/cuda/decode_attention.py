@@ -17,6 +17,12 @@ from torch.nn.functional import scaled_dot_product_attention as attention
 from tests.backends.cuda.layouts import EXPANDED, LAYOUTS, relaid
 
 
+def quantized(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values (B, H, L, D) as int8, and their scales (B, H, L, 1)."""
+    scale = values.abs().amax(-1, keepdim=True) / 127
+    return (values / scale).round().to(torch.int8), scale
+
+
 def main(device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
     """Print it; the interpreter multiplies tiles in float32 alone."""
     choose, found = random.Random(0), []
@@ -44,9 +50,17 @@ def main(device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
             mask = relaid(mask, choose.choice(layouts), choose)
             places = torch.arange(1, length + 1, device=device)
             end = (mask * places).amax().to(torch.int32)
+        stored, scales = (k, v), (None, None)
+        if case % 2:
+            stored, scales = zip(*(quantized(each) for each in stored), strict=True)
+            stored = [relaid(each, choose.choice(LAYOUTS), choose) for each in stored]
+            scales = [relaid(each, choose.choice(LAYOUTS), choose) for each in scales]
+            k, v = (a * b for a, b in zip(stored, scales, strict=True))
         wide = [each.double() for each in (q, k, v)]
         wanted = attention(*wide, mask, enable_gqa=True)
-        result = sdpa_decode(q, k, v, mask, kv_len=end)
+        result = sdpa_decode(
+            q, *stored, mask, kv_len=end, key_scale=scales[0], value_scale=scales[1]
+        )
         off = (result.double() - wanted).abs().max().item()
         found.append((batches, heads, shared, length, width, large, case % 3 > 0, off))
     print(json.dumps(found))

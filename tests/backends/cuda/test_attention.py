@@ -126,6 +126,46 @@ def test_it_reads_a_cache_as_it_is(
     torch.testing.assert_close(result, model(*inputs), atol=0.02, rtol=0.02)
 
 
+class Dequantized(nn.Module):
+    """Attention over a cache of int8 with a scale for each key and value, as transformers repeats it."""
+
+    def forward(
+        self, query: Tensor, cache: Tensor, scales: Tensor, places: Tensor
+    ) -> Tensor:
+        mask = (torch.arange(LENGTH)[None] <= places[:, None])[None, None]
+        key = (cache.to(query.dtype) * scales)[:, :, None]
+        key = key.expand(-1, -1, HEADS // SHARED, -1, -1)
+        key = key.reshape(-1, HEADS, LENGTH, WIDTH)
+        return F.scaled_dot_product_attention(query, key, key, attn_mask=mask)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_one_token_s_attention_reads_int8(lower, monkeypatch, tokens) -> None:
+    """Nothing makes a dequantized cache of it."""
+    found: list[Any] = []
+    replace = ReplaceEdgeOpWithTritonOpPass.call
+
+    def seen(replacing: Any, graph_module: GraphModule) -> Any:
+        result = replace(replacing, graph_module)
+        found[:] = _attention(graph_module)
+        return result
+
+    monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", seen)
+    inputs = (
+        torch.randn(1, HEADS, tokens, WIDTH).bfloat16(),
+        torch.ones(1, SHARED, LENGTH, WIDTH, dtype=torch.int8),
+        torch.ones(1, SHARED, LENGTH, 1).bfloat16(),
+        40 + torch.arange(tokens),
+    )
+    assert len(delegates(lower(Dequantized(), inputs, gpu="sm_80:40GiB"))) == 1
+    (call,) = found
+    read = [call.args[1], call.args[2]]
+    stored = torch.int8 if tokens == 1 else torch.bfloat16
+    assert [each.meta["val"].dtype for each in read] == [stored] * 2
+    scales = [each for each in ("key_scale", "value_scale") if each in call.kwargs]
+    assert len(scales) == 2 * (tokens == 1)
+
+
 class Wider(nn.Module):
     """Heads whose values are wider than their keys, as differential attention has them."""
 
@@ -219,6 +259,21 @@ REFUSED: dict[str, Callable[[], tuple[Any, ...]]] = {
         0.0,
         False,
         _fake(dtype=torch.int64),
+    ),
+    "(torch.bfloat16, (1, 2, 8, 1)), not [(torch.bfloat16, (1, 2, 8, 1)), None]": lambda: (
+        _fake(1, 2, 1, 16),
+        *(_fake(1, 2, 8, 16, dtype=torch.int8),) * 2,
+        None,
+        0.0,
+        False,
+        0.0,
+        False,
+        None,
+        _fake(1, 2, 8, 1),
+    ),
+    "not of [torch.bfloat16, torch.int8, torch.int8]": lambda: (
+        _fake(1, 2, 1, 16),
+        *(_fake(1, 2, 8, 16, dtype=torch.int8),) * 2,
     ),
     "not (torch.int32, 2)": lambda: (
         _fake(1, 2, 1, 16),

@@ -103,6 +103,21 @@ def test_generates(form: list[str], tmp_path: Path) -> None:
     assert bool(facts.common.arenas) == (len(methods) > 1)
 
 
+def test_a_cache_of_int8_is_half_as_large(tmp_path: Path) -> None:
+    """And its logits are near transformers'; without a scale for each token they wouldn't be."""
+    pytest.importorskip("transformers", minversion="5.17")
+    sizes = []
+    for more in ([], ["--cache", "int8"]):
+        out = tmp_path / "model.pte"
+        options = ["--prefill", "portable", "--length", "400", "--compare", "24"]
+        result = export(*options, *more, "--out", str(out))
+        assert result.exit_code == 0, result.output
+        (method,) = (m for m in read(out).methods if m.inputs)
+        sizes.append(sum(each.nbytes for each in method.arenas))
+    cache = 2 * 2 * 2 * 400 * 16 * 4  # keys and values of 2 layers and heads, float32
+    assert sizes[0] - sizes[1] > 0.5 * cache
+
+
 def test_a_folder_and_a_target_and_quantized_weights(tmp_path: Path) -> None:
     """Of a saved configuration; weights of linears take half a byte."""
     from transformers import Qwen3Config

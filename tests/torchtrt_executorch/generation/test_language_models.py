@@ -56,6 +56,7 @@ needs_compilers = pytest.mark.skipif(
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_are_eager_s(name: str, backend: str) -> None:
     from torchtrt_executorch.transformers import language_model as lm
+    from torchtrt_executorch.transformers.exportable import Form
     from torchtrt_executorch.transformers.lowering import partitioners
 
     torch.manual_seed(0)
@@ -71,7 +72,7 @@ def test_tokens_are_eager_s(name: str, backend: str) -> None:
     wanted = llm.generate(torch.tensor([PROMPT]), generation_config=greedy)
     with emulated_engines():
         edge = to_edge_transform_and_lower(
-            lm.exported(llm, LENGTH, LENGTH),
+            lm.exported(llm, Form(length=LENGTH), LENGTH),
             partitioner=partitioners(backend, "forward", keeps_cache=True),
         )
         program = edge.to_executorch()

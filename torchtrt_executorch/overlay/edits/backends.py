@@ -47,8 +47,8 @@ CUDA_OPERATORS = (
             """
             from executorch.backends.cuda.triton._kernel_support import (
                 decode_kernel,
-                limit_keys_by_mask,
                 prepare_for_kernel,
+                specialize_decode_attention,
             )
             """,
         ),
@@ -65,7 +65,7 @@ CUDA_OPERATORS = (
         (
             "ReplaceEdgeOpWithTritonOpPass.call",
             "before graph_module.recompile",
-            "limit_keys_by_mask(graph_module)",
+            "specialize_decode_attention(graph_module)",
         ),
     ),
     *edits_of(
