@@ -22,7 +22,7 @@ LAYERS = 24
 def quantized(states: Tensor) -> tuple[Tensor, Tensor]:
     """Keys or values (1, heads, length, width) in int8, and their scales."""
     scales = states.abs().amax(-1, keepdim=True) / 127
-    return (states / scales).round().to(torch.int8), scales
+    return (states / scales).round().clamp(-127, 127).to(torch.int8), scales
 
 
 def main() -> None:
