@@ -46,6 +46,8 @@ BESIDE_TENSORRT = (
     "numpy",
 )
 EXTRAS = "test,lint,demo,cuda,cross"
+#: A trained network that tests export. It requires torchaudio and onnxruntime, and tests need neither.
+TRAINED = "silero-vad==6.2.3"
 
 
 class Environment:
@@ -82,6 +84,7 @@ class Environment:
             self._pip("Torch-TensorRT's runtime", "--no-deps", RUNTIME, may_fail=True)
         project = f"{ROOT}[{EXTRAS}]"
         self._pip("this project", "--no-build-isolation", "-e", project)
+        self._pip("a trained network", "--no-deps", TRAINED)
         self._stamp.write_text(self._sources())
 
     def _install_builder(self) -> None:

@@ -126,8 +126,7 @@ def test_parakeet_s_features_are_its_extractor_s(tmp_path: Path) -> None:
 
 def test_silero_vad_is_its_package_s() -> None:
     spec = importlib.util.find_spec("silero_vad")
-    if spec is None:
-        pytest.skip("silero-vad isn't installed")
+    assert spec is not None, "make environment installs silero-vad"
     from torchtrt_executorch.transformers import kinds, speech
 
     (package,) = spec.submodule_search_locations or ()
