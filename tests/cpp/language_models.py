@@ -25,9 +25,11 @@ from tokenizers import (
 )
 from transformers import TopPLogitsWarper
 
-from torchtrt_executorch.generation import Generator, constant_methods
+from torchtrt_executorch.generation import Generator
 from torchtrt_executorch.runtime import load
 from torchtrt_executorch.transformers import language_model as lm
+from torchtrt_executorch.transformers.exportable import Form
+from torchtrt_executorch.transformers.lowering import emitted, lowered
 
 LENGTH, CHUNK = 48, 8
 #: Of three chunks, after which tokens are of many kinds.
@@ -43,7 +45,8 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
 def check(host: Path, folder: Path) -> list[str]:
     """Make and run all forms, print a line for each, and return what is wrong."""
     folder.mkdir(parents=True, exist_ok=True)
-    llm = lm.load_model(None, LENGTH)
+    torch.manual_seed(0)
+    llm = lm.with_cache(lm.tiny(), LENGTH)
     eager = _eager(llm, PROMPT, COUNT)
     ends = [255, eager[-3]]
     files = _save(llm, folder, ends)
@@ -89,30 +92,32 @@ EMULATED = {
 def _save(llm: Any, folder: Path, ends: list[int]) -> dict[str, Path]:
     """Save each form; one of them ends with a token of ``ends``."""
     forms = {
-        "one method": lm.Form("xnnpack", None, LENGTH, CHUNK),
-        "two methods": lm.Form("portable", "portable", LENGTH, CHUNK),
-        "sampled": lm.Form("portable", "portable", LENGTH, CHUNK, sampled=True),
-        **dict.fromkeys(EMULATED, lm.Form("cuda", "cuda", LENGTH, CHUNK)),
+        "one method": Form("xnnpack", None, LENGTH, CHUNK),
+        "two methods": Form("portable", "portable", LENGTH, CHUNK),
+        "sampled": Form("portable", "portable", LENGTH, CHUNK, sampled=True),
+        **dict.fromkeys(EMULATED, Form("cuda", "cuda", LENGTH, CHUNK)),
     }
     files = {}
     for name, form in forms.items():
         llm.generation_config.eos_token_id = ends if name == "one method" else None
-        edge = _emulated(llm, name) if name in EMULATED else lm.lowered(llm, form)
+        model = lm.LanguageModel(llm, form)
+        methods = model.programs()
+        constants = model.constants(methods)
+        if name in EMULATED:
+            edge = _emulated(methods, constants, name)
+        else:
+            edge = lowered(methods, model.backends, constants, form.target)
         files[name] = folder / f"{name.replace(' ', '_')}.pte"
-        lm.emitted(edge, form).save(str(files[name]))
+        emitted(edge, shared=len(methods) > 1).save(str(files[name]))
     return files
 
 
-def _emulated(llm: Any, name: str) -> Any:
+def _emulated(methods: dict[str, Any], constants: dict[str, Any], name: str) -> Any:
     prefill, decode, inside = EMULATED[name]
-    methods = {
-        "prefill": lm.exported(llm, LENGTH, CHUNK),
-        "decode": lm.exported(llm, LENGTH, 1),
-    }
     edge = to_edge_transform_and_lower(
         methods,
         partitioner={method: [Whole(inside)] for method in methods},
-        constant_methods=constant_methods(methods, LENGTH),
+        constant_methods=constants,
     )
     return pose(edge, {"prefill": prefill, "decode": decode})
 
@@ -179,7 +184,7 @@ def _text(run: Run, llm: Any, folder: Path) -> bool:
     file = folder / "tokenizer.json"
     tokenizer.save(str(file))
     prompt = tokenizer.encode(TEXT).ids
-    wanted = tokenizer.decode(_eager(llm, prompt, 12))
+    wanted = tokenizer.decode(_eager(llm, prompt, 12), skip_special_tokens=False)
     options = "--prompt", TEXT, "--tokenizer", file, "--count", 12
     done = run("two methods", *options)
     return bool(done.stdout.decode(errors="replace") == wanted + "\n")
