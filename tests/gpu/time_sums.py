@@ -11,7 +11,8 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import triton
@@ -46,12 +47,12 @@ def _sum(
     tl.store(out + row, tl.sum(total, 1)[:, None].to(tl.bfloat16), there)
 
 
-def microseconds(call: Callable[[torch.Tensor], object], matrices: list) -> float:
-    """Of one call: the median of replays of a graph with one for each matrix."""
+def microseconds(call: Callable[[Any], object], items: Sequence[Any]) -> float:
+    """Of one call: the median of replays of a graph with one for each item."""
 
     def all_of_them() -> None:
-        for matrix in matrices:
-            call(matrix)
+        for item in items:
+            call(item)
 
     all_of_them()
     torch.cuda.synchronize()
@@ -65,7 +66,7 @@ def microseconds(call: Callable[[torch.Tensor], object], matrices: list) -> floa
         graph.replay()
         ended.record()
         torch.cuda.synchronize()
-        took.append(started.elapsed_time(ended) / len(matrices) * 1e3)
+        took.append(started.elapsed_time(ended) / len(items) * 1e3)
     return round(statistics.median(took), 2)
 
 
