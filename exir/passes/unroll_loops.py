@@ -47,9 +47,8 @@ def unroll_loops(program: ExportedProgram, max_turns: int = 64) -> ExportedProgr
         raise ValueError(f"max_turns is {max_turns}, and can't be negative")
     module = copy.deepcopy(program.graph_module)
     for original, node in zip(program.graph.nodes, module.graph.nodes, strict=True):
-        node.name = (
-            original.name
-        )  # "input" is renamed in a copy, and signatures go by names
+        # "input" is renamed in a copy, and signatures go by names.
+        node.name = original.name
     signature = copy.deepcopy(program.graph_signature)
     outputs = _outputs(module.graph)
     values = {**program.state_dict, **program.constants}

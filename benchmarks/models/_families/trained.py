@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.models._model import Call, Network, Truth, batches
+from torchtrt_executorch.transformers.speech import SileroNetwork
 
 #: ARPAbet's, with and without stress; "UW" has both in g2p-en.
 _VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
@@ -81,7 +82,7 @@ def _knows_a_face(side: int, call: Call) -> Truth:
     return Truth(face > 0.9 > 0.3 > shuttle, f"face {face:.3f}, shuttle {shuttle:.3f}")
 
 
-class Silero(nn.Module):
+class Silero(SileroNetwork):
     """Silero's voice activity detector, at 16 kHz, with the weights of its package.
 
     A frame of 576 samples and the state of an LSTM, to the probability of speech and the next state.
@@ -89,19 +90,14 @@ class Silero(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stft_conv = nn.Conv1d(1, 258, 256, stride=128, bias=False)
-        self.conv1 = nn.Conv1d(129, 128, 3, padding=1)
-        self.conv2 = nn.Conv1d(128, 64, 3, stride=2, padding=1)
-        self.conv3 = nn.Conv1d(64, 64, 3, stride=2, padding=1)
-        self.conv4 = nn.Conv1d(64, 128, 3, padding=1)
-        self.lstm_cell = nn.LSTMCell(128, 128)
-        self.final_conv = nn.Conv1d(128, 1, 1)
         load = import_module("safetensors.torch").load_file
         self.load_state_dict(
             load(_folder("silero_vad") / "data" / "silero_vad_16k.safetensors")
         )
 
-    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(  # type: ignore[override]
+        self, x: Tensor, h: Tensor, c: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         y = self.stft_conv(functional.pad(x[:, None], (0, 64), "reflect"))
         y = (y[:, :129].square() + y[:, 129:].square()).sqrt()
         for convolution in (self.conv1, self.conv2, self.conv3, self.conv4):

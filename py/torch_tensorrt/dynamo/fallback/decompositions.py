@@ -136,9 +136,7 @@ def _supported_parts(
     """Return what ``node`` decomposes to, a graph of what it reads; None unless converters support all of it."""
     try:
         traced = _traced(node, _decompositions()[node.target], mode)
-    except (
-        Exception
-    ) as error:  # of one that isn't for these arguments, or asks for sizes
+    except Exception as error:  # it isn't for these arguments, or asks for sizes
         logger.debug("%s isn't decomposed: %s", node, error)
         return None
     for part in [*traced.nodes]:
