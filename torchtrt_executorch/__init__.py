@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchtrt_executorch.inspection.report import report as report
     from torchtrt_executorch.nogpu.emulation import emulated_engines as emulated_engines
+    from torchtrt_executorch.nogpu.emulation.engine_build import (
+        build_engines as build_engines,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["emulated_engines", "report"]
+__all__ = ["build_engines", "emulated_engines", "report"]
 
 _HOMES = {
+    "build_engines": "torchtrt_executorch.nogpu.emulation.engine_build",
     "emulated_engines": "torchtrt_executorch.nogpu.emulation",
     "report": "torchtrt_executorch.inspection.report",
 }

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from torchtrt_executorch import __version__
+from torchtrt_executorch.cli.build import build
 from torchtrt_executorch.cli.cache import cache
+from torchtrt_executorch.cli.doctor import doctor
 from torchtrt_executorch.cli.error_handling import EXITS, in_sentences
 from torchtrt_executorch.cli.export import export
 from torchtrt_executorch.cli.generate import generate
@@ -20,11 +22,13 @@ from torchtrt_executorch.cli.tune import tune
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command(epilog=EXITS["status"])(in_sentences(status, imports_torch=False))
+app.command(epilog=EXITS["doctor"])(in_sentences(doctor, imports_torch=False))
 app.command(epilog=EXITS["targets"])(in_sentences(targets, imports_torch=False))
 app.command(epilog=EXITS["cache"])(in_sentences(cache, imports_torch=False))
 app.command(epilog=EXITS["inspect"])(in_sentences(inspect))
 app.command(epilog=EXITS["run"])(in_sentences(run))
 app.command(epilog=EXITS["export"])(in_sentences(export))
+app.command(epilog=EXITS["build"])(in_sentences(build))
 app.command(epilog=EXITS["generate"])(in_sentences(generate))
 app.command(epilog=EXITS["tune"])(in_sentences(tune))
 

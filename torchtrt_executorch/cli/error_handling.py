@@ -22,6 +22,7 @@ EXITS = {
     "asked: wrong options, a file that can't be read or written, a package that isn't there.",
     "status": "Exits with 0 whatever it reports; 1 for a patch that failed, with --try; 2 for a "
     "patch that there is none of.",
+    "doctor": "Exits with 0 whatever it reports.",
     "targets": "Exits with 0.",
     "cache": "Exits with 0.",
     "inspect": "Exits with 0; 1 with --strict when there are warnings; 2 when a file can't be read "
@@ -30,6 +31,7 @@ EXITS = {
     "the program is unsound or can't be run.",
     "export": "Exits with 0; 1 when logits are further from transformers' than the model's type explains; 2 when the "
     "folder is no language model's or can't be exported so.",
+    "build": "Exits with 0; 2 when an engine can't be built, or there is none to build.",
     "generate": "Exits with 0; 1 when the cache is full before the text ends, or as many tokens as were asked for "
     "are there; 2 when the program is no language model or can't be run.",
     "tune": "Exits with 0; 2 without a GPU.",

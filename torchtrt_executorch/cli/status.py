@@ -19,7 +19,6 @@ from torchtrt_executorch.cli.error_handling import FOUND, unable
 from torchtrt_executorch.nogpu.builder.installed import problems
 from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
 from torchtrt_executorch.nogpu.host.importable import malformed_target, obstacles
-from torchtrt_executorch.nogpu.target import engine_targets
 from torchtrt_executorch.nogpu.target.gpu_description import VARIABLE, without_gpu
 from torchtrt_executorch.overlay import SWITCH
 from torchtrt_executorch.overlay.manifest import PATCHES
@@ -81,10 +80,8 @@ def report(tried: bool = False) -> dict[str, Any]:
         why not; ``tried``: whether ``state`` says what happened, rather than what the sources let
         expect; ``installed``: release per distribution, None where it isn't; ``problems``: what is
         wrong with those and with what is compiled for, a sentence each; ``obstacles``: why ``import torch_tensorrt`` would fail,
-        likewise; ``targets``: what is compiled for where there is no GPU, ``engines_for`` what engines
-        can be built for there; ``libraries_lack``: what is missing to compile CUDA delegates, and what
-        installs it, ``for_this_machine`` and ``for_others``; ``patches``: the manifest, with ``state``
-        and ``reason`` of each.
+        likewise; ``targets``: what is compiled for where there is no GPU; ``patches``: the manifest,
+        with ``state`` and ``reason`` of each.
     """
     off = _off_because()
     happened = overlay.verdicts()
@@ -99,11 +96,6 @@ def report(tried: bool = False) -> dict[str, Any]:
         "problems": [*problems(), *(() if off else malformed_target())],
         "obstacles": list(obstacles(patched=not off and host is State.IN_FORCE)),
         "targets": _targets(),
-        "engines_for": engine_targets.engines_for(),
-        "libraries_lack": {
-            "for_this_machine": lacks,
-            "for_others": what_is_missing(cross=True),
-        },
         "patches": [_row(patch, verdicts[patch.name], off, lacks) for patch in PATCHES],
     }
 
@@ -205,7 +197,7 @@ def status(
 _HAPPENED = "That is what came of importing what is patched."
 _EXPECTED = (
     "That is what the installed sources let expect; --try imports them and says what came of it. "
-    "status NAME says all about a patch."
+    "status NAME says all about a patch, doctor what this machine can build, run and check."
 )
 
 
@@ -215,10 +207,6 @@ def _show_host(console: Console, found: dict[str, Any]) -> None:
     by = f"by ${VARIABLE}" if os.environ.get(VARIABLE) else f"${VARIABLE} names another"
     if found["targets"]:
         console.print(f"without a GPU, for: {', '.join(found['targets'])} ({by})")
-    console.print(f"engines without a GPU: {found['engines_for'] or 'none'}")
-    here, others = found["libraries_lack"].values()
-    console.print(Text.assemble("CUDA delegates for this machine: ", _lacks(here)))
-    console.print(Text.assemble("CUDA delegates for other machines: ", _lacks(others)))
     for problem in found["problems"]:
         if problem not in found["obstacles"]:
             console.print(Text(problem, "red"))
@@ -227,11 +215,6 @@ def _show_host(console: Console, found: dict[str, Any]) -> None:
     if found["off_because"]:
         console.print(Text(f"The overlay is off: {found['off_because']}", "red"))
     console.print()
-
-
-def _lacks(what: str) -> Text:
-    """What is missing, in words, each with the command that installs it."""
-    return Text(f"missing {what}", "yellow") if what else Text("yes")
 
 
 def _lines(rows: list[dict[str, Any]], width: int) -> Iterator[Text]:

@@ -47,6 +47,11 @@ def targets(
         f"--target TARGET` says whether a file runs there. This machine is {own_platform()}.",
         soft_wrap=True,
     )
+    console.print(
+        "Engines that are built there: export with emulated_engines(), and run `torchtrt-executorch build` on the "
+        "machine.",
+        soft_wrap=True,
+    )
     for lacks in dict.fromkeys(_lacks(target) for _, target in DEVICES):
         if lacks:
             # Not marked up: an extra's brackets would be taken for a style.
@@ -59,8 +64,9 @@ def _lacks(target: str) -> str:
 
 
 def _engines(target: str) -> str:
+    """Whether engines for a target are built here, or on it, by ``torchtrt-executorch build``."""
     try:
         engines.check_target(GpuDescription.parse_list(target))
     except engines.UntargetableGpuError:
-        return "no"
+        return "there" if target.startswith("linux-") else "no"
     return "yes"

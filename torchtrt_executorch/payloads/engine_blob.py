@@ -19,8 +19,17 @@ load_alone(
 )
 
 # isort: split
-from torch_tensorrt.executorch.blob.engine_blob import deserialize_engine  # noqa: E402
+from torch_tensorrt.executorch.blob.engine_blob import (  # noqa: E402
+    deserialize_engine,
+    serialize_engine,
+)
 from torch_tensorrt.executorch.blob.metadata import TensorRTBlobMetadata  # noqa: E402
 from torch_tensorrt.executorch.engines.record import DELIMITER, Slot  # noqa: E402
 
-__all__ = ["DELIMITER", "Slot", "TensorRTBlobMetadata", "deserialize_engine"]
+__all__ = [
+    "DELIMITER",
+    "Slot",
+    "TensorRTBlobMetadata",
+    "deserialize_engine",
+    "serialize_engine",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, patch_status, patch_statuses
 
-from ... import fresh, pruned
+from ... import fresh
 from ...without_torch_tensorrt import reason
 
 
@@ -235,15 +233,13 @@ def test_what_happened_in_this_very_process() -> None:
 
 
 def test_the_target() -> None:
-    """What is compiled for where there is no GPU, and what engines can be built for there."""
+    """What is compiled for where there is no GPU."""
     jetson = "linux-aarch64:sm_87:16GiB"
     reported, words = both({**os.environ, "TORCHTRT_GPU": jetson})
     found = reported[""]
     assert found["targets"] == [jetson]
     assert f"without a GPU, for: {jetson}" in words
     assert rows(TORCHTRT_GPU="")[""]["targets"][0].count(":") == 2
-    for_rtx = importlib.util.find_spec("tensorrt_rtx") is not None
-    assert found["engines_for"].startswith("sm_75") == for_rtx
 
 
 @pytest.mark.parametrize("target", ["foo", "sm_87", "sm_87:0GiB", "beos:sm_87:16GiB"])
@@ -256,60 +252,8 @@ def test_a_target_that_is_none(target: str) -> None:
     assert problem in status(TORCHTRT_GPU=target)
 
 
-#: What each distribution brings, by the beginning of its name, and what installs it again.
-EXTRAS = {
-    "triton": ("Triton", "[cuda]"),
-    "nvidia": ("CUDA's headers", "[cuda]"),
-    "ziglang": ("zig", "[cross]"),
-}
-#: Both reports, in a process of its own, on a machine without CUDA's toolkit.
-REPORTS = """
-import pathlib
-from torchtrt_executorch.nogpu.cross import requirements
-requirements.TOOLKIT = pathlib.Path("/no/toolkit")
-from torchtrt_executorch.cli import app
-for command in ("status", "targets"):
-    assert not app([command, "--json"], standalone_mode=False)
-    print("and")
-for command in ("status", "targets"):
-    assert not app([command], standalone_mode=False)
-"""
-
-
-@pytest.mark.parametrize("without", [(), *((name,) for name in EXTRAS), (*EXTRAS,)])
-@pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, EXTRAS)),
-    reason="pip install torchtrt-executorch[cuda,cross]",
-)
-def test_what_is_missing_is_said(without: tuple[str, ...], tmp_path: Path) -> None:
-    """By both commands, with what installs it; Triton is the one that fits PyTorch."""
-    python = pruned.environment(tmp_path / "venv", *without)
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "PYTHON"))}
-    done = subprocess.run(
-        [python, "-c", REPORTS],
-        env={**env, "COLUMNS": "400", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    report, machines, words = done.stdout.split("\nand\n")
-    here, others = json.loads(report)["libraries_lack"].values()
-    for name, (what, extra) in EXTRAS.items():
-        lacks = name in without
-        assert (what in others and extra in others) == lacks
-        assert (what in here and extra in here) == (lacks and name != "ziglang")
-    states = {row["name"]: row["state"] for row in json.loads(report)["patches"]}
-    complete = "incomplete" if {*without} & {"triton", "nvidia"} else "in force"
-    assert states["cuda-without-gpu"] == states["cuda-operators"] == complete
-    assert not here or f"triton=={importlib.metadata.version('triton')}" in here
-    for row in json.loads(machines):
-        own = row["target"].startswith(own_platform())
-        assert row["libraries"] == ("no" if (here if own else others) else "yes")
-    assert all(words.count(each) >= 2 for each in {here, others} - {""})
-
-
 def test_a_compiler_that_is_missing_is_said() -> None:
-    found, words = both({**os.environ, "CXX": "/no/such/compiler"})
-    lacks = found[""]["libraries_lack"]["for_this_machine"]
-    assert "/no/such/compiler" in lacks and "g++" in lacks and lacks in words
+    found, _ = both({**os.environ, "CXX": "/no/such/compiler"})
     assert found["cuda-without-gpu"]["state"] == "incomplete"
+    reason = found["cuda-without-gpu"]["reason"]
+    assert "/no/such/compiler" in reason and "g++" in reason

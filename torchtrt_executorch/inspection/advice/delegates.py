@@ -18,8 +18,8 @@ def emulated(method: Method) -> Iterator[Finding]:
             "warning",
             f"{name_of(method)}: {len(found)} engine{'s are' if len(found) > 1 else ' is'} EMULATED, "
             "and no TensorRT runs them.",
-            "Export without emulated_engines() and TORCHTRT_EMULATE, where TensorRT can build "
-            "engines; torch-tensorrt-rtx needs no GPU for it.",
+            "Build them on the machine that is to run it, by torchtrt-executorch build; or export without "
+            "emulated_engines() and TORCHTRT_EMULATE, where TensorRT can build engines.",
             method.name,
             tuple(call for each in found for call in calls_of(method, each)),
         )

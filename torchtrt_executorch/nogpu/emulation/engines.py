@@ -21,6 +21,7 @@ from torchtrt_executorch.cache.engines import kept_engine
 from torchtrt_executorch.nogpu.emulation import SWITCH, emulation_enabled
 from torchtrt_executorch.nogpu.emulation.build import program_of
 from torchtrt_executorch.nogpu.emulation.payload import dump
+from torchtrt_executorch.nogpu.emulation.settings import building_settings
 from torchtrt_executorch.nogpu.host import present
 from torchtrt_executorch.nogpu.stand_ins import StandIn, digest, keep
 
@@ -86,7 +87,7 @@ def _interpret(
     converters = [DYNAMO_CONVERTERS[node][2] for node in operators]
     with unset_fake_temporarily():  # AOTAutograd compiles inside of its own
         partition_program = _program(conversion, partition, settings)
-        payload = dump(partition_program)
+        payload = dump(partition_program, building_settings(settings))
         program = StandIn(partition_program)  # for its bindings
     logger.info(
         "Built an EMULATED engine of %d operators, %d bytes: it runs in PyTorch, not in TensorRT",

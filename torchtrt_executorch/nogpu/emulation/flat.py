@@ -12,7 +12,7 @@ import functools
 import json
 import struct
 import zlib
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping
 
 import numpy
 import torch
@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from torchtrt_executorch.lifting import copied_graph
 from torchtrt_executorch.nogpu.stand_ins import Buffer
 from torchtrt_executorch.nogpu.stand_ins.archive import read_archive, write_archive
+from torchtrt_executorch.nogpu.stand_ins.plain import check_plain
 
 #: Bytes of the archive, of the table and of the weights; the CRC-32 of table and weights.
 _HEADER = struct.Struct("<QQQL4x")
@@ -32,11 +33,16 @@ _ALIGNMENT = 64
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
-def write(program: ExportedProgram, prefix: bytes = b"") -> bytes:
+def write(
+    program: ExportedProgram,
+    prefix: bytes = b"",
+    settings: Mapping[str, Any] | None = None,
+) -> bytes:
     """Return ``prefix`` and the bytes of ``program``; equal programs give equal bytes.
 
     Args:
         program: On the CPU. Its signature has what isn't the user's before the user's inputs.
+        settings: What :func:`read_settings` returns, as JSON has it.
     """
     specs = [*_weights(program)]
     tensors = {**program.constants, **program.state_dict}
@@ -50,33 +56,29 @@ def write(program: ExportedProgram, prefix: bytes = b"") -> bytes:
         padding = -data.numel() % _ALIGNMENT
         parts += [memoryview(data.numpy()), bytes(padding)]  # type: ignore[arg-type]
         start += data.numel() + padding
-    table = json.dumps(rows).encode()
+    about = {"settings": dict(settings or {}), "tensors": rows}
+    table = json.dumps(about, sort_keys=True).encode()
     archive = write_archive(_with_inputs(program, specs))
     header = _HEADER.pack(len(archive), len(table), start, _checksum(table, *parts))
     return b"".join((prefix, header, archive, table, *parts))
 
 
-def read(data: memoryview) -> ExportedProgram:
+def read(data: memoryview, plain: bool = False) -> ExportedProgram:
     """Return the program that :func:`write` wrote, without the prefix; its weights are read-only.
+
+    Args:
+        data: What was written.
+        plain: Load nothing but what :func:`~torchtrt_executorch.nogpu.stand_ins.plain.check_plain` allows.
 
     Raises:
         Exception: The bytes are damaged, or it can't be loaded here; as
             :func:`~torchtrt_executorch.nogpu.stand_ins.archive.read_archive` has it, or of any other kind.
     """
-    *sizes, checksum = _HEADER.unpack_from(data)
-    if len(data) != _HEADER.size + sum(sizes):
-        raise ValueError("it is not as long as it says")
-    start, parts = _HEADER.size, []
-    for size in sizes:
-        parts.append(data[start : start + size])
-        start += size
-    archive, table, weights = parts
-    if _checksum(table, weights) != checksum:
-        raise ValueError(
-            "its weights have another checksum than they were written with"
-        )
+    archive, about, weights = _parts(data)
+    if plain:
+        check_plain(archive)
     program = read_archive(archive)
-    rows = json.loads(bytes(table))
+    rows = about["tensors"]
     specs = list(program.graph_signature.input_specs)
     inputs = [i for i, s in enumerate(specs) if s.kind is InputKind.USER_INPUT]
     state, constants = dict(program.state_dict), dict(program.constants)
@@ -89,6 +91,33 @@ def read(data: memoryview) -> ExportedProgram:
         persistent = True if kind is InputKind.BUFFER else None
         specs[index] = InputSpec(kind, specs[index].arg, target, persistent)
     return _program(program, specs, state, constants)
+
+
+def read_settings(data: memoryview) -> dict[str, Any]:
+    """Return the settings that :func:`write` was given, without loading the program.
+
+    Raises:
+        ValueError: The bytes are damaged.
+    """
+    _, about, _ = _parts(data)
+    return dict(about["settings"])
+
+
+def _parts(data: memoryview) -> tuple[memoryview, dict[str, Any], memoryview]:
+    """Return the archive, what the table says, and the weights."""
+    *sizes, checksum = _HEADER.unpack_from(data)
+    if len(data) != _HEADER.size + sum(sizes):
+        raise ValueError("it is not as long as it says")
+    start, parts = _HEADER.size, []
+    for size in sizes:
+        parts.append(data[start : start + size])
+        start += size
+    archive, table, weights = parts
+    if _checksum(table, weights) != checksum:
+        raise ValueError(
+            "its weights have another checksum than they were written with"
+        )
+    return archive, json.loads(bytes(table)), weights
 
 
 def _checksum(*parts: Buffer) -> int:

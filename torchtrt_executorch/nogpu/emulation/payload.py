@@ -9,6 +9,9 @@ trustworthy as its author for anything else: who reads payloads from files has t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram
 
@@ -17,7 +20,7 @@ from torchtrt_executorch.nogpu.stand_ins import Buffer, StandIn, digest, find
 from torchtrt_executorch.operators import UnknownOperatorError
 
 #: Readable in a hex dump; no TensorRT engine starts so.
-MAGIC = b"EMULATED-TRT-ENGINE-2\0"
+MAGIC = b"EMULATED-TRT-ENGINE-3\0"
 
 
 def is_emulated(engine: Buffer) -> bool:
@@ -25,9 +28,31 @@ def is_emulated(engine: Buffer) -> bool:
     return bytes(memoryview(engine)[: len(MAGIC)]) == MAGIC
 
 
-def dump(program: ExportedProgram) -> bytes:
-    """Return the payload that holds ``program``; equal programs give equal bytes."""
-    return flat.write(program, prefix=MAGIC)
+def dump(program: ExportedProgram, settings: Mapping[str, Any] | None = None) -> bytes:
+    """Return the payload that holds ``program``; equal programs give equal bytes.
+
+    Args:
+        program: What the engine is to compute.
+        settings: Those that the engine is to be built with, as :mod:`.settings` writes them.
+    """
+    return flat.write(program, MAGIC, settings)
+
+
+def load_plain(engine: Buffer) -> tuple[ExportedProgram, dict[str, Any]]:
+    """Return the program in the payload ``engine``, and the settings, from a file that nobody vouches for.
+
+    Raises:
+        ValueError: As :func:`load`, or the program has more than
+            :func:`~torchtrt_executorch.nogpu.stand_ins.plain.check_plain` allows.
+    """
+    data = memoryview(engine)[len(MAGIC) :]
+    try:
+        with unset_fake_temporarily():
+            return flat.read(data, plain=True), flat.read_settings(data)
+    except (UnknownOperatorError, RuntimeError) as error:
+        raise ValueError(f"an emulated engine can't be loaded here: {error}") from error
+    except Exception as error:
+        raise ValueError(f"damaged emulated engine: {error}") from error
 
 
 def load(engine: Buffer) -> StandIn:

@@ -1,0 +1,235 @@
+"""``torchtrt-executorch doctor``: what this machine can build, run and check, and what to install for the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from torchtrt_executorch import overlay
+from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
+from torchtrt_executorch.nogpu.host import present
+from torchtrt_executorch.nogpu.host.importable import obstacles
+from torchtrt_executorch.nogpu.target import engine_targets
+from torchtrt_executorch.nogpu.target.gpu_description import PLATFORMS, own_platform
+from torchtrt_executorch.overlay.manifest import PATCHES
+from torchtrt_executorch.overlay.patch import State, patch_statuses
+from torchtrt_executorch.overlay.upstream import distribution_release
+
+#: By release of PyTorch, the releases of torch-tensorrt-rtx and of TensorRT-RTX that go with it.
+TENSORRT_RTX_RELEASES = {
+    "2.13": ("2.13.0", "1.5.0.114"),
+    "2.14": ("2.14.0", "1.6.1.120"),
+}
+#: The GPUs that CUDA libraries are compiled for.
+_CUDA_GPUS = "sm_75 to sm_121"
+_THERE = "torchtrt-executorch build FILE"
+_STAND_INS = "stand-ins in PyTorch compute for them"
+
+
+@dataclass(frozen=True)
+class Ability:
+    """Something that this machine can do, or what it lacks for it.
+
+    Attributes:
+        kind: ``build``, ``run`` or ``check``.
+        what: What is built, run or checked.
+        can: Whether it can.
+        about: For which targets; or why not, and what happens instead.
+        command: What installs what is missing, or does it elsewhere; empty if nothing has to be done, or can be.
+    """
+
+    kind: str
+    what: str
+    can: bool
+    about: str = ""
+    command: str = ""
+
+
+def abilities() -> list[Ability]:
+    """Return what this machine can do. It looks for packages and programs, and compiles and builds nothing."""
+    return [*_build(), *_run(), *_check()]
+
+
+def _build() -> Iterator[Ability]:
+    can = importlib.util.find_spec("torch") is not None
+    torch = "" if can else "PyTorch is missing"
+    yield Ability("build", "a program for ExecuTorch", *_package("executorch", torch))
+    builds_rtx = bool(
+        not torch and installed_builder() is TENSORRT_RTX and not _in_the_way()
+    )
+    targets = engine_targets.engines_for() if builds_rtx else ""
+    lacks = _in_the_way() if installed_builder() is TENSORRT_RTX else ""
+    if distribution_release("torch-tensorrt") is not None:
+        lacks = lacks or "torch-tensorrt is installed in their place"
+    yield Ability(
+        "build",
+        "TensorRT-RTX engines",
+        bool(targets),
+        f"for {targets}" if targets else torch or lacks or "not installed",
+        "" if targets else _install_rtx(),
+    )
+    others = installed_builder() is not TENSORRT_RTX
+    here = bool(not torch and others and _gpu() and present.can_build_engines())
+    yield Ability(
+        "build",
+        "TensorRT engines",
+        here,
+        (
+            f"for the GPU that is here, {_gpu()}"
+            if here
+            else "built on the GPU that runs them"
+        ),
+        "" if here else _THERE,
+    )
+    unimportable = torch or _in_the_way()
+    yield Ability(
+        "build",
+        "emulated engines, to be built there",
+        not unimportable,
+        unimportable or "for any GPU: export in emulated_engines()",
+        "" if not unimportable else _install_rtx(),
+    )
+    elsewhere = ", ".join(each for each in PLATFORMS if each != own_platform())
+    for machines, cross in ((own_platform(), False), (elsewhere, True)):
+        missing = what_is_missing(cross)
+        words, _, command = missing.partition(": ")
+        yield Ability(
+            "build",
+            f"CUDA libraries, {machines}",
+            not missing and not torch,
+            torch or (f"missing: {words}" if missing else f"for {_CUDA_GPUS}"),
+            command or (_PIP["torch"] if torch else ""),
+        )
+
+
+def _run() -> Iterator[Ability]:
+    yield Ability("run", "a .pte in Python", *_package("torch"))
+    yield Ability("run", "XNNPACK's delegates", *_package("executorch"))
+    gpu = _gpu()
+    name = installed_builder().name
+    for what, can in (
+        (f"{name}'s engines", bool(gpu) and present.can_run_engines()),
+        ("CUDA libraries", bool(gpu)),
+    ):
+        why = "there is no GPU" if not gpu else f"{name}'s libraries are missing"
+        yield Ability("run", what, can, f"on {gpu}" if can else f"{why}: {_STAND_INS}")
+    lacks = [each for each in ("cmake", _compiler()) if shutil.which(each) is None]
+    libraries = importlib.util.find_spec("executorch") is not None and _has_cpp()
+    about = f"missing: {' and '.join(lacks)}" if lacks else ""
+    if not libraries:
+        about = about or "missing: executorch 1.5 or later, which has the C++ libraries"
+    installs = "apt-get install cmake g++" if lacks else _PIP["executorch"]
+    can = not about
+    yield Ability("run", "a C++ host", can, about, "" if can else installs)
+
+
+def _check() -> Iterator[Ability]:
+    yield Ability("check", "run --compare", *_package("torch"))
+    yield Ability("check", "inspect --target", *_package("torch"))
+    yield Ability("check", "inspect --html", *_package("jinja2"))
+    yield Ability("check", "export and generate", *_package("transformers"))
+    yield Ability("check", "quantized models", *_package("torchao"))
+
+
+_PIP = {
+    "torch": "pip install torch==2.14.1",
+    "executorch": "pip install executorch==1.5.1",
+    "jinja2": "pip install jinja2",
+    "transformers": 'pip install "torchtrt-executorch[transformers]"',
+    "torchao": "pip install torchao==0.18.0",
+}
+
+
+def _package(name: str, first: str = "") -> tuple[bool, str, str]:
+    """Return whether a package is there, its release or what is missing, and what installs it."""
+    if first:
+        return False, first, _PIP["torch"]
+    if importlib.util.find_spec(name) is None:
+        return False, f"{name} is missing", _PIP[name]
+    return True, f"{name} {distribution_release(name) or ''}".strip(), ""
+
+
+def _in_the_way() -> str:
+    """Why ``import torch_tensorrt`` would fail, a sentence; empty if it wouldn't."""
+    off = os.environ.get(overlay.SWITCH, "1") == "0"
+    in_force = patch_statuses(PATCHES)["host"].state is State.IN_FORCE
+    found = next(iter(obstacles(patched=in_force and not off)), "")
+    return found.partition(": pip install")[0].partition(". TensorRT-RTX")[0]
+
+
+def _install_rtx() -> str:
+    """Return the command that installs Torch-TensorRT with TensorRT-RTX, in the releases that go with PyTorch."""
+    release = ".".join((distribution_release("torch") or "2.14").split(".")[:2])
+    if release not in TENSORRT_RTX_RELEASES:
+        return _PIP["torch"]
+    torch_tensorrt, tensorrt = TENSORRT_RTX_RELEASES[release]
+    names = (
+        f"tensorrt-rtx-cu13{part}=={tensorrt}" for part in ("", "-libs", "-bindings")
+    )
+    packages = " ".join([f"torch-tensorrt-rtx=={torch_tensorrt}", *names])
+    other = distribution_release("torch-tensorrt") is not None
+    first = "pip uninstall -y torch-tensorrt && " if other else ""
+    return f"{first}pip install --no-deps {packages} dllist psutil filelock numpy"
+
+
+def _gpu() -> str:
+    """The GPU that PyTorch can use, as ``sm_90``; empty without one, or without PyTorch."""
+    if importlib.util.find_spec("torch") is None or not present.cuda_device():
+        return ""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def _compiler() -> str:
+    return shlex.split(os.environ.get("CXX") or "g++")[0]
+
+
+def _has_cpp() -> bool:
+    """Whether the installed ExecuTorch has its C++ libraries, as wheels from 1.5 on."""
+    try:
+        files = importlib.metadata.files("executorch") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return any(Path(file).name == "executorch-config.cmake" for file in files)
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Print what this machine can build, run and check, and the command that installs what is missing."""
+    found = abilities()
+    if as_json:
+        print(json.dumps([asdict(each) for each in found], indent=2))
+        return
+    table = Table("", "here", "", "", box=None, pad_edge=False)
+    for each in found:
+        can = Text("yes", "green") if each.can else Text("no", "yellow")
+        table.add_row(each.kind, each.what, can, Text(each.about))
+    console = Console(highlight=False)
+    console.print(table)
+    by_command: dict[str, list[str]] = {}
+    for each in found:
+        if each.command:
+            by_command.setdefault(each.command, []).append(f"{each.kind} {each.what}")
+    for command, names in by_command.items():
+        console.print(Text(f"\nto {', to '.join(names)}:", "dim"), soft_wrap=True)
+        console.print(Text(f"    {command}"), soft_wrap=True)
+
+
+__all__ = ["TENSORRT_RTX_RELEASES", "Ability", "abilities", "doctor"]
