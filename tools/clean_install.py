@@ -56,7 +56,10 @@ CHAPTERS = (
     Chapter(("docs/several_gpus.md",), extras="cuda"),
     *(
         Chapter((f"docs/targets/{name}.md",), extras="cuda,cross")
-        for name in ("jetson_orin", "dgx_spark", "x86_64_data_center", "rtx_windows")
+        for name in (
+            *("jetson_orin", "jetson_thor", "dgx_spark"),
+            *("rtx_linux", "rtx_windows", "x86_64_data_center"),
+        )
     ),
     Chapter(("docs/language_models.md",), extras="cuda,transformers"),
 )

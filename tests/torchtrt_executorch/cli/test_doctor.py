@@ -177,10 +177,10 @@ def test_here() -> None:
 def test_releases_are_those_of_the_lanes() -> None:
     pins = load_file("tools/environment.py").pins
     lanes = [pins(ROOT / "constraints" / f"{n}.txt") for n in ("2.13-rtx", "2.14-rtx")]
-    assert TENSORRT_RTX_RELEASES == {
+    assert {
         ".".join(lane["torch"].split(".")[:2]): (
             lane["torch-tensorrt-rtx"],
             lane["tensorrt-rtx-cu13"],
         )
         for lane in lanes
-    }
+    } == TENSORRT_RTX_RELEASES

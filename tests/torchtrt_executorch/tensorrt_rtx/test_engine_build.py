@@ -208,11 +208,11 @@ def test_settings_reach_the_builder(tmp_path: Path) -> None:
 def _rewritten(archive: bytes, change: Callable[[str, bytes], bytes | None]) -> bytes:
     """Return the archive with each file as ``change`` has it, without those that are None."""
     stream = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(archive)) as old:
-        with zipfile.ZipFile(stream, "w") as new:
-            for name in old.namelist():
-                if (data := change(name, old.read(name))) is not None:
-                    new.writestr(name, data)
+    old = zipfile.ZipFile(io.BytesIO(archive))
+    with old, zipfile.ZipFile(stream, "w") as new:
+        for name in old.namelist():
+            if (data := change(name, old.read(name))) is not None:
+                new.writestr(name, data)
     return stream.getvalue()
 
 
