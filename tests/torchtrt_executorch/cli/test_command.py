@@ -46,11 +46,13 @@ def test_version() -> None:
 def test_completion() -> None:
     assert completed("torchtrt-executorch ") == [
         "status",
+        "doctor",
         "targets",
         "cache",
         "inspect",
         "run",
         "export",
+        "build",
         "generate",
         "tune",
     ]
