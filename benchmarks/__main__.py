@@ -11,8 +11,8 @@ from pkgutil import iter_modules
 
 import benchmarks
 
-#: Those that take an hour or more, and are run by name alone.
-ON_REQUEST = ("zoo", "jobs", "models")
+#: Those that take many minutes, and are run by name alone.
+ON_REQUEST = ("zoo", "jobs", "models", "export_memory")
 
 
 def main(arguments: list[str]) -> None:
