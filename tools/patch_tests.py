@@ -59,6 +59,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/passes/test_complex_arithmetic.py",
     ],
     "common-state": ["tests/exir/program/test_common_state.py"],
+    "mapped-weights": ["tests/exir/_serialize/test_mapped_data.py"],
     "external-data": [
         "tests/exir/program/test_external_data.py",
         "tests/exir/program/test_saved_files.py",

@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Mapping, TypeVar
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
+
+T = TypeVar("T")
 
 #: The key of the table in the program's named data.
 KEY = "executorch.external_data"
@@ -53,7 +55,11 @@ def expected_data(table: bytes | memoryview) -> dict[str, Expected]:
 
 
 def with_expected_data(
-    emitted: Any, named: NamedDataStoreOutput | None, *, trained_on: bool
+    emitted: Any,
+    named: NamedDataStoreOutput | None,
+    *,
+    trained_on: bool,
+    shard: int | None = None,
 ) -> NamedDataStoreOutput | None:
     """Return a program's named data with the table of what goes into its data files.
 
@@ -64,8 +70,14 @@ def with_expected_data(
         emitted: ExecuTorch's ``EmitterOutput``.
         named: What delegates want stored.
         trained_on: The weights in data files change after they were written: no digests of them.
+        shard: Bytes of data that a file may hold; each file is cut into as many as that takes.
+
+    Raises:
+        ValueError: One of them takes more than that.
     """
     named = named and _without_empty(named)
+    if shard is not None:
+        named = _in_shards(emitted, named, shard)
     rows: dict[str, tuple[int, str]] = {}
     for keys in emitted.external_constant_map.values():
         for key, index in keys.items():
@@ -89,6 +101,51 @@ def _without_empty(named: NamedDataStoreOutput) -> NamedDataStoreOutput:
     if len(inside) == len(named.pte_data):
         return named
     return replace(named, pte_data=inside, external_data=external)
+
+
+def _in_shards(
+    emitted: Any, named: NamedDataStoreOutput | None, most: int
+) -> NamedDataStoreOutput | None:
+    """Return named data whose files hold up to ``most`` bytes, and give the emitter's constants such files, too."""
+    constants, files = emitted.external_constant_map, (
+        named.external_data if named else {}
+    )
+    sizes: dict[str, dict[str, int]] = {}
+    for tag, keys in constants.items():
+        buffers: Any = emitted.external_constant_buffer
+        sizes.setdefault(tag, {}).update({k: len(buffers[i]) for k, i in keys.items()})
+    for tag, entries in files.items():
+        buffers = named.buffers  # type: ignore[union-attr]
+        found = {k: len(buffers[e.buffer_index]) for k, e in entries.items()}
+        sizes.setdefault(tag, {}).update(found)
+    places = {tag: _shards(tag, held, most) for tag, held in sizes.items()}
+
+    def cut(by_tag: Mapping[str, Mapping[str, T]]) -> dict[str, dict[str, T]]:
+        result: dict[str, dict[str, T]] = {}
+        for tag, entries in by_tag.items():
+            for key, entry in entries.items():
+                result.setdefault(places[tag][key], {})[key] = entry
+        return result
+
+    emitted.external_constant_map = cut(constants)
+    return named and replace(named, external_data=cut(files))
+
+
+def _shards(tag: str, sizes: Mapping[str, int], most: int) -> dict[str, str]:
+    """Return the file of each key: ``tag`` itself where one is enough."""
+    numbers: dict[str, int] = {}
+    number = held = 0
+    for key, size in sizes.items():
+        if size > most:
+            raise ValueError(
+                f"{key!r} has {size} bytes, and a data file is to hold {most} at most: have it hold more"
+            )
+        if held + size > most:
+            number, held = number + 1, 0
+        numbers[key], held = number, held + size
+    if not number:
+        return dict.fromkeys(sizes, tag)
+    return {k: f"{tag}.{n + 1:05}-of-{number + 1:05}" for k, n in numbers.items()}
 
 
 def _digest(data: Any) -> str:

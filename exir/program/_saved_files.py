@@ -86,8 +86,9 @@ def data_file_name(program: Path, name: str) -> str:
     """Return what the data file that ExecuTorch calls ``name`` is called beside ``program``.
 
     Beside ``model.pte``, ``_default_external_constant.ptd`` is ``model.ptd``, and any other
-    ``data.ptd`` is ``model.data.ptd``.
+    ``data.ptd`` is ``model.data.ptd``; so it is with what follows in the name of a shard.
     """
-    if name == "_default_external_constant.ptd":
-        return f"{program.stem}.ptd"
-    return f"{program.stem}.{name}"
+    return f"{program.stem}.{name.removeprefix(_DEFAULT)}"
+
+
+_DEFAULT = "_default_external_constant."

@@ -874,6 +874,25 @@ def a_cache_for_each_method_is_warned_of() -> None:
     assert any("nothing shares" in str(each.message) for each in caught)
 
 
+@of("mapped-weights")
+def weights_of_a_checkpoint_are_not_copied() -> None:
+    from tempfile import NamedTemporaryFile
+
+    from executorch.exir import to_edge
+
+    size = 1 << 20
+    with NamedTemporaryFile() as file:
+        file.truncate(4 * size)
+        flat = torch.from_file(file.name, size=size, dtype=torch.float32)
+        model = nn.Linear(size // 256, 256, bias=False)
+        model.weight.data = flat.view(model.weight.shape)
+        inputs = (torch.ones(1, size // 256),)
+        made = to_edge(torch.export.export(model, inputs)).to_executorch()
+        constants = [b.storage for b in made.executorch_program.constant_buffer]
+    copied = [each for each in constants if len(each) == 4 * size]
+    assert not any(isinstance(each, bytes) for each in copied), copied[0][:8]
+
+
 @of("external-data")
 def weights_are_saved_beside_a_program() -> None:
     from tempfile import TemporaryDirectory

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from torchtrt_executorch.cache import kept
+from torchtrt_executorch.cache import Blob, kept
 from torchtrt_executorch.cache.keys import key
+from torchtrt_executorch.cache.store import in_memory
 
 #: Fields of upstream's result that are found anew in the partition.
 _FOUND = ("serialized_engine", "symbolic_shape_expressions")
@@ -46,9 +47,12 @@ def kept_engine(
         plain = all(_is_plain(value) for value in facts.values())
         return (facts, [built.serialized_engine]) if plain else None
 
-    def from_parts(facts: Any, parts: list[bytes]) -> Any:
+    def from_parts(facts: Any, parts: list[bytes | Blob]) -> Any:
         shapes = conversion.extract_symbolic_shape_expressions(partition)
-        found = {"serialized_engine": parts[0], "symbolic_shape_expressions": shapes}
+        found = {
+            "serialized_engine": in_memory(parts[0]),
+            "symbolic_shape_expressions": shapes,
+        }
         return result(**facts, **found)
 
     return kept("the engine", key_of_engine, build, parts_of, from_parts)

@@ -62,6 +62,7 @@ def kept() -> list[Kept]:
         root = cache.folder()
         places += [
             ("engines and CUDA libraries", root / "built", "[!.]*"),
+            ("locks of what is being built", root / "locks", "[!.]*"),
             ("zig's libraries of another machine", root / "cross", "[!.]*"),
             ("link stubs", root, "*-link-stubs-*"),
             ("upstream's modules with edits", root / "edited", "[!.]*"),

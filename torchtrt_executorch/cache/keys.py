@@ -29,6 +29,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchtrt_executorch import __version__, overlay
 from torchtrt_executorch.cache.switches import switches
+from torchtrt_executorch.digests import digest_of
 from torchtrt_executorch.nogpu.target.gpu_description import chosen
 from torchtrt_executorch.overlay.served import PATCHES
 
@@ -147,8 +148,7 @@ class _State:
         self._words("tensor", str(value.dtype), str(value.device))
         self.add([[*value.shape], [*value.stride()], fake or value.is_meta])
         if not fake and not value.is_meta:
-            data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            self._hash.update(hashlib.sha256(data.numpy()).digest())  # type: ignore[arg-type]
+            self._hash.update(digest_of(value))
 
     def _graph(self, graph: Graph, owner: Any) -> None:
         self._words("graph", str(len(graph.nodes)))

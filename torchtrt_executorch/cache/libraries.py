@@ -1,17 +1,23 @@
-"""Cached CUDA libraries, keyed by partition, weights, compile specs and GPU."""
+"""Cached CUDA libraries, keyed by partition, weights, compile specs and GPU.
+
+Of a library's weights those that are the partition's own aren't kept: they are there when it is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.backend.backend_details import PreprocessResult
 from torch.export import ExportedProgram
 
-from torchtrt_executorch.cache import kept, limit
+from torchtrt_executorch.cache import Blob, kept
 from torchtrt_executorch.cache.keys import key
+from torchtrt_executorch.cache.store import LARGE, in_memory
+from torchtrt_executorch.digests import digest_of, is_whole
 
 
 def kept_library(
@@ -33,18 +39,46 @@ def kept_library(
         specs = [[spec.key, bytes(spec.value)] for spec in compile_specs]
         return key("library", program, specs, repr(gpu))
 
+    weights = _large_weights(program)  # which compilation replaces
     found: PreprocessResult = kept(
-        "the CUDA library", key_of_library, build, _parts_of, _from_parts
+        "the CUDA library",
+        key_of_library,
+        build,
+        lambda result: _parts_of(result, weights),
+        lambda facts, parts: _from_parts(facts, parts, weights),
     )
     return found
 
 
-def _parts_of(result: PreprocessResult) -> tuple[Any, list[bytes]] | None:
+def _large_weights(program: ExportedProgram) -> Mapping[str, torch.Tensor]:
+    """Return what of a partition's weights isn't kept, by its name."""
+    if not _in_files():
+        return {}
+    tensors = {**program.state_dict, **program.constants}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if isinstance(tensor, torch.Tensor)
+        and tensor.nbytes >= LARGE
+        and is_whole(tensor)
+    }
+
+
+def _in_files() -> bool:
+    """Whether ExecuTorch takes data that isn't in memory, as 1.5 does."""
+    try:
+        import executorch.exir._serialize._mapped_data  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _parts_of(
+    result: PreprocessResult, weights: Mapping[str, torch.Tensor]
+) -> tuple[Any, list[Any]] | None:
     store = result.data_store_output
     if store is None or result.debug_handle_map or result._delegate_info_meta:
         return None
-    if sum(map(len, store.buffers)) > limit():
-        return None  # nor read into memory
     files = {None: store.pte_data, **store.external_data}
     entries = [
         [file, name, entry.buffer_index, entry.alignment]
@@ -57,16 +91,27 @@ def _parts_of(result: PreprocessResult) -> tuple[Any, list[bytes]] | None:
         for entry in named.values()
     ):
         return None
-    return entries, [result.processed_bytes, *map(in_memory, store.buffers)]
+    names = {digest_of(tensor): name for name, tensor in weights.items()}
+    parts: list[Any] = [result.processed_bytes]
+    buffers: list[int | str] = []
+    for buffer in store.buffers:
+        name = names.get(buffer.sha256()) if hasattr(buffer, "sha256") else None
+        buffers.append(name or len(parts))
+        if name is None:
+            small = hasattr(buffer, "to_bytes") and len(buffer) < LARGE
+            parts.append(buffer.to_bytes() if small else buffer)
+    return [entries, buffers], parts
 
 
-def in_memory(data: Any) -> Any:
-    """Return the bytes of named data, which executorch 1.5 keeps in files."""
-    return data.to_bytes() if hasattr(data, "to_bytes") else data
-
-
-def _from_parts(entries: Any, parts: list[bytes]) -> PreprocessResult:
-    processed, *buffers = parts
+def _from_parts(
+    facts: Any, parts: list[bytes | Blob], weights: Mapping[str, torch.Tensor]
+) -> PreprocessResult:
+    entries, places = facts
+    processed = in_memory(parts[0])
+    buffers = [
+        _stored(weights[place]) if isinstance(place, str) else _loaded(parts[place])
+        for place in places
+    ]
     inside: dict[str, DataEntry] = {}
     external: dict[str, dict[str, DataEntry]] = {}
     for file, name, index, alignment in entries:
@@ -75,4 +120,22 @@ def _from_parts(entries: Any, parts: list[bytes]) -> PreprocessResult:
     return PreprocessResult(
         processed_bytes=processed,
         data_store_output=NamedDataStoreOutput(buffers, inside, external),
+    )
+
+
+def _stored(weight: torch.Tensor) -> Any:
+    from executorch.exir._serialize._mapped_data import large_constant
+
+    return large_constant(weight)
+
+
+def _loaded(part: bytes | Blob) -> Any:
+    if isinstance(part, bytes):
+        return part
+    if not _in_files():
+        return part.take()
+    from executorch.exir._serialize._cord import FileBackedData
+
+    return FileBackedData(
+        str(part.path), cleanup=True, sha256=bytes.fromhex(part.sha256)
     )

@@ -94,16 +94,27 @@ def export(
             help="Compare the logits of so many tokens, or outputs, with transformers'; 0 doesn't.",
         ),
     ] = 32,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            help="The most that a .ptd may hold, as 2GiB: weights go into as many as that takes."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="The .pte to write.")] = Path("model.pte"),
 ) -> None:
     """Write a model's .pte, with its weights, stand-ins and what runners are to know of it."""
     warnings.simplefilter("ignore")
     from torchtrt_executorch import report, runtime
+    from torchtrt_executorch.cache.sizes import parse_size
+    from torchtrt_executorch.progress import step
     from torchtrt_executorch.runtime.reading.data_files import data_files
     from torchtrt_executorch.transformers.exportable import Form
     from torchtrt_executorch.transformers.kinds import load, tolerance
     from torchtrt_executorch.transformers.lowering import emitted, lowered, quantize
 
+    most = None if shard is None else parse_size(shard)
+    if shard is not None and not most:
+        raise unable(f"--shard {shard!r} is no size such as 2GiB")
     logging.getLogger("torchtrt_executorch.runtime").setLevel(logging.ERROR)
     form = Form(
         prefill.value,
@@ -115,15 +126,22 @@ def export(
         cache is Cache.INT8,
     )
     try:
-        model = load(folder, form)
+        with step("load"):
+            model = load(folder, form)
         if scheme is not None:
-            quantize(model.module, scheme.value, {*model.backends.values()})
+            with step(f"quantize to {scheme.value}"):
+                quantize(model.module, scheme.value, {*model.backends.values()})
         methods = model.programs()
         edge = lowered(methods, model.backends, model.constants(methods), target)
     except ValueError as error:
         raise unable(str(error)) from None
     typer.echo(str(report(edge)))
-    emitted(edge, shared="decode" in methods).save(str(out))
+    try:
+        made = emitted(edge, "decode" in methods, most)
+    except ValueError as error:
+        raise unable(str(error)) from None
+    with step("write"):
+        made.save(str(out))
     for file in (out, *data_files(out)):
         typer.echo(f"{file}: {file.stat().st_size:,} bytes")
     if "decode" in methods:
@@ -131,18 +149,19 @@ def export(
             "Its methods share a cache in torchtrt_executorch.runtime, and in hosts that give both the same "
             "memory; ExecuTorch's TextLLMRunner doesn't, and refuses it: leave out --decode for that."
         )
-    with contextlib.suppress(runtime.ProgramError):  # there are none where all runs
+    # There are none where all runs.
+    with contextlib.suppress(runtime.ProgramError), step("write stand-ins"):
         runtime.save_stand_ins(out, out.with_suffix(".stand_ins"))
     if not compare:
         return
     try:
-        made, off = model.compared(runtime.load(out), compare)
+        tokens, off = model.compared(runtime.load(out), compare)
     except ValueError as error:
         raise unable(str(error)) from None
     allowed = tolerance(model)
     verdict = "the same" if off <= allowed else "others"
-    if made:
-        typer.echo(f"tokens: {' '.join(map(str, made))}")
+    if tokens:
+        typer.echo(f"tokens: {' '.join(map(str, tokens))}")
     typer.echo(
         f"transformers' own logits: {verdict}, within {off:.2g} of the largest; {allowed:.2g} is allowed"
     )

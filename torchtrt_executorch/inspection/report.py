@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from executorch.exir import EdgeProgramManager
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.operator.convert import to_out_variant
@@ -21,7 +22,6 @@ from rich.text import Text
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from torchtrt_executorch.cache.libraries import in_memory
 from torchtrt_executorch.inspection.formatting import payload as payload_in_words
 from torchtrt_executorch.inspection.formatting import short
 from torchtrt_executorch.inspection.model.facts import HOST, Delegate
@@ -222,20 +222,35 @@ def _inside(
 
 
 def _payload(lowered: LoweredBackendModule) -> Payload:
-    store = lowered.named_data_store_output
-    held = {}
-    if store is not None:
-        files = (store.pte_data, *store.external_data.values())
-        for key, entry in ((k, e) for entries in files for k, e in entries.items()):
-            data = memoryview(in_memory(store.buffers[entry.buffer_index]))
-            held[key] = NamedData(data, key=key)
     return Payload(
         backend_id=lowered.backend_id,
         name=lowered.backend_id,
         held=memoryview(lowered.processed_bytes),
         compile_specs={each.key: each.value for each in lowered.compile_specs},
-        named_data=held,
+        named_data=_NamedData(lowered.named_data_store_output),
     )
+
+
+class _NamedData(Mapping[str, NamedData]):
+    """What a delegate has stored, each read into memory when it is asked for: the weights never are."""
+
+    def __init__(self, store: NamedDataStoreOutput | None) -> None:
+        self._buffers: Sequence[Any] = store.buffers if store else ()
+        files = [store.pte_data, *store.external_data.values()] if store else []
+        self._entries = {
+            key: e.buffer_index for named in files for key, e in named.items()
+        }
+
+    def __getitem__(self, key: str) -> NamedData:
+        buffer = self._buffers[self._entries[key]]
+        data = buffer.to_bytes() if hasattr(buffer, "to_bytes") else buffer
+        return NamedData(memoryview(data), key=key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 def _operator(node: Node) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from executorch.backends.cuda.tuning.gpu_properties import (
 
 from torchtrt_executorch import cache, progress
 from torchtrt_executorch.cache import folders
-from torchtrt_executorch.cache.libraries import in_memory, kept_library
+from torchtrt_executorch.cache.libraries import kept_library
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.cross import compiler, toolchain
 from torchtrt_executorch.nogpu.host import present
@@ -164,15 +165,23 @@ def _process_folder(process: int) -> tempfile.TemporaryDirectory[str]:
 
 
 def _digest(result: Any, compile_specs: Any) -> str:
-    """Return the digest that the runtime looks for: of the data that the payload names, each once."""
+    """Return the digest that the runtime looks for: of the digests of the data that the payload names, each once."""
     store = result.data_store_output
     entries = dict(store.pte_data)
     for external in store.external_data.values():
         entries.update(external)
     keys = cuda_payload.read(result.processed_bytes).keys
-    return stand_ins.digest(
-        *(in_memory(store.buffers[entries[key].buffer_index]) for key in keys)
+    return stand_ins.digest_of_digests(
+        *(_sha256(store.buffers[entries[key].buffer_index]) for key in keys)
     )
+
+
+def _sha256(data: Any) -> bytes:
+    """Return the digest of data, which may be in a file that knows its own."""
+    known: bytes = (
+        data.sha256() if hasattr(data, "sha256") else hashlib.sha256(data).digest()
+    )
+    return known
 
 
 def target_gpu(compile_specs: Any) -> GpuProperties | None:

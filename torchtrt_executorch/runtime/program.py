@@ -28,7 +28,7 @@ from torchtrt_executorch.runtime.plans.reader import read_plans
 from torchtrt_executorch.runtime.profile.profiling import Profile
 from torchtrt_executorch.runtime.profile.stats import Recorder, Stats
 from torchtrt_executorch.runtime.reading.data_files import data_of
-from torchtrt_executorch.runtime.reading.files import Source, read_program
+from torchtrt_executorch.runtime.reading.files import ProgramFile, Source, read_program
 from torchtrt_executorch.runtime.tensors.devices import Placement
 from torchtrt_executorch.runtime.tensors.memory import SharedState
 
@@ -176,10 +176,10 @@ def load(
     emulated = emulation_enabled() if emulated_engines is None else emulated_engines
     given: StandInFile | None = None
     if stand_ins is None:
-        given = _stand_ins_beside(path_or_bytes, plans)
+        given = _stand_ins_beside(path_or_bytes, file, plans)
     elif stand_ins is not False:
         try:
-            given = StandInFile(stand_ins)
+            given = StandInFile(stand_ins, file.by_digest)
             given.check(_payloads(plans))
         except ValueError as error:
             raise ProgramError(str(error)) from error
@@ -225,16 +225,18 @@ def save_stand_ins(
             "builds and can't run, and emulated engines are their own"
         )
     with staged(target) as folder:
-        write(folder / target.name, found)
+        write(folder / target.name, found, file.by_digest)
 
 
-def _stand_ins_beside(source: Source, plans: Mapping[str, Plan]) -> StandInFile | None:
+def _stand_ins_beside(
+    source: Source, file: ProgramFile, plans: Mapping[str, Plan]
+) -> StandInFile | None:
     """The stand-ins that were saved for a program's payloads, in a file that is named after it."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return None
     for path in StandInFile.named_after(Path(source)):
         try:
-            found = StandInFile(path)
+            found = StandInFile(path, file.by_digest)
             found.check(_payloads(plans))
         except (ValueError, OSError) as error:
             logger.warning(

@@ -13,6 +13,7 @@ import torch
 from torch.export import ExportedProgram, export
 from torch.utils import _pytree as pytree
 
+from torchtrt_executorch.nogpu.thread_scope import answering, lookup
 from torchtrt_executorch.progress import step
 from torchtrt_executorch.runtime.program import Program
 
@@ -143,8 +144,8 @@ class WithMethods(Exportable):
         """Return its methods, traced."""
         found = {}
         for name, method in self.methods.items():
-            with step(f"trace {name}"), torch.no_grad():
-                found[name] = export(
+            with step(f"trace {name}"):
+                found[name] = traced(
                     method.module,
                     method.inputs,
                     dynamic_shapes=method.axes,
@@ -163,6 +164,25 @@ class WithMethods(Exportable):
             for ours, theirs in zip(made, wanted, strict=True):
                 off = max(off, difference(ours.cpu(), theirs))  # type: ignore[union-attr]
         return [], off
+
+
+_CLONES = "torch._dynamo.variables.builder:_clone_input"
+
+
+def traced(*args: Any, **kwargs: Any) -> ExportedProgram:
+    """Return what ``torch.export.export`` does, without gradients and without copies of parameters.
+
+    Strict tracing keeps a clone of each tensor, for values that a model's code asks for while it is traced.
+    Parameters aren't written to meanwhile, and are their own.
+    """
+    clone: Any = lookup(_CLONES)
+
+    def clone_all_else(value: Any, *rest: Any) -> Any:
+        is_own = isinstance(value, torch.nn.Parameter) and not value.requires_grad
+        return value if is_own else clone(value, *rest)
+
+    with torch.no_grad(), answering({_CLONES: clone_all_else}):
+        return export(*args, **kwargs)
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.export import Dim, ExportedProgram, export
+from torch.export import Dim, ExportedProgram
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 
@@ -20,7 +20,7 @@ from torchtrt_executorch.generation import (
 )
 from torchtrt_executorch.progress import step
 from torchtrt_executorch.runtime.program import Program
-from torchtrt_executorch.transformers.exportable import Exportable, Form
+from torchtrt_executorch.transformers.exportable import Exportable, Form, traced
 from torchtrt_executorch.transformers.int8_cache import use_int8_cache
 
 TINY: dict[str, Any] = {
@@ -108,8 +108,7 @@ def exported(llm: PreTrainedModel, form: Form, most: int) -> ExportedProgram:
         module = SampledInMethod(_Positional(module))
         inputs = tokens, positions, torch.tensor([1.0]), torch.tensor([0])
         keywords, shapes = {}, (*axes, None, None)
-    with torch.no_grad():
-        return export(module, inputs, keywords, dynamic_shapes=shapes, strict=True)
+    return traced(module, inputs, keywords, dynamic_shapes=shapes, strict=True)
 
 
 def compared(

@@ -117,15 +117,20 @@ def lowered(
         )
 
 
-def emitted(edge: EdgeProgramManager, shared: bool = False) -> ExecutorchProgramManager:
+def emitted(
+    edge: EdgeProgramManager, shared: bool = False, shard: int | None = None
+) -> ExecutorchProgramManager:
     """Return the program of lowered methods.
 
     Args:
         shared: Whether methods have one cache.
+        shard: Bytes that a data file may hold; any number by default.
     """
     planning = MemoryPlanningPass(share_mutable_buffers=shared)
     with step("plan and emit"):
         config = ExecutorchBackendConfig(memory_planning_pass=planning)
+        if shard is not None:
+            config.external_data_shard_size = shard  # type: ignore[attr-defined]
         return edge.to_executorch(config)
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 
-from torchtrt_executorch.runtime import load
+from torchtrt_executorch.runtime import ProgramError, load
+from torchtrt_executorch.runtime.reading.files import read_data
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -133,3 +134,47 @@ def test_data_of_the_same_sizes_that_another_program_needs(
     trained.write_tensor_data_to_file(tmp_path)
     (found,) = load(tmp_path / "first.pte", data_files=[weights]).run(X)
     torch.testing.assert_close(found, Trained()(X))
+
+
+class Several(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList(
+            torch.full((4, 4), float(n)) for n in range(1, 6)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = x @ weight
+        return x
+
+
+def in_shards(size: int | None) -> Any:
+    edge = to_edge_transform_and_lower(
+        torch.export.export(Several(), (torch.ones(2, 4),))
+    )
+    config: Any = ExecutorchBackendConfig(
+        external_constants=True, external_data_shard_size=size
+    )
+    return edge.to_executorch(config)
+
+
+def test_weights_go_into_shards_of_a_size(tmp_path: Path) -> None:
+    in_shards(2 * 64).save(tmp_path / "model.pte")
+    files = sorted(tmp_path.glob("*.ptd"))
+    names = [f"model.{n:05}-of-00003.ptd" for n in (1, 2, 3)]
+    assert [each.name for each in files] == names
+    assert [len(read_data(each)) for each in files] == [2, 2, 1]
+    x = torch.ones(2, 4)
+    (found,) = load(tmp_path / "model.pte").run(x)
+    torch.testing.assert_close(found, Several()(x))
+    files[1].unlink()
+    with pytest.raises(ProgramError):
+        load(tmp_path / "model.pte").run(x)
+
+
+def test_one_shard_is_the_file_itself(tmp_path: Path) -> None:
+    in_shards(5 * 64).save(tmp_path / "model.pte")
+    assert [each.name for each in tmp_path.glob("*.ptd")] == ["model.ptd"]
+    with pytest.raises(ValueError, match="has 64 bytes, and a data file is to hold 63"):
+        in_shards(63)

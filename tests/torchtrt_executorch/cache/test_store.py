@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtrt_executorch import cache
+from torchtrt_executorch.cache.store import LARGE
 
 FACTS, PARTS = {"names": ["x", None, True]}, [b"first", b"", bytes(range(256)) * 16]
 
@@ -183,3 +184,19 @@ def test_what_fails_is_no_reason_not_to_build(
         assert cache.kept("it", key, lambda: "it", parts_of, from_parts) == "it"
         assert "built again" in caplog.text and "taken from" not in caplog.text
         assert cache.kept("it", key, lambda: "it", parts_of, from_parts) == "kept"
+
+
+def test_entries_have_a_large_part_in_common(tmp_path: Path) -> None:
+    store, large = cache.Store(tmp_path / "kept", 4 * LARGE), bytes(LARGE)
+    store.write("a", FACTS, [b"small", large])
+    store.write("b", FACTS, [large, b"other"])
+    (file,) = store.path.glob("*.part")
+    for key, place in (("a", 1), ("b", 0)):
+        found = store.read(key)
+        assert found is not None
+        part = found[1][place]
+        assert isinstance(part, cache.Blob) and part.take() == large
+        assert not part.path.exists()
+    file.write_bytes(large[:-1] + b"\1")
+    assert store.read("a") is None and not file.exists()
+    assert store.read("b") is None

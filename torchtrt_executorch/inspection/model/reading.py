@@ -66,24 +66,34 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
 
 #: Bytes of a blob from which on it matters whether it is there twice.
 _LARGE = 1 << 16
+#: How many bytes of a blob are looked at before all are, in as many places.
+_LOOKED_AT = 16
 
 
 def _twice(
     file: ProgramFile, plans: Sequence[Plan]
 ) -> list[tuple[tuple[str, ...], int]]:
-    """Blobs that are there more than once; those alone are read that have another's size."""
-    views = [(key, entry.held) for key, entry in file.named_data.items()]
-    views += [(each.name, each.payload) for plan in plans for each in plan.delegates]
-    large = [(name, view) for name, view in views if len(view) >= _LARGE]
+    """Blobs that are there more than once; those alone are read that look like another, and have no digest."""
+    views = [(k, each.held, each.sha256) for k, each in file.named_data.items()]
+    views += [(each.name, each.payload, "") for p in plans for each in p.delegates]
+    large = [row for row in views if len(row[1]) >= _LARGE]
     # Delegates may share one blob.
-    blobs = {ctypes.addressof(ctypes.c_char.from_buffer(v)): (n, v) for n, v in large}
-    sizes = Counter(len(view) for _, view in blobs.values())
+    blobs = {ctypes.addressof(ctypes.c_char.from_buffer(row[1])): row for row in large}
+    looks = {address: _look(row[1]) for address, row in blobs.items()}
+    alike = Counter(looks.values())
     found: dict[tuple[int, str], list[str]] = {}
-    for name, view in blobs.values():
-        if sizes[len(view)] > 1:
-            key = len(view), hashlib.sha256(view).hexdigest()
+    for address, (name, view, sha256) in blobs.items():
+        if alike[looks[address]] > 1:
+            key = len(view), sha256 or hashlib.sha256(view).hexdigest()
             found.setdefault(key, []).append(name)
     return [(tuple(n), size) for (size, _), n in found.items() if len(n) > 1]
+
+
+def _look(view: memoryview) -> tuple[int, bytes]:
+    """Return what blobs of the same bytes have in common, and few others."""
+    size = len(view) // _LOOKED_AT
+    places = range(0, size * _LOOKED_AT, size)
+    return len(view), b"".join(view[at : at + _LOOKED_AT] for at in places)
 
 
 def _is_path(source: Source) -> bool:

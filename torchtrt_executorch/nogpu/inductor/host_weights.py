@@ -23,7 +23,7 @@ class _HostBytes:
     """The host's tensor behind a fake one."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor.detach()
+        self._tensor = tensor  # the program's own, by which its digest is known
 
     def packed(self) -> torch.Tensor:
         """The tensor, in a storage of its own size and in the order of the fake one's strides."""
@@ -33,7 +33,7 @@ class _HostBytes:
             tensor.stride() != like.stride()
             or tensor.untyped_storage().nbytes() != like.untyped_storage().nbytes()
         ):
-            self._tensor = torch.empty_like(tensor).copy_(tensor)
+            self._tensor = torch.empty_like(tensor.detach()).copy_(tensor.detach())
         return self._tensor
 
     def item(self) -> Any:
@@ -189,9 +189,13 @@ def answers() -> dict[str, Callable[..., Any]]:
     collector = sys.modules.get("executorch.backends.cuda.cuda_weight_collector")
     # From executorch 1.5 on each weight is written by itself.
     write_storage: Any = getattr(collector, "_write_tensor_storage", None)
+    take_mapped: Any = getattr(collector, "mapped_data", None)
 
     def write_storage_from_host(tensor: Any, path: str) -> Any:
         return write_storage(getattr(tensor, "on_host", tensor), path)
+
+    def take_mapped_from_host(tensor: Any) -> Any:
+        return take_mapped(getattr(tensor, "on_host", tensor))
 
     return {
         "torch.export.passes:move_to_device_pass": move_to_device,
@@ -199,6 +203,7 @@ def answers() -> dict[str, Callable[..., Any]]:
         "torch._inductor.utils:is_same_tensor": is_same,
         "torch._inductor.codecache:AotCodeCompiler.compile": write_from_host,
         "executorch.backends.cuda.cuda_weight_collector:_write_tensor_storage": write_storage_from_host,
+        "executorch.backends.cuda.cuda_weight_collector:mapped_data": take_mapped_from_host,
         # low_memory_mode spares the device's memory, of which nothing is taken.
         "torch._inductor.ir:ExternKernel.realize_input": realize_on_host,
         f"{backend}:_move_to_device_resize_kv": move_to_device,

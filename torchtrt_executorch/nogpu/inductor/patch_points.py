@@ -101,6 +101,9 @@ PATCH_POINTS = {
     "executorch.backends.cuda.cuda_weight_collector:_write_tensor_storage": PatchPoint(
         "it writes a weight's bytes, from the device", releases=">=1.5"
     ),
+    "executorch.backends.cuda.cuda_weight_collector:mapped_data": PatchPoint(
+        "it asks for a weight's memory, which the device has"
+    ),
     "executorch.backends.cuda.cuda_backend:_move_to_device_resize_kv": PatchPoint(
         "it moves weights to the device"
     ),

@@ -12,8 +12,8 @@ An emulated engine is the case in which the payload is its own stand-in
 A kind of delegate joins in two places:
 
 - Where its payload is built and can't be run, it calls :func:`keep` with :func:`digest` of the
-  payload's parts and the partition's ``ExportedProgram`` on the CPU.
-- The runtime's class for it tells those parts of a :class:`~torchtrt_executorch.runtime.plans.plan.Payload`
+  payload's parts, or :func:`digest_of_digests`, and the partition's ``ExportedProgram`` on the CPU.
+- The runtime's class for it tells the digests of those parts of a :class:`~torchtrt_executorch.runtime.plans.plan.Payload`
   in its ``about``, and asks :func:`torchtrt_executorch.runtime.delegates.on_gpu.instead` for a
   :class:`StandIn` before it says that the payload can't run here. That looks in the file that the user
   gave, and in this process, and reports what it finds.
@@ -42,12 +42,15 @@ def digest(*parts: Buffer) -> str:
     """Return the digest that a payload is known by: of one part its ``sha256sum``, in hex.
 
     Args:
-        parts: What the payload consists of, hashed one after the other.
+        parts: What the payload consists of.
     """
-    state = hashlib.sha256()
-    for part in parts:
-        state.update(part)
-    return state.hexdigest()
+    return digest_of_digests(*(hashlib.sha256(part).digest() for part in parts))
+
+
+def digest_of_digests(*digests: bytes) -> str:
+    """Return the digest that a payload is known by, given those of its parts, which may take long to read."""
+    *others, last = digests
+    return hashlib.sha256(b"".join(digests)).hexdigest() if others else last.hex()
 
 
 def keep(
@@ -80,4 +83,4 @@ def forget(*payloads: str) -> None:
             _kept.pop(payload, None)
 
 
-__all__ = ["StandIn", "digest", "find", "forget", "keep"]
+__all__ = ["StandIn", "digest", "digest_of_digests", "find", "forget", "keep"]

@@ -6,7 +6,7 @@ import io
 import re
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from torchtrt_executorch.lifting import copied_graph
+from torchtrt_executorch.nogpu.stand_ins.weights import without
 from torchtrt_executorch.operators import register
 
 #: An operator of a node's, in an archive's description of the graph.
@@ -28,23 +29,26 @@ class DamagedArchiveError(ValueError):
     """The bytes aren't those of an archive that was written."""
 
 
-def write_archive(program: ExportedProgram) -> bytes:
-    """Return ``program`` as an archive; equal programs give equal bytes.
+def write_archive(
+    program: ExportedProgram, left_out: Mapping[str, torch.Tensor] | None = None
+) -> bytes:
+    """Return ``program`` as an archive, without the bytes of what is ``left_out``; equal programs give equal bytes.
 
     Of its nodes' metadata their values alone are written. Stack traces, module names and the history of
     passes say where a program was exported, and differ from process to process.
     """
     module = _without_traces(program.graph_module)
+    state, constants = without(program, left_out or {})
     stream = io.BytesIO()
     torch.export.save(
         ExportedProgram(
             root=module,
             graph=module.graph,
             graph_signature=program.graph_signature,
-            state_dict=program.state_dict,
+            state_dict=state,
             range_constraints=program.range_constraints,
             module_call_graph=program.module_call_graph,
-            constants=program.constants,
+            constants=constants,
             verifiers=program.verifiers,
         ),
         stream,

@@ -1,32 +1,68 @@
 """Stand-ins in a file beside a ``.pte``, for other processes.
 
-A zip file, nothing in it compressed: per payload one ``torch.export`` archive, ``<digest>.pt2``.
-Reading one loads PyTorch programs, on the same terms as emulated engines: only where the user has
-named the file.
+A zip file, nothing in it compressed: per payload one ``torch.export`` archive, ``<digest>.pt2``, and a table of
+the large weights that it is without, ``<digest>.json``. These are in entries of their own, ``<digest>.weight``, each
+once, unless the program's data files have them. Reading one loads PyTorch programs, on the same terms as emulated
+engines: only where the user has named the file.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from torchtrt_executorch.nogpu.stand_ins.archive import DamagedArchiveError
+from torchtrt_executorch.nogpu.stand_ins.archive import (
+    DamagedArchiveError,
+    read_archive,
+    write_archive,
+)
 from torchtrt_executorch.nogpu.stand_ins.program import StandIn
+from torchtrt_executorch.nogpu.stand_ins.weights import (
+    DamagedWeightsError,
+    MappedEntries,
+    Weight,
+    large_weights,
+    restore,
+    rows,
+    write_entry,
+)
 from torchtrt_executorch.operators import UnknownOperatorError
 
-_NAME = re.compile(r"(?P<digest>[0-9a-f]{64})\.pt2", re.ASCII)
+_NAME = re.compile(r"(?P<digest>[0-9a-f]{64})\.(pt2|json|weight)", re.ASCII)
 #: The earliest that a zip file can say: the same stand-ins are the same bytes, whenever written.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def write(path: str | os.PathLike[str], stand_ins: Mapping[str, StandIn]) -> None:
-    """Write ``stand_ins``, by the digest of the payload, to a new file."""
+def write(
+    path: str | os.PathLike[str],
+    stand_ins: Mapping[str, StandIn],
+    stored: Collection[str] = (),
+) -> None:
+    """Write ``stand_ins``, by the digest of the payload, to a new file.
+
+    Args:
+        stored: The digests of weights that the program's data has: they aren't written once more.
+    """
+    done = {*stored}
     with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as file:
         for payload, stand_in in sorted(stand_ins.items()):
-            file.writestr(zipfile.ZipInfo(f"{payload}.pt2", _DATE), stand_in.archive())
+            large = large_weights(stand_in.program)
+            weights = [Weight.of(name, tensor) for name, tensor in large.items()]
+            for weight in weights:
+                if weight.sha256 not in done:
+                    entry = zipfile.ZipInfo(f"{weight.sha256}.weight", _DATE)
+                    write_entry(file, entry, large[weight.name])
+                    done.add(weight.sha256)
+            archive = write_archive(stand_in.program, large)
+            file.writestr(zipfile.ZipInfo(f"{payload}.pt2", _DATE), archive)
+            if weights:
+                table = json.dumps(rows(weights))
+                file.writestr(zipfile.ZipInfo(f"{payload}.json", _DATE), table)
 
 
 class StandInFile:
@@ -34,6 +70,7 @@ class StandInFile:
 
     Args:
         path: As :func:`write` wrote it.
+        stored: Weights in the program's data, by their digests: objects whose ``held`` are the bytes.
 
     Attributes:
         path: The file.
@@ -44,8 +81,11 @@ class StandInFile:
         OSError: It can't be read.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], stored: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = Path(path)
+        self._stored = stored or {}
         try:
             with zipfile.ZipFile(self.path) as file:
                 entries = file.infolist()
@@ -56,10 +96,14 @@ class StandInFile:
                 raise ValueError(
                     f"{path} holds no stand-ins: {entry.filename!r} in it is none"
                 )
-        self.payloads = frozenset(entry.filename[:64] for entry in entries)
+        self.payloads = frozenset(
+            entry.filename[:64] for entry in entries if entry.filename.endswith(".pt2")
+        )
 
     def find(self, payload: str) -> StandIn | None:
         """Return the stand-in for a payload, by its digest; None if the file has none.
+
+        Its large weights are views of the file, and of the program's data.
 
         Raises:
             ValueError: It is damaged, or can't be loaded here.
@@ -68,11 +112,19 @@ class StandInFile:
             return None
         try:
             with zipfile.ZipFile(self.path) as file:
-                return StandIn.from_archive(file.read(f"{payload}.pt2"))
+                program = read_archive(file.read(f"{payload}.pt2"))
+                table = f"{payload}.json"
+                if table in file.namelist():
+                    weights = [Weight(**row) for row in json.loads(file.read(table))]
+                    restore(program, weights, self._reader())
+                return StandIn(program)
         except (
             DamagedArchiveError,
+            DamagedWeightsError,
             zipfile.BadZipFile,
             NotImplementedError,  # of a later version, or of another compression
+            TypeError,  # of a table
+            json.JSONDecodeError,
         ) as error:
             raise ValueError(
                 f"{self.path}: the stand-in for {payload[:12]} is damaged: {error}"
@@ -81,6 +133,21 @@ class StandInFile:
             raise ValueError(
                 f"{self.path}: the stand-in for {payload[:12]} can't run here: {error}"
             ) from error
+
+    def _reader(self) -> Any:
+        entries = MappedEntries(self.path)
+
+        def read(sha256: str) -> memoryview:
+            found = entries.read(f"{sha256}.weight")
+            if found is None and sha256 in self._stored:
+                found = self._stored[sha256].held
+            if found is None:
+                raise DamagedWeightsError(
+                    f"the weight {sha256[:12]} is neither in it nor in the program's data files"
+                )
+            return found
+
+        return read
 
     @staticmethod
     def named_after(program: Path) -> list[Path]:

@@ -15,7 +15,6 @@ from torch.export.passes import move_to_device_pass
 from torch.fx import GraphModule
 
 from torchtrt_executorch.lifting import copied_graph
-from torchtrt_executorch.nogpu.stand_ins.archive import read_archive, write_archive
 
 #: Copies of one program share the fake tensors of its graph, and their mode is no two threads'.
 _moving = threading.Lock()
@@ -116,7 +115,7 @@ class StandIn:
     def instance(self) -> StandIn:
         """Return one with state of its own: itself, if it has none."""
         stateful = any(kind is OutputKind.BUFFER_MUTATION for kind, _ in self._kinds)
-        return self.copy(share_weights=bool(self._versions)) if stateful else self
+        return self.copy(share_weights=True) if stateful else self
 
     def copy(self, *, share_weights: bool = False) -> StandIn:
         """Return one with buffers of its own, and weights and constants unless they are shared."""
@@ -167,15 +166,6 @@ class StandIn:
                     "stand-in, which shares it, doesn't compute what the payload does: build it "
                     "again, or copy the model before"
                 )
-
-    def archive(self) -> bytes:
-        """Return the archive that holds it: see :func:`.archive.write_archive`."""
-        return write_archive(self.program)
-
-    @classmethod
-    def from_archive(cls, archive: bytes) -> StandIn:
-        """Return the program in ``archive``, as :func:`.archive.read_archive` reads it."""
-        return cls(read_archive(archive))
 
     def _move(self, device: torch.device) -> None:
         if device != self._device:

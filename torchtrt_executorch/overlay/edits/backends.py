@@ -154,6 +154,61 @@ CUDA_QUANTIZED_WEIGHTS = edits_of(
     ),
 )
 
+_MAPPED_DATA = "executorch.exir._serialize._mapped_data"
+_XNNPACK = "executorch.backends.xnnpack"
+
+MAPPED_WEIGHTS = (
+    *edits_of(
+        f"{_CUDA}.cuda_weight_collector",
+        ("", "imports", f"from {_MAPPED_DATA} import in_place_of, mapped_data"),
+        (
+            "CudaWeightCollector.materialize",
+            "value digest",
+            "{} if (mapped := mapped_data(tensor)) is None else mapped.sha256()",
+        ),
+        (
+            "CudaWeightCollector.materialize",
+            "value data",
+            "{} if mapped is None else in_place_of(storage_path, mapped)",
+        ),
+    ),
+    *edits_of(
+        f"{_XNNPACK}.operators.node_visitor",
+        ("", "imports", f"from {_MAPPED_DATA} import hash_of, large_constant"),
+        (
+            "NodeVisitor.get_serialized_buffer_index",
+            "after array",
+            "data = large_constant(const_val)",
+        ),
+        (
+            "NodeVisitor.get_serialized_buffer_index",
+            "call hashlib.sha256",
+            "({} if data is None else hash_of(data))",
+        ),
+        (
+            "NodeVisitor.get_serialized_buffer_index",
+            "call self._named_data_store.add_named_data",
+            "{} if data is None else self._named_data_store.add_named_data(\n"
+            "            named_key, data, CONSTANT_TENSOR_ALIGNMENT, external_tag\n"
+            "        )",
+        ),
+    ),
+    *edits_of(
+        f"{_XNNPACK}.xnnpack_preprocess",
+        ("", "imports", f"from {_MAPPED_DATA} import copy_sharing_weights"),
+        (
+            "XnnpackBackend",
+            "last",
+            """
+
+            @classmethod
+            def copy_exported_program_for_preprocess(cls, edge_program, compile_specs):
+                return copy_sharing_weights(edge_program)
+            """,
+        ),
+    ),
+)
+
 _NOGPU = "torchtrt_executorch.nogpu"
 
 CUDA_WITHOUT_GPU = (

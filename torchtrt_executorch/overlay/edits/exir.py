@@ -569,28 +569,64 @@ COMMON_STATE = edits_of(
     ),
 )
 
-EXTERNAL_DATA = edits_of(
-    _PROGRAM,
-    (
-        "",
-        "imports",
-        """
+EXTERNAL_DATA = (
+    *edits_of(
+        "executorch.exir.capture._config",
+        (
+            "ExecutorchBackendConfig",
+            "after external_mutable_weights",
+            """
+
+            # How many bytes of data a .ptd file may hold, or None for one file of each name. What takes more is cut
+            # into model.NAME.00001-of-00003.ptd and so on; no weight is cut.
+            external_data_shard_size: int | None = None
+            """,
+        ),
+    ),
+    *edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            """
         from executorch.exir.program._external_data import with_expected_data
         from executorch.exir.program._saved_files import save_program
         """,
-    ),
-    (
-        "ExecutorchProgramManager.__init__",
-        "before serialize_for_executorch",
-        """
+        ),
+        (
+            "ExecutorchProgramManager.__init__",
+            "before serialize_for_executorch",
+            """
         self._named_data = with_expected_data(
             self._emitter_output,
             self._named_data,
             trained_on=backend_config.external_mutable_weights,
+            shard=backend_config.external_data_shard_size,
         )
         """,
+        ),
+        ("ExecutorchProgramManager.save", "body", "save_program(self, path)"),
     ),
-    ("ExecutorchProgramManager.save", "body", "save_program(self, path)"),
+)
+
+#: Of mapped-weights.
+MAPPED_CONSTANTS = edits_of(
+    _EMITTER,
+    (
+        "",
+        "imports",
+        "from executorch.exir._serialize._mapped_data import hash_of, mapped_storage",
+    ),
+    (
+        "_Emitter._tensor_spec_to_evalue",
+        "call bytes",
+        "(mapped_storage(spec.storage) or {})",
+    ),
+    (
+        "_Emitter._tensor_spec_to_evalue",
+        "call hashlib.sha256",
+        "hash_of({args})",
+    ),
 )
 
 # Of this distribution's own patches.

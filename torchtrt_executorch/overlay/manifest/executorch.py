@@ -208,6 +208,21 @@ EXECUTORCH_PATCHES = (
         edits=edits.COMMON_STATE,
     ),
     Patch(
+        name="mapped-weights",
+        summary="Weights that are mapped from a checkpoint are written from there, and copied for no method",
+        pull_request="pytorch/executorch#21617",
+        releases={"executorch": ">=1.5,<1.6"},
+        upstream="copies a method's weights for XNNPACK and for constants, twice, and writes those of CUDA delegates to "
+        "temporary files",
+        kept_because="1.5.1 still copies them: low_memory_mode spares CUDA's alone, and writes them to temporary files",
+        goes_when="NamedDataStore and the emitter take data that they don't copy (pytorch/executorch#21617)",
+        adds=(f"{EXIR}._serialize._mapped_data",),
+        edits=(*backends.MAPPED_WEIGHTS, *edits.MAPPED_CONSTANTS),
+        anchors=anchors(
+            f"{EXIR}.backend.backend_details:BackendDetails.copy_exported_program_for_preprocess(edge_program, compile_specs)",
+        ),
+    ),
+    Patch(
         name="external-data",
         summary="save writes external weights beside the program, which knows them by size and digest",
         pull_request="pytorch/TensorRT#4404",

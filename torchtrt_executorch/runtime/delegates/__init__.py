@@ -199,8 +199,8 @@ def inputs_of(payload: Payload) -> int | None:
 
 def digest(payload: Payload) -> str | None:
     """What a stand-in is found by; None if those of this backend have none."""
-    parts = about(payload).parts
-    return None if parts is None else stand_ins.digest(*parts())
+    digests = about(payload).digests
+    return None if digests is None else stand_ins.digest_of_digests(*digests())
 
 
 def uses_gpu(payloads: Iterable[Payload]) -> bool:

@@ -57,12 +57,12 @@ class AotiDelegate(GpuDelegate):
 
     @staticmethod
     def about(payload: Payload) -> BackendInfo:
-        """It works on its GPU alone; stand-ins are found by the libraries and weights that it names."""
+        """It works on its GPU alone; stand-ins are found by the digests of what it names."""
         named = read_payload(payload)
         return BackendInfo(
             payload.target_device("cuda:0"),
             takes_host=False,
-            parts=lambda: tuple(map(payload.data, named.keys)),
+            digests=lambda: tuple(map(payload.digest, named.keys)),
         )
 
 
@@ -231,7 +231,7 @@ def _tensor(
         raise ProgramError(
             f"{context.name}: the weight {weight.name!r} has dtype {weight.dtype}, which is none"
         )
-    flat = torch.frombuffer(bytearray(data or b"\0" * 8), dtype=dtype)
+    flat = torch.frombuffer(data or bytearray(8), dtype=dtype)
     return flat.to(device).as_strided(weight.sizes, weight.strides, weight.offset)
 
 

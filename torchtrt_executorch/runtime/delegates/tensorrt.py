@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from copy import copy
+from hashlib import sha256
 from typing import Sequence
 
 import torch
@@ -74,7 +75,9 @@ class TensorRTDelegate(GpuDelegate):
                 f"{payload.name}: the engine's GPU {metadata.device_id} is none that torch can name"
             )
         num_inputs, built_by = len(_names(metadata)[0]), origin(engine).text
-        return BackendInfo(device, True, num_inputs, built_by, lambda: (engine,))
+        return BackendInfo(
+            device, True, num_inputs, built_by, lambda: (sha256(engine).digest(),)
+        )
 
     def clone(self, context: DelegateContext) -> Delegate:
         """Another one, with the same engine and a context of its own; an emulated one has its weights."""

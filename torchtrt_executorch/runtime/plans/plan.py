@@ -15,7 +15,6 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 
-from torchtrt_executorch.nogpu.stand_ins import Buffer
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.reading.files import NamedData
 from torchtrt_executorch.runtime.tensors.layout import CPU, TensorLayout
@@ -185,14 +184,14 @@ class BackendInfo:
         takes_host: Whether it also takes tensors in host memory.
         num_inputs: How many inputs it takes; None if it doesn't say.
         built_by: What has built it, in words; empty if it doesn't say.
-        parts: Returns the buffers by whose digest a stand-in is found; None where there are none.
+        digests: Returns the digests of the parts by which a stand-in is found; None where there are none.
     """
 
     device: torch.device
     takes_host: bool
     num_inputs: int | None = None
     built_by: str = ""
-    parts: Callable[[], tuple[Buffer, ...]] | None = None
+    digests: Callable[[], tuple[bytes, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -216,13 +215,20 @@ class Payload:
 
     def data(self, key: str) -> memoryview:
         """Named data of the program or of its data files. ``ProgramError`` if it isn't there."""
+        return self._named(key).data
+
+    def digest(self, key: str) -> bytes:
+        """The sha256 of named data, as the program was saved with. ``ProgramError`` if it isn't there."""
+        return self._named(key).digest
+
+    def _named(self, key: str) -> NamedData:
         if key not in self.named_data:
             raise ProgramError(
                 f"{self.name} needs the named data {key!r}, which is neither in the program nor "
                 "in the given data files; pass the .ptd that was saved beside the .pte as "
                 "data_files=[...]"
             )
-        return self.named_data[key].data
+        return self.named_data[key]
 
     def target_device(self, default: str) -> torch.device:
         """The device of the compile spec ``target_device``, or ``default``."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -141,6 +142,13 @@ class NamedData:
         self._checked = True
         return data
 
+    @property
+    def digest(self) -> bytes:
+        """The sha256 that the program was saved with, or, where it doesn't say, that of its bytes."""
+        if re.fullmatch("[0-9a-f]{64}", self.sha256):
+            return bytes.fromhex(self.sha256)
+        return hashlib.sha256(self.held).digest()
+
 
 @dataclass(frozen=True)
 class ProgramFile:
@@ -156,6 +164,12 @@ class ProgramFile:
     common: CommonState | None = None
     #: Constants in memory of their own, by where they are, which methods have in common.
     constants: dict[object, memoryview] = field(default_factory=dict)
+
+    @property
+    def by_digest(self) -> Mapping[str, NamedData]:
+        """What data files hold, by the digests that the program was saved with."""
+        named = self.named_data.values()
+        return {each.sha256: each for each in named if each.sha256}
 
     def check_unchanged(self) -> None:
         """Raise ``ProgramError`` if a file isn't what it was when it was loaded."""

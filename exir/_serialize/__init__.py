@@ -1,0 +1,1 @@
+"""What a program's bytes are kept in until they are written."""

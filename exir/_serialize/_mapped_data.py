@@ -1,0 +1,196 @@
+"""Constants that stay where they are until a program is written: in a mapped file, or one of their own.
+
+``NamedDataStore`` and the emitter take a constant's bytes, a copy of it for each method. A weight that was mapped from
+a checkpoint is written from there instead, and what a backend made of weights waits in a file, so that neither takes
+memory of its own (pytorch/executorch#21617). Constants of less than a megabyte are copied as before.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import copy
+import ctypes
+import hashlib
+import os
+import tempfile
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from executorch.exir._serialize._cord import FileBackedData
+from torch.export import ExportedProgram
+from torch.utils.weak import WeakIdKeyDictionary
+
+#: Bytes from which on a constant isn't copied, and how many are hashed or written at once.
+LARGE = 1 << 20
+_CHUNK = 8 << 20
+
+#: What is called a file there and is memory that processes share.
+_IN_MEMORY = ("/dev/", "/memfd:", "/SYSV")
+
+_digests: Any = WeakIdKeyDictionary()
+_files: WeakValueDictionary[bytes, FileBackedData] = WeakValueDictionary()
+
+
+class MappedData(FileBackedData):
+    """The bytes of a tensor's storage, which is mapped from a file.
+
+    Args:
+        tensor: On the host. Its storage is kept, and read when it is written.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._sha256 = digest(tensor)
+        self._storage = tensor.untyped_storage()
+        self._size = self._storage.nbytes()
+        self._shape = [*tensor.shape]
+        self._finalizer = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MappedData:
+        return self  # programs are copied before they are written
+
+    def prefix(self, size: int) -> bytes:
+        """Return the first ``size`` bytes, or all if there are fewer."""
+        return bytes(_bytes_of(self._storage)[:size])
+
+    def sha256(self) -> bytes:
+        """Return the digest of all bytes, when the program was lowered."""
+        found: bytes = self._sha256
+        return found
+
+    def to_bytes(self) -> bytes:
+        """Return all bytes, copied."""
+        return bytes(_bytes_of(self._storage))
+
+    def write_to_file(self, outfile: Any) -> None:
+        """Write all bytes.
+
+        Raises:
+            RuntimeError: They aren't those that the program was lowered with.
+        """
+        data, state = _bytes_of(self._storage), hashlib.sha256()
+        for start in range(0, self._size, _CHUNK):
+            chunk = data[start : start + _CHUNK]
+            state.update(chunk)
+            outfile.write(chunk)
+        if state.digest() != self._sha256:
+            raise RuntimeError(
+                f"a weight of shape {self._shape}, or its file, was written to after the program was lowered and "
+                "before it was saved: lower it again"
+            )
+
+
+def mapped_data(tensor: torch.Tensor) -> MappedData | None:
+    """Return the bytes of a tensor's storage, if it is a large one that is mapped from a file."""
+    storage = tensor.untyped_storage()
+    is_large = storage.device.type == "cpu" and storage.nbytes() >= LARGE
+    return MappedData(tensor) if is_large and _is_mapped(storage) else None
+
+
+def in_place_of(path: str, data: MappedData) -> MappedData:
+    """Return ``data``, for which the file at ``path`` was made in vain."""
+    os.remove(path)
+    return data
+
+
+def mapped_storage(storage: torch.UntypedStorage) -> MappedData | None:
+    """Return the bytes of a storage, if it is a large one that is mapped from a file."""
+    if storage.device.type != "cpu":
+        return None
+    return mapped_data(torch.empty(0, dtype=torch.uint8).set_(storage))
+
+
+def copy_sharing_weights(program: ExportedProgram) -> ExportedProgram:
+    """Return a copy of a program for a backend to change, which writes to no weight: they are shared."""
+    tensors = (*program.state_dict.values(), *program.constants.values())
+    memo = {id(each): each for each in tensors if isinstance(each, torch.Tensor)}
+    return copy.deepcopy(program, memo)
+
+
+def large_constant(tensor: torch.Tensor) -> FileBackedData | None:
+    """Return the bytes of a tensor's storage, if it is a large one on the host: mapped, or in a file."""
+    storage = tensor.untyped_storage()
+    if storage.device.type != "cpu" or storage.nbytes() < LARGE:
+        return None
+    return mapped_data(tensor) or in_file(tensor)
+
+
+def in_file(tensor: torch.Tensor) -> FileBackedData:
+    """Return the bytes of a tensor's storage, written to a file: one for all that have the same."""
+    key = digest(tensor)
+    found = _files.get(key)
+    if found is None:
+        descriptor, path = tempfile.mkstemp(prefix=".constant_")
+        try:
+            with open(descriptor, "wb") as file:
+                data = _bytes_of(tensor.untyped_storage())
+                for start in range(0, len(data), _CHUNK):
+                    file.write(data[start : start + _CHUNK])
+            found = FileBackedData(path, cleanup=True, sha256=key)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(path)
+            raise
+        _files[key] = found
+    return found
+
+
+def hash_of(data: Any) -> Any:
+    """Return the hash of bytes, or of data that knows its own, as ``hashlib`` does."""
+    return _Known(data) if isinstance(data, FileBackedData) else hashlib.sha256(data)
+
+
+class _Known:
+    def __init__(self, data: FileBackedData) -> None:
+        self._data = data
+
+    def digest(self) -> bytes:
+        return self._data.sha256()
+
+    def hexdigest(self) -> str:
+        return self.digest().hex()
+
+
+def digest(tensor: torch.Tensor) -> bytes:
+    """Return the sha256 of a tensor's storage; it is taken once, until somebody writes to the tensor."""
+    version = None if tensor.is_inference() else tensor._version
+    known, found = _digests.get(tensor, (None, b""))
+    if known is None or known != version:
+        found = hashlib.sha256(_bytes_of(tensor.untyped_storage())).digest()
+        _digests[tensor] = version, found
+    return bytes(found)
+
+
+def _is_mapped(storage: torch.UntypedStorage) -> bool:
+    start = storage.data_ptr()
+    ranges = _mapped_files()
+    index = bisect.bisect(ranges, (start, 1 << 64)) - 1
+    return index >= 0 and start + storage.nbytes() <= ranges[index][1]
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> memoryview:
+    """Return the bytes of a storage, as they are."""
+    if not (size := storage.nbytes()):
+        return memoryview(b"")
+    array = (ctypes.c_ubyte * size).from_address(storage.data_ptr())
+    return memoryview(array).cast("B")
+
+
+def _mapped_files() -> list[tuple[int, int]]:
+    """Return the addresses of this process's mapped files, in order, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    try:
+        with open("/proc/self/maps") as file:
+            lines = file.readlines()
+    except OSError:  # another system
+        return []
+    for line in lines:
+        words = line.split(maxsplit=5)
+        if words[4] == "0" or words[5].startswith(_IN_MEMORY):
+            continue
+        start, end = (int(each, 16) for each in words[0].split("-"))
+        if found and found[-1][1] == start:
+            start, _ = found.pop()
+        found.append((start, end))
+    return found

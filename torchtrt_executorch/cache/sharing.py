@@ -1,0 +1,68 @@
+"""Cache folders that others may write to, and two processes that build the same thing."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+#: Set to 1 by a user who trusts all who may write to the cache folder: what it holds is code that is run.
+TRUSTED = "TORCHTRT_EXECUTORCH_CACHE_TRUSTED"
+
+
+def is_trusted() -> bool:
+    """Whether the user trusts whoever may write to the cache folder."""
+    return os.environ.get(TRUSTED, "") == "1"
+
+
+def writers(folder: Path) -> str:
+    """Return who else may write to a folder, or put another in its place, in words; empty if nobody may.
+
+    Args:
+        folder: It needn't exist: whoever may write to the one that it would be in could make it.
+    """
+    for path in (folder, *folder.absolute().parents):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue
+        if path == folder and found.st_uid not in (0, os.getuid()):
+            return f"its owner, user {found.st_uid}"
+        if path != folder and found.st_mode & stat.S_ISVTX:
+            continue  # as /tmp: what is in it is its owner's
+        if found.st_mode & stat.S_IWOTH:
+            return f"anybody, by the permissions of {path}"
+        if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
+            return f"group {found.st_gid}, by the permissions of {path}"
+    return ""
+
+
+def _is_own_group(group: int) -> bool:
+    """Whether a group has this user alone, as many systems make one for each."""
+    try:
+        user, named = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    alone = user.pw_gid == group and {*named.gr_mem} <= {user.pw_name}
+    return group == 0 or (alone and named.gr_name == user.pw_name)
+
+
+@contextlib.contextmanager
+def building(folder: Path, key: str) -> Iterator[None]:
+    """Scope in which no other process that shares ``folder`` is in one for the same key.
+
+    On a network file system it is as good as that one's locks; without any, both build.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            folder.mkdir(
+                parents=True, exist_ok=True, mode=0o777 if is_trusted() else 0o700
+            )
+            file = stack.enter_context(open(folder / key, "a"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
