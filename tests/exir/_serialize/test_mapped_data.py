@@ -18,7 +18,7 @@ from torch import nn
 
 cord = pytest.importorskip("executorch.exir._serialize._cord")
 if not hasattr(cord, "FileBackedData"):
-    pytest.skip("before executorch 1.5 data is in memory", allow_module_level=True)
+    pytest.skip("this executorch has no data in files", allow_module_level=True)
 
 from executorch.exir._serialize._mapped_data import (  # noqa: E402
     MappedData,
