@@ -63,7 +63,9 @@ def _model() -> Model:
     return Model().eval()
 
 
-def _export(path: Path, emulated: bool, **settings: Any) -> tuple[Any, Any]:
+def _export(
+    path: Path, emulated: bool, target: bytes = TARGET, **settings: Any
+) -> tuple[Any, Any]:
     """Write two engines around an operator of the host's, and return inputs and eager's output."""
     model, inputs = _model(), (torch.randn(3, 16), torch.rand(32))
     program = torch.export.export(
@@ -75,7 +77,7 @@ def _export(path: Path, emulated: bool, **settings: Any) -> tuple[Any, Any]:
         **settings,
     }
     partitioner = TensorRTPartitioner(
-        [CompileSpec("gpu", TARGET)], compile_settings=settings
+        [CompileSpec("gpu", target)], compile_settings=settings
     )
 
     def lower() -> Any:
@@ -313,3 +315,20 @@ def test_it_says_what_this_machine_lacks(
     )
     done = fresh.python(code, "build", str(path), env={**os.environ}, cwd=tmp_path)
     assert done.returncode == 2 and "takes Torch-TensorRT" in done.stderr, done.stderr
+
+
+def test_a_target_that_the_builder_here_has_no_engines_for(tmp_path: Path) -> None:
+    """It is exported, checked and run by its programs all the same; a Jetson's TensorRT builds it."""
+    path, orin = tmp_path / "model.pte", "linux-aarch64:sm_87:16GiB"
+    inputs, eager = _export(path, emulated=True, target=orin.encode())
+    loaded = runtime.load(path, emulated_engines=True)
+    torch.testing.assert_close(loaded.run(*inputs)[0], eager)
+    ignored = ["--ignore", "emulated", "--ignore", "round-trip"]
+    checked = CliRunner().invoke(
+        app, ["inspect", str(path), "--target", orin, "--strict", *ignored]
+    )
+    assert checked.exit_code == 0, checked.output
+    before = path.read_bytes()
+    done = CliRunner().invoke(app, ["build", str(path)])
+    assert done.exit_code == 2 and "can't build engines for" in done.stderr
+    assert path.read_bytes() == before
