@@ -9,11 +9,13 @@ and a mask. And nobody asks for dtypes before an engine is made that has none of
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from inspect import signature
 from itertools import pairwise
 from typing import Any
 
+import sympy
 import tensorrt as trt
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -28,6 +30,11 @@ from torch_tensorrt.dynamo.fallback.rejections import (
     without_refused,
 )
 from torch_tensorrt.dynamo.partitioning.common import construct_submodule_inputs
+
+_aten = torch.ops.aten
+
+#: What a size goes through, in this order, to become another number.
+_LINE = (operator.mul, operator.add, operator.floordiv)
 
 
 class NotInItsEngineError(RefusedError):
@@ -98,7 +105,7 @@ def _check_nodes(engine: GraphModule, call: Node) -> None:
 def _at_numbers(engine: GraphModule, call: Node) -> Iterator[Node]:
     """Yield the nodes of ``engine`` that return numbers from it, or read such as it is given.
 
-    A number that is a size of a tensor that it is given as well is taken from that instead.
+    A number that follows from a size of a tensor that it is given as well is computed from that instead.
     """
     graph = engine.graph
     given = list(zip(graph.find_nodes(op="placeholder"), call.args, strict=True))
@@ -127,19 +134,45 @@ def _returned(graph: Graph) -> list[Node]:
 
 
 def _size(graph: Graph, number: Any) -> Node | None:
-    """Return a node that takes ``number`` from a tensor's shape, None if no input has it."""
+    """Return a node that computes ``number`` from a size of an input, None if it follows from none.
+
+    It may be a multiple of the size or a part of it, with a number added: windows of a batch, or a batch of windows.
+    """
     if not isinstance(number, torch.SymInt):
         return None
     inputs = graph.find_nodes(op="placeholder")
     for node in inputs:
         for dim, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
-            if isinstance(size, torch.SymInt) and size.node.expr == number.node.expr:
-                with graph.inserting_after(inputs[-1]):
-                    operator = torch.ops.aten.sym_size.int
-                    found = graph.call_function(operator, (node, dim))
-                found.meta["val"] = size
-                return found
+            if not isinstance(size, torch.SymInt):
+                continue
+            if (line := _line(number.node.expr, size.node.expr)) is None:
+                continue
+            with graph.inserting_after(inputs[-1]):
+                found = graph.call_function(_aten.sym_size.int, (node, dim))
+            found.meta["val"] = size
+            for function, operand in zip(_LINE, line, strict=True):
+                if operand != (0 if function is operator.add else 1):
+                    with graph.inserting_after(found):
+                        last, found = found, graph.call_function(
+                            function, (found, operand)
+                        )
+                    found.meta["val"] = function(last.meta["val"], operand)
+            return found
     return None
+
+
+def _line(number: sympy.Expr, size: sympy.Expr) -> tuple[int, int, int] | None:
+    """Return ``a``, ``b`` and ``c`` with which ``number`` is ``(size * a + b) // c``, whatever the symbols are."""
+    if not number.free_symbols or number.free_symbols != size.free_symbols:
+        return None
+    symbol = min(size.free_symbols, key=str)
+    slope = sympy.cancel(number.diff(symbol) / size.diff(symbol))
+    if not slope.is_Rational:
+        return None
+    rest = sympy.expand(number * slope.q - size * slope.p)
+    if not rest.is_Integer:
+        return None
+    return int(slope.p), int(rest), int(slope.q)
 
 
 def _check_dtypes(partition: GraphModule, settings: CompilationSettings) -> None:

@@ -107,6 +107,26 @@ def test_a_mask_with_dynamic_batch_and_length() -> None:
         torch.testing.assert_close(compiled(x, mask), model(x, mask))
 
 
+class Windows(torch.nn.Module):
+    """Operators on windows of a batch, and on the batch, with one between them that runs in PyTorch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch = x.shape[0]
+        windows = x.sin().reshape(batch * 4, 4, 2).cos()
+        windows = windows.abs().sin().reshape(batch, 4, 4, 2).transpose(1, 2)
+        pairs = windows.reshape(batch * 2, 4, 4).abs().cos().reshape(batch, 2, 16)
+        return torch.cat([pairs.sin(), pairs.new_ones(batch, 2, 1)], 2)
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "global"])
+def test_sizes_between_engines_are_computed_in_each(fast: bool) -> None:
+    x = torch.arange(64.0).reshape(2, 16, 2)
+    compiled = compile(Windows(), x, shapes=ROWS, use_fast_partitioner=fast)
+    assert len(engines(compiled)) == 3
+    for rows in (x, x[:1], torch.cat([x, x + 1, x[:1]])):
+        torch.testing.assert_close(compiled(rows), Windows()(rows))
+
+
 DTYPES = [
     torch.float64,
     torch.float32,
