@@ -96,6 +96,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "cuda-operators": [
         "tests/backends/cuda/test_attention.py",
         "tests/backends/cuda/test_control_flow.py",
+        "tests/backends/aoti/test_counted_loops.py",
         "tests/backends/cuda/support/test_operators.py",
     ],
     "cuda-quantized-weights": [

@@ -1,6 +1,6 @@
-"""Inline scalar constants of control-flow branches, so that AOTInductor compiles them as code.
+"""Inline scalar constants of control flow, so that AOTInductor compiles them as code.
 
-The passes to edge dialect make a tensor of each number in a branch (``x + 1``), and leave it an attribute of
+Inductor makes a number of a scalar constant, and fails on a loop that begins with a number: a counter. And the passes to edge dialect make a tensor of each number in a branch (``x + 1``), and leave it an attribute of
 the branch, which nothing of ``torch.export`` does. No pass moves it to the device, and AOTInductor fails on it:
 "Attempting to use FunctionalTensor on its own".
 """
@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 from executorch.exir.dialects._ops import ops
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+
+_WHILE = torch.ops.higher_order.while_loop
 
 
 def inline_branch_constants(module: GraphModule) -> None:
@@ -26,14 +29,38 @@ def inline_branch_constants(module: GraphModule) -> None:
         branch.recompile()
 
 
+def inline_loop_constants(program: ExportedProgram) -> None:
+    """Compute by ``full`` the scalar constants of a program that has a ``while_loop``; in place."""
+    graph = program.graph
+    if not graph.find_nodes(op="call_function", target=_WHILE):
+        return
+    signature = program.graph_signature
+    values = {**program.state_dict, **program.constants}
+    for mutated in signature.buffers_to_mutate.values():
+        values.pop(mutated, None)
+    targets = {spec.arg.name: spec.target for spec in signature.input_specs}
+    placeholders = graph.find_nodes(op="placeholder")
+    for node in placeholders:
+        value = values.get(targets.get(node.name) or "")
+        if isinstance(value, torch.Tensor) and value.ndim == 0 and node.users:
+            with graph.inserting_after(placeholders[-1]):
+                node.replace_all_uses_with(_full(node, value))
+    program.graph_module.recompile()
+
+
 def _inline(node: Node, value: torch.Tensor) -> None:
     graph, name = node.graph, str(node.target)
-    options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
     with graph.inserting_before(node):
-        full = ops.edge.aten.full.default
-        number = graph.call_function(full, ([], value.item()), options)
-    number.meta.update(node.meta)
+        number = _full(node, value)
     node.replace_all_uses_with(number)
     graph.erase_node(node)
     if not any(each.target == name for each in graph.find_nodes(op="get_attr")):
         delattr(graph.owning_module, name)  # else the verifier looks for it
+
+
+def _full(node: Node, value: torch.Tensor) -> Node:
+    options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
+    full = ops.edge.aten.full.default
+    number = node.graph.call_function(full, ([], value.item()), options)
+    number.meta.update(node.meta)
+    return number

@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from executorch.backends.aoti._counted_loops import COUNTED, why_not_counted
 from executorch.backends.cuda._edge_calls import operator as operator_of
 from executorch.backends.cuda._mul_sum_decompositions import limited_unrolling
 from executorch.backends.cuda.cuda_backend import CudaBackend
@@ -44,8 +45,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.types import py_sym_types
 from torch.utils import _pytree as pytree
 
-#: Control flow that is compiled with its branches. Inductor's C++ for ``map`` doesn't always compile.
-_WHOLE = (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop)
+#: Control flow that is compiled with its branches.
+_WHOLE = (
+    torch.ops.higher_order.cond,
+    torch.ops.higher_order.while_loop,
+    *COUNTED,
+)
 
 #: A size that depends on data.
 _UNKNOWN = 8
@@ -92,9 +97,6 @@ class Trials:
             else:
                 self._try([(key, node)], numbers)
         found = {node: self._found[key] for node, key in keys.items()}
-        for node in keys:
-            if not found[node] and node.target is torch.ops.higher_order.while_loop:
-                found.update(_constant_carries(node, numbers))
         supported = [node for node in keys if not found[node]]
         found.update(self._with_weights(supported, numbers, constants))
         return {node: reason for node, reason in found.items() if reason}
@@ -378,31 +380,14 @@ def program_of(
 def _why_not_whole(node: Node, found: Mapping[Node, str]) -> str:
     """Return why control flow isn't even tried, given what is known of operators; empty if it is."""
     if node.target not in _WHOLE:
-        return "AOTInductor's code for it isn't reliable, and ExecuTorch runs it"
+        return "CudaBackend compiles torch.cond, while_loop, map and scan alone"
+    if node.target in COUNTED and (reason := why_not_counted(node)):
+        return reason
     for graph in _graphs_of(node):
         for each in graph.nodes:
             if found.get(each):
                 return f"{operator_of(each.target)} in a branch: {found[each]}"
     return ""
-
-
-def _constant_carries(node: Node, numbers: Mapping[Node, Any]) -> dict[Node, str]:
-    """Return what may not be compiled with a loop, since Inductor fails on numbers that one begins with."""
-
-    def is_constant(each: Node) -> bool:
-        if each in numbers:
-            return True
-        inputs = each.all_input_nodes
-        return each.op == "call_function" and all(map(is_constant, inputs))
-
-    carries: Any = node.args[2]
-    constants = [
-        each for each in carries if isinstance(each, Node) and is_constant(each)
-    ]
-    reason = "AOTInductor can't compile a loop that begins with a constant"
-    if any(each.op == "placeholder" for each in constants):
-        return {node: reason}
-    return dict.fromkeys(constants, reason)
 
 
 def _is_traced(node: Node) -> bool:

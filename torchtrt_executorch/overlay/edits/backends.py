@@ -74,7 +74,8 @@ CUDA_OPERATORS = (
             "",
             "imports",
             """
-            from executorch.backends.aoti._branch_constants import inline_branch_constants
+            from executorch.backends.aoti._branch_constants import inline_branch_constants, inline_loop_constants
+            from executorch.backends.aoti._counted_loops import count_loops
             from executorch.backends.cuda.support.decompositions import decompositions
             """,
         ),
@@ -86,7 +87,11 @@ CUDA_OPERATORS = (
         (
             "CudaBackend.move_program_to_device",
             "first",
-            "inline_branch_constants(edge_program.graph_module)",
+            """
+            inline_branch_constants(edge_program.graph_module)
+            count_loops(edge_program.graph_module)
+            inline_loop_constants(edge_program)
+            """,
         ),
     ),
     *edits_of(

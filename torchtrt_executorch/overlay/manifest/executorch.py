@@ -282,6 +282,7 @@ EXECUTORCH_PATCHES = (
         goes_when="CudaPartitioner claims only what CudaBackend compiles (no pull request yet)",
         adds=(
             f"{_AOTI}._branch_constants",
+            f"{_AOTI}._counted_loops",
             f"{_AOTI}.passes._branches",
             f"{_AOTI}.passes._view_copies",
             f"{_CUDA}._compile_spec_check",
