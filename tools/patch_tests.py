@@ -73,6 +73,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "delegated-operators": ["tests/exir/program/test_delegated_operators.py"],
     "argument-validation": ["tests/exir/verification/test_arg_validator.py"],
     "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
+    "xnnpack-support": ["tests/backends/xnnpack/test_support.py"],
     "operator-errors": [
         "tests/exir/passes/test_unroll_loops.py",
         "tests/exir/program/test_off_graph_cache.py",

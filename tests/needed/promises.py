@@ -915,6 +915,31 @@ def casts_of_transposed_values_lower() -> None:
     to_edge(torch.export.export(function, (torch.ones(2, 3).t(),)))
 
 
+@of("xnnpack-support")
+def what_xnnpack_lacks_is_left() -> None:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackPartitioner,
+    )
+    from executorch.exir import to_edge_transform_and_lower
+
+    program = torch.export.export(nn.PReLU(3), (torch.ones(2, 3),))
+    to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+
+
+@of("xnnpack-support")
+def what_xnnpack_takes_loads() -> None:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackPartitioner,
+    )
+    from executorch.exir import to_edge_transform_and_lower
+    from executorch.runtime import Runtime
+
+    program = torch.export.export(Function(torch.relu), (torch.ones([1] * 7),))
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
+    assert loaded.load_method("forward") is not None
+
+
 @of("branch-results")
 def what_a_branch_returns_stays() -> None:
     from executorch.exir import to_edge

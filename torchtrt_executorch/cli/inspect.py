@@ -59,7 +59,11 @@ def inspect(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 if there are warnings.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 1 if there are warnings; ExecuTorch is asked whether it loads XNNPACK's delegates.",
+        ),
     ] = False,
     ignore: Annotated[
         list[str] | None,
@@ -68,7 +72,7 @@ def inspect(
 ) -> None:
     """Say what is in a .pte: methods, delegates, engines, kernels, and what could be better.
 
-    Nothing of the file is run.
+    Nothing of the file is run. With --strict a process of its own loads delegates that are no code, as XNNPACK's.
     """
     targets = [_target(out, kind) for out, kind in ((html, ".html"), (svg, ".svg"))]
     # Here, so that commands that need no torch don't wait for it.
@@ -83,19 +87,20 @@ def inspect(
     from torchtrt_executorch.inspection.difference import difference
     from torchtrt_executorch.inspection.drawing.diagram import svg as picture
     from torchtrt_executorch.inspection.drawing.page import page
+    from torchtrt_executorch.inspection.loading import refused_delegates
 
     facts = _read(path, data)
     if times is not None:
         facts = _timed(facts, times, method)
     changes = None if diff is None else difference(_read(diff, None), facts)
     try:
-        findings = [
-            each
-            for each in advise(facts, gpu, target)
-            if each.name not in (ignore or ())
-        ]
+        found = advise(facts, gpu, target)
     except ValueError as error:
         raise unable(str(error).replace("target=", "--target ")) from None
+    if strict:
+        found += refused_delegates(facts, path, data)
+    findings = [each for each in found if each.name not in (ignore or ())]
+    findings.sort(key=lambda each: each.level != "warning")
     drawn = None if svg is None else _drawn(facts, method)
     if targets[0] is not None:
         _write(targets[0], page(facts, findings))

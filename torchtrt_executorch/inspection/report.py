@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import operator
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,6 +39,7 @@ from torchtrt_executorch.runtime.reading.files import NamedData
 _NOTES = {
     "torch_tensorrt.dynamo.fallback.metadata_keys": "WHY_IN_PYTORCH",
     "executorch.backends.cuda.support.unsupported": "WHY_NOT_DELEGATED",
+    "executorch.backends.xnnpack.partition._support": "WHY_NOT_IN_XNNPACK",
 }
 
 
@@ -51,7 +53,8 @@ class Operators:
         backend: The backend that runs them, ``"host"`` for ExecuTorch's kernels.
         device: Where.
         count: How many.
-        reason: Why TensorRT or CUDA hasn't it, where that was noted; on the host why nobody has it.
+        reason: Why partitioners haven't it, where that was noted; on the host why nobody has it. An operator of the
+            model that these are parts of is named: it was refused whole ("of"), or they were ("in").
         cure: On the host, what to change in the export, where that is known.
     """
 
@@ -109,7 +112,7 @@ class Report:
         table = Table.grid()
         for method in self.methods.values():
             table.add_row(_table(method))
-            there = {each.backend for each in method.delegates}
+            there = {each.backend for each in method.delegates} | _asked(o.reason for o in method.operators)
             known = (e for o in method.on_host() for e in cures(o.reason, there))
             for reason, cure in dict(known).items():
                 table.add_row(Text(f"- {reason}: {cure}"))
@@ -136,7 +139,8 @@ def report(edge: EdgeProgramManager) -> Report:
 
     Args:
         edge: What ``torch_tensorrt.executorch.export`` or ``to_edge_transform_and_lower`` returned;
-            it is left as it is. Ask before ``to_executorch()``, which rewrites it.
+            it is left as it is. ``to_executorch()`` rewrites it: what it inserts, copies between devices and of
+            state, is no operator of the model's and isn't counted, and views that it elides are gone.
 
     Raises:
         TypeError: It is something else.
@@ -173,13 +177,19 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
             warnings += known_defects(built_by, {name for name, _ in inside})
         for (operator_name, why), count in (inside or {}).items():
             counts[operator_name, known.backend, known.device, why] += count
-    there = {each.backend for each in delegates}
+    there = {each.backend for each in delegates} | _asked(reason for *_, reason in counts)
     found = [
         Operators(name, backend, device, count, reason, _cure(backend, reason, there))
         for (name, backend, device, reason), count in counts.items()
     ]
     found.sort(key=lambda each: (each.backend == HOST, each.backend, -each.count))
     return MethodReport(name, delegates, found, unknown, warnings)
+
+
+def _asked(reasons: Iterable[str]) -> set[str]:
+    """Return the backends of which a partitioner was asked, and said why it left an operator."""
+    parts = [part for reason in reasons for part in reason.split("; ")]
+    return {part.partition(": ")[0] for part in parts if "Backend: " in part}
 
 
 def _cure(backend: str, reason: str, there: set[str]) -> str:
@@ -203,8 +213,21 @@ def _is_operator(node: Node) -> bool:
     if node.target is executorch_call_delegate:
         return True
     values = node.meta.get("val")
-    return isinstance(values, (torch.Tensor, tuple, list)) and hasattr(
-        node.target, "_schema"
+    return (
+        isinstance(values, (torch.Tensor, tuple, list))
+        and hasattr(node.target, "_schema")
+        and not _is_inserted(node)
+    )
+
+
+def _is_inserted(node: Node) -> bool:
+    """Whether ``to_executorch()`` has inserted a node: a copy between devices, or of a buffer's new value."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    written = node.args[0] if node.args else None
+    return bool(schema.name.startswith("et_copy::")) or (
+        schema.name == "aten::copy_"
+        and isinstance(written, Node)
+        and written.op == "placeholder"
     )
 
 
@@ -217,8 +240,8 @@ def _inside(
         plan, _ = deserialize_engine(memoryview(lowered.processed_bytes))
         taken = operators_of(plan)
         return None if taken is None else {(name, ""): n for name, n in taken.items()}
-    original = lowered.original_module.graph_module
-    return Counter((_name(node), _noted(node)) for node, _ in _nodes(original))
+    original, own = lowered.original_module.graph_module, lowered.backend_id
+    return Counter((_name(node), _noted(node, own)) for node, _ in _nodes(original))
 
 
 def _payload(lowered: LoweredBackendModule) -> Payload:
@@ -254,9 +277,30 @@ class _NamedData(Mapping[str, NamedData]):
 
 
 def _operator(node: Node) -> Any:
-    """An edge operator is one of PyTorch's with a name of its own; ``to_executorch`` leaves PyTorch's."""
+    """An edge operator is one of PyTorch's with a name of its own; ``to_executorch`` leaves their out variants."""
     held = getattr(node.target, "_op", None)
-    return held if isinstance(held, torch._ops.OpOverload) else node.target
+    found = held if isinstance(held, torch._ops.OpOverload) else node.target
+    return _functional(found) if isinstance(found, torch._ops.OpOverload) else found
+
+
+@functools.cache
+def _functional(operator: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """Return the operator that ``operator`` is the out variant of; itself if it is none."""
+    if any(each.is_out for each in operator._schema.arguments):
+        packet = operator.overloadpacket
+        for overload in map(packet.__getattr__, packet.overloads()):
+            if overload is not operator and _out_variant(overload) is operator:
+                return overload
+    return operator
+
+
+def _out_variant(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """Return what ``to_executorch()`` makes of an operator; None if it fails at it."""
+    try:
+        found: torch._ops.OpOverload = to_out_variant(operator)[0]
+    except (AssertionError, AttributeError, RuntimeError):
+        return None
+    return found
 
 
 def _name(node: Node) -> str:
@@ -270,9 +314,8 @@ def _reason(node: Node) -> str:
 
 
 def _has_kernel(node: Node) -> bool:
-    try:
-        out, _ = to_out_variant(_operator(node))
-    except (AssertionError, AttributeError, RuntimeError):  # to_executorch() says so
+    out = _out_variant(_operator(node))
+    if out is None:  # to_executorch() says so
         return True
     name, overload = out._schema.name, out._schema.overload_name
     return has_executorch_kernel(f"{name}.{overload}" if overload else name)
@@ -287,15 +330,45 @@ def _why(node: Node) -> str:
     return "no partitioner took it"
 
 
-def _noted(node: Node) -> str:
-    """Why partitioners left a node; empty if none was asked, or not in this process."""
+def _noted(node: Node, backend: str = HOST) -> str:
+    """Why other partitioners than a backend's left a node; empty if none was asked, or not in this process."""
     custom = node.meta.get("custom") or {}
     keys = [
         getattr(sys.modules[module], name)
         for module, name in _NOTES.items()
         if module in sys.modules
     ]
-    return "; ".join(str(custom[key]) for key in keys if custom.get(key))
+    found = []
+    for key in keys:
+        if (why := str(custom.get(key) or "")) and not why.startswith(f"{backend}: "):
+            found.append(f"{why}{_of(node, custom.get(f'{key}_of', ''))}")
+    return "; ".join(found)
+
+
+def _of(node: Node, refused: str) -> str:
+    """Say which operator of the model's was refused, where ``node`` is a part of it."""
+    own, called = _name(node), _origin(node)
+    if refused and not _alike(refused, own):
+        return f" (of {refused})"
+    return "" if _alike(called, own) else f" (in {called})"
+
+
+def _origin(node: Node) -> str:
+    """Return the operator of the exported program that a node was made from."""
+    sources, found = node.meta.get("from_node"), _name(node)
+    while sources:
+        sources, found = sources[0].from_node, str(sources[0].target)
+    return found
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two names are one operator's: ``aten.view.default`` is ``aten.view_copy.default`` of the edge dialect."""
+    return _base(one) == _base(other)
+
+
+def _base(name: str) -> str:
+    base = name.split(".")[1] if "." in name else name
+    return base.strip("_").removesuffix("_copy").removesuffix("_dim_order")
 
 
 def _depends_on_data(node: Node) -> bool:

@@ -41,14 +41,15 @@ def cures(reason: str, backends: Collection[str] = ()) -> Iterator[tuple[str, st
         backends: Those that have delegates in the method, and so were asked already.
     """
     names = [name for backend, name in _BEHIND.items() if backend not in backends]
-    behind = f"a partitioner behind TensorRT can take it: {', '.join(names)}"
     last = _BEHIND["XnnpackBackend"]
-    words = {
-        "behind": behind if names else "",
-        "else_behind": f"; else {behind}" if names else "",
-        "as_the_last": f", {last} as the last" if last in names else "",
-    }
     for part in reason.split("; "):
+        able = [each for each in names if each != last or "torch.float64" not in part]
+        behind = f"a partitioner behind TensorRT can take it: {', '.join(able)}"
+        words = {
+            "behind": behind if able else "",
+            "else_behind": f"; else {behind}" if able else "",
+            "as_the_last": f", {last} as the last" if last in able else "",
+        }
         for known, cure in _CURES.items():
             if part.startswith(known) and (said := cure.format_map(words)):
                 yield part, said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Collection, Mapping
+from typing import Collection, Mapping, Sequence
 
 import torch
 
@@ -38,6 +38,25 @@ class ProgramContext:
     stand_ins: StandIns
     cuda_graphs: bool = False
     profile: bool = False
+
+    def of_delegate(
+        self,
+        payload: Payload,
+        args: Sequence[Value],
+        num_inputs: int,
+        common: CommonTensors,
+    ) -> DelegateContext:
+        """Return what a backend is given to load a payload that is called with ``args``."""
+        return DelegateContext(
+            **{each.name: getattr(payload, each.name) for each in fields(Payload)},
+            read=self.file.read,
+            args=args,
+            num_inputs=num_inputs,
+            placement=self.placement,
+            recorder=self.recorder,
+            stand_ins=self.stand_ins,
+            common=common,
+        )
 
 
 class Binder:
@@ -108,16 +127,9 @@ class Binder:
         # What a delegate checked when it was loaded holds for calls with values of the same kinds.
         key = operation.delegate, inputs, *(value.signature for value in args)
         if key not in self.delegates:
-            around, twin = self._surroundings, self._twins.get(key)
-            context = DelegateContext(
-                **{each.name: getattr(payload, each.name) for each in fields(Payload)},
-                read=around.file.read,
-                args=args,
-                num_inputs=inputs,
-                placement=around.placement,
-                recorder=around.recorder,
-                stand_ins=around.stand_ins,
-                common=self._common,
+            twin = self._twins.get(key)
+            context = self._surroundings.of_delegate(
+                payload, args, inputs, self._common
             )
             loaded = load_delegate(context) if twin is None else twin.clone(context)
             self.delegates[key] = loaded

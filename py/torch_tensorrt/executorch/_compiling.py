@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from inspect import Parameter, signature
@@ -47,7 +46,12 @@ from torch_tensorrt.dynamo.fallback.metadata_keys import (
     note_of,
     set_note,
 )
-from torch_tensorrt.dynamo.fallback.reasons import operators
+from torch_tensorrt.dynamo.fallback.reasons import (
+    TOO_FEW,
+    note_reason,
+    operators,
+    origin,
+)
 from torch_tensorrt.dynamo.fallback.rejections import ABOUT_THE_MACHINE, first_line
 from torch_tensorrt.dynamo.graphs.copies import with_graph_of_its_own
 from torch_tensorrt.dynamo.graphs.lifting import lifted_program
@@ -190,7 +194,7 @@ def compiled(
             type(error).__name__,
             reason,
         )
-        return _noted(program, lambda node: reason)
+        return _noted(program, lambda node: (str(node.target), reason))
     return found
 
 
@@ -237,43 +241,35 @@ def _compiled(
     return placed
 
 
-def _reasons(compiled: ExportedProgram) -> Callable[[Node], str]:
+#: An operator, and why it is in no engine.
+_Reason = tuple[str, str]
+
+
+def _reasons(compiled: ExportedProgram) -> Callable[[Node], _Reason | None]:
     """Return what tells why an operator of the program is in no engine, by what was noted in ``compiled``.
 
-    Lowering has decomposed some: their parts are known by the module that they are of.
+    Lowering has decomposed some, whose parts know what they come from; what it has folded has no reason.
     """
-    by_operator: dict[str, str] = {}
-    by_module: dict[str, str] = {}
-    counts: Counter[str] = Counter()
+    found: dict[tuple[str, str], _Reason] = {}
     for node in operators(compiled.graph_module):
         if why := note_of(node, WHY_IN_PYTORCH):
-            by_operator.setdefault(str(node.target), why)
-            by_module.setdefault(_module_of(node), why)
-            counts[why] += 1
-    most = counts.most_common(1)[0][0] if counts else "no converter"
-
-    def reason(node: Node) -> str:
-        known = by_operator.get(str(node.target))
-        return known or by_module.get(_module_of(node), most)
-
-    return reason
+            known = found.get(origin(node))
+            if known is None or known[1] == TOO_FEW:  # a part that is refused says more
+                found[origin(node)] = str(node.target), why
+    return lambda node: found.get(origin(node))
 
 
-def _module_of(node: Node) -> str:
-    """Return the path of the module that a node is of."""
-    stack = list(node.meta.get("nn_module_stack", {}).values())
-    return str(stack[-1][0]) if stack else ""
-
-
-def _noted(program: ExportedProgram, reason: Callable[[Node], str]) -> ExportedProgram:
-    """Return ``program`` with a note at its operators why they are in no engine.
+def _noted(
+    program: ExportedProgram, reason: Callable[[Node], _Reason | None]
+) -> ExportedProgram:
+    """Return ``program`` with a note at its operators why they are in no engine, where that is known.
 
     State that it has under several names has one, else ExecuTorch can't decompose it either.
     """
     noted = with_graph_of_its_own(with_state_named_once(program))
     for node in operators(noted.graph_module):
-        if note_of(node, WHY_IN_PYTORCH) is None:
-            set_note(node, WHY_IN_PYTORCH, reason(node))
+        if note_of(node, WHY_IN_PYTORCH) is None and (known := reason(node)):
+            note_reason(node, known[1], known[0])
     return noted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.metadata import version
 from itertools import permutations
 from typing import Any, Callable
 
@@ -11,6 +12,7 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from executorch.runtime import Runtime
+from packaging.version import Version
 from torch import nn
 
 from torchtrt_executorch.runtime import load
@@ -87,3 +89,22 @@ def test_channels_last_stays() -> None:
     edge = to_edge_transform_and_lower(program).exported_program()
     orders = [node.kwargs.get("dim_order") for node in edge.graph.nodes]
     assert [0, 2, 3, 1] in orders
+
+
+class KeptEdges(nn.Module):
+    """The edges of a graph that are no loops, and those of their sources, as a GCN has them."""
+
+    def forward(self, edges: torch.Tensor) -> torch.Tensor:
+        kept = edges[:, edges[0] != edges[1]]
+        return kept.t().clone() * 2
+
+
+@pytest.mark.skipif(
+    Version(version("executorch")) < Version("1.5"), reason="executorch before 1.5"
+)
+def test_strides_that_depend_on_data_have_an_order() -> None:
+    edges = torch.tensor([[0, 1, 2, 2], [0, 2, 1, 2]])
+    program = torch.export.export(KeptEdges(), (edges,))
+    written = to_edge_transform_and_lower(program).to_executorch()
+    (found,) = load(written.buffer).run(edges)
+    torch.testing.assert_close(found, KeptEdges()(edges))

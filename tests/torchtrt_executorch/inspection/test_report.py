@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -98,7 +100,8 @@ def test_no_converter_and_too_few() -> None:
         )
     found = told(torch_tensorrt.executorch.export(module, arg_inputs=[X]))
     why = {each.name: each.reason for each in found.on_host()}
-    assert why["aten.i0.default"] == "no converter; ExecuTorch has no kernel for it"
+    part = "no converter (in aten.special_i0.default)"
+    assert why["aten.i0.default"] == f"{part}; ExecuTorch has no kernel for it"
     assert why["aten.sin.default"] == "too few for an engine (min_block_size)"
     cure = {each.name: each.cure for each in found.on_host()}
     assert "min_block_size=1" in cure["aten.sin.default"]
@@ -153,12 +156,117 @@ def test_the_program_is_left_as_it_is() -> None:
     assert edge.exported_program().graph_module.code == before
 
 
-def test_after_to_executorch_operators_keep_their_names() -> None:
-    edge = exported()
+class Written(nn.Module):
+    """Engines around operators of the host, of which one returns two tensors, and a buffer that is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.sin(x.relu())
+        values, _ = torch.topk(torch.bitwise_and(y.int(), 3).float().cos(), 2)
+        self.last.copy_(values.sum(1))
+        return values.sin() * self.last.sum(), self.last + 1
+
+
+def written() -> EdgeProgramManager:
+    left = {"torch.ops.aten.topk.default"}
+    partitioner = TensorRTPartitioner(
+        compile_settings={"min_block_size": 1, "torch_executed_ops": left}
+    )
+    with emulated_engines():
+        return to_edge_transform_and_lower(
+            export(Written(), (X,)), partitioner=[partitioner]
+        )
+
+
+@pytest.mark.parametrize("make", [exported, written])
+def test_to_executorch_changes_nothing_of_it(make: Callable[[], Any]) -> None:
+    """What it inserts, copies between devices and of state, is nobody's to lower."""
+    edge = make()
+    before = told(edge)
     edge.to_executorch()
-    named = [each.name for each in told(edge).on_host()]
-    assert any(name.startswith("aten.sigmoid") for name in named)
-    assert not any("built-in" in name for name in named)
+    assert told(edge) == before
+    assert before.on_host()
+
+
+def lowered(
+    model: nn.Module, *inputs: Tensor, xnnpack: bool = False, **settings: object
+) -> MethodReport:
+    partitioner = TensorRTPartitioner(
+        compile_settings={"min_block_size": 1, **settings}
+    )
+    behind = [XnnpackPartitioner()] if xnnpack else []
+    with emulated_engines():
+        return told(
+            to_edge_transform_and_lower(
+                export(model, inputs), partitioner=[partitioner, *behind]
+            )
+        )
+
+
+class Warped(nn.Module):
+    """An affine grid, which ExecuTorch decomposes, and a cast."""
+
+    def forward(self, theta: Tensor) -> Tensor:
+        return nn.functional.affine_grid(theta, [2, 3, 8, 8]).bool()
+
+
+@pytest.mark.parametrize("size", [1, 99], ids=["an engine", "no engine"])
+def test_a_part_of_an_operator_has_the_reason_of_the_operator(size: int) -> None:
+    left = {"torch.ops.aten.affine_grid_generator.default"}
+    found = lowered(
+        Warped(), torch.ones(2, 2, 3), torch_executed_ops=left, min_block_size=size
+    )
+    grid = "torch_executed_ops (of aten.affine_grid_generator.default)"
+    reasons = {(each.name, each.reason) for each in found.on_host()}
+    assert ("aten.lt.Scalar", grid) in reasons
+    cast = "dim_order_ops._to_dim_order_copy.default"
+    few = (cast, "too few for an engine (min_block_size)")
+    assert (few in reasons) is (size == 99)
+    cures = {each.cure for each in found.on_host() if each.reason == grid}
+    assert cures == {"take it out of torch_executed_ops"}
+
+
+class Rotary(nn.Module):
+    """A rotary embedding's angles in float64, as Flux has them."""
+
+    def forward(self, positions: Tensor) -> Tensor:
+        frequencies = 1 / 10000 ** (torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+        angles = torch.outer(positions.double(), frequencies)
+        return torch.cat([angles.cos(), angles.sin()], -1).float()
+
+
+def test_float64_is_left_to_others_with_the_reason() -> None:
+    found = lowered(Rotary(), torch.arange(5.0), xnnpack=True)
+    assert not found.delegates
+    computed = {each.name: each for each in found.on_host()}
+    for name in ("aten.cos.default", "aten.sin.default"):
+        reason, cure = computed[name].reason, computed[name].cure
+        assert "is in torch.float64, which TensorRT doesn't have" in reason
+        assert "compile with truncate_double=True" in reason
+        assert f"XnnpackBackend: {name[5:]}: invalid dtype" in reason
+        assert "CudaPartitioner" in cure and "Xnnpack" not in cure
+    # What compilation folds has no reason of TensorRT's, and XNNPACK was asked.
+    assert "Xnnpack" not in computed["aten.arange.start_step"].cure
+
+
+def test_float64_in_float32_is_asked_for_and_said() -> None:
+    found = lowered(Rotary(), torch.arange(5.0), truncate_double=True)
+    assert len(found.delegates) == 1
+    first, second = sorted(each.reason for each in found.on_host())
+    assert first == "TensorRT computes in float32 what is in float64 here, as truncate_double=True asks for"
+    assert second == "TensorRT: it is in torch.float64, which TensorRT doesn't have"
+
+
+def test_what_xnnpack_leaves_has_its_reason() -> None:
+    left = {"torch.ops.aten.prelu.default"}
+    found = lowered(nn.PReLU(8), X, xnnpack=True, torch_executed_ops=left)
+    reasons = [each.reason for each in found.operators if each.name == "aten.gt.Scalar"]
+    (reason,) = reasons
+    assert "torch_executed_ops (of aten.prelu.default)" in reason
+    assert "XNNPACK computes it of 4 dimensions alone, and the input has 2" in reason
 
 
 def test_anything_else() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from torchtrt_executorch.overlay.edit import Edit
 from torchtrt_executorch.overlay.edits import edits_of
 
 _AOTI = "executorch.backends.aoti"
 _CUDA = "executorch.backends.cuda"
+_XNNPACK_CONFIG = "executorch.backends.xnnpack.partition.config"
 
 CUDA_OPERATORS = (
     *edits_of(
@@ -212,6 +214,45 @@ MAPPED_WEIGHTS = (
             """,
         ),
     ),
+)
+
+
+def _recorded_reasons(name: str, *functions: str) -> tuple[Edit, ...]:
+    """Return the edits of a module of partitioner configurations, with the support check before a name in functions."""
+    checks = (
+        (
+            *each.split(" ", 1),
+            """
+            if reason := unsupported(node):
+                why(node, reason=reason)
+                return False
+            """,
+        )
+        for each in functions
+    )
+    imported = "RecordedReason, unsupported" if functions else "RecordedReason"
+    return edits_of(
+        f"{_XNNPACK_CONFIG}.{name}",
+        (
+            "",
+            "imports",
+            f"from executorch.backends.xnnpack.partition._support import {imported}",
+        ),
+        ("", "value why", "RecordedReason({}.logger)"),
+        *checks,
+    )
+
+
+XNNPACK_SUPPORT = (
+    *_recorded_reasons(
+        "xnnpack_config",
+        "XNNPartitionerConfig.check_common_constraints before has_valid_dtypes",
+    ),
+    *_recorded_reasons(
+        "node_configs", "MaxDimConfig.check_constraints before supported_dtypes"
+    ),
+    *_recorded_reasons("gemm_configs"),
+    *_recorded_reasons("generic_node_configs"),
 )
 
 _NOGPU = "torchtrt_executorch.nogpu"

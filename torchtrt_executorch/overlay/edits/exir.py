@@ -54,21 +54,35 @@ QUANTIZED_DTYPES = (
     ),
 )
 
-MEMORY_FORMATS = edits_of(
-    f"{_PASSES}.memory_format_ops_pass",
-    (
-        "",
-        "imports",
-        "from executorch.exir.passes._memory_formats import has_memory_format",
+MEMORY_FORMATS = (
+    *edits_of(
+        f"{_PASSES}.memory_format_ops_pass",
+        (
+            "",
+            "imports",
+            "from executorch.exir.passes._memory_formats import has_memory_format",
+        ),
+        (
+            "MemoryFormatOpsPass.call_operator",
+            "after mem_format",
+            """
+            # The dim order of any other layout, as a transposed value's, has no operator to become.
+            if mem_format in (None, torch.preserve_format) and not has_memory_format(args[0]):
+                mem_format = torch.contiguous_format
+            """,
+        ),
     ),
-    (
-        "MemoryFormatOpsPass.call_operator",
-        "after mem_format",
-        """
-        # The dim order of any other layout, as a transposed value's, has no operator to become.
-        if mem_format in (None, torch.preserve_format) and not has_memory_format(args[0]):
-            mem_format = torch.contiguous_format
-        """,
+    *edits_of(
+        "executorch.exir.tensor",
+        (
+            "dim_order_from_stride.K.__lt__",
+            "first",
+            """
+            if guard_or_false(self.stride % other.stride == 0):
+                return False  # u0 isn't smaller than 1, nor 2 * u0 than u0
+            """,
+        ),
+        releases={"executorch": ">=1.5"},
     ),
 )
 

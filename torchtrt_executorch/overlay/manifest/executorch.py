@@ -16,6 +16,7 @@ from torchtrt_executorch.overlay.patch import EXECUTORCH, Patch
 _AOTI = "executorch.backends.aoti"
 _AOTI_BACKEND = f"{_AOTI}.aoti_backend"
 _CUDA = "executorch.backends.cuda"
+_XNNPACK_SUPPORT = "executorch.backends.xnnpack.partition._support"
 _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
 #: What a graph's nodes are, and whose bytes they have.
@@ -73,7 +74,7 @@ EXECUTORCH_PATCHES = (
     ),
     Patch(
         name="memory-formats",
-        summary="A cast or copy of a transposed value lowers, to a contiguous one",
+        summary="A cast or copy of a transposed value lowers, and strides that depend on data have an order",
         pull_request="pytorch/executorch#11086",
         releases=EXECUTORCH,
         upstream="maps contiguous and channels-last layouts alone, and raises on any other",
@@ -81,6 +82,17 @@ EXECUTORCH_PATCHES = (
         goes_when="MemoryFormatOpsPass lowers copies of any dim order (pytorch/executorch#11086)",
         adds=(f"{_PASSES}._memory_formats",),
         edits=edits.MEMORY_FORMATS,
+    ),
+    Patch(
+        name="xnnpack-support",
+        summary="XnnpackPartitioner claims what XNNPACK lowers and loads, and records why it leaves the rest",
+        pull_request="pytorch/executorch#8781",
+        releases=EXECUTORCH,
+        upstream="claims tensors of any rank, and fails where a delegate is lowered or loaded",
+        kept_because="1.5.1 still claims PReLU of two dimensions, and tensors of seven",
+        goes_when="XNNPACK's partitioner configurations check ranks (no pull request yet)",
+        adds=(_XNNPACK_SUPPORT,),
+        edits=backends.XNNPACK_SUPPORT,
     ),
     Patch(
         name="operator-errors",

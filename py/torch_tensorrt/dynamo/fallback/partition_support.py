@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch_tensorrt._enums import dtype
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
+from torch_tensorrt.dynamo.fallback.metadata_keys import AS_FLOAT32
 from torch_tensorrt.dynamo.fallback.rejections import (
     RefusedError,
     failures_refuse,
@@ -198,5 +199,5 @@ def _check_dtypes(partition: GraphModule, settings: CompilationSettings) -> None
                 "TensorRT",
                 f"{node.name} is in {value.dtype}, which TensorRT doesn't have",
                 node.users if node.op == "placeholder" else [node],
-                cure="compile with truncate_double=True" if doubles else "",
+                cure=AS_FLOAT32 if doubles else "",
             ) from None

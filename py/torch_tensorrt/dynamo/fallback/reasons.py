@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_CONVERTERS,
@@ -16,12 +19,17 @@ from torch_tensorrt.dynamo.executorch.allocator_routing import (
     output_allocator_nodes,
 )
 from torch_tensorrt.dynamo.fallback.metadata_keys import (
+    AS_FLOAT32,
+    IN_FLOAT32,
     IN_PYTORCH,
     LEFT_TO_OTHERS,
     WHY_IN_PYTORCH,
+    WHY_IN_PYTORCH_OF,
     note_of,
     set_note,
 )
+
+TOO_FEW = "too few for an engine (min_block_size)"
 
 
 def with_reasons(module: GraphModule, settings: CompilationSettings) -> GraphModule:
@@ -43,8 +51,24 @@ def with_reasons(module: GraphModule, settings: CompilationSettings) -> GraphMod
                 node.target in routed or node in allocating
             )
             why = "output allocator" if needs_allocator else _reason(node, settings)
-            set_note(node, WHY_IN_PYTORCH, why)
+            note_reason(node, why, str(node.target))
     return module
+
+
+def note_reason(node: Node, why: str, operator_name: str) -> None:
+    """Note at ``node``, and at whatever it is decomposed into, why the operator is in no engine."""
+    set_note(node, WHY_IN_PYTORCH, why)
+    set_note(node, WHY_IN_PYTORCH_OF, operator_name)
+
+
+def origin(node: Node) -> tuple[str, str]:
+    """Return the name and the operator of the node of the exported program that ``node`` was made from."""
+    found: Any = node
+    sources = node.meta.get("from_node")
+    while sources:
+        found = sources[0]
+        sources = found.from_node
+    return str(found.name), str(found.target)
 
 
 def _reason(node: Node, settings: CompilationSettings) -> str:
@@ -55,11 +79,25 @@ def _reason(node: Node, settings: CompilationSettings) -> str:
         return str(others)
     if isinstance(found := node.meta.get(IN_PYTORCH), str):
         return found
+    if settings.truncate_double and "val" not in node.meta:
+        return IN_FLOAT32  # a node of repair_double_inputs, which nothing has traced
     if not any(node.target in registry for registry in DYNAMO_CONVERTERS.registries):
         return "no converter"
     if node not in DYNAMO_CONVERTERS:
+        if _has_doubles(node):
+            cure = "" if settings.truncate_double else f"; {AS_FLOAT32}"
+            return f"TensorRT: it is in torch.float64, which TensorRT doesn't have{cure}"
         return "refused by a converter's validator"
-    return "too few for an engine (min_block_size)"
+    return TOO_FEW
+
+
+def _has_doubles(node: Node) -> bool:
+    """Whether an operator takes or returns float64."""
+    values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    return any(
+        isinstance(each, torch.Tensor) and each.dtype == torch.float64
+        for each in tree_leaves(values)
+    )
 
 
 def operators(module: GraphModule) -> Iterator[Node]:

@@ -1,0 +1,1 @@
+"""Patches to executorch.backends.xnnpack.partition."""

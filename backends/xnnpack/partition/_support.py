@@ -1,0 +1,76 @@
+"""Operator support check: ranks and reductions that XNNPACK lacks, and the reason recorded at each node that is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass import (
+    ChannelsLastTaggedReshapePass,
+)
+from executorch.exir.backend.canonical_partitioners.config_partitioner import (
+    format_target_name,
+)
+from executorch.exir.backend.utils import WhyNoPartition
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+WHY_NOT_IN_XNNPACK = "executorch.why_not_in_xnnpack"
+"""In ``node.meta["custom"]``: why no XNNPACK delegate has the node, or the operator that it is a part of."""
+
+MAX_DIMS = 6
+"""``XNN_MAX_TENSOR_DIMS``: a delegate with a tensor of more isn't loaded ("Failed to define tensor")."""
+
+#: Computed in NHWC; a convolution of 3 dimensions becomes one of 4.
+_OF_IMAGES = {
+    format_target_name(each.__name__)
+    for each in ChannelsLastTaggedReshapePass.memory_sensitive_ops_nhwc
+} - {"convolution.default"}
+
+
+class RecordedReason(WhyNoPartition):
+    """Logs, as upstream's, why a partitioner left a node, and records it there."""
+
+    def __call__(self, node: Node, reason: str) -> None:
+        super().__call__(node, reason)
+        custom = node.meta.get("custom") or {}
+        name = format_target_name(str(getattr(node.target, "__name__", node.target)))
+        why = f"XnnpackBackend: {name}: {reason.rstrip('.')}"
+        node.meta["custom"] = {**custom, WHY_NOT_IN_XNNPACK: why}
+
+
+def unsupported(node: Node) -> str:
+    """Return why XNNPACK can't run a call, by ranks and dimensions; empty if nothing is known of it.
+
+    Args:
+        node: A call of an ATen or edge operator, with fake tensors in ``meta["val"]``.
+    """
+    inputs = [_value(each) for each in node.all_input_nodes]
+    ranks = [
+        each.ndim
+        for each in pytree.tree_leaves((inputs, _value(node)))
+        if isinstance(each, torch.Tensor)
+    ]
+    if max(ranks, default=0) > MAX_DIMS:
+        return f"XNNPACK has tensors of at most {MAX_DIMS} dimensions, and one here has {max(ranks)}"
+    name = format_target_name(getattr(node.target, "__name__", ""))
+    if name in _OF_IMAGES and isinstance(inputs[0], torch.Tensor):
+        if inputs[0].ndim != 4:
+            return f"XNNPACK computes it of 4 dimensions alone, and the input has {inputs[0].ndim}"
+        if name == "max.dim":
+            return _unsupported_maximum(node, inputs[0])
+    return ""
+
+
+def _unsupported_maximum(node: Node, given: torch.Tensor) -> str:
+    """Return why a maximum can't be a max pool, which is what XNNPACK makes of it."""
+    dim, keepdim = [*node.args, *(0, False)[len(node.args) - 1 :]][1:3]
+    if dim not in (2, 3) or not keepdim:
+        return "XNNPACK has it along dim=2 or dim=3 with keepdim=True alone"
+    if not isinstance(given.shape[dim], int):
+        return f"XNNPACK has it along a dimension of fixed size alone, and dim={dim} is dynamic"
+    return ""
+
+
+def _value(node: Node) -> Any:
+    return node.meta.get("val")

@@ -1,0 +1,111 @@
+"""What XNNPACK's partitioner claims: operators of any rank lower, load in ExecuTorch's runtime, and are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition._support import WHY_NOT_IN_XNNPACK
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from executorch.exir.backend.utils import get_delegates
+from executorch.runtime import Runtime
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Operators(nn.Module):
+    """Each operator of the input, whatever its rank, as an output of its own."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.slopes = nn.Parameter(torch.rand(2 if rank > 1 else 1))
+        self.slope = nn.Parameter(torch.rand(1))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        last = x.dim() - 1
+        return [
+            *(x + x * 2, x - 1, x / 3, x.sigmoid(), x.clamp(-1, 1), x.exp(), x.abs()),
+            *(x.relu(), F.gelu(x), F.leaky_relu(x), x.pow(2), -x, x.square()),
+            *(F.hardswish(x), F.elu(x), torch.maximum(x, x * x), x.tanh(), x.floor()),
+            *(F.prelu(x, self.slopes), F.prelu(x, self.slope), x.softmax(last)),
+            *(x.mean(last), x.mean(last, keepdim=True), x.amax(last, keepdim=True)),
+            *(x.max(last)[0], x.max(0, keepdim=True)[0], x.max(last, keepdim=True)[0]),
+            *(torch.cat([x, x + 1]), x[..., :1] * 2, F.pad(x, (1, 1))),
+            *(x.permute(*reversed(range(x.dim()))) + 1, x.reshape(-1) * 2),
+            *(x.unsqueeze(0) * 2, x.unsqueeze(-1) * 2, x.clone() + 1),
+        ]
+
+
+class Images(nn.Module):
+    """Pools and maxima, which XNNPACK has of images alone."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [
+            *(F.max_pool2d(x, 2), F.avg_pool2d(x, 2), x.mean((-1, -2), keepdim=True)),
+            *(x.max(2, keepdim=True)[0], x.max(-1)[0], x.max(-2, keepdim=True)[0]),
+        ]
+
+
+def check(model: nn.Module, x: Tensor) -> list[str]:
+    """Return the operators that are in no delegate."""
+    program = torch.export.export(model, (x,))
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    left = [node.name for node in edge.exported_program().graph.nodes]
+    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
+    method = loaded.load_method("forward")
+    assert method is not None
+    torch.testing.assert_close([*method.execute([x])], model(x))
+    return left
+
+
+@pytest.mark.parametrize("rank", range(1, 9))
+def test_operators_of_any_rank(rank: int) -> None:
+    left = check(Operators(rank), torch.randn([2] * rank))
+    assert ("aten_sigmoid_default" in left) is (rank > 6)
+
+
+@pytest.mark.parametrize("sizes", [(3, 8, 8), (2, 3, 8, 8)])
+def test_pools_and_maxima(sizes: tuple[int, ...]) -> None:
+    left = check(Images(), torch.randn(sizes))
+    assert any("max_pool2d" in name for name in left) is (len(sizes) == 3)
+
+
+def test_a_maximum_along_a_dynamic_dimension_is_left() -> None:
+    class Largest(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.max(2, keepdim=True)[0]
+
+    height = torch.export.Dim("height", min=2, max=16)
+    x = torch.randn(1, 3, 8, 8)
+    program = torch.export.export(Largest(), (x,), dynamic_shapes=({2: height},))
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
+    for size in (2, 8, 16):
+        x = torch.randn(1, 3, size, 8)
+        (found,) = loaded.load_method("forward").execute([x])  # type: ignore[union-attr]
+        torch.testing.assert_close(found, Largest()(x))
+
+
+CAUSES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, str]] = {
+    "rank": (torch.sigmoid, torch.randn([1] * 7), "at most 6 dimensions"),
+    "dtype": (torch.relu, torch.ones(2, dtype=torch.int32), "invalid dtype"),
+    "its own": (lambda x: x.softmax(0), torch.randn(2, 2), "dim must be the last dim"),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_reason_is_recorded(cause: str) -> None:
+    function, x, reason = CAUSES[cause]
+
+    class Function(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return function(x)
+
+    program = torch.export.export(Function(), (x,))
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    assert not get_delegates(edge.exported_program().graph)
+    (call,) = [n for n in edge.exported_program().graph.nodes if n.op == "call_function"]
+    why = call.meta["custom"][WHY_NOT_IN_XNNPACK]
+    assert why.startswith("XnnpackBackend: ") and reason in why

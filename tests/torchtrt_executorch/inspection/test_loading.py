@@ -1,0 +1,121 @@
+"""Delegates that ExecuTorch's runtime doesn't load, which ``inspect --strict`` finds in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition import _support
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from torch import nn
+from typer.testing import CliRunner
+
+from torchtrt_executorch.cli import app
+from torchtrt_executorch.inspection import read
+from torchtrt_executorch.inspection.advice.finding import Finding
+from torchtrt_executorch.inspection.loading import refused_delegates
+from torchtrt_executorch.runtime.delegates import executorch as native
+
+
+class Divided(nn.Module):
+    """Two delegates of XNNPACK's, with an operator that it hasn't between."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x + x, 0) * 2
+
+
+@pytest.fixture
+def divided(tmp_path: Path) -> Path:
+    return saved(tmp_path / "divided.pte", 2)
+
+
+def saved(path: Path, rank: int) -> Path:
+    program = torch.export.export(Divided(), (torch.ones([2] * rank),))
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge.to_executorch().save(str(path))
+    return path
+
+
+def asked(path: Path, seconds: float = 60) -> list[Finding]:
+    return [*refused_delegates(read(path), path, seconds=seconds)]
+
+
+def test_what_is_loaded_is_no_finding(divided: Path) -> None:
+    assert asked(divided) == []
+
+
+def test_strict_finds_a_tensor_of_seven_dimensions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_support, "MAX_DIMS", 7)  # as upstream's partitioner has it
+    path = saved(tmp_path / "seven.pte", 7)
+    strict = CliRunner().invoke(app, ["inspect", str(path), "--strict", "--json"])
+    assert strict.exit_code == 1
+    found = json.loads(strict.output)["findings"]
+    assert [each["name"] for each in found] == ["refused", "refused"]
+    assert "Failed to define tensor" in found[0]["text"]
+    assert "delegate 0 (XnnpackBackend)" in found[0]["text"]
+    ignored = ["inspect", str(path), "--strict", "--ignore", "refused"]
+    assert CliRunner().invoke(app, ignored).exit_code == 0
+    assert CliRunner().invoke(app, ["inspect", str(path)]).exit_code == 0
+
+
+def test_a_damaged_payload_is_refused_in_the_runtime_s_words(divided: Path) -> None:
+    data = bytearray(divided.read_bytes())
+    at = data.find(b"XH00") + 40
+    data[at : at + 64] = bytes([0xFF]) * 64
+    divided.write_bytes(data)
+    (found,) = asked(divided)
+    assert found.level == "warning" and "FlatBuffer verification failed" in found.text
+
+
+def crash(context: Any) -> None:
+    os.abort()
+
+
+def stand_still(context: Any) -> None:
+    time.sleep(600)
+
+
+def allocate(context: Any) -> None:
+    bytearray(1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        (crash, "it ends the process (SIGABRT)"),
+        (stand_still, "it takes more than 2 s"),
+        (allocate, "MemoryError"),
+    ],
+    ids=["crash", "stand still", "allocate"],
+)
+def test_a_backend_that_fails_leaves_this_process_and_the_next_delegate_alone(
+    divided: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    does: Callable[[Any], None],
+    says: str,
+) -> None:
+    load = native.ExecuTorchDelegate
+
+    def load_or_fail(context: Any) -> Any:
+        return does(context) if context.name.startswith("forward/0") else load(context)
+
+    monkeypatch.setattr(native, "ExecuTorchDelegate", load_or_fail)
+    (found,) = asked(divided, seconds=2)
+    assert says in found.text and "delegate 0" in found.text
+
+
+def test_what_has_no_backend_here_is_named(divided: Path) -> None:
+    data = divided.read_bytes().replace(b"XnnpackBackend", b"UnknownBackend")
+    divided.write_bytes(data)
+    (found,) = asked(divided)
+    assert (found.name, found.level) == ("unchecked", "note")
+    assert "2 of UnknownBackend" in found.text
