@@ -102,11 +102,12 @@ def _wide(*values: Tensor) -> tuple[Tensor, ...]:
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Any:
-    """(..., M, K) by (..., K, N), of which M or N is one, in the type of ``a``."""
+    """(..., M, K) by (..., K, N), of which M or N is one, or which are in float64, in the type of ``a``."""
     one = any(
         isinstance(size, int) and size == 1 for size in (a.shape[-2], b.shape[-1])
     )
-    if not one or not a.is_floating_point():
+    # Inductor has no template for matmuls in float64, and ExecuTorch's CUDA runtime no kernel.
+    if not a.is_floating_point() or not (one or a.dtype == torch.float64):
         return NotImplemented
     wide_a, wide_b, *more = _wide(a, b, *[] if bias is None else [bias])
     total = (wide_a.unsqueeze(-1) * wide_b.unsqueeze(-3)).sum(-2)

@@ -183,7 +183,7 @@ def _load_and_tell(
 
     faulthandler.disable()
     os.dup2(log, 2)
-    sys.stderr = open(2, "w", closefd=False)  # where its Python bindings log
+    sys.stderr = os.fdopen(2, "w", closefd=False)  # where its Python bindings log
     try:
         contexts = _contexts(path, data_files, asked)
         _limit(path, data_files)

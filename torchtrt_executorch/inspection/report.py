@@ -112,7 +112,9 @@ class Report:
         table = Table.grid()
         for method in self.methods.values():
             table.add_row(_table(method))
-            there = {each.backend for each in method.delegates} | _asked(o.reason for o in method.operators)
+            there = {each.backend for each in method.delegates} | _asked(
+                o.reason for o in method.operators
+            )
             known = (e for o in method.on_host() for e in cures(o.reason, there))
             for reason, cure in dict(known).items():
                 table.add_row(Text(f"- {reason}: {cure}"))
@@ -177,7 +179,9 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
             warnings += known_defects(built_by, {name for name, _ in inside})
         for (operator_name, why), count in (inside or {}).items():
             counts[operator_name, known.backend, known.device, why] += count
-    there = {each.backend for each in delegates} | _asked(reason for *_, reason in counts)
+    there = {each.backend for each in delegates} | _asked(
+        reason for *_, reason in counts
+    )
     found = [
         Operators(name, backend, device, count, reason, _cure(backend, reason, there))
         for (name, backend, device, reason), count in counts.items()

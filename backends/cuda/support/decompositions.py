@@ -1,6 +1,7 @@
 """Decompose operators that ExecuTorch's CUDA runtime has no kernel for into ones that AOTInductor compiles.
 
-Order statistics are sorts, a bag of embeddings is a scatter of rows, and convolutions are those that there is a template for.
+Order statistics are sorts, a bag of embeddings is a scatter of rows, antialiased resizing a weighted sum, and convolutions are
+those that there is a template for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any, Callable
 
 import torch
 from executorch.backends.cuda.support.convolutions import convolution
+from executorch.backends.cuda.support.resizing import bicubic, bilinear
 from torch import Tensor
 
 _aten = torch.ops.aten
@@ -25,6 +27,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten.convolution.default: convolution,
         _aten._embedding_bag.default: _embedding_bag,
         _aten._embedding_bag_forward_only.default: _embedding_bag,
+        _aten._upsample_bilinear2d_aa.default: bilinear,
+        _aten._upsample_bicubic2d_aa.default: bicubic,
     }
 
 

@@ -106,6 +106,8 @@ def test_the_reason_is_recorded(cause: str) -> None:
     program = torch.export.export(Function(), (x,))
     edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     assert not get_delegates(edge.exported_program().graph)
-    (call,) = [n for n in edge.exported_program().graph.nodes if n.op == "call_function"]
+    (call,) = [
+        n for n in edge.exported_program().graph.nodes if n.op == "call_function"
+    ]
     why = call.meta["custom"][WHY_NOT_IN_XNNPACK]
     assert why.startswith("XnnpackBackend: ") and reason in why

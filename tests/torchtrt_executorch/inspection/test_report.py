@@ -256,7 +256,10 @@ def test_float64_in_float32_is_asked_for_and_said() -> None:
     found = lowered(Rotary(), torch.arange(5.0), truncate_double=True)
     assert len(found.delegates) == 1
     first, second = sorted(each.reason for each in found.on_host())
-    assert first == "TensorRT computes in float32 what is in float64 here, as truncate_double=True asks for"
+    assert (
+        first
+        == "TensorRT computes in float32 what is in float64 here, as truncate_double=True asks for"
+    )
     assert second == "TensorRT: it is in torch.float64, which TensorRT doesn't have"
 
 

@@ -301,6 +301,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._edge_calls",
             f"{_CUDA}.support.convolutions",
             f"{_CUDA}.support.decompositions",
+            f"{_CUDA}.support.resizing",
             f"{_CUDA}.support.unsupported",
             *_DRY_RUN,
             f"{_CUDA}.triton._decode_attention",

@@ -86,7 +86,9 @@ def _reason(node: Node, settings: CompilationSettings) -> str:
     if node not in DYNAMO_CONVERTERS:
         if _has_doubles(node):
             cure = "" if settings.truncate_double else f"; {AS_FLOAT32}"
-            return f"TensorRT: it is in torch.float64, which TensorRT doesn't have{cure}"
+            return (
+                f"TensorRT: it is in torch.float64, which TensorRT doesn't have{cure}"
+            )
         return "refused by a converter's validator"
     return TOO_FEW
 

@@ -54,6 +54,32 @@ def test_kth_values(x: Tensor, data: st.DataObject) -> None:
     torch.testing.assert_close(TABLE[operator](x, k)[0], wanted, equal_nan=True)
 
 
+@given(
+    sizes=st.tuples(st.integers(1, 14), st.integers(1, 14)),
+    output=st.tuples(st.integers(1, 30), st.integers(1, 30)),
+    align_corners=st.booleans(),
+    scales=st.sampled_from([(None, None), (0.37, 1.7)]),
+)
+@pytest.mark.parametrize("kind", ["bilinear", "bicubic"])
+def test_antialiased_resizing(
+    kind: str,
+    sizes: tuple[int, int],
+    output: tuple[int, int],
+    align_corners: bool,
+    scales: tuple[float | None, float | None],
+) -> None:
+    operator = getattr(aten, f"_upsample_{kind}2d_aa").default
+    x = torch.randn(2, 3, *sizes, dtype=torch.float64)
+    if scales[0] is not None and scales[1] is not None:
+        output = (int(sizes[0] * scales[0]) or 1, int(sizes[1] * scales[1]))
+    given = (x, list(output), align_corners, *scales)
+    torch.testing.assert_close(TABLE[operator](*given), operator(*given))
+    narrow = (x.half(), *given[1:])
+    found = TABLE[operator](*narrow)
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found.double(), operator(*given), atol=4e-3, rtol=4e-3)
+
+
 def test_a_median_of_one_number() -> None:
     values, indices = TABLE[aten.median.dim](torch.tensor(2.0), 0)
     assert values == 2 and indices == 0
