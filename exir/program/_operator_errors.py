@@ -6,6 +6,7 @@ ExecuTorch finds out late what it can't emit: an operator without a kernel, a lo
 from __future__ import annotations
 
 import functools
+from importlib import import_module
 from typing import Any, Callable, Iterable
 
 import torch
@@ -28,6 +29,7 @@ def names_operators(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(to_executorch)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _register_quantized(self.exported_program(name) for name in self.methods)
         try:
             return to_executorch(self, *args, **kwargs)
         except Exception as error:
@@ -37,6 +39,18 @@ def names_operators(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return wrapper
+
+
+def _register_quantized(programs: Iterable[ExportedProgram]) -> None:
+    """Register the out variants of ``quantized_decomposed``, where partitioners have left such an operator.
+
+    ExecuTorch has them, in a library of its own that nobody else imports.
+    """
+    for program in programs:
+        for node in calls(program.graph_module):
+            if str(operator_of(node)).startswith("quantized_decomposed."):
+                import_module("executorch.kernels.quantized")
+                return
 
 
 def _words(programs: list[tuple[str, ExportedProgram]], error: Exception) -> str:

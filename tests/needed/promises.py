@@ -915,6 +915,26 @@ def casts_of_transposed_values_lower() -> None:
     to_edge(torch.export.export(function, (torch.ones(2, 3).t(),)))
 
 
+@of("operator-errors")
+def what_is_left_quantized_is_emitted() -> None:
+    from executorch.exir import to_edge
+    from torch.ao.quantization.fx import _decomposed  # noqa: F401
+
+    class Dequantized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.ones(3, 4, dtype=torch.int8))
+            self.register_buffer("scales", torch.ones(3))
+            self.register_buffer("zeros", torch.zeros(3, dtype=torch.int64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            dequantize = torch.ops.quantized_decomposed.dequantize_per_channel.default
+            given = self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8
+            return x + dequantize(*given)[:1, :3]
+
+    to_edge(torch.export.export(Dequantized(), (X,))).to_executorch()
+
+
 @of("xnnpack-support")
 def what_xnnpack_lacks_is_left() -> None:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (

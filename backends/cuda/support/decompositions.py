@@ -1,7 +1,7 @@
 """Decompose operators that ExecuTorch's CUDA runtime has no kernel for into ones that AOTInductor compiles.
 
-Order statistics are sorts, a bag of embeddings is a scatter of rows, antialiased resizing a weighted sum, and convolutions are
-those that there is a template for.
+Order statistics are sorts, a bag of embeddings is a scatter of rows, antialiased resizing and RoI align are weighted sums, and
+convolutions are those that there is a template for.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from typing import Any, Callable
 
 import torch
 from executorch.backends.cuda.support.convolutions import convolution
-from executorch.backends.cuda.support.resizing import bicubic, bilinear
+from executorch.backends.cuda.support.resizing import bicubic, bilinear, roi_align
 from torch import Tensor
 
 _aten = torch.ops.aten
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return the decompositions, by operator."""
+    """Return the decompositions, by operator; torchvision's where it is imported."""
+    of_images = getattr(torch.ops.torchvision, "roi_align", None)
     return {
+        **({} if of_images is None else {of_images.default: roi_align}),
         _aten.median.default: _median,
         _aten.median.dim: _median_dim,
         _aten.nanmedian.default: _nanmedian,

@@ -1,4 +1,4 @@
-"""Decompose antialiased resizing into a weighted sum over the taps of each output, along one axis and the other."""
+"""Decompose antialiased resizing and RoI align into a weighted sum over the taps of each output."""
 
 from __future__ import annotations
 
@@ -80,3 +80,62 @@ def _along(
 
 bilinear = partial(_resized, _triangle, 1)
 bicubic = partial(_resized, _cubic, 2)
+
+
+def roi_align(
+    x: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Any:
+    """Decompose ``torchvision::roi_align``; ``NotImplemented`` where it depends on the boxes how often a bin is sampled.
+
+    Args:
+        x: Floating point, (N, C, H, W).
+        rois: (K, 5): the image, and left, top, right and bottom in pixels of it.
+        sampling_ratio: Samples of a bin along each axis.
+
+    Returns:
+        (K, C, pooled_height, pooled_width).
+    """
+    if sampling_ratio <= 0:
+        return NotImplemented
+    images, boxes = rois[:, 0].long(), rois[:, 1:].float() * spatial_scale
+    boxes = boxes - (0.5 if aligned else 0.0)
+    sizes = boxes[:, 2:] - boxes[:, :2]
+    if not aligned:
+        sizes = sizes.clamp(min=1)
+    columns, by_column = _sampled(
+        boxes[:, 0], sizes[:, 0], pooled_width, sampling_ratio, x.shape[3]
+    )
+    rows, by_row = _sampled(
+        boxes[:, 1], sizes[:, 1], pooled_height, sampling_ratio, x.shape[2]
+    )
+    channels = torch.arange(x.shape[1], device=x.device)
+    taps = x.float()[
+        images.view(-1, 1, 1, 1, 1, 1),
+        channels.view(1, -1, 1, 1, 1, 1),
+        rows[:, None, :, None, :, None],
+        columns[:, None, None, :, None, :],
+    ]
+    weights = by_row[:, None, :, None, :, None] * by_column[:, None, None, :, None, :]
+    return (taps * weights).sum((-2, -1)).to(x.dtype)
+
+
+def _sampled(
+    start: Tensor, size: Tensor, bins: int, samples: int, limit: int
+) -> tuple[Tensor, Tensor]:
+    """Return where each bin of each box is sampled along an axis, two pixels a sample, and the weights: (K, bins, 2 samples)."""
+    shares = (torch.arange(samples, device=start.device) + 0.5) / samples
+    steps = torch.arange(bins, device=start.device).unsqueeze(1) + shares
+    at = start.view(-1, 1, 1) + steps * (size / bins).view(-1, 1, 1)
+    inside = (at >= -1) & (at <= limit)
+    at = at.clamp(0, limit - 1)
+    low = at.floor()
+    part = at - low
+    places = torch.stack([low, (low + 1).clamp(max=limit - 1)], -1).long()
+    weights = torch.stack([1 - part, part], -1) * inside.unsqueeze(-1) / samples
+    return places.flatten(-2), weights.flatten(-2)

@@ -217,20 +217,14 @@ MAPPED_WEIGHTS = (
 )
 
 
-def _recorded_reasons(name: str, *functions: str) -> tuple[Edit, ...]:
-    """Return the edits of a module of partitioner configurations, with the support check before a name in functions."""
-    checks = (
-        (
-            *each.split(" ", 1),
-            """
-            if reason := unsupported(node):
-                why(node, reason=reason)
-                return False
-            """,
-        )
-        for each in functions
-    )
-    imported = "RecordedReason, unsupported" if functions else "RecordedReason"
+def _recorded_reasons(name: str, *checks: tuple[str, str]) -> tuple[Edit, ...]:
+    """Return the edits of a module of partitioner configurations, with the support check at scopes and places of it."""
+    check = """
+        if reason := unsupported(node):
+            why(node, reason=reason)
+            return False
+        """
+    imported = "RecordedReason, unsupported" if checks else "RecordedReason"
     return edits_of(
         f"{_XNNPACK_CONFIG}.{name}",
         (
@@ -239,17 +233,20 @@ def _recorded_reasons(name: str, *functions: str) -> tuple[Edit, ...]:
             f"from executorch.backends.xnnpack.partition._support import {imported}",
         ),
         ("", "value why", "RecordedReason({}.logger)"),
-        *checks,
+        *((scope, place, check) for scope, place in checks),
     )
 
 
 XNNPACK_SUPPORT = (
     *_recorded_reasons(
         "xnnpack_config",
-        "XNNPartitionerConfig.check_common_constraints before has_valid_dtypes",
+        (
+            "XNNPartitionerConfig.check_common_constraints",
+            "before has_valid_dtypes",
+        ),
     ),
     *_recorded_reasons(
-        "node_configs", "MaxDimConfig.check_constraints before supported_dtypes"
+        "node_configs", ("MaxDimConfig.check_constraints", "before supported_dtypes")
     ),
     *_recorded_reasons("gemm_configs"),
     *_recorded_reasons("generic_node_configs"),
