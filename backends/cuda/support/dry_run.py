@@ -265,15 +265,22 @@ def no_compilers() -> Iterator[None]:
             logger.removeFilter(of_others)
 
 
+#: Those that Inductor's templates of matmuls and convolutions have: where nothing else is read, it is no matter of types.
+_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
 def _in_words(error: BaseException, node: Node) -> str:
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     line = said[0] if said else type(error).__name__
     if "NoValidChoicesError" in line:
         values = pytree.tree_leaves([each.meta["val"] for each in node.all_input_nodes])
         types = dict.fromkeys(
-            str(each.dtype) for each in values if hasattr(each, "dtype")
+            str(each.dtype)
+            for each in values
+            if isinstance(each, torch.Tensor) and each.dtype not in _TYPES
         )
-        return f"AOTInductor has no kernel for it in {', '.join(types)}"
+        what = f"in {', '.join(types)}" if types else "with these arguments"
+        return f"AOTInductor has no kernel for it {what}"
     return f"AOTInductor can't compile it: {line}"
 
 

@@ -104,11 +104,11 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 
 LEFT = {
-    "a product in float64": (
-        lambda x: (x.double() @ x.double().T).float().relu(),
-        X,
+    "a product of integers": (
+        lambda x: (x @ x.T).float().relu(),
+        X.long(),
         "aten.mm.default",
-        "no kernel for it in torch.float64",
+        "no kernel for it in torch.int64",
     ),
     "the largest of integers": (
         lambda x: x.topk(3).values + 1,
@@ -184,6 +184,11 @@ TAKEN = {
     "a norm whose statistics nobody reads, which are in another type": (
         lambda x: F.batch_norm(x, x.new_zeros(2), x.new_ones(2)).relu(),
         HEADS.half(),
+    ),
+    "a product in float64": (lambda x: x.double() @ x.double().T + x.sum(), X),
+    "a resize with antialiasing": (
+        lambda x: F.interpolate(x, size=(5, 9), mode="bicubic", antialias=True),
+        HEADS,
     ),
     "what is detached": (lambda x: torch.ops.aten.detach_copy(x.relu()) + 1, X),
     **{
