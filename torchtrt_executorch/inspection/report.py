@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -349,12 +350,17 @@ def _noted(node: Node, backend: str = HOST) -> str:
     return "; ".join(found)
 
 
+#: Its name; what quantization has inserted was made from a module.
+_OPERATOR = re.compile(r"\w+\.\w+\.\w+")
+
+
 def _of(node: Node, refused: str) -> str:
     """Say which operator of the model's was refused, where ``node`` is a part of it."""
     own, called = _name(node), _origin(node)
     if refused and not _alike(refused, own):
         return f" (of {refused})"
-    return "" if _alike(called, own) else f" (in {called})"
+    known = _OPERATOR.fullmatch(called) and not _alike(called, own)
+    return f" (in {called})" if known else ""
 
 
 def _origin(node: Node) -> str:

@@ -64,10 +64,10 @@ def unsupported(node: Node) -> str:
 
 def _unsupported_maximum(node: Node, given: torch.Tensor) -> str:
     """Return why a maximum can't be a max pool, which is what XNNPACK makes of it."""
-    dim, keepdim = [*node.args, *(0, False)[len(node.args) - 1 :]][1:3]
+    dim, keepdim = (*node.args[1:], False)[:2]
     if dim not in (2, 3) or not keepdim:
         return "XNNPACK has it along dim=2 or dim=3 with keepdim=True alone"
-    if not isinstance(given.shape[dim], int):
+    if not isinstance(given.shape[2 if dim == 2 else 3], int):
         return f"XNNPACK has it along a dimension of fixed size alone, and dim={dim} is dynamic"
     return ""
 

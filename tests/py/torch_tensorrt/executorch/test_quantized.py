@@ -185,7 +185,8 @@ def test_an_operator_that_lowering_decomposes_has_its_parts_reason() -> None:
         if each.backend != "TensorRTBackend"
     }
     assert reasons.pop("aten.convolution.default")
-    assert {*reasons.values()} == {"quantized, for the partitioners behind"}
+    for reason in reasons.values():
+        assert reason.startswith("quantized, for the partitioners behind")
 
 
 def test_what_it_has_no_layers_for_is_left_and_said() -> None:
