@@ -129,6 +129,38 @@ def test_engines_for_arm_are_those_of_releases_that_are() -> None:
         assert not engine_targets.runs_on(platform, version)
 
 
+PLATFORM = """
+import torch, torch_tensorrt
+from torchtrt_executorch.payloads.engine_blob import deserialize_engine
+
+x = torch.linspace(-1, 1, 6).reshape(2, 3)
+trt = torch_tensorrt.compile(torch.nn.ReLU(), ir="dynamo", arg_inputs=[x], min_block_size=1)
+torch.testing.assert_close(trt(x), torch.relu(x))
+built = torch_tensorrt.executorch.export(trt).to_executorch()
+(delegate,) = built.executorch_program.execution_plan[0].delegates
+payload = built.executorch_program.backend_delegate_data[delegate.processed.index].data
+print(deserialize_engine(bytes(payload))[1].target_platform)
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "platform"),
+    [
+        ("", "linux_x86_64"),
+        ("linux-x86_64:sm_89:8GiB", "linux_x86_64"),
+        ("linux-aarch64:sm_121:128GiB", "linux_aarch64"),
+    ],
+)
+def test_an_engine_records_the_machine_that_it_is_for(gpu: str, platform: str) -> None:
+    """And its stand-in runs here whatever that is."""
+    arm = gpu.startswith("linux-aarch64")
+    if arm and not engine_targets.runs_on("linux-aarch64", present.bindings_version()):
+        pytest.skip("TensorRT-RTX is for aarch64 from 1.6 on")
+    result = fresh.run(PLATFORM, env={**os.environ, "TORCHTRT_GPU": gpu})
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == platform
+
+
 BEHIND = """
 import json, sys, torch, torch_tensorrt, torchtrt_executorch
 from torch_tensorrt.executorch.partitioner import TensorRTPartitioner

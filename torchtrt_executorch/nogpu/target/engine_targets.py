@@ -28,6 +28,12 @@ from torchtrt_executorch.nogpu.target.gpu_description import (
 
 #: The first release for each kind of machine that runs engines in ExecuTorch.
 _FIRST = {"linux-x86_64": "1.0", "linux-aarch64": "1.6"}
+#: ``torch_tensorrt._enums.Platform`` by operating system and processor.
+_PLATFORMS = {
+    "linux-x86_64": "LINUX_X86_64",
+    "linux-aarch64": "LINUX_AARCH64",
+    "windows-x86_64": "WIN_X86_64",
+}
 _MEMBER = re.compile(r"SM(?P<capability>\d+)")
 
 
@@ -140,6 +146,28 @@ def for_targets(configuration: Any) -> Any:
         for index, gpu in enumerate(gpus):
             configuration.set_compute_capability(known[gpu.capability], index)
     return configuration
+
+
+def recorded_platform(here: Any) -> Any:
+    """Return the platform that an engine records: the target's.
+
+    Args:
+        here: This machine's, as ``torch_tensorrt._enums.Platform``.
+    """
+    gpus = chosen()
+    if not gpus or gpus[0].platform == own_platform():
+        return here
+    return type(here)[_PLATFORMS[gpus[0].platform]]
+
+
+def loadable_platform(here: str, recorded: str) -> str:
+    """Return the platform that an engine has to record to be loaded: any where stand-ins run it.
+
+    Args:
+        here: This machine's, as engines record it.
+        recorded: The engine's.
+    """
+    return here if present.can_run_engines() else recorded
 
 
 def engines_for() -> str:

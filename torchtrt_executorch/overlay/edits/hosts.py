@@ -87,6 +87,32 @@ HOST = (
         ),
     ),
     *edits_of(
+        _ENGINE,
+        (
+            "",
+            "imports",
+            "from torchtrt_executorch.nogpu.target.engine_targets import loadable_platform",
+        ),
+        (
+            "TRTEngine._setup_engine",
+            "call _current_serialized_platform",
+            "loadable_platform({}, self.serialized_target_platform)",
+        ),
+    ),
+    *edits_of(
+        f"{_RUNTIME}._TorchTensorRTModule",
+        (
+            "",
+            "imports",
+            "from torchtrt_executorch.nogpu.target.engine_targets import recorded_platform",
+        ),
+        (
+            "TorchTensorRTModule.__init__",
+            "after self.target_platform",
+            "self.target_platform = recorded_platform(self.target_platform)",
+        ),
+    ),
+    *edits_of(
         "torch_tensorrt._compile",
         _CHECK_CAN_BUILD,
         # Behind the arguments' checks: what is wrong with them is said on any host.
