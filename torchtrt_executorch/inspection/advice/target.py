@@ -178,6 +178,39 @@ def _without_code(
         elif not any_machine and not _loads(each, gpu.platform):
             text = f"{what} is by a release that isn't for {gpu.platform}."
             yield Finding("platform", "warning", text, again, *at)
+        else:
+            for level, text in _kernels(each, wanted):
+                text = f"{name_of(method)}: delegate {each.index}: {text}"
+                yield Finding("kernel", level, text, again, *at)
+
+
+def _kernels(delegate: Delegate, wanted: int) -> Iterator[tuple[str, str]]:
+    """Yield a level and a sentence on each kernel that can't be launched on the GPU ``wanted``.
+
+    Of a delegate with a library for each GPU, on those of the one that is for this.
+    """
+    unsaid = []
+    for library in delegate.kernels:
+        for kernel in library:
+            name = short(kernel.name, 80) or "without a name"
+            image = gpus.image_on(kernel, wanted)
+            if image is None:
+                if len(delegate.kernels) == 1:
+                    names = ", ".join(each.name for each in kernel.images)
+                    yield "warning", f"kernel {name} has code for {names} alone, and can't run on sm_{wanted}."
+                continue
+            for what in gpus.beyond_limits(kernel, wanted):
+                text = f"kernel {name}, of which sm_{wanted} runs {image.name}, {what}."
+                yield "warning", text
+            least, most = gpus.shared_memory(image.gpu), gpus.shared_memory(wanted)
+            if kernel.shared is None and (least or 0) > (most or 1 << 30):
+                unsaid.append(name)
+    if unsaid:
+        others = f" and {len(unsaid) - 1} more" if unsaid[1:] else ""
+        yield "note", (
+            f"the library doesn't say how much shared memory kernel {unsaid[0]}{others} takes, and a block has "
+            f"less on sm_{wanted} than on the GPU that it was compiled for."
+        )
 
 
 def _loads(engine: Delegate, platform: str) -> bool:

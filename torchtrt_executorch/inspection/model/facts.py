@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Iterable, Mapping, Sequence
 
+from torchtrt_executorch.payloads.cuda_library import KernelBinary
 from torchtrt_executorch.payloads.native_library import NativeLibrary
 from torchtrt_executorch.runtime.reading.common_state import CommonState
 
@@ -90,6 +91,7 @@ class Delegate:
         named_data: Keys of the data that it takes from the program or a data file.
         missing: Those of them that are in neither.
         shared_stream: Whether it needs a host that runs all delegates on one stream.
+        kernels: Of each of its shared libraries, what it has for GPUs.
         native: What its shared library asks of the machine, if it is one.
         damaged: What is wrong with the payload, if anything is.
         owner: Whether it is TensorRT's, CUDA's (AOTInductor), or another backend's.
@@ -110,6 +112,7 @@ class Delegate:
     named_data: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     shared_stream: bool = False
+    kernels: tuple[tuple[KernelBinary, ...], ...] = ()
     native: NativeLibrary | None = None
     damaged: str = ""
     owner: str = "other"

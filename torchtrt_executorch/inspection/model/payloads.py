@@ -8,7 +8,7 @@ import torch
 
 from torchtrt_executorch.inspection.model.facts import HOST, Delegate
 from torchtrt_executorch.payloads import native_library
-from torchtrt_executorch.payloads.cuda_library import capabilities
+from torchtrt_executorch.payloads.cuda_library import kernels, names_of
 from torchtrt_executorch.payloads.engine_blob import deserialize_engine
 from torchtrt_executorch.payloads.engine_header import EMULATED, targets
 from torchtrt_executorch.runtime.delegates import about
@@ -79,13 +79,16 @@ def _library(payload: Payload, known: Delegate) -> Delegate:
         known = replace(known, native=native_library.read(libraries[0]))
     except native_library.NativeLibraryError as error:
         known = replace(known, damaged=f"its library is {error}")
-    found = list(
-        dict.fromkeys(each for held in libraries for each in capabilities(held))
-    )
+    compiled = tuple(tuple(kernels(held)) for held in libraries)
+    all_kernels = [kernel for library in compiled for kernel in library]
+    for kernel in all_kernels:
+        if kernel.damaged:
+            return replace(known, damaged=f"kernel {kernel.name}: {kernel.damaged}")
+    found = names_of(all_kernels)
     machine = [name for name in found if name.startswith("sm_")]
     later = [name.replace("compute", "sm") for name in found if name not in machine]
     words = f"machine code for {', '.join(machine) or 'no GPU'}"
     for name in later:
         words += f", PTX for {name} and later"
     gpus = *machine, *(f"{name}+" for name in later)
-    return replace(known, payload=words, gpus=gpus)
+    return replace(known, payload=words, gpus=gpus, kernels=compiled)

@@ -9,7 +9,7 @@ from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
 
-from torchtrt_executorch.nogpu.cubin import resources
+from torchtrt_executorch.payloads import cubin
 
 
 class _Utils:
@@ -37,8 +37,9 @@ class _Utils:
 
         Without a module a kernel that is let go of, perhaps when this driver is gone, has nothing to unload.
         """
-        registers, spills = resources(kernel, name)
-        return None, 1, registers, spills, self._gpu.max_threads_per_block
+        found = cubin.kernel(kernel, name)
+        threads = self._gpu.max_threads_per_block
+        return None, 1, found.registers, found.frame // 4, threads
 
 
 class TargetDriver:
