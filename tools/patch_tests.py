@@ -105,6 +105,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     ],
     "cuda-without-gpu": [
         "tests/backends/cuda/tuning/test_cost_model.py",
+        "tests/backends/cuda/tuning/test_kernel_configs.py",
         "tests/torchtrt_executorch/nogpu/test_thread_scope.py",
     ],
 }

@@ -1,11 +1,12 @@
 """CUDA delegates made on one machine, without a GPU if it has none, and run on another that has one.
 
-    python tests/gpu/cuda_programs.py make FOLDER [NAME...] [--gpu sm_90:80GiB] [--first] [--jobs N]
+    python tests/gpu/cuda_programs.py make FOLDER [NAME...] [--gpu sm_90:80GiB] [--first] [--one-kernel] [--jobs N]
     PYTHONPATH=. python tests/gpu/cuda_programs.py run FOLDER [NAME...] [--beside FOLDER...] [--jobs N]
 
 ``make`` writes a ``.pte`` and its ``.ptd`` for each model of ``cuda_models``, compiled for the GPU that
 ``--gpu`` or, where there is no other, ``TORCHTRT_GPU`` describes, and says what that took. With
-``--first`` it takes the first of Inductor's choices for a described GPU. Where there is a GPU, and none is
+``--first`` it takes the first of Inductor's choices for a described GPU, with ``--one-kernel`` no kernel for one of
+several GPUs alone. Where there is a GPU, and none is
 described, upstream's ``CudaBackend`` chooses by timing; ``--timings`` keeps what that measured.
 
 ``run`` compares them with eager PyTorch, and times them beside it, beside ``torch.compile``, and beside
@@ -84,13 +85,17 @@ def resident() -> Any:
     return replace(config, propagate_device_config=staying)
 
 
-def make(folder: Path, case: Case, gpu: str | None, first: bool) -> str:
+def make(
+    folder: Path, case: Case, gpu: str | None, first: bool, one_kernel: bool
+) -> str:
     """Write the program of ``case`` into ``folder``. Return a line of seconds, bytes and memory."""
+    from executorch.backends.cuda.tuning import tile_selection
+
     folder.mkdir(parents=True, exist_ok=True)
     if first:
-        from executorch.backends.cuda.tuning import tile_selection
-
         tile_selection.cost = lambda *of: 0.0
+    if one_kernel:
+        tile_selection.WORTH_A_KERNEL = math.inf
     started, used = time.perf_counter(), time.process_time()
     built = lower(case, gpu)
     seconds = time.perf_counter() - started
@@ -250,6 +255,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--gpu")
     parser.add_argument("--first", action="store_true")
+    parser.add_argument("--one-kernel", action="store_true")
     parser.add_argument("--beside", type=Path, nargs="*", default=[])
     parser.add_argument("--timings", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
@@ -289,7 +295,8 @@ def one(case: Case, arguments: argparse.Namespace) -> int:
         if arguments.command == "make":
             if arguments.timings is not None:
                 keep_timings(arguments.timings)
-            print(make(arguments.folder, case, arguments.gpu, arguments.first))
+            how = arguments.gpu, arguments.first, arguments.one_kernel
+            print(make(arguments.folder, case, *how))
         else:
             row = measure(arguments.folder, case, arguments.beside, arguments.turn)
             print(json.dumps({"name": case.name, **row}))

@@ -200,8 +200,10 @@ def target_gpu(compile_specs: Any) -> GpuProperties | None:
     elif present.cuda_device():
         return None
     else:
-        gpu = dataclasses.replace(common_properties(configured_gpus()), others=())
-    return dataclasses.replace(gpu, measurements=_tuned())
+        gpu = common_properties(configured_gpus())
+        gpu = dataclasses.replace(gpu, others=(), each=())
+    each = tuple(dataclasses.replace(g, measurements=_tuned()) for g in gpu.each)
+    return dataclasses.replace(gpu, measurements=_tuned(), each=each)
 
 
 def _tuned() -> tuple[Path, ...]:

@@ -2,7 +2,8 @@
 
 Inductor, its device interface and Triton ask about the GPU through functions that any thread of the
 process may call. A scope puts a dispatcher in the place of such a function, wherever it is bound:
-the thread that entered the scope gets the scope's answer, and any other the original's. When the
+the thread that entered the scope gets the scope's answer, those that it has work for it as well
+(:func:`in_scope_of_caller`), and any other the original's. When the
 scope is left, the original is back everywhere, also in modules that were imported meanwhile.
 """
 
@@ -26,6 +27,9 @@ PACKAGES = ("torch", "triton", "executorch")
 
 #: One scope at a time: a second thread waits for the first one's to be left.
 _turn = threading.RLock()
+
+#: Threads that work for another one, by their identifiers.
+_owners: dict[int, int] = {}
 
 _ABSENT = object()
 
@@ -71,6 +75,22 @@ def answering(
         yield
 
 
+def in_scope_of_caller(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` for another thread to call, in which the scopes of this one are in force meanwhile."""
+    owner = threading.get_ident()
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        thread = threading.get_ident()
+        _owners[thread] = owner
+        try:
+            return function(*args, **kwargs)
+        finally:
+            del _owners[thread]
+
+    return call
+
+
 def lookup(path: str) -> Any:
     """Return what is at ``module:name``, or None where the installed release has nothing."""
     holder, name = _holder(path)
@@ -114,7 +134,8 @@ def _dispatcher(found: Any, answer: Callable[..., Any], owner: int) -> Any:
 def _chooser(original: Any, answer: Callable[..., Any], owner: int) -> Any:
     @functools.wraps(original)
     def choose(*args: Any, **kwargs: Any) -> Any:
-        ours = threading.get_ident() == owner
+        thread = threading.get_ident()
+        ours = _owners.get(thread, thread) == owner
         return (answer if ours else original)(*args, **kwargs)
 
     for name in ("cache_clear", "cache_info"):  # of functools.lru_cache

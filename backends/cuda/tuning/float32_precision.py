@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from executorch.backends.cuda.tuning.kernels_per_gpu import only_gpu
 
 PATCH_POINT = "torch._inductor.select_algorithm:TritonTemplateKernel.render"
 #: The least compute capability whose tensor cores multiply TF32 numbers.
@@ -69,7 +70,9 @@ def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
         rendered = render(kernel, *args, **kwargs)
         if torch.float32 in {node.get_dtype() for node in kernel.input_nodes}:
             allows_tf32 = bool(kernel.meta.get("ALLOW_TF32"))
-            how = precision(kernel.input_nodes, allows_tf32, capability)
+            alone = only_gpu()
+            on = alone.capability if alone else capability
+            how = precision(kernel.input_nodes, allows_tf32, on)
             if how != IEEE:
                 asked = f'input_precision="{how}"'
                 rendered._code = rendered._code.replace("allow_tf32=ALLOW_TF32", asked)

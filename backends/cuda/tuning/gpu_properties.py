@@ -19,7 +19,8 @@ class GpuProperties:
     """The attributes of ``torch.cuda.get_device_properties``, those that compilers read.
 
     Sizes are in bytes, registers in 32-bit words, clocks in kHz, ``memory_bus_width`` in bits.
-    Three are not among them: ``others``, capabilities beside this one to have code for; ``platform``,
+    Four are not among them: ``others``, capabilities beside this one to have code for; ``each``, the properties of
+    each of several GPUs by themselves; ``platform``,
     operating system and processor of the machine, as ``linux-aarch64``; and ``measurements``, files of
     autotuning results that go before those of :mod:`.cost_model`.
     """
@@ -42,6 +43,7 @@ class GpuProperties:
     warp_size: int = 32
     gcnArchName: str = ""
     others: tuple[tuple[int, int], ...] = ()
+    each: tuple[GpuProperties, ...] = ()
     platform: str = ""
     measurements: tuple[Path, ...] = dataclasses.field(
         default=(), compare=False, repr=False
@@ -111,6 +113,7 @@ def common_properties(gpus: Sequence[Gpu]) -> GpuProperties:
         first,
         **{name: least(name) for name in limits},
         others=tuple(one.capability for one in others),
+        each=tuple(each) if others else (),
     )
 
 

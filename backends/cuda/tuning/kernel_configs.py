@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from executorch.backends.cuda.tuning.cost_model import Product, Tile, fastest
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
+from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets, alone_for
 
 #: Words of a stack frame that every kernel may have. Inductor, too, takes as many for none.
 FRAME = 16
@@ -18,11 +19,22 @@ FRAME = 16
 _SIZE = re.compile(r"^ +(x|r0_)numel = (\d+)$", re.MULTILINE)
 
 
-def compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
+def compile_and_save(
+    wrapper: Any,
+    gpu: GpuProperties,
+    targets: KernelTargets,
+    prepare: Callable[[list[Any]], None] = lambda compiled: None,
+) -> None:
     """Compile the kernels of a wrapper, and hand them to Inductor as if they had been run.
 
     In place of ``PythonWrapperCodegen.generate_and_run_autotune_block``, which executes the
     definitions of the kernels and then calls on example tensors.
+
+    Args:
+        wrapper: Inductor's, of a library.
+        gpu: Which it is for.
+        targets: Kernels that are for one of several GPUs alone.
+        prepare: Called with Triton's kernels that were chosen, before any is saved.
     """
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -33,11 +45,59 @@ def compile_and_save(wrapper: Any, gpu: GpuProperties) -> None:
     kernels: list[Any] = [
         value for value in names.values() if isinstance(value, CachingAutotuner)
     ]
+    chosen = []
     for kernel in kernels:
-        kernel.precompile()
-        found = best(kernel.launchers, gpu, kernel.size_hints or {})
-        chosen = _improved(kernel, found, gpu)
-        kernel.save_gpu_kernel("stream", chosen)
+        alone = targets.alone(kernel.fn.__name__)
+        with alone_for(alone):
+            kernel.precompile()
+            found = best(kernel.launchers, alone or gpu, kernel.size_hints or {})
+            chosen.append(_improved(kernel, found, alone or gpu))
+    prepare([launcher.bin for launcher in chosen])
+    for kernel, launcher in zip(kernels, chosen, strict=True):
+        kernel.save_gpu_kernel("stream", launcher)
+
+
+def precompile_until_best(
+    precompile: Callable[..., None],
+    gpu: GpuProperties,
+    kernel: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Compile a kernel's configurations in the order in which :func:`best` prefers them, up to the one it takes.
+
+    In place of ``CachingAutotuner.precompile``, which compiles all of them to be timed.
+
+    Args:
+        precompile: That.
+        gpu: Which it is for.
+        kernel: ``CachingAutotuner``, with configurations or with what was compiled of them.
+        args, kwargs: More of ``precompile``'s arguments.
+
+    Raises:
+        NoTritonConfigsError: None compiles.
+    """
+    from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
+
+    configs, sizes = list(kernel.configs or ()), kernel.size_hints or {}
+    if len(configs) < 2 or kernel.launchers or kernel.compile_results:
+        return precompile(kernel, *args, **kwargs)
+    configs.sort(key=lambda config: _size_rank(config, gpu, sizes))
+    launchers: list[Any] = []
+    results: list[Any] = []
+    for number, config in enumerate(configs, 1):
+        kernel.configs, kernel.compile_results, kernel.launchers = [config], [], []
+        try:
+            precompile(kernel, *args, **kwargs)
+        except NoTritonConfigsError:
+            if number == len(configs) and not launchers:
+                raise
+        launchers += kernel.launchers
+        results += kernel.compile_results
+        if any(_occupancy_rank(each, gpu) == _IDEAL for each in launchers):
+            break
+    kernel.configs, kernel.compile_results, kernel.launchers = None, results, launchers
+    return None
 
 
 def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
@@ -93,24 +153,37 @@ def best(launchers: list[Any], gpu: GpuProperties, sizes: Mapping[str, int]) -> 
     """
 
     def rank(launcher: Any) -> tuple[float, ...]:
-        config = launcher.config
-        threads = gpu.warp_size * config.num_warps
-        together = min(
-            gpu.shared_memory_per_multiprocessor // (launcher.shared + 1024),
-            gpu.regs_per_multiprocessor // (launcher.n_regs * threads),
-        )
-        block = math.prod(
-            value
-            for key, value in config.kwargs.items()
-            if "BLOCK" in key and isinstance(value, int)
-        )
-        blocks = math.prod(
-            math.ceil(size / config.kwargs.get(f"{name.upper()}BLOCK", size))
-            for name, size in sizes.items()
-            if not name.startswith("r")
-        )
-        busy = min(blocks, gpu.multi_processor_count)
-        spilled = max(0, launcher.n_spills - FRAME)
-        return spilled, -min(together, 2), -busy, -block
+        by_size = _size_rank(launcher.config, gpu, sizes)
+        return *_occupancy_rank(launcher, gpu), *by_size
 
     return launchers[0] if len(launchers) == 1 else min(launchers, key=rank)
+
+
+#: Nothing spilled, and two blocks at once.
+_IDEAL = (0, -2)
+
+
+def _occupancy_rank(launcher: Any, gpu: GpuProperties) -> tuple[int, int]:
+    threads = gpu.warp_size * launcher.config.num_warps
+    together = min(
+        gpu.shared_memory_per_multiprocessor // (launcher.shared + 1024),
+        gpu.regs_per_multiprocessor // (launcher.n_regs * threads),
+    )
+    return max(0, launcher.n_spills - FRAME), -min(together, 2)
+
+
+def _size_rank(
+    config: Any, gpu: GpuProperties, sizes: Mapping[str, int]
+) -> tuple[int, int]:
+    """How a configuration ranks by what is known before it is compiled."""
+    block = math.prod(
+        value
+        for key, value in config.kwargs.items()
+        if "BLOCK" in key and isinstance(value, int)
+    )
+    blocks = math.prod(
+        math.ceil(size / config.kwargs.get(f"{name.upper()}BLOCK", size))
+        for name, size in sizes.items()
+        if not name.startswith("r")
+    )
+    return -min(blocks, gpu.multi_processor_count), -block

@@ -18,10 +18,15 @@ from typing import Any, TypeVar
 
 import torch
 from executorch.backends.cuda import _mul_sum_decompositions
+from executorch.backends.cuda.tuning import kernels_per_gpu
 from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
 from executorch.backends.cuda.tuning.float32_precision import IEEE, precision
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
-from executorch.backends.cuda.tuning.kernel_configs import compile_and_save
+from executorch.backends.cuda.tuning.kernel_configs import (
+    compile_and_save,
+    precompile_until_best,
+)
+from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets, alone_for
 from torch.utils import _pytree as pytree
 
 logger = logging.getLogger(__name__)
@@ -29,16 +34,23 @@ logger = logging.getLogger(__name__)
 _Error = TypeVar("_Error", bound=BaseException)
 
 _Sides = tuple[int, ...]
+#: Input nodes, layout, and whether TF32 is allowed.
+_Operator = tuple[list[Any], Any, bool]
+
+#: By how much, as a logarithm, a GPU's own tile has to be faster than the one for all: 5 %.
+WORTH_A_KERNEL = 0.05
 
 
 class _UncompilableError(RuntimeError):
-    """A kernel doesn't compile with tiles of these sides, M, N and K."""
+    """A kernel doesn't compile with tiles of these sides, M, N and K, for a GPU alone or for all."""
 
-    def __init__(self, kernel: str, sides: _Sides, why: Exception) -> None:
+    def __init__(
+        self, kernel: str, sides: _Sides, gpu: GpuProperties | None, why: Exception
+    ) -> None:
         super().__init__(
             f"kernel {kernel} doesn't compile with tiles of {sides}: {why}"
         )
-        self.sides = sides
+        self.key = (gpu.capability if gpu else None, sides)
 
 
 class Stopped(Exception):
@@ -56,8 +68,18 @@ class Stopped(Exception):
         self.returned: list[torch.dtype] = [each.get_dtype() for each in outputs]
 
 
-def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
-    """What takes the place of Inductor's running and timing of kernels, within a scope."""
+def answers(
+    gpu: GpuProperties,
+    targets: KernelTargets,
+    prepare: Callable[[list[Any]], None] = lambda compiled: None,
+) -> dict[str, Callable[..., Any]]:
+    """What takes the place of Inductor's running and timing of kernels, within a scope.
+
+    Args:
+        gpu: Which they are compiled for.
+        targets: Is told of kernels that are for one of several GPUs alone.
+        prepare: See :func:`~executorch.backends.cuda.tuning.kernel_configs.compile_and_save`.
+    """
     from torch._inductor import compile_fx
     from torch._inductor.choices import InductorChoices
     from torch._inductor.graph import GraphLowering
@@ -67,25 +89,48 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
 
     finalize: Any = getattr(InductorChoices, "_finalize_template_configs", None)
     select, compile_graph = AlgorithmSelectorCache.__call__, compile_fx.compile_fx_aot
-    compile_kernel = CachingAutotuner.precompile
     run_node = GraphLowering.run_node
     # A model's layers have the same products.
-    costs = functools.cache(lambda product, tile: cost(product, tile, gpu))
-    refused: set[_Sides | None] = set()
+    costs = functools.cache(cost)
+    refused: set[tuple[tuple[int, int] | None, _Sides | None]] = set()
     apart = False
 
     def fastest_of(
-        choices: list[Any], tiles: list[Tile | None], name: str, *of: Any
-    ) -> Any:
-        """The choice to take: those without tiles behind all others, as nothing of them was measured."""
-        product = product_of(name, *of)
+        tiles: list[Tile | None], alone: GpuProperties | None, name: str, of: _Operator
+    ) -> tuple[int, float]:
+        """The choice to take, and the logarithm of its time: those without tiles come last, as nothing was measured.
+
+        Args:
+            alone: The GPU that it is for, if it isn't for all of them.
+        """
+        device = alone or gpu
+        product = product_of(name, *of, capability=device.capability)
 
         def expected(at: int) -> tuple[bool, bool, float]:
             tile = tiles[at]
-            known = math.inf if tile is None else costs(product, tile)
-            return sides(tile) in refused, tile is None, known
+            known = math.inf if tile is None else costs(product, tile, device)
+            return (
+                (alone and alone.capability, sides(tile)) in refused,
+                tile is None,
+                known,
+            )
 
-        return choices[min(range(len(choices)), key=expected)]
+        found = min(range(len(tiles)), key=expected)
+        return found, expected(found)[-1]
+
+    def fastest_for_each(
+        tiles: list[Tile | None], name: str, of: _Operator
+    ) -> tuple[int, dict[GpuProperties, int]]:
+        """The choice to take, and those to take in its place on GPUs where that is worth a kernel."""
+        found, _ = fastest_of(tiles, None, name, of)
+        own = {}
+        for each in gpu.each if tiles[found] else ():
+            other, expected = fastest_of(tiles, each, name, of)
+            product = product_of(name, *of, capability=each.capability)
+            shared = costs(product, tiles[found], each)
+            if tiles[other] and shared - expected > WORTH_A_KERNEL:
+                own[each] = other
+        return found, own
 
     def select_by_cost(
         self: Any,
@@ -97,10 +142,20 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         **kwargs: Any,
     ) -> Any:
         tiles = [tile_of(choice) for choice in choices]
+        own: dict[GpuProperties, int] = {}
+        every = choices
         if any(tiles) and len(choices) > 1:
-            of = nodes, layout, any(map(takes_tf32, choices)), gpu.capability
-            choices = [fastest_of(choices, tiles, name, *of)]
-        return select(self, name, choices, nodes, layout, *args, **kwargs)
+            of = nodes, layout, any(map(takes_tf32, choices))
+            found, own = fastest_for_each(tiles, name, of)
+            choices = [choices[found]]
+        result = select(self, name, choices, nodes, layout, *args, **kwargs)
+        if own:
+            callers = [(each, every[at]) for each, at in own.items()]
+            for value in pytree.tree_leaves(result):
+                if isinstance(value, TensorBox):
+                    buffer: Any = value.data
+                    buffer.data.callers_by_gpu = callers
+        return result
 
     def only_the_fastest(
         self: Any,
@@ -111,7 +166,7 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         *args: Any,
         **kwargs: Any,
     ) -> list[Any]:
-        """Of the configurations, before a kernel is written for each: one that is to be taken."""
+        """Of the configurations, before a kernel is written for each: those that are to be taken."""
         every = finalize(
             self, template_choices, inputs, templates, name, *args, **kwargs
         )
@@ -120,12 +175,14 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         if not any(tiles):
             return every
         tf32 = any(each.get("ALLOW_TF32") for each in values)
-        of = inputs.nodes(), inputs.output_layout(), tf32, gpu.capability
-        return [fastest_of(every, tiles, name, *of)]
+        of = inputs.nodes(), inputs.output_layout(), tf32
+        found, own = fastest_for_each(tiles, name, of)
+        return [every[at] for at in dict.fromkeys([found, *own.values()])]
 
     def compile_until_it_does(*args: Any, **kwargs: Any) -> Any:
         nonlocal apart
         while True:
+            targets.clear()
             try:
                 return compile_graph(*args, **kwargs)
             except Exception as error:
@@ -135,11 +192,11 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
                 if cause is None:
                     logger.info("%s: nothing is computed where it is read", error)
                     apart = True
-                elif cause.sides in refused:
+                elif cause.key in refused:
                     raise
                 else:
                     logger.info("%s: others are taken", cause)
-                    refused.add(cause.sides)
+                    refused.add(cause.key)
 
     def run_node_apart(self: Any, node: Any) -> Any:
         result = run_node(self, node)
@@ -150,25 +207,41 @@ def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
                     value.realize()
         return result
 
-    def compile_or_name_the_tile(kernel: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            compile_kernel(kernel, *args, **kwargs)
-        except Exception as error:
-            found = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", kernel.fn.src)
-            if len(found) != 3:  # it has no tiles
-                raise
-            sides = tuple(map(int, found))
-            raise _UncompilableError(kernel.fn.__name__, sides, error) from error
+    def naming_the_tile(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_or_name_the_tile(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            name = kernel.fn.__name__
+            alone = targets.alone(name)
+            try:
+                with alone_for(alone):
+                    return call(kernel, *args, **kwargs)
+            except Exception as error:
+                found = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", kernel.fn.src)
+                if len(found) != 3:  # it has no tiles
+                    raise
+                sides = tuple(map(int, found))
+                raise _UncompilableError(name, sides, alone, error) from error
+
+        return call_or_name_the_tile
 
     return {
+        **kernels_per_gpu.answers(targets),
         "torch._inductor.choices:InductorChoices._finalize_template_configs": only_the_fastest,
         "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
         "torch._inductor.graph:GraphLowering.run_node": run_node_apart,
         "torch._inductor.runtime.triton_heuristics:CachingAutotuner.precompile": (
-            compile_or_name_the_tile
+            naming_the_tile(
+                functools.partial(
+                    precompile_until_best, CachingAutotuner.precompile, gpu
+                )
+            )
+        ),
+        "torch._inductor.runtime.triton_heuristics:CachingAutotuner.save_gpu_kernel": (
+            naming_the_tile(CachingAutotuner.save_gpu_kernel)
         ),
         "torch._inductor.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block": (
-            functools.partial(compile_and_save, gpu=gpu)
+            functools.partial(
+                compile_and_save, gpu=gpu, targets=targets, prepare=prepare
+            )
         ),
         "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__": select_by_cost,
     }

@@ -63,6 +63,19 @@ def other_gpu(data: bytearray) -> None:
             at += header + size
 
 
+def other_header(data: bytearray) -> None:
+    """Machine code for 8.7 as it was, in a fat binary that says 9.0."""
+    for fat in re.finditer(re.escape(_FAT), bytes(data)):
+        (header,) = struct.unpack_from("<H", data, fat.start() + 6)
+        struct.pack_into("<I", data, fat.start() + header + 28, 90)
+
+
+def more_shared_memory(data: bytearray) -> None:
+    """A launch that asks for 256 KiB, in the record behind its kernel."""
+    at = data.index(b"torchtrt kernel\1")
+    struct.pack_into("<I", data, at + 16, 256 << 10)
+
+
 def found(program: Path, target: str = JETSON) -> tuple[int, set[str]]:
     """The exit status of ``inspect --strict``, and the warnings."""
     command = ["inspect", str(program), "--target", target, "--strict", "--json"]
@@ -80,7 +93,9 @@ def found(program: Path, target: str = JETSON) -> tuple[int, set[str]]:
         ("shim", named(b"aoti_torch_get_data_ptr", b"aoti_torch_get_data_pty")),
         ("glibc", named(b"GLIBC_2.17", b"GLIBC_2.77")),
         ("library", named(b"libdl.so.2", b"libxx.so.2")),
-        ("gpu", other_gpu),
+        ("damaged", other_gpu),
+        ("damaged", other_header),
+        ("damaged", more_shared_memory),
     ],
 )
 def test_it_is_found(

@@ -8,20 +8,27 @@ that kind below 9.0; from there on it is for one architecture.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import re
 import subprocess
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
+from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets
 
 from torchtrt_executorch.nogpu.cross.toolchain import Toolchain
+from torchtrt_executorch.nogpu.thread_scope import in_scope_of_caller
+from torchtrt_executorch.payloads import cuda_library, gpus
 
 _TARGET = re.compile(r"^\.target sm_(\w+)", re.MULTILINE)
 #: Of what Triton says of a kernel, what its caller has to know. There is one caller for all GPUs.
@@ -36,7 +43,9 @@ _compiled: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
-def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[..., Any]]:
+def answers(
+    gpu: GpuProperties, toolchain: Toolchain, targets: KernelTargets
+) -> dict[str, Callable[..., Any]]:
     """What takes note of how kernels are compiled, and saves more than one binary of each."""
     import triton
     from torch._inductor.codecache import CudaKernelParamCache
@@ -56,7 +65,7 @@ def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[...,
             return compile_kernel(src, target=other, options=dict(options or {}))
 
         kernel = compile_kernel(src, target=target, options=options, **others)
-        kernel.for_another = for_another
+        kernel.for_another = functools.cache(for_another)
         with _lock:
             _compiled.add(kernel)
         return kernel
@@ -71,15 +80,20 @@ def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[...,
     ) -> None:
         with _lock:
             first = next(each for each in _compiled if each.asm["cubin"] == cubin)
-        kernels = _for_each(first, gpu)
+        alone = targets.alone(key)
+        kernels = _for_each(first, targets.others(key), gpu)
         shared = max(kernel.metadata.shared for kernel in kernels)
         images = [
             ("elf", _architecture(kernel), kernel.asm["cubin"]) for kernel in kernels
         ]
-        if _is_portable(kernels[0]):
+        if alone is None and _is_portable(first):
             assembly = kernels[0].asm["ptx"].encode()
             images.append(("ptx", _architecture(kernels[0]), assembly))
         binary = cubin if len(images) == 1 else bundled(images, toolchain)
+        threads = kernels[0].metadata.num_warps * gpu.warp_size
+        name = kernels[0].metadata.name
+        binary = cuda_library.with_launch_record(binary, name, shared, threads)
+        _check(binary, alone or gpu, targets.others(key))
         params = {**params, "shared_mem": shared}
         save(cls, key, params, binary, *args, **kwargs)
 
@@ -89,14 +103,39 @@ def answers(gpu: GpuProperties, toolchain: Toolchain) -> dict[str, Callable[...,
     }
 
 
-def _for_each(first: Any, gpu: GpuProperties) -> list[Any]:
-    """Return the kernel for ``gpu``, and for each of its ``others`` that can be called like it.
+def compile_for_others(kernels: list[Any], targets: KernelTargets) -> None:
+    """Compile chosen kernels for the other GPUs that each is for, as many at once as there are processors.
+
+    What doesn't compile is an error when it is saved.
+    """
+    pairs = [
+        (kernel, other)
+        for kernel in kernels
+        for other in targets.others(kernel.metadata.name)
+    ]
+    workers = min(len(pairs), len(os.sched_getaffinity(0)))
+    if workers < 2:
+        return
+
+    def compile_for(pair: tuple[Any, Capability]) -> None:
+        kernel, other = pair
+        with contextlib.suppress(Exception):
+            kernel.for_another(other)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(in_scope_of_caller(compile_for), pairs))
+
+
+def _for_each(
+    first: Any, others: tuple[Capability, ...], gpu: GpuProperties
+) -> list[Any]:
+    """Return a kernel, and what it is on each of ``others`` where it can be called in the same way.
 
     Raises:
         RuntimeError: One can't, nor can the first one's assembly take its place.
     """
     kernels = [first]
-    for capability in gpu.others:
+    for capability in others:
         other = first.for_another(capability)
         fits = other.metadata.shared <= gpu.shared_memory_per_block_optin
         if fits and _call(other) == _call(first):
@@ -109,6 +148,18 @@ def _for_each(first: Any, gpu: GpuProperties) -> list[Any]:
                 "compile for each of them by itself"
             )
     return kernels
+
+
+def _check(binary: bytes, gpu: GpuProperties, others: tuple[Capability, ...]) -> None:
+    """Check what a kernel takes, by its machine code and its launch, on each GPU that it is compiled for.
+
+    Raises:
+        RuntimeError: One hasn't as much.
+    """
+    (kernel,) = cuda_library.kernels(binary)
+    for major, minor in (gpu.capability, *others):
+        for what in gpus.beyond_limits(kernel, major * 10 + minor):
+            raise RuntimeError(f"the kernel {kernel.name} {what} on sm_{major}{minor}")
 
 
 def _call(kernel: Any) -> list[Any]:

@@ -48,6 +48,9 @@ PATCH_POINTS = {
     "triton.runtime.driver:DriverConfig.active": PatchPoint(
         "Triton asks it what to compile for", True
     ),
+    "triton.compiler.compiler:max_shared_mem": PatchPoint(
+        "it remembers one GPU's, and a kernel may be for one of several", True
+    ),
     f"{_INDUCTOR}.runtime.triton_helpers:set_driver_to_gpu": PatchPoint(
         "each kernel, when it is defined, puts the GPU's own driver in", True
     ),
@@ -67,11 +70,17 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.select_algorithm:AlgorithmSelectorCache.__call__": PatchPoint(
         "it times what there is to choose from", True
     ),
+    f"{_INDUCTOR}.codegen.simd:SIMDScheduling.codegen_template": PatchPoint(
+        "of several GPUs each may have a kernel of its own"
+    ),
     f"{_INDUCTOR}.choices:InductorChoices._finalize_template_configs": PatchPoint(
         "it writes a kernel for each configuration, of which one is taken"
     ),
     f"{_INDUCTOR}.runtime.triton_heuristics:CachingAutotuner.precompile": PatchPoint(
         "what doesn't compile is passed over when kernels are timed"
+    ),
+    f"{_INDUCTOR}.runtime.triton_heuristics:CachingAutotuner.save_gpu_kernel": PatchPoint(
+        "what another GPU can't launch is compiled with other tiles"
     ),
     f"{_INDUCTOR}.compile_fx:compile_fx_aot": PatchPoint(
         "as above: all is compiled again"
@@ -159,7 +168,6 @@ REMEMBERING = (
     f"{_INDUCTOR}.runtime.hints:DeviceProperties.create",
     f"{_INDUCTOR}.utils",
     "torch.utils._triton",
-    "triton.compiler.compiler:max_shared_mem",
 )
 
 

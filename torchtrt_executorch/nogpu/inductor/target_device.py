@@ -7,6 +7,7 @@ Nothing runs on it. What is asked is answered, what would run a kernel is left o
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections import ChainMap
@@ -20,6 +21,7 @@ from executorch.backends.cuda.tuning import float32_precision, tile_selection
 from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
+from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets, only_gpu
 
 from torchtrt_executorch.nogpu.cross.toolchain import Toolchain
 from torchtrt_executorch.nogpu.inductor import (
@@ -68,20 +70,25 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         NotImplementedError: The installed PyTorch or Triton lacks something that has to be answered.
     """
     _fill_pattern_tables()
+    targets = KernelTargets(gpu)
     answers = {
         **patch_points.isolated_caches(),
         **_torch_cuda(gpu),
         **_device_interface(gpu),
         **_triton(gpu),
         **toolchain.answers(),
-        **tile_selection.answers(gpu),
+        **tile_selection.answers(
+            gpu,
+            targets,
+            functools.partial(fat_binaries.compile_for_others, targets=targets),
+        ),
         **float32_precision.answers(gpu.capability),
         **host_code.answers(),
         **host_weights.answers(),
         **options.answers(toolchain.cross.program if toolchain.cross else None),
         **constant_folding.answers(),
         **_mul_sum_decompositions.answers(),
-        **fat_binaries.answers(gpu, toolchain),
+        **fat_binaries.answers(gpu, toolchain, targets),
         **_environment(gpu),
     }
     required = {
@@ -174,6 +181,9 @@ def _triton(gpu: GpuProperties) -> Answers:
     return {
         "triton.runtime.driver:DriverConfig.active": _always(driver),
         "torch._inductor.runtime.triton_helpers:set_driver_to_gpu": _always(None),
+        "triton.compiler.compiler:max_shared_mem": (
+            lambda device: (only_gpu() or gpu).shared_memory_per_block_optin
+        ),
         "torch._inductor.utils:is_big_gpu": _always(True),
         "torch._inductor.fx_passes.joint_graph:lazy_init": _always(None),
     }

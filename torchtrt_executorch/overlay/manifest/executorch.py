@@ -34,6 +34,7 @@ _DRY_RUN = tuple(
         "tuning.float32_precision",
         "tuning.gpu_properties",
         "tuning.kernel_configs",
+        "tuning.kernels_per_gpu",
         "tuning.tile_selection",
     )
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,9 @@ import torch
 from executorch.backends.cuda.tuning.gpu_properties import common_properties, properties
 
 from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
+from torchtrt_executorch.payloads import gpus
 from torchtrt_executorch.payloads.cuda_library import capabilities
+from torchtrt_executorch.payloads.cuda_library import kernels as kernels_of
 
 from ....backends.cuda.conftest import delegates, needs_compilers
 from ....backends.cuda.test_bad_input import CAPABILITIES
@@ -124,25 +124,48 @@ def test_one_is_what_it_is() -> None:
     assert common_properties([gpu]) == properties(gpu)
 
 
-def _fat(*entries: tuple[int, int, bytes]) -> bytes:
-    """A fat binary of entries: kind, capability and data."""
-    body = b"".join(
-        struct.pack("<HHIQ12xI32x", kind, 0x101, 64, len(data), capability) + data
-        for kind, capability, data in entries
-    )
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+class Wide(torch.nn.Module):
+    """A product of which the fastest tile for 9.0 takes more shared memory than 8.6 has, with an epilogue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4096, 4096, dtype=torch.float16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(self.linear(x))
 
 
-def test_assembly_is_found_and_damage_is_survived() -> None:
-    file = (
-        b"before" + _fat((2, 90, b"?" * 40), (1, 80, b"ptx"), (1, 86, b"")) + b"after"
-    )
-    assert capabilities(file) == ["compute_80", "compute_86"]
-    for end in range(len(file)):
-        assert set(capabilities(file[:end])) <= {"compute_80", "compute_86"}
-    chance = random.Random(0)
-    for _ in range(500):
-        damaged = bytearray(file)
-        for _ in range(4):
-            damaged[chance.randrange(6, len(file))] = chance.choice((0, 1, 255))
-        capabilities(damaged)
+@needs_compilers
+def test_a_gpu_has_a_kernel_of_its_own_where_that_is_faster(
+    lower: Callable[..., Any],
+) -> None:
+    """It is the one that a library for this GPU alone has."""
+    x = torch.randn(128, 4096, dtype=torch.float16)
+    (both,) = delegates(lower(Wide(), (x,), gpu="sm_86:16GiB,sm_90:80GiB"))
+    shared, own = kernels_of(both.library)
+    assert [each.name for each in shared.images] == ["sm_86", "compute_86"]
+    assert [each.name for each in own.images] == ["sm_90"]
+    limit = gpus.shared_memory(86) or 0
+    assert (shared.shared or 0) <= limit < (own.shared or 0)
+    (alone,) = delegates(lower(Wide(), (x,), gpu="sm_90:80GiB"))
+    (expected,) = kernels_of(alone.library)
+    assert (own.shared, own.threads) == (expected.shared, expected.threads)
+
+
+@needs_compilers
+def test_what_a_listed_gpu_cannot_launch_is_compiled_with_other_tiles(
+    lower: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kernel notes what a launch takes; the second GPU is given less shared memory than the first choice takes."""
+    target = "sm_80:16GiB,sm_90:80GiB"
+    (delegate,) = delegates(lower(Model(), (X,), gpu=target))
+    before = kernels_of(delegate.library)
+    assert all(each.threads and not each.damaged for each in before)
+    matmul = max(before, key=lambda each: each.shared or 0)
+    monkeypatch.setitem(gpus.SHARED_KIB, 90, ((matmul.shared or 0) >> 10) - 1)
+    assert [*gpus.beyond_limits(matmul, 90)] and not [*gpus.beyond_limits(matmul, 80)]
+    monkeypatch.setenv("TORCHTRT_EXECUTORCH_CACHE", "0")
+    (delegate,) = delegates(lower(Model(), (X,), gpu=target))
+    after = kernels_of(delegate.library)
+    assert len(after) == len(before)
+    assert not [what for each in after for what in gpus.beyond_limits(each, 90)]

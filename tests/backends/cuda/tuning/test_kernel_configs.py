@@ -1,0 +1,103 @@
+"""Which configurations of a kernel are compiled, and which is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch  # noqa: F401  puts the overlay in force
+from executorch.backends.cuda.tuning.gpu_properties import properties
+from executorch.backends.cuda.tuning.kernel_configs import best, precompile_until_best
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
+
+from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
+
+GPU = properties(GpuDescription.parse("sm_86:8GiB"))
+SIZES = {"x": 4096, "r0_": 512}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One configuration, and what compiling it would show; no registers if it doesn't compile."""
+
+    block: int
+    num_warps: int
+    n_regs: int
+    n_spills: int
+    shared: int
+
+    @property
+    def kwargs(self) -> dict[str, int]:
+        return {"XBLOCK": self.block}
+
+
+@dataclass
+class Launcher:
+    config: Config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.config, name)
+
+
+@dataclass
+class Kernel:
+    """What ``CachingAutotuner`` has before and after it compiles."""
+
+    configs: list[Config] | None
+    size_hints: dict[str, int] = field(default_factory=lambda: dict(SIZES))
+    compile_results: list[Config] = field(default_factory=list)
+    launchers: list[Launcher] = field(default_factory=list)
+    compiled: int = 0
+
+    def precompile(self, **how: Any) -> None:
+        assert self.configs is not None and how == {"reload_kernel": None}
+        self.compiled += len(self.configs)
+        self.compile_results = [each for each in self.configs if each.n_regs]
+        self.launchers = [Launcher(each) for each in self.compile_results]
+        self.configs = None
+        if not self.launchers:
+            raise NoTritonConfigsError("No valid triton configs")
+
+
+configs = st.builds(
+    Config,
+    st.sampled_from([1, 8, 32, 128, 1024]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([0, 24, 64, 128, 255]),
+    st.sampled_from([0, 0, 0, 8, 64]),
+    st.sampled_from([0, 4096, 60 << 10, 99 << 10]),
+)
+
+
+@given(st.lists(configs, min_size=1, max_size=6))
+def test_the_first_that_nothing_beats_is_the_best_of_all(each: list[Config]) -> None:
+    every, some = Kernel(list(each)), Kernel(list(each))
+    try:
+        every.precompile(reload_kernel=None)
+    except NoTritonConfigsError:
+        with pytest.raises(NoTritonConfigsError):
+            precompile_until_best(Kernel.precompile, GPU, some, reload_kernel=None)
+        return
+    precompile_until_best(Kernel.precompile, GPU, some, reload_kernel=None)
+    assert some.compiled <= every.compiled and some.configs is None
+    taken = [best(kernel.launchers, GPU, SIZES).config for kernel in (every, some)]
+    # Of equals the first is taken, in the order of either.
+    assert taken[0].kwargs == taken[1].kwargs
+    assert (taken[0].n_spills > 16) == (taken[1].n_spills > 16)
+
+
+def test_one_is_compiled_of_four_where_the_largest_fits() -> None:
+    kernel = Kernel([Config(block, 4, 32, 0, 1024) for block in (1, 8, 32, 16)])
+    precompile_until_best(Kernel.precompile, GPU, kernel, reload_kernel=None)
+    assert kernel.compiled == 1
+    assert best(kernel.launchers, GPU, SIZES).config.block == 32
+
+
+def test_what_is_compiled_already_is_left() -> None:
+    kernel = Kernel(None, launchers=[Launcher(Config(1, 4, 32, 0, 0))])
+    calls = []
+    precompile_until_best(lambda *of, **how: calls.append(how), GPU, kernel)
+    assert calls == [{}] and len(kernel.launchers) == 1
