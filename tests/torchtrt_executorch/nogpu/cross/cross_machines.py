@@ -26,6 +26,7 @@ import torch
 
 from torchtrt_executorch import cache
 from torchtrt_executorch.nogpu.cross import driver
+from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.payloads import native_library
 from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.delegates.aoti import read_payload
@@ -34,7 +35,7 @@ from torchtrt_executorch.runtime.plans.reader import read_plans
 from torchtrt_executorch.runtime.reading.data_files import data_files
 from torchtrt_executorch.runtime.reading.files import read_program
 
-SOURCES = Path(__file__).parent / "cross"
+SOURCES = Path(__file__).parent / "native"
 SYSROOT = "/usr/aarch64-linux-gnu"
 #: What runs a program there, and what has to be installed for it.
 MACHINES = {
@@ -118,9 +119,11 @@ def recorder(platform: str) -> tempfile.TemporaryDirectory[str]:
     folder = Path(made.name)
     system = platform.partition("-")[0]
     windows = system == "windows"
-    target = ["-target", driver.triple(platform)]
-    compiler = [zig(), "cc", *target, "-O1", "-Wno-everything"]
-    compiler.append("-fno-sanitize=undefined")
+    compiler = ["cc", "-O1", "-w"]
+    if platform != own_platform():
+        target = ["-target", driver.triple(platform)]
+        compiler = [zig(), "cc", *target, "-O1", "-Wno-everything"]
+        compiler.append("-fno-sanitize=undefined")
     environment = driver.caches(str(cache.folder() / "cross" / platform))
 
     def compile(*arguments: str) -> None:
@@ -144,8 +147,8 @@ def recorder(platform: str) -> tempfile.TemporaryDirectory[str]:
     return made
 
 
-def recorded(platform: str, delegate: Loaded) -> str:
-    """What the library asks for when it is loaded, given its weights, and run once."""
+def recorded(platform: str, delegate: Loaded, capability: int = 87) -> str:
+    """What the library asks for when it is loaded, given its weights, and run once on a GPU of a capability."""
     folder = Path(recorder(platform).name)
     runner, _ = MACHINES[platform]
     windows = platform.startswith("windows")
@@ -157,6 +160,7 @@ def recorded(platform: str, delegate: Loaded) -> str:
     environment = {
         **os.environ,
         "RECORDER_LOG": log.name,
+        "RECORDER_CAPABILITY": str(capability),
         "WINEDEBUG": "-all",
         "WINEPREFIX": str(folder / "wine"),
         "DISPLAY": "",

@@ -176,6 +176,13 @@ API int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsig
          text[0] ? text + 1 : "");
   return 0;
 }
+API int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+API int cuDeviceGetAttribute(int *value, int attribute, int device) { /* 75 and 76: the compute capability */
+  const char *capability = getenv("RECORDER_CAPABILITY");
+  int number = capability ? atoi(capability) : 0;
+  *value = attribute == 75 ? number / 10 : attribute == 76 ? number % 10 : 0;
+  return 0;
+}
 API int cuModuleUnload(Module *module) { record("cuModuleUnload module=%d", module->number); return 0; }
 API int cuGetErrorString(int error, const char **text) {
   if (error) record("cuGetErrorString error=%d", error);
@@ -198,6 +205,18 @@ API int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
   int host = kind == 1 || (kind == 4 && ((uint64_t)(uintptr_t)from >> 32) != 0x71);
   record("cudaMemcpy to=%" PRIx64 " bytes=%" PRIu64 " kind=%d sha256=%s", (uint64_t)(uintptr_t)to,
          (uint64_t)size, kind, host ? sha256(from, size) : "unknown");
+  return 0;
+}
+API int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
+  return cudaMemcpy(to, from, size, kind);
+}
+API int cudaPointerGetAttributes(void *attributes, const void *p) { record("cudaPointerGetAttributes"); return 1; }
+API int cudaStreamCreateWithFlags(void **s, unsigned flags) { *s = NULL; record("cudaStreamCreateWithFlags"); return 0; }
+API int cudaStreamDestroy(void *s) { record("cudaStreamDestroy"); return 0; }
+API int cudaStreamSynchronize(void *s) { record("cudaStreamSynchronize"); return 0; }
+API int cudaEventCreateWithFlags(void **e, unsigned flags) {
+  *e = (void *)(intptr_t)++events;
+  record("cudaEventCreateWithFlags");
   return 0;
 }
 API int cudaEventCreate(void **e) { *e = (void *)(intptr_t)++events; record("cudaEventCreate"); return 0; }
