@@ -42,15 +42,15 @@ WORTH_A_KERNEL = 0.05
 
 
 class _UncompilableError(RuntimeError):
-    """A kernel doesn't compile with tiles of these sides, M, N and K, for a GPU alone or for all."""
+    """A kernel doesn't compile with tiles of these sides, M, N and K, for a GPU with so much shared memory."""
 
     def __init__(
-        self, kernel: str, sides: _Sides, gpu: GpuProperties | None, why: Exception
+        self, kernel: str, sides: _Sides, gpu: GpuProperties, why: Exception
     ) -> None:
         super().__init__(
             f"kernel {kernel} doesn't compile with tiles of {sides}: {why}"
         )
-        self.key = (gpu.capability if gpu else None, sides)
+        self.sides, self.limit = sides, gpu.shared_memory_per_block_optin
 
 
 class Stopped(Exception):
@@ -92,7 +92,8 @@ def answers(
     run_node = GraphLowering.run_node
     # A model's layers have the same products.
     costs = functools.cache(cost)
-    refused: set[tuple[tuple[int, int] | None, _Sides | None]] = set()
+    # By sides, the most shared memory with which they failed: with less they aren't tried again.
+    refused: dict[_Sides | None, int] = {}
     apart = False
 
     def fastest_of(
@@ -105,15 +106,16 @@ def answers(
         """
         device = alone or gpu
         product = product_of(name, *of, capability=device.capability)
+        itemsize = min(node.get_dtype().itemsize for node in of[0][-2:] if node)
+        limit = device.shared_memory_per_block_optin
 
         def expected(at: int) -> tuple[bool, bool, float]:
             tile = tiles[at]
-            known = math.inf if tile is None else costs(product, tile, device)
-            return (
-                (alone and alone.capability, sides(tile)) in refused,
-                tile is None,
-                known,
-            )
+            if tile is None:
+                return sides(tile) in refused, True, math.inf
+            fails = refused.get(sides(tile), -1) >= limit
+            least = least_shared_memory(product, tile, device.capability, itemsize)
+            return fails or least > limit, False, costs(product, tile, device)
 
         found = min(range(len(tiles)), key=expected)
         return found, expected(found)[-1]
@@ -192,11 +194,11 @@ def answers(
                 if cause is None:
                     logger.info("%s: nothing is computed where it is read", error)
                     apart = True
-                elif cause.key in refused:
+                elif refused.get(cause.sides, -1) >= cause.limit:
                     raise
                 else:
                     logger.info("%s: others are taken", cause)
-                    refused.add(cause.key)
+                    refused[cause.sides] = cause.limit
 
     def run_node_apart(self: Any, node: Any) -> Any:
         result = run_node(self, node)
@@ -219,7 +221,7 @@ def answers(
                 if len(found) != 3:  # it has no tiles
                     raise
                 sides = tuple(map(int, found))
-                raise _UncompilableError(name, sides, alone, error) from error
+                raise _UncompilableError(name, sides, alone or gpu, error) from error
 
         return call_or_name_the_tile
 
@@ -285,6 +287,27 @@ def _tile_of_configuration(values: dict[str, Any]) -> Tile | None:
 
 def sides(tile: Tile | None) -> _Sides | None:
     return None if tile is None else tile[:3]
+
+
+def least_shared_memory(
+    product: Product, tile: Tile, capability: tuple[int, int], itemsize: int
+) -> int:
+    """Return the bytes of shared memory that a tile takes at least; 0 where that isn't known.
+
+    From 8.0 on the operands of all steps but one that are loaded ahead are there, where rows are aligned and tensor cores
+    multiply them.
+
+    Args:
+        product: What it is a tile of.
+        tile: Of a template of matmuls.
+        capability: Compute capability of the GPU.
+        itemsize: Bytes of an element of the narrower operand.
+    """
+    narrow = product.kind == "product float16"
+    tensor_cores = narrow or product.kind.startswith("product float32 tf32")
+    if capability < (8, 0) or not tensor_cores or not product.aligned:
+        return 0
+    return (tile.stages - 1) * (tile.m + tile.n) * tile.k * itemsize
 
 
 def caused_by(error: BaseException | None, kind: type[_Error]) -> _Error | None:

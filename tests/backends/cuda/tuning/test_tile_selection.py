@@ -35,6 +35,7 @@ def test_a_tile_that_does_not_fit_is_passed_over(
         return -math.inf if needed > room else needed
 
     monkeypatch.setattr(tile_selection, "cost", too_large)
+    monkeypatch.setattr(tile_selection, "least_shared_memory", lambda *of: 0)
     with caplog.at_level(logging.INFO, logger=LOGGER):
         edge = lower(
             torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB"
@@ -56,9 +57,31 @@ def test_without_another_the_compiler_s_error_is_raised(
         return -float((tile.m + tile.n) * tile.k * tile.stages)
 
     monkeypatch.setattr(tile_selection, "cost", largest)
+    monkeypatch.setattr(tile_selection, "least_shared_memory", lambda *of: 0)
     monkeypatch.setattr(tile_selection, "sides", lambda tile: None)
     with pytest.raises(Exception, match="tiles of (.*): out of resource"):
         lower(torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB")
+
+
+@pytest.mark.parametrize(
+    ("kind", "tile", "capability", "expected"),
+    [
+        # What Triton 3.8 took for 8.6 and 9.0, in bfloat16.
+        ("product float16", (64, 128, 64, 3, 4), (8, 6), 49_152),
+        ("product float16", (64, 64, 128, 5, 4), (9, 0), 131_072),
+        ("product float16", (64, 64, 128, 5, 4), (7, 5), 0),
+        ("product float32", (64, 64, 32, 5, 4), (9, 0), 0),
+        ("convolution float16", (64, 64, 128, 5, 4), (9, 0), 0),
+    ],
+)
+def test_a_tile_takes_no_less_shared_memory(
+    kind: str, tile: tuple[int, ...], capability: tuple[int, int], expected: int
+) -> None:
+    product = Product(kind, 128, 4096, 4096)
+    found = tile_selection.least_shared_memory(product, Tile(*tile), capability, 2)
+    assert found == expected
+    ragged = product._replace(aligned=False)
+    assert not tile_selection.least_shared_memory(ragged, Tile(*tile), capability, 2)
 
 
 class Both(torch.nn.Module):

@@ -178,5 +178,4 @@ def test_what_a_listed_gpu_cannot_launch_is_compiled_with_other_tiles(
     monkeypatch.setenv("TORCHTRT_EXECUTORCH_CACHE", "0")
     (delegate,) = delegates(lower(Model(), (X,), gpu=target))
     after = kernels_of(delegate.library)
-    assert {each.name for each in before} <= {each.name for each in after}
     assert not [what for each in after for what in gpus.beyond_limits(each, 90)]
