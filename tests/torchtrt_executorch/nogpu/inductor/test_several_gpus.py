@@ -164,6 +164,7 @@ def test_a_gpu_has_a_kernel_of_its_own_where_that_is_faster(
 
 
 @needs_compilers
+@pytest.mark.slow
 def test_what_a_listed_gpu_cannot_launch_is_compiled_with_other_tiles(
     lower: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
