@@ -778,8 +778,8 @@ MUTATED_BUFFERS = (
     ),
     *edits_of(
         f"{_DYNAMO}.lowering.passes._aten_lowering_pass",
-        ("", "imports", "from ._dynamic_index_copy import lower_dynamic_index_copy"),
-        ("post_lowering", "return", "lower_dynamic_index_copy({}, settings)"),
+        ("", "imports", "from ._cache_writes import lower_cache_writes"),
+        ("post_lowering", "return", "lower_cache_writes({}, settings)"),
     ),
 )
 

@@ -222,7 +222,7 @@ TORCH_TENSORRT_PATCHES = (
             *MUTATIONS,
             f"{DYNAMO}.state.functionalize",
             f"{DYNAMO}.backend._input_writes",
-            f"{DYNAMO}.lowering.passes._dynamic_index_copy",
+            f"{DYNAMO}.lowering.passes._cache_writes",
         ),
         edits=edits.MUTATED_BUFFERS,
     ),
