@@ -130,7 +130,12 @@ def export(
             model = load(folder, form)
         if scheme is not None:
             with step(f"quantize to {scheme.value}"):
-                quantize(model.module, scheme.value, {*model.backends.values()})
+                backends = {*model.backends.values()}
+                left = quantize(model.module, scheme.value, backends)
+            if left:
+                typer.echo(
+                    f"not quantized, of features that no group of 32 divides: {', '.join(left)}"
+                )
         methods = model.programs()
         edge = lowered(methods, model.backends, model.constants(methods), target)
     except ValueError as error:

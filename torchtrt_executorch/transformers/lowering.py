@@ -22,15 +22,21 @@ from torchtrt_executorch.progress import step
 _GROUPS = (128, 64, 32)
 
 
-def quantize(model: torch.nn.Module, scheme: str, backends: Collection[str]) -> None:
+def quantize(
+    model: torch.nn.Module, scheme: str, backends: Collection[str]
+) -> list[str]:
     """Quantize the weights of a model's linears by torchao, in place.
 
     Args:
-        scheme: ``int8``, ``int4`` or ``float8``.
+        scheme: ``int8``, ``int4`` or ``float8``. Of int4, and for XNNPACK, a linear's scales are of the largest group of
+            128, 64 or 32 features that divides its own.
         backends: What lowers its methods. For XNNPACK activations are quantized as well, when the method runs.
 
+    Returns:
+        The linears that stay as they are, since no group divides their features.
+
     Raises:
-        ValueError: What lowers a method has no kernels for it, or a size is no multiple of any group.
+        ValueError: What lowers a method has no kernels for it, or no linear has features that a group divides.
     """
     from torchao import quantization as q
 
@@ -44,22 +50,29 @@ def quantize(model: torch.nn.Module, scheme: str, backends: Collection[str]) -> 
         raise ValueError("XNNPACK has no kernels for weights in float8: int8 or int4")
     by_row = {"float8": q.Float8WeightOnlyConfig, "int8": q.Int8WeightOnlyConfig}
     if not by_xnnpack and scheme in by_row:
-        config: Any = by_row[scheme]()
-    else:
-        linears = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
-        sizes = {linear.in_features for linear in linears}
-        fits = [g for g in _GROUPS if all(size % g == 0 for size in sizes)]
-        if not fits:
-            raise ValueError(
-                f"weights of {scheme} are scaled in groups of 32 or more, and a linear of this model takes "
-                f"{min(size for size in sizes if size % _GROUPS[-1])} features"
-            )
-        dtype, group = getattr(torch, scheme), q.granularity.PerGroup(fits[0])
-        if by_xnnpack:
-            config = q.Int8DynamicActivationIntxWeightConfig(dtype, group)
-        else:
-            config = q.IntxWeightOnlyConfig(dtype, group)
-    q.quantize_(model, config)
+        q.quantize_(model, by_row[scheme]())
+        return []
+    config: Any = q.IntxWeightOnlyConfig
+    if by_xnnpack:
+        config = q.Int8DynamicActivationIntxWeightConfig
+    linears = {
+        name: each
+        for name, each in model.named_modules()
+        if isinstance(each, torch.nn.Linear)
+    }
+    left = {each: name for name, each in linears.items()}
+    for group in _GROUPS:
+        fits = {each for each in left if each.in_features % group == 0}
+        left = {each: name for each, name in left.items() if each not in fits}
+        of_group = config(getattr(torch, scheme), q.granularity.PerGroup(group))
+        q.quantize_(model, of_group, lambda each, _, fits=fits: each in fits)
+    if len(left) == len(linears):
+        features = min((each.in_features for each in left), default=0)
+        raise ValueError(
+            f"weights of {scheme} are scaled in groups of 32 features or more, and no linear of this model has a multiple "
+            f"of 32: one has {features}"
+        )
+    return [*left.values()]
 
 
 def partitioners(

@@ -169,3 +169,19 @@ def test_a_cache_without_room_for_an_image(tmp_path: Path) -> None:
     model = exportable("gemma3", tmp_path, length=6)
     with pytest.raises(ValueError, match="makes 4 embeddings, .* room for 6: .* 8"):
         model.compared(None, TOKENS)
+
+
+@pytest.mark.parametrize("backend", ["cuda", "xnnpack"])
+def test_linears_that_no_group_divides_stay_as_they_are(backend: str) -> None:
+    from torchtrt_executorch.transformers.lowering import quantize
+
+    sizes = (48, 96, 128, 16, 8)
+    model = torch.nn.Sequential(*map(torch.nn.Linear, sizes, sizes[1:]))
+    before = [linear.weight for linear in model]
+    assert quantize(model, "int4", {backend}) == ["0", "3"]
+    same = [
+        linear.weight is weight for linear, weight in zip(model, before, strict=True)
+    ]
+    assert same == [True, False, False, True]
+    with pytest.raises(ValueError, match="a multiple of 32: one has 48"):
+        quantize(torch.nn.Linear(48, 4), "int4", {backend})
