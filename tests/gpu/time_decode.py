@@ -3,6 +3,7 @@
     PYTHONPATH=. python tests/gpu/time_decode.py [--shape llama-317m] [--tokens 64] [--case CASE ...]
     PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --length 4096 --prefill 512 --gpu sm_90:80GiB
     PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --quantize int4
+    PYTHONPATH=. python tests/gpu/time_decode.py --shape qwen3-4b --length 4352 --depth 4096 --cache int8
 
 CUDA delegates are compiled where this runs, in bfloat16 or with weights that torchao quantized, over transformers' static cache, for the GPU
 that is there or the one that ``--gpu`` describes. A row has tokens a second, the share that they take of
@@ -147,13 +148,18 @@ def quantize(llama: torch.nn.Module, scheme: str, own: bool) -> None:
     q.quantize_(llama, config)
 
 
-def exportable(llama: torch.nn.Module) -> torch.nn.Module:
-    """A token (1, 1) and its position (1,), both int64, to logits; its cache is its buffers."""
+def exportable(llama: torch.nn.Module, cache: str | None = None) -> torch.nn.Module:
+    """A token (1, 1) and its position (1,), both int64, to logits; its cache, in int8 if asked for, is its buffers."""
     from transformers.integrations.executorch import (
         TorchExportableModuleWithStaticCache,
     )
 
-    return TorchExportableModuleWithStaticCache(llama)
+    from torchtrt_executorch.transformers.int8_cache import use_int8_cache
+
+    module: torch.nn.Module = TorchExportableModuleWithStaticCache(llama)
+    if cache == "int8":
+        use_int8_cache(module)
+    return module
 
 
 def lower(program: Any, owned: bool, on_host: bool, gpu: str | None) -> Any:
@@ -193,16 +199,17 @@ def _logits_on_the_gpu() -> Any:
 
 
 def generate(
-    step: Step, tokens: int, given: list[int] | None = None
+    step: Step, tokens: int, given: list[int] | None = None, depth: int = 0
 ) -> tuple[list[int], Tensor]:
-    """The tokens that are likeliest behind token 1 and ``given``, or behind one another; and all logits.
+    """The tokens that are likeliest behind token 1, at position ``depth``, and ``given``, or behind one another; and
+    all logits.
 
     What is compared is given the same tokens: where two are nearly as likely, rounding chooses, and whatever
     comes behind another token says nothing.
     """
     made, logits, token = [], [], 1
     for position in range(tokens):
-        result = step(torch.tensor([[token]]), torch.tensor([position]))
+        result = step(torch.tensor([[token]]), torch.tensor([depth + position]))
         made.append(int(result[0, -1].argmax()))
         logits.append(result[0, -1].float().cpu())
         token = given[position] if given else made[-1]
@@ -214,7 +221,8 @@ def row(
 ) -> Expected:
     """Print a row for ``step`` beside eager's tokens and logits, and return its own."""
     tokens = arguments.tokens
-    made, logits = generate(step, tokens, expected and expected[0])
+    depth = arguments.depth
+    made, logits = generate(step, tokens, expected and expected[0], depth)
     rounds, ends = [], set()
     with alone(arguments.turn):
         for _ in range(ROUNDS):
@@ -222,11 +230,11 @@ def row(
             torch.cuda.synchronize()
             started = time.perf_counter()
             for position in range(tokens):
-                result = step(torch.tensor([[token]]), torch.tensor([position]))
+                result = step(torch.tensor([[token]]), torch.tensor([depth + position]))
                 token = int(result[0, -1].argmax())
             rounds.append((time.perf_counter() - started) / tokens)
             ends.add(token)
-        kernels = profiled(lambda: step(torch.tensor([[1]]), torch.tensor([0])))
+        kernels = profiled(lambda: step(torch.tensor([[1]]), torch.tensor([depth])))
     assert len(ends) == 1, f"{name} ended in {ends}"
     took = statistics.median(rounds)
     share = arguments.nbytes / took / BANDWIDTH
@@ -334,6 +342,7 @@ def keep(arguments: argparse.Namespace, name: str, found: dict[str, Any]) -> Non
     if arguments.file is not None:
         line = {"shape": arguments.shape, "length": arguments.length, "name": name}
         line |= {"quantize": arguments.quantize, "layers": arguments.layers}
+        line |= {"depth": arguments.depth, "cache": arguments.cache}
         with arguments.file.open("ab", buffering=0) as file:
             file.write(json.dumps(line | found).encode() + b"\n")
 
@@ -396,6 +405,8 @@ def main() -> None:
     parser.add_argument("--quantize", choices=[each for each in BYTES if each])
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--depth", type=int, default=0, help="of the first token")
+    parser.add_argument("--cache", choices=("int8",), help="of the libraries")
     parser.add_argument("--case", action="append", choices=CASES)
     parser.add_argument("--prefill", type=int, default=0)
     parser.add_argument("--gpu", help="described, as TORCHTRT_GPU does")
@@ -475,7 +486,8 @@ def exported(
 ) -> Any:
     """The program of a call with such tokens and positions."""
     on_cpu = exportable(
-        model(arguments.shape, arguments.length, "cpu", arguments.quantize)
+        model(arguments.shape, arguments.length, "cpu", arguments.quantize),
+        arguments.cache,
     )
     named = {"input_ids": inputs[0], "cache_position": inputs[1]}
     program = export(on_cpu, (), named, strict=True)  # lowering uses it up
