@@ -1,7 +1,7 @@
 """Support checks of the Triton kernels: an operator is replaced only where its kernel accepts the arguments.
 
-The kernels check their arguments while they are traced: attention of several tokens takes bfloat16 alone, a boolean
-mask for all heads, and more. What they reject is left as it is, and AOTInductor decomposes it.
+The kernels check their arguments while they are traced. What they reject, as attention in float32, is left as it is, and
+AOTInductor decomposes it.
 
 Grouped-query attention reads keys and values as they are, not repeated for each query head, and in a decode step no
 more of them than the mask lets through: else each step would copy its cache several times over, and read all of it.
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from executorch.backends.cuda._edge_calls import CASTS, COPIES, is_call, named
+from executorch.backends.cuda.triton import _attention
 from executorch.backends.cuda.triton._decode_attention import OPERATOR
 from executorch.exir.dialects._ops import ops
 from torch._guards import detect_fake_mode
@@ -45,12 +46,26 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 #: The fewest rows and columns of a matmul in a Triton kernel; smaller heads don't compile.
 _LEAST_HEAD = 16
+#: Query tokens below which ExecuTorch's kernel has several heads in a tile, which is better filled so.
+_FEW_QUERIES = 16
 
 
-def decode_kernel(kernel: Any, node: Node) -> Any:
-    """Return the kernel for attention ``node``: ours in the place of split-K, in half precision."""
-    split = kernel is torch.ops.triton.sdpa_decode_splitk
-    return OPERATOR if split and _value(node.args[0]).dtype in _HALVES else kernel
+def attention_kernel(kernel: Any, node: Node) -> Any:
+    """Return the kernel for attention ``node``, in half precision one of ours.
+
+    Args:
+        kernel: The one that ExecuTorch has for it.
+        node: ``aten.scaled_dot_product_attention``.
+    """
+    query = _value(node.args[0])
+    if query.dtype not in _HALVES:
+        return kernel
+    if kernel is torch.ops.triton.sdpa_decode_splitk:
+        return OPERATOR
+    few = isinstance(query.shape[-2], int) and query.shape[-2] < _FEW_QUERIES
+    if few and _takes(kernel, node):
+        return kernel
+    return _attention.OPERATOR if _takes(_attention.OPERATOR, node) else kernel
 
 
 def prepare_for_kernel(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from executorch.backends.cuda.triton import _attention as many_tokens
 from executorch.backends.cuda.triton._decode_attention import OPERATOR
 from executorch.backends.cuda.triton.replacement_pass import (
     ReplaceEdgeOpWithTritonOpPass,
@@ -19,7 +20,7 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule, Interpreter
 from torch.nn import functional as F
 
-from . import decode_attention, interpreted
+from . import attention, decode_attention, interpreted
 from .conftest import delegates, needs_compilers
 
 pytestmark = [
@@ -219,11 +220,105 @@ def test_what_kernels_rely_on(lower, monkeypatch, model) -> None:
     Version(torch.__version__).release < (2, 13),
     reason="before 2.13 PyTorch takes no kernel of Triton's interpreter",
 )
-def test_one_token_s_attention_takes_any_scores() -> None:
-    """Large and small ones, masks with holes and with nothing in them, several rows, any length, by Triton's interpreter."""
-    (found,) = interpreted.run(decode_attention)
-    for *case, off in found:
+def test_attention_takes_any_scores() -> None:
+    """Large and small ones, masks with holes and with nothing in them, any length and layout, by Triton's interpreter."""
+    one, many = interpreted.run(decode_attention, attention)
+    for *case, off in one:
         assert off < 1e-4, case
+    for *case, large, _, off in many:
+        assert off < 1e-4 * max(1, large), case  # scores of some 10,000 at 30
+
+
+#: Compute capabilities, and KiB of shared memory that a block can have there.
+GPUS = {75: 64, 80: 163, 86: 99, 90: 227, 100: 227, 120: 99}
+
+
+@pytest.mark.parametrize("capability", GPUS)
+def test_tiles_fit_in_shared_memory(capability: int) -> None:
+    """As Triton counts it, of the widest and the usual heads, with a mask and without."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    limit, kernel = GPUS[capability] << 10, many_tokens.KERNEL
+    dtype = "fp16" if capability < 80 else "bf16"
+    for width, programs, mask in ((64, 1000, 1), (128, 1000, 0), (256, 1, 0)):
+        tiles = many_tokens.tiles(width, programs, False, mask > 0, 100, limit)
+        constants = {
+            **{"MASK": mask, "CAUSAL": False, "VECTOR": 8},
+            **{"WIDTH": width, "PADDED": width},
+            **{"ROWS": tiles.rows, "COLUMNS": tiles.columns, "STAGES": tiles.stages},
+        }
+        types = dict.fromkeys(("query", "key", "value", "out"), f"*{dtype}")
+        types |= {"mask": "*i1", "scale": "fp32", **dict.fromkeys(constants, "constexpr")}
+        signature = {name: types.get(name, "i32") for name in kernel.arg_names}
+        aligned = [["tt.divisibility", 16]]
+        attributes = {
+            (index,): aligned
+            for index, name in enumerate(kernel.arg_names)
+            if name in types or name[1:] in ("_row", "_head", "_batch")
+            if name not in constants and name != "scale"
+        }
+        source = ASTSource(kernel, signature, constants, attributes)
+        made = triton.compile(
+            source,
+            target=GPUTarget("cuda", capability, 32),
+            options={"num_warps": tiles.warps},
+        )
+        assert made.metadata.shared <= limit, (width, tiles)
+
+
+def test_heads_that_no_tile_fits_are_refused() -> None:
+    with pytest.raises(ValueError, match="16384 bytes of shared memory, not for 256"):
+        many_tokens.tiles(256, 1, False, False, 100, 16 << 10)
+
+
+class Masked(nn.Module):
+    """Attention of many tokens, causal or with a mask."""
+
+    def __init__(self, causal: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.causal, self.dtype = causal, dtype
+
+    def forward(self, query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
+        given = None if self.causal else mask.to(self.dtype)
+        return F.scaled_dot_product_attention(
+            query, key, key, given, is_causal=self.causal
+        )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mask", "width", "taken"),
+    [
+        (torch.bfloat16, None, 64, True),
+        (torch.float16, torch.bool, 64, True),
+        (torch.bfloat16, torch.bfloat16, 40, True),
+        (torch.float16, torch.float16, 80, True),
+        (torch.float32, None, 64, False),
+        (torch.bfloat16, None, 8, False),
+    ],
+    ids=str,
+)
+def test_attention_of_many_tokens_is_one_kernel(
+    lower, monkeypatch, dtype, mask, width, taken
+) -> None:
+    """In half precision, with any mask and heads that are no power of two; float32 is AOTInductor's to decompose."""
+    left: list[GraphModule] = []
+    replace = ReplaceEdgeOpWithTritonOpPass.call
+
+    def stop(replacing: Any, graph_module: GraphModule) -> Any:
+        result = replace(replacing, graph_module)
+        left.append(graph_module)
+        return result
+
+    monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", stop)
+    query = torch.randn(2, 4, 48, width).to(dtype)
+    key = torch.randn(2, 4, 48, width).to(dtype)
+    inputs = query, key, torch.randn(2, 1, 48, 48)
+    model = Masked(mask is None, mask or dtype)
+    assert len(delegates(lower(model, inputs, gpu="sm_90:80GiB"))) == 1
+    targets = [str(call.target) for each in left for call in _attention(each)]
+    assert set(targets) == ({"executorch_cuda.sdpa.default"} if taken else set())
 
 
 def _fake(*shape: int, steps: Any = None, dtype: Any = torch.bfloat16) -> Tensor:

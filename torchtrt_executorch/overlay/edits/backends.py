@@ -48,7 +48,7 @@ CUDA_OPERATORS = (
             "imports",
             """
             from executorch.backends.cuda.triton._kernel_support import (
-                decode_kernel,
+                attention_kernel,
                 prepare_for_kernel,
                 specialize_decode_attention,
             )
@@ -57,7 +57,7 @@ CUDA_OPERATORS = (
         (
             "ReplaceEdgeOpWithTritonOpPass._pick_sdpa_kernel",
             "return",
-            "decode_kernel({}, node)",
+            "attention_kernel({}, node)",
         ),
         (
             "ReplaceEdgeOpWithTritonOpPass.call",

@@ -305,6 +305,7 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}.support.resizing",
             f"{_CUDA}.support.unsupported",
             *_DRY_RUN,
+            f"{_CUDA}.triton._attention",
             f"{_CUDA}.triton._decode_attention",
             f"{_CUDA}.triton._kernel_support",
             f"{EXIR}.backend._compile_specs",

@@ -1,0 +1,365 @@
+"""Triton kernel for attention of many query tokens, in half precision.
+
+Queries stay in registers, keys and values are read in tiles, and the softmax is computed on the way (FlashAttention-2).
+Tiles inside of the sequence, and below the diagonal of a causal mask, are computed without bounds or masks. ExecuTorch's
+kernel (``triton::sdpa``) takes bfloat16 alone, and no mask but a boolean one for all heads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_NO_MASK, _BOOLEAN, _ADDITIVE = 0, 1, 2  # as the kernel's MASK says
+#: Values of half precision in 16 bytes, which is the most that a thread loads at once.
+_VECTOR = 8
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tile(pointers, seen, EDGE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load keys or values of a tile: 0 behind the sequence's end, and behind a head's width."""
+    within = (tl.arange(0, PADDED) < WIDTH)[None, :]
+    if EDGE:
+        tile = tl.load(pointers, seen[:, None] & within, other=0.0)
+    elif WIDTH != PADDED:
+        tile = tl.load(pointers, within, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _exponents(  # type: ignore[no-untyped-def]
+    scores,
+    mask,
+    largest,
+    seen,
+    scale,
+    MASK: tl.constexpr,
+    EDGE: tl.constexpr,
+):
+    """Return what 2 is raised to for each score of a tile and for what is summed already, and the new maximum."""
+    if MASK != 0:
+        let = tl.load(mask, seen, other=0) if EDGE else tl.load(mask)
+        scores = scores * scale
+        if MASK == 1:
+            scores = tl.where(let != 0, scores, -float("inf"))
+        else:
+            scores += let.to(tl.float32) * _LOG2_E
+    if EDGE:
+        scores = tl.where(seen, scores, -float("inf"))
+    maximum = tl.maximum(largest, tl.max(scores, 1))
+    if MASK != 0:
+        # A row of which the mask has let nothing through yet has -inf.
+        base = tl.where(maximum == -float("inf"), 0.0, maximum)
+        scores, rescale = scores - base[:, None], largest - base
+    else:
+        # One fused multiply-add for each score: without a mask they are multiplied behind the maximum.
+        base = maximum * scale
+        scores, rescale = scores * scale - base[:, None], largest * scale - base
+    return scores, rescale, maximum
+
+
+# Lengths of one aren't constants: of heads of 16, ptxas ends in a fault then.
+@triton.jit(do_not_specialize=["q_length", "length"])  # type: ignore[untyped-decorator]
+def _attend(  # type: ignore[no-untyped-def]
+    query,
+    key,
+    value,
+    mask,
+    out,
+    scale,
+    q_length,
+    length,
+    heads,
+    group,  # query heads of a key head
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    o_batch,
+    o_head,
+    o_row,
+    m_batch,
+    m_head,
+    m_row,
+    m_column,
+    MASK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    VECTOR: tl.constexpr,  # what the row strides were divided by
+    WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    scale = tl.cast(scale, tl.float32) * _LOG2_E
+    block, one = tl.program_id(0), tl.program_id(1)
+    if CAUSAL:  # those with the most keys first
+        block = tl.num_programs(0) - 1 - block
+    batch, head = (one // heads).to(tl.int64), (one % heads).to(tl.int64)
+    # Of 64 bits to the tile, of 32 within: those of each value would take registers.
+    q_first = (block * ROWS).to(tl.int64)
+    k_step = tl.cast(k_row, tl.int64) * VECTOR
+    v_step = tl.cast(v_row, tl.int64) * VECTOR
+    m_step = tl.cast(m_column, tl.int64)
+    row, columns, depth = (
+        tl.arange(0, ROWS),
+        tl.arange(0, COLUMNS),
+        tl.arange(0, PADDED),
+    )
+    rows = block * ROWS + row
+    within = (rows < q_length)[:, None] & (depth < WIDTH)[None, :]
+    query += batch * q_batch + head * q_head + q_first * (q_row * VECTOR)
+    q = tl.load(query + row[:, None] * (q_row * VECTOR) + depth[None, :], within, 0.0)
+    key += batch * k_batch + (head // group) * k_head
+    value += batch * v_batch + (head // group) * v_head
+    mask += batch * m_batch + head * m_head + q_first * m_row
+    keys = columns[:, None] * (k_row * VECTOR) + depth[None, :]
+    values = columns[:, None] * (v_row * VECTOR) + depth[None, :]
+    # Rows behind the last one read its mask.
+    masks = tl.minimum(row, q_length - 1 - block * ROWS)[:, None] * m_row
+    masks += columns[None, :] * m_column
+    output = tl.zeros((ROWS, PADDED), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    largest = tl.full((ROWS,), -float("inf"), tl.float32)
+    end, inside = length, length // COLUMNS * COLUMNS
+    if CAUSAL:
+        end = tl.minimum(end, (block + 1) * ROWS)
+        inside = tl.minimum(inside, block * ROWS // COLUMNS * COLUMNS)
+    # Tiles without bounds, then those across the sequence's end or the diagonal.
+    for EDGE in tl.static_range(2):
+        begin = inside if EDGE else 0
+        stop = end if EDGE else inside
+        for first in tl.range(begin, stop, COLUMNS, num_stages=1 if EDGE else STAGES):
+            there = first + columns < length
+            k = _tile(key + first * k_step + keys, there, EDGE, WIDTH, PADDED)
+            v = _tile(value + first * v_step + values, there, EDGE, WIDTH, PADDED)
+            seen = there[None, :]
+            if CAUSAL:
+                seen = seen & ((first + columns)[None, :] <= rows[:, None])
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+            scores, rescale, largest = _exponents(
+                scores, mask + first * m_step + masks, largest, seen, scale, MASK, EDGE
+            )
+            weights, rescale = tl.exp2(scores), tl.exp2(rescale)
+            total = total * rescale + tl.sum(weights, 1)
+            output = output * rescale[:, None]
+            output = tl.dot(weights.to(v.dtype), v, output, input_precision="ieee")
+    output = output / tl.where(total > 0, total, 1.0)[:, None]
+    out += batch * o_batch + head * o_head + q_first * (o_row * VECTOR)
+    outputs = out + row[:, None] * (o_row * VECTOR) + depth[None, :]
+    tl.store(outputs, output.to(out.dtype.element_ty), within)
+
+
+KERNEL = _attend
+
+
+class Tiles(NamedTuple):
+    """Tile configuration: rows of queries, columns of keys, warps, and stages of the pipeline that loads keys."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    def shared_memory(self, width: int) -> int:
+        """Bytes that queries, and keys and values of each stage, take for heads of ``width`` in half precision."""
+        return 2 * width * (self.rows + 2 * self.columns * self.stages)
+
+
+#: From the fastest on, by the width of heads; the first that fits in shared memory is taken. Of 26 on an H200 (15 sizes,
+#: ``tests/gpu/time_attention.py prefill``) the best, or within 8 % of it.
+_MANY_ROWS = {
+    64: (Tiles(128, 64, 8, 3), Tiles(128, 64, 4, 2), Tiles(64, 64, 4, 1)),
+    128: (
+        Tiles(128, 128, 8, 3),
+        Tiles(128, 64, 8, 3),
+        Tiles(128, 64, 8, 2),
+        Tiles(64, 32, 4, 1),
+    ),
+}
+_FEW_ROWS = {
+    64: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 1)),
+    128: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 1)),
+    256: (Tiles(64, 64, 4, 3), Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 1)),
+}
+#: Shared memory that is left for what the kernel needs beside tiles.
+_SPARE = 1 << 10
+
+
+def tiles(
+    width: int,
+    programs: int,
+    causal: bool,
+    masked: bool,
+    multi_processors: int,
+    shared_memory: int,
+) -> Tiles:
+    """Choose the tile configuration.
+
+    Args:
+        width: Of heads, rounded up to a power of two.
+        programs: Blocks of 128 queries in all heads of the batch.
+        causal: Whether half of the tiles are skipped.
+        masked: Whether a mask is read.
+        multi_processors: Of the GPU.
+        shared_memory: Bytes of it that one block can have.
+
+    Raises:
+        ValueError: No configuration has so little shared memory, or heads are wider than any.
+    """
+    # Below two waves of blocks, smaller ones leave fewer multiprocessors idle at the end.
+    few = causal or programs < 2 * multi_processors
+    table = _FEW_ROWS if few or width > 128 else _MANY_ROWS
+    for each in table.get(max(width, 64), ()):
+        if each.shared_memory(width) + _SPARE <= shared_memory:
+            # A mask's values take the registers of half of the warps.
+            return each._replace(warps=4) if masked and width <= 64 else each
+    raise ValueError(
+        f"attention has tiles for heads of up to 256 and {shared_memory} bytes of shared memory, not for {width}"
+    )
+
+
+@triton_op("executorch_cuda::sdpa", mutates_args={})
+def sdpa(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Return attention, in place of ``triton::sdpa``.
+
+    Args:
+        query: (B, H, Q, D), D of 16 to 256, in half precision; Triton's interpreter takes float32.
+        key: (B, H / G, L, D), of the same type.
+        value: Likewise.
+        attn_mask: Of booleans, or in floating point to be added to scores; expands to (B, H, Q, L). Where nothing is let
+            through the result is 0, as PyTorch's is.
+        dropout_p: 0.
+        is_causal: Whether query ``i`` reads keys 0 to ``i`` alone; without a mask, and Q is L.
+        scale: Of scores, above 0; 1 / sqrt(D) by default.
+        enable_gqa: Of no account: G is of the shapes.
+
+    Returns:
+        (B, H, Q, D), of ``query``'s type.
+
+    Raises:
+        ValueError: There is dropout, or it is of other types, shapes or another mask.
+    """
+    batches, heads, q_length, width = query.shape
+    _, shared, length, _ = key.shape
+    shapes = [tuple(each.shape) for each in (query, key, value)]
+    if (
+        key.shape != value.shape
+        or key.shape[0] != batches
+        or key.shape[3] != width
+        or heads % shared
+        or not 16 <= width <= 256
+    ):
+        raise ValueError(
+            f"attention has heads of 16 to 256 values, and each key once, not {shapes}"
+        )
+    types = {each.dtype for each in (query, key, value)}
+    if dropout_p or len(types) != 1 or not query.is_floating_point():
+        raise ValueError(
+            f"attention is of one type in floating point, and without dropout, not of {types}, {dropout_p}"
+        )
+    if scale is not None and not scale > 0:
+        raise ValueError(f"attention multiplies scores by more than 0, not {scale}")
+    if is_causal and (attn_mask is not None or q_length != length):
+        raise ValueError(
+            f"causal attention has no other mask, and as many queries as keys, not {shapes}"
+        )
+    causal = is_causal and q_length != 1
+    query, key, value = map(_rows_of_heads, (query, key, value))
+    kind, mask_strides = _NO_MASK, (0, 0, 0, 0)
+    if attn_mask is not None:
+        kind = _BOOLEAN if attn_mask.dtype == torch.bool else _ADDITIVE
+        if kind == _ADDITIVE and not attn_mask.is_floating_point():
+            raise ValueError(
+                f"attention's mask is of booleans or in floating point, not of {attn_mask.dtype}"
+            )
+        expanded = attn_mask.expand(batches, heads, q_length, length)
+        mask_strides = expanded.stride()
+    out = query.new_empty((batches, heads, q_length, width))
+    rows = [each.stride(2) for each in (query, key, value, out)]
+    aligned = all(isinstance(each, int) and each % _VECTOR == 0 for each in rows)
+    vector = _VECTOR if aligned else 1
+    padded = triton.next_power_of_2(width)
+    multi_processors, shared_memory = _limits(query.device)
+    blocks = -(-_hint(q_length) // 128) * _hint(batches) * heads
+    configuration = tiles(
+        padded, blocks, causal, kind != _NO_MASK, multi_processors, shared_memory
+    )
+    wrap_triton(_attend)[
+        (triton.cdiv(q_length, configuration.rows), batches * heads)
+    ](
+        query,
+        key,
+        value,
+        query if attn_mask is None else attn_mask,
+        out,
+        scale or 1 / math.sqrt(width),
+        q_length,
+        length,
+        heads,
+        heads // shared,
+        *(
+            step
+            for each in (query, key, value, out)
+            for step in (*each.stride()[:2], each.stride(2) // vector)
+        ),
+        *mask_strides,
+        MASK=kind,
+        CAUSAL=causal,
+        VECTOR=vector,
+        WIDTH=width,
+        PADDED=padded,
+        ROWS=configuration.rows,
+        COLUMNS=configuration.columns,
+        STAGES=configuration.stages,
+        num_warps=configuration.warps,
+    )
+    return out
+
+
+def _limits(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors of the GPU, and bytes of shared memory that a block can have."""
+    if device.type != "cuda":  # Triton's interpreter
+        return 1, 64 << 10
+    gpu = torch.cuda.get_device_properties(device)
+    return gpu.multi_processor_count, gpu.shared_memory_per_block_optin
+
+
+def _rows_of_heads(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy whose heads' values lie beside one another."""
+    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+
+
+def _hint(size: int | torch.SymInt) -> int:
+    """The size of the example, where it is dynamic."""
+    return size if isinstance(size, int) else size.node.hint or 1
+
+
+@sdpa.register_fake
+def _(query, key, value, *args, **kwargs):  # type: ignore[no-untyped-def]
+    return query.new_empty(query.shape)
+
+
+OPERATOR = torch.ops.executorch_cuda.sdpa.default
