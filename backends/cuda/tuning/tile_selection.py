@@ -203,7 +203,8 @@ def answers(
     def run_node_apart(self: Any, node: Any) -> Any:
         result = run_node(self, node)
         often = _mul_sum_decompositions.read_often(node)
-        if apart or often or _read_by_kernels(node):
+        padded = _mul_sum_decompositions.is_padded_for_depthwise(node)
+        if apart or often or padded or _read_by_kernels(node):
             for value in pytree.tree_leaves(result):
                 if isinstance(value, TensorBox) and not (often and _is_cast(value)):
                     value.realize()
