@@ -73,7 +73,8 @@ def is_padded_for_depthwise(node: Node) -> bool:
 
 def _has_one_channel_a_group(node: Node) -> bool:
     """Whether a padded value is taken apart as (N, groups, 1, *sizes)."""
-    return node.target in _RESHAPES and node.args[1][2] == 1  # type: ignore[index]
+    shape: Any = node.args[1]
+    return node.target in _RESHAPES and bool(shape[2] == 1)
 
 
 def read_often(node: Node) -> bool:

@@ -8,7 +8,7 @@ kernel (``triton::sdpa``) takes bfloat16 alone, and no mask but a boolean one fo
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -288,7 +288,8 @@ def sdpa(
         )
     causal = is_causal and q_length != 1
     query, key, value = map(_rows_of_heads, (query, key, value))
-    kind, mask_strides = _NO_MASK, (0, 0, 0, 0)
+    mask_strides: tuple[int, ...] = (0, 0, 0, 0)
+    kind = _NO_MASK
     if attn_mask is not None:
         kind = _BOOLEAN if attn_mask.dtype == torch.bool else _ADDITIVE
         if kind == _ADDITIVE and not attn_mask.is_floating_point():
@@ -307,9 +308,7 @@ def sdpa(
     configuration = tiles(
         padded, blocks, causal, kind != _NO_MASK, multi_processors, shared_memory
     )
-    wrap_triton(_attend)[
-        (triton.cdiv(q_length, configuration.rows), batches * heads)
-    ](
+    wrap_triton(_attend)[(triton.cdiv(q_length, configuration.rows), batches * heads)](
         query,
         key,
         value,
@@ -343,7 +342,7 @@ def _limits(device: torch.device) -> tuple[int, int]:
     """Multiprocessors of the GPU, and bytes of shared memory that a block can have."""
     if device.type != "cuda":  # Triton's interpreter
         return 1, 64 << 10
-    gpu = torch.cuda.get_device_properties(device)
+    gpu: Any = torch.cuda.get_device_properties(device)
     return gpu.multi_processor_count, gpu.shared_memory_per_block_optin
 
 
@@ -354,7 +353,7 @@ def _rows_of_heads(tensor: torch.Tensor) -> torch.Tensor:
 
 def _hint(size: int | torch.SymInt) -> int:
     """The size of the example, where it is dynamic."""
-    return size if isinstance(size, int) else size.node.hint or 1
+    return size if isinstance(size, int) else int(size.node.hint or 1)
 
 
 @sdpa.register_fake

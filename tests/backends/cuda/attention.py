@@ -52,9 +52,7 @@ def main(
         scale = choose.choice([None, 0.3])
         wide = [each.double() for each in (q, k, v)]
         added = mask if mask is None or kind == 2 else mask.double()
-        wanted = attention(
-            *wide, added, is_causal=causal, scale=scale, enable_gqa=True
-        )
+        wanted = attention(*wide, added, is_causal=causal, scale=scale, enable_gqa=True)
         result = sdpa(q, k, v, mask, is_causal=causal, scale=scale)
         off = (result.double() - wanted).abs().max().item()
         of = (batches, heads, shared, q_length, length, width, large, kind)

@@ -250,7 +250,11 @@ def test_tiles_fit_in_shared_memory(capability: int) -> None:
             **{"ROWS": tiles.rows, "COLUMNS": tiles.columns, "STAGES": tiles.stages},
         }
         types = dict.fromkeys(("query", "key", "value", "out"), f"*{dtype}")
-        types |= {"mask": "*i1", "scale": "fp32", **dict.fromkeys(constants, "constexpr")}
+        types |= {
+            "mask": "*i1",
+            "scale": "fp32",
+            **dict.fromkeys(constants, "constexpr"),
+        }
         signature = {name: types.get(name, "i32") for name in kernel.arg_names}
         aligned = [["tt.divisibility", 16]]
         attributes = {

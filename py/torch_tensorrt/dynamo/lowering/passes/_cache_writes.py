@@ -37,7 +37,8 @@ def lower_cache_writes(gm: GraphModule, settings: Any) -> GraphModule:
 
 
 def _replace_copy(gm: GraphModule, node: Node) -> bool:
-    written, dim, index, source = node.args
+    arguments: Any = node.args
+    written, dim, index, source = arguments
     values = [_value(gm, each) for each in (written, index, source)]
     dynamic = any(_is_dynamic(value.shape) for value in values)
     if values[1].dim() != 1 or not (
@@ -91,7 +92,7 @@ def _arguments(node: Node) -> list[Any]:
     """Of ``slice_scatter``, with its defaults."""
     names = ("dim", "start", "end", "step")
     defaults = {"dim": 0, "start": None, "end": None, "step": 1}
-    given = {**dict(zip(names, node.args[2:])), **node.kwargs}
+    given = {**dict(zip(names, node.args[2:], strict=False)), **node.kwargs}
     return [*node.args[:2], *({**defaults, **given}[name] for name in names)]
 
 
