@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass import (
     ChannelsLastTaggedReshapePass,
+)
+from executorch.backends.xnnpack.utils.quant_utils import (
+    is_dequant,
+    is_qparam,
+    is_quant,
 )
 from executorch.exir.backend.canonical_partitioners.config_partitioner import (
     format_target_name,
@@ -59,6 +65,30 @@ def unsupported(node: Node) -> str:
             return f"XNNPACK computes it of 4 dimensions alone, and the input has {inputs[0].ndim}"
         if name == "max.dim":
             return _unsupported_maximum(node, inputs[0])
+    return ""
+
+
+def unsupported_source(nodes: Iterable[Node]) -> str:
+    """Return why the operators that ``nn.Linear`` was decomposed to can't be claimed with its matmul; empty if they can.
+
+    Upstream claims all of them, unseen. A tensor of integers that no ``quantize`` makes is read as float32 then: the
+    weight that torchao's ``Int8WeightOnlyConfig`` casts and multiplies by its scales.
+
+    Args:
+        nodes: Those of the source partition, with fake tensors in ``meta["val"]``.
+    """
+    for node in nodes:
+        if node.op != "call_function" or is_quant(node) or is_qparam(node):
+            continue
+        read = node.all_input_nodes[:0] if is_dequant(node) else node.all_input_nodes
+        for each in (node, *read):
+            value = _value(each)
+            if isinstance(value, torch.Tensor) and not value.is_floating_point():
+                name = format_target_name(getattr(node.target, "__name__", ""))
+                return (
+                    f"XNNPACK has no integers beside quantized tensors, and {name} of the same linear reads or makes "
+                    f"{value.dtype}"
+                )
     return ""
 
 

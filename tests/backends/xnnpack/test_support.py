@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from executorch.exir.backend.utils import get_delegates
 from executorch.runtime import Runtime
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchao import quantization as torchao
 
 
 class Operators(nn.Module):
@@ -48,7 +50,7 @@ class Images(nn.Module):
         ]
 
 
-def check(model: nn.Module, x: Tensor) -> list[str]:
+def check(model: nn.Module, x: Tensor, **tolerance: float) -> list[str]:
     """Return the operators that are in no delegate."""
     program = torch.export.export(model, (x,))
     edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
@@ -56,7 +58,9 @@ def check(model: nn.Module, x: Tensor) -> list[str]:
     loaded = Runtime.get().load_program(edge.to_executorch().buffer)
     method = loaded.load_method("forward")
     assert method is not None
-    torch.testing.assert_close([*method.execute([x])], model(x))
+    expected = model(x)
+    expected = [expected] if isinstance(expected, Tensor) else expected
+    torch.testing.assert_close([*method.execute([x])], expected, **tolerance)
     return left
 
 
@@ -70,6 +74,24 @@ def test_operators_of_any_rank(rank: int) -> None:
 def test_pools_and_maxima(sizes: tuple[int, ...]) -> None:
     left = check(Images(), torch.randn(sizes))
     assert any("max_pool2d" in name for name in left) is (len(sizes) == 3)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("config", "left"),
+    [
+        (torchao.Int8WeightOnlyConfig(), True),
+        (torchao.Int8DynamicActivationIntxWeightConfig(torch.int8), False),
+    ],
+    ids=["weight only", "dynamic activation"],
+)
+def test_linears_with_weights_of_torchao(config: Any, left: bool, bias: bool) -> None:
+    """A matmul by a weight that is cast from int8 isn't claimed, and what XNNPACK has kernels for is."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64, bias=bias), nn.ReLU()).eval()
+    torchao.quantize_(model, config)
+    names = check(model.requires_grad_(False), torch.randn(4, 32), rtol=0.02, atol=0.02)
+    assert any("mm" in name for name in names) is left
 
 
 def test_a_maximum_along_a_dynamic_dimension_is_left() -> None:

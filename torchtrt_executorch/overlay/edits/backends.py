@@ -249,6 +249,23 @@ XNNPACK_SUPPORT = (
         "node_configs", ("MaxDimConfig.check_constraints", "before supported_dtypes")
     ),
     *_recorded_reasons("gemm_configs"),
+    *edits_of(
+        f"{_XNNPACK_CONFIG}.gemm_configs",
+        (
+            "",
+            "imports",
+            "from executorch.backends.xnnpack.partition._support import unsupported_source",
+        ),
+        (
+            "AddmmConfig.get_deps_from_src_partition",
+            "first",
+            """
+            if reason := unsupported_source(src_partition.nodes):
+                why(node, reason=reason)
+                return (False, [])
+            """,
+        ),
+    ),
     *_recorded_reasons("generic_node_configs"),
 )
 
