@@ -23,6 +23,8 @@ aten = torch.ops.aten
 
 #: The most products that are added for one value of a convolution.
 _TERMS = 64
+#: Values that a GPU reads in less than a launch takes, 2 us.
+_SMALL = 1 << 18
 _RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 #: A value that is read in more places is in memory.
 _PLACES = 4
@@ -67,8 +69,15 @@ def is_padded_for_depthwise(node: Node) -> bool:
     return (
         node.target is aten.constant_pad_nd.default
         and _terms(node) > _PLACES
+        and not _is_small(node.meta["val"])
         and all(_has_one_channel_a_group(each) for each in node.users)
     )
+
+
+def _is_small(value: Tensor) -> bool:
+    """Whether a launch takes longer than what it would save."""
+    size = value.numel()
+    return isinstance(size, int) and size < _SMALL
 
 
 def _has_one_channel_a_group(node: Node) -> bool:

@@ -29,7 +29,7 @@ def writers(folder: Path) -> str:
     for path in (folder, *folder.absolute().parents):
         try:
             found = path.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         if path == folder and found.st_uid not in (0, os.getuid()):
             return f"its owner, user {found.st_uid}"

@@ -16,7 +16,9 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
 from executorch.exir import to_edge_transform_and_lower
 from torch import nn
 
-cord = pytest.importorskip("executorch.exir._serialize._cord")
+cord = pytest.importorskip(
+    "executorch.exir._serialize._cord", reason="this executorch has no cords"
+)
 if not hasattr(cord, "FileBackedData"):
     pytest.skip("this executorch has no data in files", allow_module_level=True)
 

@@ -202,7 +202,8 @@ def test_settings_reach_the_builder(tmp_path: Path) -> None:
         _export(tmp_path / "model.pte", emulated=True, optimization_level=level)
         engine, _ = _blobs(tmp_path / "model.pte")[0]
         _, found = load_plain(engine)
-        assert found == {"optimization_level": level, "target": TARGET.decode()}
+        expected = {"optimization_level": level, "target": TARGET.decode()}
+        assert found.items() >= expected.items()
         sizes.append(build_engines(tmp_path / "model.pte")[0].nbytes)
     assert sizes[0] != sizes[1]
 
