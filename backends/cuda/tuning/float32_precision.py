@@ -50,6 +50,11 @@ def precision(
     return TF32X3
 
 
+def is_true(option: Any) -> bool:
+    """Whether a template's option is set: Inductor has ``"False"``, a string, where a GPU is older than 8.0."""
+    return str(option) == "True"
+
+
 def few(sizes: Sequence[Any]) -> bool:
     """Whether it is certain that fewer are summed than make three TF32 products as exact as IEEE arithmetic."""
     known = [int(size) for size in sizes if getattr(size, "is_number", True)]
@@ -69,7 +74,7 @@ def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
     def render_with_precision(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         rendered = render(kernel, *args, **kwargs)
         if torch.float32 in {node.get_dtype() for node in kernel.input_nodes}:
-            allows_tf32 = bool(kernel.meta.get("ALLOW_TF32"))
+            allows_tf32 = is_true(kernel.meta.get("ALLOW_TF32"))
             alone = only_gpu()
             on = alone.capability if alone else capability
             how = precision(kernel.input_nodes, allows_tf32, on)

@@ -20,7 +20,7 @@ import torch
 from executorch.backends.cuda import _mul_sum_decompositions
 from executorch.backends.cuda.tuning import kernels_per_gpu
 from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
-from executorch.backends.cuda.tuning.float32_precision import IEEE, precision
+from executorch.backends.cuda.tuning.float32_precision import IEEE, is_true, precision
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 from executorch.backends.cuda.tuning.kernel_configs import (
     compile_and_save,
@@ -176,7 +176,7 @@ def answers(
         tiles = [_tile_of_configuration(each) for each in values]
         if not any(tiles):
             return every
-        tf32 = any(each.get("ALLOW_TF32") for each in values)
+        tf32 = any(is_true(each.get("ALLOW_TF32")) for each in values)
         of = inputs.nodes(), inputs.output_layout(), tf32
         found, own = fastest_for_each(tiles, name, of)
         return [every[at] for at in dict.fromkeys([found, *own.values()])]
@@ -275,7 +275,7 @@ def tile_of(choice: Any) -> Tile | None:
 
 
 def takes_tf32(choice: Any) -> bool:
-    return str(choice.info_dict().get("allow_tf32")) == "True"
+    return is_true(choice.info_dict().get("allow_tf32"))
 
 
 def _tile_of_configuration(values: dict[str, Any]) -> Tile | None:
