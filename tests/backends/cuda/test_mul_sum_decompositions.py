@@ -12,6 +12,7 @@ from executorch.backends.cuda.tuning.gpu_properties import properties
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
@@ -45,6 +46,27 @@ def test_a_convolution(
     wide = [each.float() for each in (x, weight, bias)]
     expected = convolve(*wide, *lists, groups).to(dtype)
     torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("depth", "size", "kept"), [(1, 96, True), (1, 16, False), (4, 96, False)]
+)
+def test_padding_of_large_depthwise_convolutions_is_in_memory(
+    depth: int, size: int, kept: bool
+) -> None:
+    """Of few values a launch takes longer than the bounds, and of several channels a group reads are slower."""
+    x, weight = torch.ones(1, 32, size, size), torch.ones(32, depth, 3, 3)
+
+    def convolved(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return _mul_sum_decompositions.convolution(
+            x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 32 // depth
+        )
+
+    graph = make_fx(convolved, tracing_mode="fake")(x, weight).graph
+    (padded,) = graph.find_nodes(
+        op="call_function", target=torch.ops.aten.constant_pad_nd.default
+    )
+    assert _mul_sum_decompositions.is_padded_for_depthwise(padded) is kept
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
