@@ -265,13 +265,7 @@ def sdpa(
     batches, heads, q_length, width = query.shape
     _, shared, length, _ = key.shape
     shapes = [tuple(each.shape) for each in (query, key, value)]
-    if (
-        key.shape != value.shape
-        or key.shape[0] != batches
-        or key.shape[3] != width
-        or heads % shared
-        or not 16 <= width <= 256
-    ):
+    if not each_key_once(query, key, value) or not 16 <= width <= 256:
         raise ValueError(
             f"attention has heads of 16 to 256 values, and each key once, not {shapes}"
         )
@@ -286,7 +280,8 @@ def sdpa(
         raise ValueError(
             f"causal attention has no other mask, and as many queries as keys, not {shapes}"
         )
-    causal = is_causal and q_length != 1
+    # Of a dynamic number nothing is asked, which would be a guard.
+    causal = is_causal and not (isinstance(q_length, int) and q_length == 1)
     query, key, value = map(_rows_of_heads, (query, key, value))
     mask_strides: tuple[int, ...] = (0, 0, 0, 0)
     kind = _NO_MASK
@@ -344,6 +339,18 @@ def _limits(device: torch.device) -> tuple[int, int]:
         return 1, 64 << 10
     gpu: Any = torch.cuda.get_device_properties(device)
     return gpu.multi_processor_count, gpu.shared_memory_per_block_optin
+
+
+def each_key_once(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether keys and values are (B, H / G, L, D) of one shape, for queries of (B, H, Q, D)."""
+    batches, heads, _, width = query.shape
+    shared = key.shape[1]
+    return (
+        key.shape == value.shape
+        and key.shape[::3] == (batches, width)
+        and bool(shared)
+        and heads % shared == 0
+    )
 
 
 def _rows_of_heads(tensor: torch.Tensor) -> torch.Tensor:

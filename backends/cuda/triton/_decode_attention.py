@@ -11,6 +11,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+from executorch.backends.cuda.triton._attention import each_key_once
 from torch.library import triton_op, wrap_triton
 
 #: Keys that one program reads at the least, how many it reads at once, and the most programs to a head. On an H200, of
@@ -178,12 +179,7 @@ def sdpa_decode(
         raise ValueError(
             f"attention of one token has heads of 16 values or a higher power of two, not {shapes}"
         )
-    if (
-        key.shape != value.shape
-        or key.shape[::3] != (batches, width)
-        or not shared
-        or heads % shared
-    ):
+    if not each_key_once(query, key, value):
         raise ValueError(f"attention of one token has each key once, not {shapes}")
     reach = max(map(_reach, (query, key, value)))
     if reach >= 1 << 31:

@@ -36,6 +36,21 @@ class Enough(Exception):
     """Nothing is to be compiled."""
 
 
+@pytest.fixture
+def replaced(monkeypatch: pytest.MonkeyPatch) -> list[GraphModule]:
+    """Graphs in which operators were replaced by Triton kernels, those of support checks too."""
+    found: list[GraphModule] = []
+    replace = ReplaceEdgeOpWithTritonOpPass.call
+
+    def noted(replacing: Any, graph_module: GraphModule) -> Any:
+        result = replace(replacing, graph_module)
+        found.append(graph_module)
+        return result
+
+    monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", noted)
+    return found
+
+
 class Grouped(nn.Module):
     """Two layers of transformers' attention over a cache: four queries have a key, and none those behind it."""
 
@@ -141,17 +156,8 @@ class Dequantized(nn.Module):
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_one_token_s_attention_reads_int8(lower, monkeypatch, tokens) -> None:
+def test_one_token_s_attention_reads_int8(lower, replaced, tokens) -> None:
     """Nothing makes a dequantized cache of it."""
-    found: list[Any] = []
-    replace = ReplaceEdgeOpWithTritonOpPass.call
-
-    def seen(replacing: Any, graph_module: GraphModule) -> Any:
-        result = replace(replacing, graph_module)
-        found[:] = _attention(graph_module)
-        return result
-
-    monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", seen)
     inputs = (
         torch.randn(1, HEADS, tokens, WIDTH).bfloat16(),
         torch.ones(1, SHARED, LENGTH, WIDTH, dtype=torch.int8),
@@ -159,7 +165,7 @@ def test_one_token_s_attention_reads_int8(lower, monkeypatch, tokens) -> None:
         40 + torch.arange(tokens),
     )
     assert len(delegates(lower(Dequantized(), inputs, gpu="sm_80:40GiB"))) == 1
-    (call,) = found
+    (call,) = _attention(replaced[-1])
     read = [call.args[1], call.args[2]]
     stored = torch.int8 if tokens == 1 else torch.bfloat16
     assert [each.meta["val"].dtype for each in read] == [stored] * 2
@@ -196,24 +202,15 @@ class Causal(nn.Module):
 @pytest.mark.parametrize(
     "model", [Wider(), Causal(), Shared()], ids=["wider", "causal", "shared"]
 )
-def test_what_kernels_rely_on(lower, monkeypatch, model) -> None:
+def test_what_kernels_rely_on(lower, replaced, model) -> None:
     """Attention for which it isn't so is AOTInductor's, as one delegate."""
-    left: list[GraphModule] = []
-    replace = ReplaceEdgeOpWithTritonOpPass.call
-
-    def seen(replacing: Any, graph_module: GraphModule) -> Any:
-        result = replace(replacing, graph_module)
-        left.append(graph_module)
-        return result
-
-    monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", seen)
     shapes = (1, WIDTH), (LENGTH, WIDTH), (LENGTH, 2 * WIDTH)
     if not isinstance(model, Wider):
         shapes = (*shapes[:2], shapes[1])
     inputs = tuple(torch.randn(1, HEADS, *each).bfloat16() for each in shapes)
     edge = lower(model.bfloat16(), inputs, gpu="sm_80:40GiB")
     assert len(delegates(edge)) == 1
-    assert left and not any(map(_attention, left))
+    assert replaced and not any(map(_attention, replaced))
 
 
 @pytest.mark.skipif(
@@ -304,24 +301,15 @@ class Masked(nn.Module):
     ids=str,
 )
 def test_attention_of_many_tokens_is_one_kernel(
-    lower, monkeypatch, dtype, mask, width, taken
+    lower, replaced, dtype, mask, width, taken
 ) -> None:
     """In half precision, with any mask and heads that are no power of two; float32 is AOTInductor's to decompose."""
-    left: list[GraphModule] = []
-    replace = ReplaceEdgeOpWithTritonOpPass.call
-
-    def stop(replacing: Any, graph_module: GraphModule) -> Any:
-        result = replace(replacing, graph_module)
-        left.append(graph_module)
-        return result
-
-    monkeypatch.setattr(ReplaceEdgeOpWithTritonOpPass, "call", stop)
     query = torch.randn(2, 4, 48, width).to(dtype)
     key = torch.randn(2, 4, 48, width).to(dtype)
     inputs = query, key, torch.randn(2, 1, 48, 48)
     model = Masked(mask is None, mask or dtype)
     assert len(delegates(lower(model, inputs, gpu="sm_90:80GiB"))) == 1
-    targets = [str(call.target) for each in left for call in _attention(each)]
+    targets = [str(call.target) for each in replaced for call in _attention(each)]
     assert set(targets) == ({"executorch_cuda.sdpa.default"} if taken else set())
 
 
