@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 _known: Any = WeakIdKeyDictionary()
 
@@ -30,3 +33,15 @@ def is_whole(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and tensor.untyped_storage().nbytes() == tensor.nbytes
     )
+
+
+def large_tensors(program: ExportedProgram, least: int) -> dict[str, torch.Tensor]:
+    """Return the whole tensors of a program that take ``least`` bytes or more, by name."""
+    held = {**program.state_dict, **program.constants}
+    return {
+        name: tensor
+        for name, tensor in held.items()
+        if isinstance(tensor, torch.Tensor)
+        and tensor.nbytes >= least
+        and is_whole(tensor)
+    }

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torchtrt_executorch.cache import Blob, kept
 from torchtrt_executorch.cache.keys import key
 from torchtrt_executorch.cache.store import LARGE, in_memory
-from torchtrt_executorch.digests import digest_of, is_whole
+from torchtrt_executorch.digests import digest_of, large_tensors
 
 
 def kept_library(
@@ -54,14 +54,7 @@ def _large_weights(program: ExportedProgram) -> Mapping[str, torch.Tensor]:
     """Return what of a partition's weights isn't kept, by its name."""
     if not _in_files():
         return {}
-    tensors = {**program.state_dict, **program.constants}
-    return {
-        name: tensor
-        for name, tensor in tensors.items()
-        if isinstance(tensor, torch.Tensor)
-        and tensor.nbytes >= LARGE
-        and is_whole(tensor)
-    }
+    return large_tensors(program, LARGE)
 
 
 def _in_files() -> bool:

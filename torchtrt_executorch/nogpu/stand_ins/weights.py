@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from torchtrt_executorch.digests import digest_of, is_whole
+from torchtrt_executorch.digests import digest_of, large_tensors
 
 #: Bytes from which on a weight isn't in the archive.
 LARGE = 1 << 20
@@ -55,14 +55,7 @@ class Weight:
 
 def large_weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
     """Return what of a program's tensors isn't to be in its archive, by name."""
-    held = {**program.state_dict, **program.constants}
-    return {
-        name: tensor
-        for name, tensor in held.items()
-        if isinstance(tensor, torch.Tensor)
-        and tensor.nbytes >= LARGE
-        and is_whole(tensor)
-    }
+    return large_tensors(program, LARGE)
 
 
 def without(
