@@ -10,6 +10,7 @@ load_alone(
     f"{_DYNAMO}.graphs.attribute_names",
     f"{_DYNAMO}.graphs.copies",
     f"{_DYNAMO}.graphs.fake_values",
+    f"{_DYNAMO}.graphs.strides",
     f"{_DYNAMO}.state.mutations",
     f"{_DYNAMO}.graphs.lifting",
 )

@@ -50,16 +50,12 @@ def quantize(
         raise ValueError("XNNPACK has no kernels for weights in float8: int8 or int4")
     by_row = {"float8": q.Float8WeightOnlyConfig, "int8": q.Int8WeightOnlyConfig}
     if not by_xnnpack and scheme in by_row:
-        q.quantize_(model, by_row[scheme]())
+        q.quantize_(model, by_row[scheme](), lambda each, _: _is_called(each))
         return []
     config: Any = q.IntxWeightOnlyConfig
     if by_xnnpack:
         config = q.Int8DynamicActivationIntxWeightConfig
-    linears = {
-        name: each
-        for name, each in model.named_modules()
-        if isinstance(each, torch.nn.Linear)
-    }
+    linears = {name: each for name, each in model.named_modules() if _is_called(each)}
     left = {each: name for name, each in linears.items()}
     for group in _GROUPS:
         fits = {each for each in left if each.in_features % group == 0}
@@ -73,6 +69,12 @@ def quantize(
             f"of 32: one has {features}"
         )
     return [*left.values()]
+
+
+def _is_called(module: torch.nn.Module) -> bool:
+    """Whether a module is a linear that is called: MultiheadAttention reads its own's weight, which must be a tensor."""
+    unquantizable = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
+    return isinstance(module, torch.nn.Linear) and not isinstance(module, unquantizable)
 
 
 def partitioners(

@@ -139,7 +139,8 @@ class Parakeet(WithMethods):
         config = self.module.config
         extractor = self._extractor
         seconds = extractor.sampling_rate
-        longest = config.encoder_config.max_position_embeddings * extractor.hop_length
+        positions = config.encoder_config.max_position_embeddings
+        longest = positions * extractor.hop_length
         mels, frames = config.encoder_config.num_mel_bins, 64
         hidden = config.decoder_hidden_size
         # Apart: torch.export takes two inputs that are one tensor for the same in all calls.
@@ -155,7 +156,7 @@ class Parakeet(WithMethods):
             "encoder": Method(
                 _FrameEncoder(self.module),
                 (noise(self, 1, mels, frames), torch.tensor([frames])),
-                ({2: Dim.AUTO}, None),
+                ({2: Dim.AUTO(max=positions + 1)}, None),
             ),
             "decoder_step": Method(
                 _DecoderStep(self.module),

@@ -115,6 +115,24 @@ def test_keeps_the_range_of_the_batch(name: str) -> None:
         torch.testing.assert_close(method.run(given), [*expected])
 
 
+def test_attention_is_decomposed_behind_a_write_in_place() -> None:
+    """Decomposed it returns other strides than those by which the reshape behind it became a view."""
+
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.view(1, 12, 4, 16).transpose(1, 2)
+            mask = (x @ x.mT)[:, None].expand(1, 4, 12, 12) * 2
+            mask = mask.masked_fill_(mask > 1, 0)
+            y = functional.scaled_dot_product_attention(y + 1, y, y, mask)
+            return y.reshape(1, -1, 12, 16).transpose(1, 2).reshape(1, 12, -1)
+
+    model, x = Attention(), torch.randn(1, 12, 64)
+    edge = lower(model, x, decompose_attention=True)
+    assert (delegates(edge), on_host(edge)) == (["TensorRTBackend"], [])
+    (found,) = load(edge.to_executorch().buffer).run(x)
+    torch.testing.assert_close(found, model(x))
+
+
 def test_parts_outside_of_engines_are_put_together_again() -> None:
     def alone(s: Any, x: torch.Tensor) -> torch.Tensor:
         x = x.sin().cos().sin().cos().tanh()

@@ -185,3 +185,28 @@ def test_linears_that_no_group_divides_stay_as_they_are(backend: str) -> None:
     assert same == [True, False, False, True]
     with pytest.raises(ValueError, match="a multiple of 32: one has 48"):
         quantize(torch.nn.Linear(48, 4), "int4", {backend})
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4", "float8"])
+def test_weights_that_attention_reads_stay_tensors(scheme: str) -> None:
+    """``nn.MultiheadAttention`` multiplies by its linear's weight, without calling that."""
+    from torchtrt_executorch.transformers.lowering import quantize
+
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).train(False)
+    quantize(layer.requires_grad_(False), scheme, {"cuda", "tensorrt"})
+    assert type(layer.linear1.weight.data) is not torch.Tensor
+    torch.export.export(layer, (torch.randn(1, 5, 64),))
+
+
+@needs_compilers
+@pytest.mark.slow
+@pytest.mark.builds
+@pytest.mark.parametrize("name", [each for each in METHODS if each != "silero_vad"])
+@pytest.mark.timeout(900)
+def test_encoders_are_engines_and_quantized(name: str, tmp_path: Path) -> None:
+    from torchtrt_executorch.transformers.lowering import quantize
+
+    model = exportable(name, tmp_path, prefill="tensorrt", decode="cuda")
+    quantize(model.module, "int4", {*model.backends.values()})
+    _, off = model.compared(exported(model), TOKENS)
+    assert off < 1e-3

@@ -29,11 +29,10 @@ from torch_tensorrt.dynamo.fallback.rejections import (
 )
 from torch_tensorrt.dynamo.fallback.setting import BUILD_FALLBACK_SECONDS
 from torch_tensorrt.dynamo.graphs.copies import copied_module, with_graph_of_its_own
+from torch_tensorrt.dynamo.graphs.strides import let_views_copy
 from torch_tensorrt.dynamo.partitioning.common import construct_submodule_inputs
 
 _SECONDS = "executorch_build_fallback_seconds"
-
-_VIEW = torch.ops.aten.view.default
 
 
 class Fallback:
@@ -177,9 +176,7 @@ def _compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
     while True:
         given["exported_program"] = own = with_graph_of_its_own(program)
         if decomposes := bool(given.get("decompose_attention", False)):
-            # Attention returns other strides decomposed, with which a view may not be had.
-            for view in own.graph.find_nodes(op="call_function", target=_VIEW):
-                view.target = torch.ops.aten.reshape.default
+            let_views_copy(own.graph)
         try:
             with _falling_back(Fallback(budget, without, decomposes=decomposes)):
                 return compile(*call.args, **call.kwargs)

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch_tensorrt.dynamo.graphs.copies import (
     with_graph_of_its_own,
 )
+from torch_tensorrt.dynamo.graphs.strides import let_views_copy
 
 _DECLARED = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 _COPY = torch.ops.aten.copy_.default
@@ -28,7 +29,11 @@ def made_functional(program: ExportedProgram) -> ExportedProgram:
     One that writes nothing is returned itself; else it is traced again, which also dissolves the
     regions of ``no_grad`` and ``autocast``.
     """
-    return program.run_decompositions({}) if writes_in_place(program) else program
+    if not writes_in_place(program):
+        return program
+    traced = program.run_decompositions({})
+    let_views_copy(traced.graph)
+    return traced
 
 
 def writes_in_place(program: ExportedProgram) -> bool:

@@ -1,0 +1,17 @@
+"""Trace graphs again where operators may return other strides."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Graph
+
+
+def let_views_copy(graph: Graph) -> None:
+    """Make ``aten.reshape`` of each ``aten.view``, in place.
+
+    Tracing makes views of reshapes by the strides of that moment. Attention decomposed returns others than
+    attention whole, with which a view may not be had.
+    """
+    views = graph.find_nodes(op="call_function", target=torch.ops.aten.view.default)
+    for view in views:
+        view.target = torch.ops.aten.reshape.default
