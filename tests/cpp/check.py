@@ -75,7 +75,7 @@ def _tokenizers(folder: Path) -> Path:
     """The folder of `TOKENIZERS`' sources."""
     sources = folder / TOKENIZERS.replace("==", "-")
     if not sources.is_dir():
-        command = f"-m pip download --quiet --no-deps --no-binary=:all: -d {folder} {TOKENIZERS}"
+        command = f"-m pip download --quiet --no-deps --no-binary=pytorch_tokenizers -d {folder} {TOKENIZERS}"
         subprocess.run([sys.executable, *command.split()], check=True)
         shutil.unpack_archive(f"{sources}.tar.gz", folder)
     return sources
