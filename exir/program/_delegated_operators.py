@@ -14,13 +14,17 @@ from typing import Any, Callable, Iterable
 import torch
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.capture._config import EdgeCompileConfig
+from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
 from executorch.exir.program._operator_calls import calls, module_of, operator_of
 from executorch.exir.program._whole_operators import AllPartitioners
 from executorch.exir.verification.verifier import EXIRATenDialectVerifier
 from torch._export.verifier import SpecViolationError
 from torch._ops import OpOverload
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 #: A frame of a node's ``stack_trace``: file, line and code. What PyTorch generated is in no file.
 _FRAME = re.compile(r'File "([^"<]*)", line (\d+)[^\n]*(?:\n\s*([^\n]+))?')
@@ -35,14 +39,53 @@ def delegated_operators(
         program: As it is going to be partitioned: decomposed, in ATen.
         partitioners: Of the method. Each names what it supports in ``ops_to_not_decompose``.
     """
-    nodes = [node for node in calls(program.graph_module) if _needs_exemption(node)]
-    left = nodes
-    for partitioner in partitioners:
-        if left and isinstance(partitioner, AllPartitioners):
-            supported = {*partitioner.supported(program, left)}
-            left = [node for node in left if node not in supported]
+    nodes, left = _needing_exemption(program, partitioners)
     violations = {node.target for node in left}
     return [*{operator_of(n): None for n in nodes if n.target not in violations}]
+
+
+def without_constant_operators(
+    program: ExportedProgram, partitioners: Iterable[Partitioner]
+) -> ExportedProgram:
+    """Compute at export what ``program`` computes of constants by operators that nothing supports.
+
+    A position embedding that is resampled to the size of the input is one: ``_upsample_bicubic2d_aa`` of a
+    parameter. The parameter is no longer part of the program then, unless it is used otherwise.
+
+    Args:
+        program: As for :func:`delegated_operators`. It is changed.
+        partitioners: Of the method.
+    """
+    # Which import this module's package.
+    from executorch.backends.transforms.utils import (
+        create_constant_placeholder,
+        delete_constant_placeholder,
+    )
+
+    _, left = _needing_exemption(program, partitioners)
+    left = [node for node in left if node.graph is program.graph]
+    values: dict[Node, Any] = (
+        dict(get_constant_placeholder_dict(program)) if left else {}
+    )
+    constants = [*values]
+    for node in left:
+        if isinstance(value := _constant(node, values), torch.Tensor):
+            with node.graph.inserting_before(constants[0]):
+                computed = create_constant_placeholder(
+                    program,
+                    node.graph,
+                    f"computed_{node.name}",
+                    InputKind.CONSTANT_TENSOR,
+                    value.contiguous(),
+                )
+            node.replace_all_uses_with(computed)
+    if any(not node.users for node in left):
+        program.graph.eliminate_dead_code()
+        for node in constants:
+            if not node.users:
+                delete_constant_placeholder(program, node)
+        program.graph_module.recompile()
+    return program
 
 
 def locates_violations(
@@ -95,6 +138,32 @@ def check_left_operators(
             check(operator)
         except SpecViolationError as error:
             raise _violation(error, node, method, "") from error
+
+
+def _needing_exemption(
+    program: ExportedProgram, partitioners: Iterable[Partitioner]
+) -> tuple[list[Node], list[Node]]:
+    """Return the calls of operators outside of Core ATen, and those of them that no partitioner supports."""
+    nodes = [node for node in calls(program.graph_module) if _needs_exemption(node)]
+    left = nodes
+    for partitioner in partitioners:
+        if left and isinstance(partitioner, AllPartitioners):
+            supported = {*partitioner.supported(program, left)}
+            left = [node for node in left if node not in supported]
+    return nodes, left
+
+
+def _constant(node: Node, values: dict[Node, Any]) -> Any:
+    """Return the value of ``node`` if constants alone determine it, else None; those that are computed join ``values``."""
+    if node not in values:
+        values[node] = None
+        inputs = {each: _constant(each, values) for each in node.all_input_nodes}
+        known = not any(v is None or isinstance(v, FakeTensor) for v in inputs.values())
+        if node.op == "call_function" and known and inputs and not node.is_impure():
+            args, kwargs = map_arg((node.args, node.kwargs), inputs.__getitem__)
+            with torch.no_grad():
+                values[node] = node.target(*args, **kwargs)
+    return values[node]
 
 
 def _needs_exemption(node: Node) -> bool:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram, export
 
+from torchtrt_executorch.runtime import load
+
 X = torch.linspace(-1, 1, 128).reshape(8, 16).sin()
 COUNTS = (9 * X).int()
 
@@ -165,3 +167,42 @@ def test_exceptions_of_the_caller_stay() -> None:
         compile_config=config,
     )
     assert "cumprod" in str(edge.exported_program().graph)
+
+
+class Embedded(nn.Module):
+    """Adds a table, resampled to its input's (8, 16), by operators that nothing supports."""
+
+    def __init__(self, *, written: bool = False, drawn: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.register_buffer("table", torch.rand(1, 1, 5, 7))
+        self.written, self.drawn = written, drawn
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.written:
+            self.table.add_(1)
+        table = torch.poisson(self.table) if self.drawn else self.table
+        return x + nn.functional.interpolate(
+            table, (8, 16), mode="bicubic", antialias=True
+        )
+
+
+@pytest.mark.parametrize("partitioners", [[], [XnnpackPartitioner()]], ids=len)
+def test_what_constants_determine_is_computed_at_export(
+    partitioners: list[Partitioner],
+) -> None:
+    program = export(Embedded().eval(), (X,))
+    expected = program.module()(X)
+    for _ in range(2):
+        edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+        assert [*program.state_dict] == ["table"] and not program.constants
+        assert not edge.exported_program().state_dict
+        (found,) = load(edge.to_executorch().buffer).run(X)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("how", ["written", "drawn"])
+def test_what_calls_determine_is_not(how: str) -> None:
+    program = export(Embedded(**{how: True}).eval(), (X,))
+    with pytest.raises(SpecViolationError, match="no partitioner of forward supports"):
+        to_edge_transform_and_lower(program)

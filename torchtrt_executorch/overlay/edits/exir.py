@@ -178,6 +178,7 @@ DELEGATED_OPERATORS = edits_of(
             check_left_operators,
             delegated_operators,
             locates_violations,
+            without_constant_operators,
         )
         """,
     ),
@@ -185,6 +186,7 @@ DELEGATED_OPERATORS = edits_of(
         "_gen_edge_manager_for_partitioners",
         "before _generate_edge_program",
         """
+        program = without_constant_operators(program, partitioners_for_program)
         # Delegates need no kernels of the host's.
         ops_set_to_not_decompose_by_program[name].extend(
             delegated_operators(program, partitioners_for_program)
