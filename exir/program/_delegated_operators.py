@@ -159,7 +159,7 @@ def _constant(node: Node, values: dict[Node, Any]) -> Any:
         values[node] = None
         inputs = {each: _constant(each, values) for each in node.all_input_nodes}
         known = not any(v is None or isinstance(v, FakeTensor) for v in inputs.values())
-        if node.op == "call_function" and known and inputs and not node.is_impure():
+        if known and callable(node.target) and not node.is_impure():
             args, kwargs = map_arg((node.args, node.kwargs), inputs.__getitem__)
             with torch.no_grad():
                 values[node] = node.target(*args, **kwargs)
