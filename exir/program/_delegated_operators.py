@@ -63,24 +63,20 @@ def without_constant_operators(
     )
 
     _, left = _needing_exemption(program, partitioners)
-    left = [node for node in left if node.graph is program.graph]
-    values: dict[Node, Any] = (
-        dict(get_constant_placeholder_dict(program)) if left else {}
-    )
-    constants = [*values]
-    for node in left:
-        if isinstance(value := _constant(node, values), torch.Tensor):
-            with node.graph.inserting_before(constants[0]):
-                computed = create_constant_placeholder(
-                    program,
-                    node.graph,
-                    f"computed_{node.name}",
-                    InputKind.CONSTANT_TENSOR,
-                    value.contiguous(),
-                )
-            node.replace_all_uses_with(computed)
-    if any(not node.users for node in left):
-        program.graph.eliminate_dead_code()
+    graph, values = program.graph, _constants(program, left) if left else {}
+    constants = [*get_constant_placeholder_dict(program)] if values else []
+    for node, value in values.items():
+        with graph.inserting_before(next(iter(graph.nodes))):
+            computed = create_constant_placeholder(
+                program,
+                graph,
+                f"computed_{node.name}",
+                InputKind.CONSTANT_TENSOR,
+                value.contiguous(),
+            )
+        node.replace_all_uses_with(computed)
+    if values:
+        graph.eliminate_dead_code()
         for node in constants:
             if not node.users:
                 delete_constant_placeholder(program, node)
@@ -153,17 +149,32 @@ def _needing_exemption(
     return nodes, left
 
 
-def _constant(node: Node, values: dict[Node, Any]) -> Any:
-    """Return the value of ``node`` if constants alone determine it, else None; those that are computed join ``values``."""
-    if node not in values:
-        values[node] = None
-        inputs = {each: _constant(each, values) for each in node.all_input_nodes}
-        known = not any(v is None or isinstance(v, FakeTensor) for v in inputs.values())
-        if known and callable(node.target) and not node.is_impure():
-            args, kwargs = map_arg((node.args, node.kwargs), inputs.__getitem__)
-            with torch.no_grad():
+def _constants(
+    program: ExportedProgram, nodes: Iterable[Node]
+) -> dict[Node, torch.Tensor]:
+    """Return the values of those of ``nodes``, of the program's own graph, that constants alone determine."""
+    values: dict[Node, Any] = {
+        node: tensor
+        for node, tensor in get_constant_placeholder_dict(program).items()
+        if not isinstance(tensor, FakeTensor)
+    }
+    determined = dict.fromkeys(values)
+    for node in program.graph.nodes:
+        runs = callable(node.target) and not node.is_impure()
+        if runs and all(each in determined for each in node.all_input_nodes):
+            determined[node] = None
+    wanted = {node for node in nodes if node in determined}
+    results, pending = [*wanted], [*wanted]
+    while pending:
+        inputs = {*pending.pop().all_input_nodes} - wanted
+        wanted |= inputs
+        pending += inputs
+    with torch.no_grad():
+        for node in determined:
+            if node in wanted and callable(node.target):
+                args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
                 values[node] = node.target(*args, **kwargs)
-    return values[node]
+    return {n: values[n] for n in results if isinstance(values[n], torch.Tensor)}
 
 
 def _needs_exemption(node: Node) -> bool:

@@ -201,6 +201,15 @@ def test_what_constants_determine_is_computed_at_export(
         torch.testing.assert_close(found, expected)
 
 
+def test_a_program_without_constants_gets_one() -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return x * torch.arange(16.0).cumprod(-1)
+
+    edge = to_edge_transform_and_lower(export(Function(scaled), (X,)))
+    (found,) = load(edge.to_executorch().buffer).run(X)
+    torch.testing.assert_close(found, scaled(X))
+
+
 @pytest.mark.parametrize("how", ["written", "drawn"])
 def test_what_calls_determine_is_not(how: str) -> None:
     program = export(Embedded(**{how: True}).eval(), (X,))
