@@ -45,7 +45,9 @@ def delegated_operators(
 
 
 def without_constant_operators(
-    program: ExportedProgram, partitioners: Iterable[Partitioner]
+    program: ExportedProgram,
+    partitioners: Iterable[Partitioner],
+    config: EdgeCompileConfig | None,
 ) -> ExportedProgram:
     """Compute at export what ``program`` computes of constants by operators that nothing supports.
 
@@ -55,6 +57,7 @@ def without_constant_operators(
     Args:
         program: As for :func:`delegated_operators`. It is changed.
         partitioners: Of the method.
+        config: The caller's own, with the exceptions that are the caller's.
     """
     # Which import this module's package.
     from executorch.backends.transforms.utils import (
@@ -62,7 +65,9 @@ def without_constant_operators(
         delete_constant_placeholder,
     )
 
+    refused = _refused_by_upstream(config)
     _, left = _needing_exemption(program, partitioners)
+    left = [node for node in left if refused(operator_of(node))]
     graph, values = program.graph, _constants(program, left) if left else {}
     constants = [*get_constant_placeholder_dict(program)] if values else []
     for node, value in values.items():
@@ -124,16 +129,30 @@ def check_left_operators(
     Raises:
         SpecViolationError: There is one.
     """
-    check = EXIRATenDialectVerifier(edge_compile_config=config).check_valid_op
+    refused = _refused_by_upstream(config)
     decomposed = torch.export.default_decompositions()
     for node in calls(program.graph_module):
         operator = operator_of(node)
         if operator in decomposed:
             continue  # it was kept whole: see check_operators_taken
+        if error := refused(operator):
+            raise _violation(error, node, method, "") from error
+
+
+def _refused_by_upstream(
+    config: EdgeCompileConfig | None,
+) -> Callable[[Any], SpecViolationError | None]:
+    """Return what tells why upstream's check refuses an operator; operators beside ATen's it lets pass."""
+    check = EXIRATenDialectVerifier(edge_compile_config=config).check_valid_op
+
+    def refused(operator: Any) -> SpecViolationError | None:
         try:
             check(operator)
         except SpecViolationError as error:
-            raise _violation(error, node, method, "") from error
+            return error
+        return None
+
+    return refused
 
 
 def _needing_exemption(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram, export
 
+from torchtrt_executorch.operators import register
 from torchtrt_executorch.runtime import load
 
 X = torch.linspace(-1, 1, 128).reshape(8, 16).sin()
@@ -208,6 +209,24 @@ def test_a_program_without_constants_gets_one() -> None:
     edge = to_edge_transform_and_lower(export(Function(scaled), (X,)))
     (found,) = load(edge.to_executorch().buffer).run(X)
     torch.testing.assert_close(found, scaled(X))
+
+
+def test_what_upstream_lets_pass_stays() -> None:
+    """Weights stay quantized."""
+    register(["quantized_decomposed::dequantize_per_tensor"])
+    dequantize = torch.ops.quantized_decomposed.dequantize_per_tensor.default
+
+    class Quantized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.ones(16, 16, dtype=torch.int8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ dequantize(self.weight, 0.5, 0, -127, 127, torch.int8)
+
+    edge = to_edge_transform_and_lower(export(Quantized(), (X,)))
+    (constant,) = edge.exported_program().state_dict.values()
+    assert constant.dtype is torch.int8
 
 
 @pytest.mark.parametrize("how", ["written", "drawn"])

@@ -186,7 +186,9 @@ DELEGATED_OPERATORS = edits_of(
         "_gen_edge_manager_for_partitioners",
         "before _generate_edge_program",
         """
-        program = without_constant_operators(program, partitioners_for_program)
+        program = without_constant_operators(
+            program, partitioners_for_program, config
+        )
         # Delegates need no kernels of the host's.
         ops_set_to_not_decompose_by_program[name].extend(
             delegated_operators(program, partitioners_for_program)
