@@ -60,6 +60,8 @@ def unsupported(node: Node) -> str:
     if max(ranks, default=0) > MAX_DIMS:
         return f"XNNPACK has tensors of at most {MAX_DIMS} dimensions, and one here has {max(ranks)}"
     name = format_target_name(getattr(node.target, "__name__", ""))
+    if name == "mean.dim" and is_dequant(node.all_input_nodes[0]):
+        return _unsupported_mean(inputs[0])
     if name in _OF_IMAGES and isinstance(inputs[0], torch.Tensor):
         if inputs[0].ndim != 4:
             return f"XNNPACK computes it of 4 dimensions alone, and the input has {inputs[0].ndim}"
@@ -90,6 +92,17 @@ def unsupported_source(nodes: Iterable[Node]) -> str:
                     f"{value.dtype}"
                 )
     return ""
+
+
+def _unsupported_mean(given: torch.Tensor) -> str:
+    """Return why a mean of quantized images can't be computed.
+
+    XNNPACK sums in integers, in memory that it sizes for the first call: images that join in a later one are averaged
+    over others' sums.
+    """
+    if all(isinstance(size, int) for size in given.shape[:2]):
+        return ""
+    return "XNNPACK averages quantized images of a fixed number alone: of more than before, it returns wrong values"
 
 
 def _unsupported_maximum(node: Node, given: torch.Tensor) -> str:

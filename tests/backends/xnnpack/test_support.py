@@ -9,12 +9,19 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition._support import WHY_NOT_IN_XNNPACK
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+    XNNPACKQuantizer,
+    get_symmetric_quantization_config,
+)
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.utils import get_delegates
 from executorch.runtime import Runtime
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchao import quantization as torchao
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+from torchtrt_executorch.runtime import load
 
 
 class Operators(nn.Module):
@@ -133,3 +140,41 @@ def test_the_reason_is_recorded(cause: str) -> None:
     ]
     why = call.meta["custom"][WHY_NOT_IN_XNNPACK]
     assert why.startswith("XnnpackBackend: ") and reason in why
+
+
+def quantized(model: nn.Module, x: Tensor, shapes: Any) -> torch.export.ExportedProgram:
+    """Quantize weights and activations by PT2E."""
+    quantizer = XNNPACKQuantizer().set_global(
+        get_symmetric_quantization_config(is_per_channel=True)
+    )
+    program = torch.export.export(model, (x[:2],), dynamic_shapes=shapes)
+    prepared = prepare_pt2e(program.module(), quantizer)
+    prepared(x)
+    return torch.export.export(convert_pt2e(prepared), (x[:2],), dynamic_shapes=shapes)
+
+
+@pytest.mark.parametrize("form", ["float32", "quantized"])
+def test_images_that_join_in_a_later_call(form: str) -> None:
+    """XNNPACK's quantized mean has memory for those of the first call, and returns wrong values of more."""
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        nn.Sequential(nn.Conv2d(8, 16, 1), nn.AdaptiveAvgPool2d(1)),
+        nn.Sequential(nn.Conv2d(8, 8, 1), nn.AvgPool2d(2)),
+        nn.Sequential(nn.Conv2d(8, 8, 1), nn.MaxPool2d(2)),
+        nn.Sequential(nn.Flatten(), nn.Linear(8 * 12 * 12, 4)),
+    ]
+    x = torch.randn(4, 8, 12, 12)
+    shapes = ({0: torch.export.Dim("batch", min=1, max=4)},)
+    for layer in layers:
+        if form == "quantized":
+            program = quantized(layer.eval(), x, shapes)
+        else:
+            program = torch.export.export(layer.eval(), (x[:2],), dynamic_shapes=shapes)
+        edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+        method = load(edge.to_executorch().buffer)
+        for size in (1, 4):
+            (found,), expected = method.run(x[:size]), program.module()(x[:size])
+            step = 2e-2 * expected.abs().max().item()  # of int8, a rounding apart
+            torch.testing.assert_close(found, expected, rtol=0, atol=step)
