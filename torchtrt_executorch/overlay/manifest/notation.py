@@ -15,6 +15,7 @@ PROGRAM = f"{EXIR}.program._program"
 #: Modules that several patches add; each is upstream's name for one of our files.
 MUTATIONS = (
     f"{DYNAMO}.graphs.copies",
+    f"{DYNAMO}.graphs.strides",
     f"{DYNAMO}.state.mutations",
 )
 LIFTING = (

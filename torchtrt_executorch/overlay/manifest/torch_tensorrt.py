@@ -178,6 +178,7 @@ TORCH_TENSORRT_PATCHES = (
         requires=("node-routing", "named-refusals", "partition-support"),
         adds=(
             *_REJECTIONS,
+            f"{DYNAMO}.graphs.strides",
             f"{DYNAMO}.fallback.setting",
             f"{DYNAMO}.fallback.bisection",
             f"{DYNAMO}.fallback.build_fallback",
