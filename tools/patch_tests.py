@@ -28,6 +28,10 @@ TESTS: Mapping[str, Sequence[str]] = {
     "decomposed-operators": [
         "tests/torchtrt_executorch/tensorrt_rtx/test_decompositions.py"
     ],
+    "recurrent-layers": [
+        "tests/py/torch_tensorrt/dynamo/fallback/test_recurrent_layers.py",
+        "tests/torchtrt_executorch/tensorrt_rtx/test_recurrent_layers.py",
+    ],
     "build-fallback": [
         "tests/torchtrt_executorch/tensorrt_rtx/test_fallback.py",
         "tests/py/torch_tensorrt/dynamo/fallback/test_bisection.py",

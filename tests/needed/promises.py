@@ -333,6 +333,17 @@ def what_no_converter_supports_is_decomposed_for_an_engine() -> None:
     assert torch.allclose(compiled(x), pool(x))
 
 
+@of("recurrent-layers")
+def a_recurrent_layer_is_whole_in_an_engine() -> None:
+    layer = nn.GRU(4, 4).eval()
+    x = X.reshape(2, 1, 4)
+    compiled = emulated(layer, x, target_executorch=True)
+    names = [name for name, _ in compiled.named_children()]
+    (engine,) = (each for each in names if "_run_on_acc" in each)
+    assert "gru" in str(compiled.get_submodule(engine).serialized_engine), names
+    assert torch.allclose(compiled(x)[0], layer(x)[0])
+
+
 @of("build-fallback")
 def a_dtype_that_tensorrt_lacks_runs_in_pytorch() -> None:
     def double(x: torch.Tensor) -> torch.Tensor:

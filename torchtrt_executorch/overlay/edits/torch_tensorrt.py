@@ -577,6 +577,54 @@ DECOMPOSED_OPERATORS = edits_of(
     ("compile_module", "before submodule_node_dict", "check_parts(partitioned_module)"),
 )
 
+RECURRENT_LAYERS = (
+    *edits_of(
+        f"{_DYNAMO}.conversion",
+        ("", "imports", "from . import _recurrent_converters"),
+    ),
+    *edits_of(
+        _COMPILER,
+        (
+            "",
+            "imports",
+            """
+            from torch_tensorrt.dynamo.fallback.recurrent_layers import (
+                count_of_parts,
+                without_layers,
+            )
+            """,
+        ),
+        *_in_each(
+            _PROGRAM,
+            (
+                "call get_decompositions",
+                "without_layers({}, exported_program, settings)",
+            ),
+        ),
+        (
+            "compile_module",
+            "after partitioning.get_graph_converter_support",
+            """
+            parts = count_of_parts(gm.graph, settings)
+            num_supported_ops, total_ops = num_supported_ops + parts, total_ops + parts
+            """,
+        ),
+    ),
+    *(
+        edit
+        for partitioner in ("_adjacency_partitioner", "_global_partitioner")
+        for edit in edits_of(
+            f"{_PARTITIONING}.{partitioner}",
+            (
+                "",
+                "imports",
+                "from torch_tensorrt.dynamo.fallback.recurrent_layers import with_layers_alone",
+            ),
+            ("partition", "call TRTPartitioner", "with_layers_alone({})"),
+        )
+    ),
+)
+
 BUILD_FALLBACK = (
     *_setting(
         "executorch_build_fallback",

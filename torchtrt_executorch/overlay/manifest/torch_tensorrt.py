@@ -168,6 +168,28 @@ TORCH_TENSORRT_PATCHES = (
         edits=edits.DECOMPOSED_OPERATORS,
     ),
     Patch(
+        name="recurrent-layers",
+        summary="LSTMs and GRUs are loops in engines, built once for all time steps",
+        pull_request="pytorch/TensorRT#4355",
+        releases=TORCH_TENSORRT,
+        upstream="decomposes them into the operators of each time step",
+        kept_because="2.14 builds an engine of three layers over 80 frames in two minutes",
+        goes_when="Torch-TensorRT converts aten.lstm.input (no pull request yet)",
+        requires=("decomposed-operators",),
+        adds=(
+            f"{CONVERSION}._recurrent_converters",
+            f"{DYNAMO}.fallback.recurrent_layers",
+        ),
+        edits=edits.RECURRENT_LAYERS,
+        anchors=anchors(
+            f"{_REGISTRY}:dynamo_tensorrt_converter(key, capability_validator, supports_dynamic_shapes)",
+            f"{CONVERSION}.converter_utils:get_trt_tensor(ctx, input_val, name)",
+            f"{CONVERSION}.converter_utils:set_layer_name(layer, target, name, source_ir)",
+            f"{_PARTITIONING}._adjacency_partitioner:TRTPartitioner.__init__(allowed_single_node_partition_ops)",
+            f"{_PARTITIONING}._global_partitioner:TRTPartitioner.__init__(allowed_single_node_partition_ops)",
+        ),
+    ),
+    Patch(
         name="build-fallback",
         summary="executorch_build_fallback: what TensorRT can't convert or build runs in PyTorch",
         pull_request="pytorch/TensorRT#4355",

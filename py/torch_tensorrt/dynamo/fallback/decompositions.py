@@ -115,7 +115,7 @@ def _candidates(graph: Graph, settings: CompilationSettings) -> Iterator[Node]:
     """Yield the nodes that no converter supports, and that have a decomposition."""
     for node in graph.nodes:
         if node.target in _decompositions() and not (
-            _is_supported(node, settings)
+            is_supported(node, settings)
             or _is_excluded(node, settings)
             or is_left_to_pytorch(node)
         ):
@@ -142,7 +142,7 @@ def _supported_parts(
     for part in [*traced.nodes]:
         if part.op == "get_attr":
             return None
-        if part.op != "call_function" or _is_supported(part, settings):
+        if part.op != "call_function" or is_supported(part, settings):
             continue
         known = part.target in _decompositions() and part.target != node.target
         parts = _supported_parts(part, mode, settings) if known else None
@@ -206,7 +206,8 @@ def _replace(node: Node, parts: Graph, key: str | None = None) -> None:
 _OWN_META = frozenset({"val", "tensor_meta"})
 
 
-def _is_supported(node: Node, settings: CompilationSettings) -> bool:
+def is_supported(node: Node, settings: CompilationSettings) -> bool:
+    """Whether a converter supports ``node``, and no setting has it run in PyTorch."""
     return node in DYNAMO_CONVERTERS and not _is_excluded(node, settings)
 
 
