@@ -154,6 +154,19 @@ def test_parts_outside_of_engines_are_put_together_again() -> None:
     assert pool.args[4], "ceil_mode, which its decomposition does without"
 
 
+def test_parts_of_constants_are_in_no_engine_s_way() -> None:
+    """A slope that is reshaped for its engine is a constant outside of it, and XNNPACK computes between two."""
+
+    def pooled(s: Any, x: torch.Tensor) -> torch.Tensor:
+        return s.prelu(functional.max_pool2d(s.prelu(x), 2, ceil_mode=True))
+
+    model, x = Call(pooled), torch.randn(1, 3, 15, 15)
+    edge = lower(model, x)
+    assert delegates(edge).count("TensorRTBackend") == 2
+    (found,) = load(edge.to_executorch().buffer).run(x)
+    torch.testing.assert_close(found, model(x))
+
+
 @pytest.fixture
 def refused() -> Any:
     """``_prelu_kernel``, to which PReLU decomposes, has a converter that raises."""

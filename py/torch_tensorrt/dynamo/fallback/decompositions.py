@@ -106,7 +106,9 @@ def check_parts(partitioned: GraphModule) -> None:
         if isinstance(child, GraphModule) and "_run_on_acc" not in name:
             outside.append(child)
     nodes = [node for each in outside for node in each.graph.nodes]
-    if parts := [node for node in nodes if PART_OF in node.meta]:
+    # Constants that engines take are outside, and no computation.
+    calls = [node for node in nodes if node.op == "call_function"]
+    if parts := [node for node in calls if PART_OF in node.meta]:
         reason = "no converter, and its parts would be in no engine"
         raise NotInAnEngineError("TensorRT", reason, parts)
 
