@@ -1,8 +1,9 @@
 """Inline scalar constants of control flow, so that AOTInductor compiles them as code.
 
-Inductor makes a number of a scalar constant, and fails on a loop that begins with a number: a counter. And the passes to edge dialect make a tensor of each number in a branch (``x + 1``), and leave it an attribute of
-the branch, which nothing of ``torch.export`` does. No pass moves it to the device, and AOTInductor fails on it:
-"Attempting to use FunctionalTensor on its own".
+Inductor makes a number of a scalar constant, and fails on a loop that begins with a number: a counter. And the passes to
+edge dialect make a tensor of each number in a branch (``x + 1``), and leave it an attribute of the branch, which nothing
+of ``torch.export`` does. No pass moves it to the device, and AOTInductor fails on it: "Attempting to use FunctionalTensor
+on its own".
 """
 
 from __future__ import annotations

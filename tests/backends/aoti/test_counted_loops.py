@@ -18,20 +18,9 @@ from torch._higher_order_ops import scan
 from torch.export import Dim, ExportedProgram, export
 from torch.fx import GraphModule
 
+from ...loops import Model
+
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
-
-
-class Model(nn.Module):
-    """A function of an input and of a linear layer."""
-
-    def __init__(self, function: Callable[[Tensor, nn.Module], Any]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(8, 8)
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x, self.linear)
 
 
 def mapped(x: Tensor, linear: nn.Module) -> Any:

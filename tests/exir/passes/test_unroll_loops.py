@@ -17,26 +17,14 @@ from torch import Tensor, nn
 from torch._higher_order_ops import scan, while_loop
 from torch.export import Dim, ExportedProgram, export
 
+from ...loops import Model
+
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 LOOPS = {
     torch.ops.higher_order.while_loop,
     torch.ops.higher_order.map_impl,
     torch.ops.higher_order.scan,
 }
-
-
-class Model(nn.Module):
-    """A function of an input, and of a linear layer."""
-
-    def __init__(self, function: Callable[[Tensor, nn.Module], Any]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(8, 8)
-        self.function = function
-
-    def forward(self, input: Tensor) -> Any:
-        """Its input has a name that FX changes in copies."""
-        return self.function(input, self.linear)
 
 
 def counted(x: Tensor, linear: nn.Module) -> Tensor:
