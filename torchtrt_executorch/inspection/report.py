@@ -293,7 +293,8 @@ def _functional(operator: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """Return the operator that ``operator`` is the out variant of; itself if it is none."""
     if any(each.is_out for each in operator._schema.arguments):
         packet = operator.overloadpacket
-        for overload in map(packet.__getattr__, packet.overloads()):
+        # Not by __getattr__, which makes each anew: compilers' tables know the first alone.
+        for overload in (getattr(packet, name) for name in packet.overloads()):
             if overload is not operator and _out_variant(overload) is operator:
                 return overload
     return operator

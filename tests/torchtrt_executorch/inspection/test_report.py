@@ -272,6 +272,20 @@ def test_what_xnnpack_leaves_has_its_reason() -> None:
     assert "XNNPACK computes it of 4 dimensions alone, and the input has 2" in reason
 
 
+def test_operators_stay_those_that_compilers_know() -> None:
+    """Inductor's lowerings go by the operator: of a new one that is equal it makes a call that CUDA's runtime lacks."""
+
+    class Tangent(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sin().atanh()
+
+    operator = torch.ops.aten.atanh.default
+    edge = to_edge_transform_and_lower(export(Tangent(), (X,)))
+    edge.to_executorch()
+    assert "aten.atanh" in str(torchtrt_executorch.report(edge))
+    assert torch.ops.aten.atanh.default is operator
+
+
 def test_anything_else() -> None:
     with pytest.raises(TypeError, match="EdgeProgramManager.*not str"):
         torchtrt_executorch.report("model.pte")  # type: ignore[arg-type]
