@@ -9,7 +9,7 @@ Upstream: ``executorch.exir.program._program``, ``executorch.exir.verification.v
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Mapping
 
 import torch
 from executorch.exir.backend.partitioner import Partitioner
@@ -39,7 +39,8 @@ def delegated_operators(
         program: As it is going to be partitioned: decomposed, in ATen.
         partitioners: Of the method. Each names what it supports in ``ops_to_not_decompose``.
     """
-    nodes, left = _needing_exemption(program, partitioners)
+    nodes = [node for node in calls(program.graph_module) if _needs_exemption(node)]
+    left = _unsupported(program, nodes, partitioners)
     violations = {node.target for node in left}
     return [*{operator_of(n): None for n in nodes if n.target not in violations}]
 
@@ -59,33 +60,15 @@ def without_constant_operators(
         partitioners: Of the method.
         config: The caller's own, with the exceptions that are the caller's.
     """
-    # Which import this module's package.
-    from executorch.backends.transforms.utils import (
-        create_constant_placeholder,
-        delete_constant_placeholder,
-    )
-
-    refused = _refused_by_upstream(config)
-    _, left = _needing_exemption(program, partitioners)
-    left = [node for node in left if refused(operator_of(node))]
-    graph, values = program.graph, _constants(program, left) if left else {}
-    constants = [*get_constant_placeholder_dict(program)] if values else []
-    for node, value in values.items():
-        with graph.inserting_before(next(iter(graph.nodes))):
-            computed = create_constant_placeholder(
-                program,
-                graph,
-                f"computed_{node.name}",
-                InputKind.CONSTANT_TENSOR,
-                value.contiguous(),
-            )
-        node.replace_all_uses_with(computed)
+    graph, refused = program.graph, _refused_by_upstream(config)
+    nodes = [n for n in graph.nodes if _needs_exemption(n) and refused(operator_of(n))]
+    if not nodes:
+        return program
+    determined = _determined_by_constants(program)
+    nodes = [node for node in nodes if node in determined]
+    values = _values(determined, _unsupported(program, nodes, partitioners))
     if values:
-        graph.eliminate_dead_code()
-        for node in constants:
-            if not node.users:
-                delete_constant_placeholder(program, node)
-        program.graph_module.recompile()
+        _replace(program, values)
     return program
 
 
@@ -155,35 +138,37 @@ def _refused_by_upstream(
     return refused
 
 
-def _needing_exemption(
-    program: ExportedProgram, partitioners: Iterable[Partitioner]
-) -> tuple[list[Node], list[Node]]:
-    """Return the calls of operators outside of Core ATen, and those of them that no partitioner supports."""
-    nodes = [node for node in calls(program.graph_module) if _needs_exemption(node)]
-    left = nodes
+def _unsupported(
+    program: ExportedProgram, nodes: list[Node], partitioners: Iterable[Partitioner]
+) -> list[Node]:
+    """Return those of ``nodes`` that no partitioner supports."""
     for partitioner in partitioners:
-        if left and isinstance(partitioner, AllPartitioners):
-            supported = {*partitioner.supported(program, left)}
-            left = [node for node in left if node not in supported]
-    return nodes, left
+        if nodes and isinstance(partitioner, AllPartitioners):
+            supported = {*partitioner.supported(program, nodes)}
+            nodes = [node for node in nodes if node not in supported]
+    return nodes
 
 
-def _constants(
-    program: ExportedProgram, nodes: Iterable[Node]
-) -> dict[Node, torch.Tensor]:
-    """Return the values of those of ``nodes``, of the program's own graph, that constants alone determine."""
-    values: dict[Node, Any] = {
+def _determined_by_constants(program: ExportedProgram) -> dict[Node, Any]:
+    """Return the nodes of the program's own graph that constants alone determine: those with their tensors, calls with None."""
+    found: dict[Node, Any] = {
         node: tensor
         for node, tensor in get_constant_placeholder_dict(program).items()
         if not isinstance(tensor, FakeTensor)
     }
-    determined = dict.fromkeys(values)
     for node in program.graph.nodes:
         runs = callable(node.target) and not node.is_impure()
-        if runs and all(each in determined for each in node.all_input_nodes):
-            determined[node] = None
-    wanted = {node for node in nodes if node in determined}
-    results, pending = [*wanted], [*wanted]
+        if runs and all(each in found for each in node.all_input_nodes):
+            found[node] = None
+    return found
+
+
+def _values(
+    determined: dict[Node, Any], nodes: Iterable[Node]
+) -> dict[Node, torch.Tensor]:
+    """Compute the tensors of ``nodes``, and what they are computed from, which join ``determined``."""
+    results = [*nodes]
+    wanted, pending = {*results}, [*results]
     while pending:
         inputs = {*pending.pop().all_input_nodes} - wanted
         wanted |= inputs
@@ -191,9 +176,36 @@ def _constants(
     with torch.no_grad():
         for node in determined:
             if node in wanted and callable(node.target):
-                args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
-                values[node] = node.target(*args, **kwargs)
-    return {n: values[n] for n in results if isinstance(values[n], torch.Tensor)}
+                args, kwargs = map_arg((node.args, node.kwargs), determined.get)
+                determined[node] = node.target(*args, **kwargs)
+    values = ((node, determined[node]) for node in results)
+    return {node: value for node, value in values if isinstance(value, torch.Tensor)}
+
+
+def _replace(program: ExportedProgram, values: Mapping[Node, torch.Tensor]) -> None:
+    """Have the program take ``values`` as constants, instead of the constants that nothing else reads."""
+    # Which import this module's package.
+    from executorch.backends.transforms.utils import (
+        create_constant_placeholder,
+        delete_constant_placeholder,
+    )
+
+    graph, constants = program.graph, [*get_constant_placeholder_dict(program)]
+    for node, value in values.items():
+        with graph.inserting_before(next(iter(graph.nodes))):
+            computed = create_constant_placeholder(
+                program,
+                graph,
+                f"computed_{node.name}",
+                InputKind.CONSTANT_TENSOR,
+                value.contiguous(),
+            )
+        node.replace_all_uses_with(computed)
+    graph.eliminate_dead_code()
+    for node in constants:
+        if not node.users:
+            delete_constant_placeholder(program, node)
+    program.graph_module.recompile()
 
 
 def _needs_exemption(node: Node) -> bool:
