@@ -281,6 +281,8 @@ def _in_words(error: BaseException, node: Node) -> str:
         )
         what = f"in {', '.join(types)}" if types else "with these arguments"
         return f"AOTInductor has no kernel for it {what}"
+    if line.endswith("BF16 is not supported"):
+        return "torch.bfloat16 takes a GPU of compute capability 8.0 or later"
     return f"AOTInductor can't compile it: {line}"
 
 

@@ -252,6 +252,17 @@ def test_the_partitioners_behind_get_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert "no kernel for it" in left.reason
 
 
+def test_bfloat16_is_left_where_a_listed_gpu_has_none(monkeypatch) -> None:
+    x = torch.ones(4, 8, dtype=torch.bfloat16)
+    monkeypatch.setenv("TORCHTRT_GPU", "sm_75:8GiB,sm_90:80GiB")
+    taken, edge = partitioned(torch.exp, x)
+    assert not taken
+    reason = "torch.bfloat16 takes a GPU of compute capability 8.0 or later"
+    assert on_host(edge) == {"aten.exp.default": f"CudaBackend: {reason}"}
+    monkeypatch.setenv("TORCHTRT_GPU", "sm_80:40GiB,sm_90:80GiB")
+    assert partitioned(torch.exp, x)[0] == {"aten.exp.default"}
+
+
 def test_operators_that_differ_in_nothing_are_tried_once(monkeypatch) -> None:
     tried: list[int] = []
     why_not = dry_run.why_not
