@@ -96,7 +96,11 @@ TORCH_TENSORRT_PATCHES = (
         kept_because="2.14 fails on a cast alone in its partition under dynamic shapes, and on dtypes that TensorRT lacks",
         goes_when="partitioners ask for converters, and dtypes, per partition (no pull request yet)",
         requires=("named-refusals",),
-        adds=(*_REJECTIONS, f"{DYNAMO}.fallback.partition_support"),
+        adds=(
+            *_REJECTIONS,
+            f"{DYNAMO}.fallback.float64_outputs",
+            f"{DYNAMO}.fallback.partition_support",
+        ),
         edits=edits.PARTITION_SUPPORT,
         anchors=anchors(
             f"{_PARTITIONING}.common:construct_submodule_inputs(module)",

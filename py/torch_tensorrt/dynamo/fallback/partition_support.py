@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch_tensorrt._enums import dtype
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
+from torch_tensorrt.dynamo.fallback.float64_outputs import restore_float64_outputs
 from torch_tensorrt.dynamo.fallback.metadata_keys import AS_FLOAT32
 from torch_tensorrt.dynamo.fallback.rejections import (
     RefusedError,
@@ -69,9 +70,11 @@ def partition_supported(partition: Callable[..., Any]) -> Callable[..., Any]:
             result = without_refused(checked, call, left, NotInItsEngineError)
         else:
             result = partition(*args, **kwargs)
-        engines = engines_of(result[0])
-        for engine in () if settings.dryrun else engines.values():
+        engines = {} if settings.dryrun else engines_of(result[0])
+        for name, engine in engines.items():
             _check_dtypes(engine, settings)
+            if settings.truncate_double:
+                restore_float64_outputs(result[0], name)
             with failures_refuse("Torch-TensorRT", engine.graph.nodes):
                 construct_submodule_inputs(
                     engine

@@ -161,8 +161,36 @@ def test_every_dtype_is_taken_or_named(dtype: torch.dtype, role: str) -> None:
             )
             assert "truncate_double" not in options or dtype != torch.float64
         else:
-            found, expected = compiled(x), Convert()(x)
-            torch.testing.assert_close(found, expected, check_dtype=False)
+            torch.testing.assert_close(compiled(x), Convert()(x))
+
+
+class Doubles(torch.nn.Module):
+    """Float64 that comes from constants alone, read within the program and returned, several times over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.linspace(0, 1, 3, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * self.scale
+        return y, y.float().sin(), y.abs().sum(1), y, x.neg() - y
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "global"])
+@pytest.mark.parametrize("outputs", [slice(0, 1), slice(0, 5)], ids=["one", "several"])
+def test_float64_outputs_are_float64_without_a_float64_input(
+    outputs: slice, fast: bool
+) -> None:
+    class Chosen(Doubles):
+        def forward(self, x: torch.Tensor) -> Any:
+            chosen = super().forward(x)[outputs]
+            return chosen if len(chosen) > 1 else chosen[0]
+
+    x, model = torch.rand(2, 3), Chosen()
+    options = {"use_fast_partitioner": fast, "truncate_double": True}
+    compiled = compile(model, x, shapes={"x": {0: Dim("rows", min=1)}}, **options)
+    assert engines(compiled)
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-6, atol=1e-6)
 
 
 def test_what_passes_put_into_a_partition_is_not_what_is_left_out() -> None:
