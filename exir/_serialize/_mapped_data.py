@@ -50,9 +50,13 @@ class MappedData(FileBackedData):
     def __deepcopy__(self, memo: dict[int, Any]) -> MappedData:
         return self  # programs are copied before they are written
 
+    def view(self) -> memoryview:
+        """Return all bytes, where they are."""
+        return _bytes_of(self._storage)
+
     def prefix(self, size: int) -> bytes:
         """Return the first ``size`` bytes, or all if there are fewer."""
-        return bytes(_bytes_of(self._storage)[:size])
+        return bytes(self.view()[:size])
 
     def sha256(self) -> bytes:
         """Return the digest of all bytes, when the program was lowered."""
@@ -61,7 +65,7 @@ class MappedData(FileBackedData):
 
     def to_bytes(self) -> bytes:
         """Return all bytes, copied."""
-        return bytes(_bytes_of(self._storage))
+        return bytes(self.view())
 
     def write_to_file(self, outfile: Any) -> None:
         """Write all bytes.
@@ -69,7 +73,7 @@ class MappedData(FileBackedData):
         Raises:
             RuntimeError: They aren't those that the program was lowered with.
         """
-        data, state = _bytes_of(self._storage), hashlib.sha256()
+        data, state = self.view(), hashlib.sha256()
         for start in range(0, self._size, _CHUNK):
             chunk = data[start : start + _CHUNK]
             state.update(chunk)

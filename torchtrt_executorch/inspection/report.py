@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from mmap import ACCESS_READ, mmap
 from typing import Any
 
 import torch
@@ -260,7 +261,7 @@ def _payload(lowered: LoweredBackendModule) -> Payload:
 
 
 class _NamedData(Mapping[str, NamedData]):
-    """What a delegate has stored, each read into memory when it is asked for: the weights never are."""
+    """What a delegate has stored: weights that wait in files are mapped, and never copied."""
 
     def __init__(self, store: NamedDataStoreOutput | None) -> None:
         self._buffers: Sequence[Any] = store.buffers if store else ()
@@ -270,15 +271,27 @@ class _NamedData(Mapping[str, NamedData]):
         }
 
     def __getitem__(self, key: str) -> NamedData:
-        buffer = self._buffers[self._entries[key]]
-        data = buffer.to_bytes() if hasattr(buffer, "to_bytes") else buffer
-        return NamedData(memoryview(data), key=key)
+        return NamedData(_view(self._buffers[self._entries[key]]), key=key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _view(buffer: Any) -> memoryview:
+    """Return a buffer's bytes as they are: in memory, a storage's, or those of a file, mapped."""
+    if not hasattr(buffer, "to_bytes"):
+        return memoryview(buffer)
+    if hasattr(buffer, "view"):
+        return memoryview(buffer.view())
+    with open(buffer._path, "rb") as file:
+        empty = not len(buffer)
+        return memoryview(b"" if empty else mmap(file.fileno(), 0, access=ACCESS_READ))
 
 
 def _operator(node: Node) -> Any:

@@ -1,4 +1,4 @@
-"""Weights of half a GiB are there once beside the model's, while a partition is compiled."""
+"""Weights are there once beside the model's, while a partition is compiled, and in a report."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.exir import to_edge_transform_and_lower
+
+import torchtrt_executorch
 
 from .conftest import needs_compilers
 
@@ -57,3 +64,34 @@ def test_lowering_peaks_below_two_copies_and_a_bit() -> None:
     weights, peak = json.loads(done.stdout.splitlines()[-1])
     assert weights == 512 << 20
     assert peak < 2.2 * weights
+
+
+@needs_compilers
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_a_report_copies_no_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cord = pytest.importorskip(
+        "executorch.exir._serialize._cord", reason="this executorch has no cords"
+    )
+    if not hasattr(cord, "FileBackedData"):
+        pytest.skip("this executorch has no data in files")
+    from executorch.exir._serialize._mapped_data import MappedData
+
+    file = tmp_path / "weight.bin"
+    file.write_bytes(torch.randn(512, 1024).numpy().tobytes())
+    flat = torch.from_file(str(file), shared=False, size=512 * 1024)
+    model = torch.nn.Linear(1024, 512, bias=False)
+    model.weight = torch.nn.Parameter(flat.view(512, 1024))
+    program = torch.export.export(model, (torch.randn(8, 1024),))
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+
+    def refuse(data: Any) -> bytes:
+        pytest.fail(f"{len(data):,} bytes are copied")
+
+    monkeypatch.setattr(cord.FileBackedData, "to_bytes", refuse)
+    monkeypatch.setattr(MappedData, "to_bytes", refuse)
+    (delegate,) = torchtrt_executorch.report(edge).methods["forward"].delegates
+    assert "sm_" in delegate.payload
+    assert delegate.nbytes > 512 * 1024 * 4
