@@ -26,6 +26,7 @@ from torchtrt_executorch.inspection import read
 from torchtrt_executorch.runtime import ProgramError, load
 from torchtrt_executorch.runtime.reading.data_files import data_files
 from torchtrt_executorch.runtime.reading.files import read_program
+from torchtrt_executorch.runtime.reading.schemas import schema
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 STEMS = "model", "model.v2", "model.v2.small", "modelv2", "other"
@@ -136,3 +137,21 @@ def test_no_file_is_written_that_would_hold_nothing(tmp_path: Path, more: bool) 
     found = read_program(tmp_path / "model.pte", data_files(tmp_path / "model.pte"))
     held = {key: bytes(entry.data) for key, entry in found.named_data.items()}
     assert held == ({"more": b"more"} if more else {}) | {"weights": b""}
+
+
+@pytest.mark.parametrize("reader", [read, load])
+def test_methods_are_decoded_once(
+    reader: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, program, data = MADE[0]
+    (tmp_path / "model.pte").write_bytes(program)
+    (tmp_path / "model.ptd").write_bytes(data)
+    decoded: list[str] = []
+
+    def count(plan: Any, **fields: Any) -> None:
+        decoded.append(fields["name"])
+        plan.__dict__.update(fields)
+
+    monkeypatch.setattr(schema.ExecutionPlan, "__init__", count)
+    reader(tmp_path / "model.pte")
+    assert decoded == ["forward"]

@@ -26,7 +26,7 @@ from torchtrt_executorch.runtime.errors import ProgramError, item
 from torchtrt_executorch.runtime.reading import common_state, schemas
 from torchtrt_executorch.runtime.reading.budget import Budget
 from torchtrt_executorch.runtime.reading.common_state import CommonState
-from torchtrt_executorch.runtime.reading.flatbuffer import decode
+from torchtrt_executorch.runtime.reading.flatbuffer import Schema, decode
 from torchtrt_executorch.runtime.reading.schemas import FlatTensor, schema
 
 load_alone("executorch.exir.program._external_data")
@@ -228,9 +228,10 @@ class ProgramFile:
 def read_expected(source: Source) -> Mapping[str, Expected]:
     """Return what a ``.pte`` expects of its data files, by key; nothing for one that doesn't say.
 
-    Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` when it is damaged.
+    Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` when it is damaged, as far as it is read: its
+    methods aren't.
     """
-    return _opened(source)[1] or {}
+    return _opened(source, schemas.OUTLINE)[1] or {}
 
 
 def read_program(source: Source, data_files: Sequence[Source] = ()) -> ProgramFile:
@@ -262,7 +263,9 @@ def _same(one: memoryview, other: memoryview) -> bool:
     )
 
 
-def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]:
+def _opened(
+    source: Source, tables: Schema = schemas.PROGRAM
+) -> tuple[ProgramFile, Mapping[str, Expected] | None]:
     """Read a ``.pte`` by itself, and its table of external data, if it has one."""
     mapped: list[Mapped] = []
     data = _map(source, mapped)
@@ -273,7 +276,7 @@ def _opened(source: Source) -> tuple[ProgramFile, Mapping[str, Expected] | None]
     flatbuffer, base, size = schemas.split_pte(data)
     budget = Budget(len(flatbuffer))
     program = decode(
-        schemas.PROGRAM, schema.Program, schemas.PROGRAM_IDENTIFIER, flatbuffer, budget
+        tables, schema.Program, schemas.PROGRAM_IDENTIFIER, flatbuffer, budget
     )
     segments = schemas.segments(data, base, size, program.segments)
     named = _named(program.named_data or [], segments, mapped)

@@ -8,6 +8,7 @@ aliased vectors can't make a small file unfold into a large one.
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -46,11 +47,13 @@ class Union:
 
 STRING = "string"
 BYTES = "bytes"
+#: What isn't read: it is None.
+SKIPPED = "skipped"
 #: Bytes of the smallest table, which says where its fields are said, and of a length.
 _SMALLEST = 4
 
 #: A field's kind: a struct format (``"i"``), one with what it is where a file doesn't have it
-#: (``("i", -1)``), ``STRING``, ``BYTES``, an :class:`Enum`, a :class:`Union`, a dataclass (a nested
+#: (``("i", -1)``), ``STRING``, ``BYTES``, ``SKIPPED``, an :class:`Enum`, a :class:`Union`, a dataclass (a nested
 #: table), or a one-element list of one of these (a vector).
 Kind = Any
 #: For each table, its fields in slot order, which FlatBuffers only ever appends to.
@@ -112,7 +115,9 @@ class _Reader:
         fields: dict[str, Any] = {}
         for name, kind in kinds.items():
             at, inside = next(places), f"{where}.{name}"
-            if isinstance(kind, Union):
+            if kind == SKIPPED:
+                fields[name] = None
+            elif isinstance(kind, Union):
                 fields[name] = self._union(kind, at, next(places), inside)
             else:
                 fields[name] = self._field(kind, at, inside) if at else _default(kind)
@@ -183,6 +188,11 @@ def _default(kind: Kind) -> Any:
         return None
     if isinstance(kind, Enum):
         return kind.members(0)
+    return _zero(kind)
+
+
+@functools.cache
+def _zero(kind: str) -> Any:
     return struct.unpack("<" + kind, bytes(struct.calcsize("<" + kind)))[0]
 
 

@@ -20,6 +20,7 @@ from torchtrt_executorch.overlay.upstream import load_upstream, locate
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.reading.flatbuffer import (
     BYTES,
+    SKIPPED,
     STRING,
     Enum,
     Schema,
@@ -113,6 +114,12 @@ if TYPE_CHECKING:
     )
 else:
     schema, FlatTensor = _program, _flat_tensor.FlatTensor
+
+#: A program without its methods, which are nearly all of its FlatBuffer.
+OUTLINE: Schema = {
+    **PROGRAM,
+    schema.Program: {**PROGRAM[schema.Program], "execution_plan": SKIPPED},
+}
 
 
 @dataclass(frozen=True)
