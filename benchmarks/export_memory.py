@@ -39,6 +39,7 @@ _VOCABULARY, _HEAD = 151_936, 128
 _SAMPLED = 0.05  # seconds between two looks
 _RANDOM = 1 << 12  # elements of a weight in a sparse file that aren't zero
 _MARK = "step "
+_KINDS = ("resident", "anonymous", "mapped")
 
 
 def configuration(size: str, layers: int | None = None) -> dict[str, Any]:
@@ -249,11 +250,15 @@ def table(
         print(f"{name:<44}{used:>8.1f} {figures}")
     peaks = [max(row[i] for row in rows) for i in (2, 3, 4)]
     total = sum(row[1] for row in rows)
+    # No weight is read before it is quantized or compiled: what is there until then is the process's own.
+    loaded = 1 + [row[0] for row in rows].index("load")
+    own = [max(row[i] for row in rows[:loaded]) for i in (2, 3, 4)]
     times = ", ".join(
-        f"{peak / nbytes:.2f} {what}"
-        for peak, what in zip(peaks, ("resident", "anonymous", "mapped"), strict=True)
+        f"{(peak - before) / nbytes:.2f} {what}"
+        for peak, before, what in zip(peaks, own, _KINDS, strict=True)
     )
-    print(f"times the weights: {times}; {total:.0f} s of CPU, {seconds:.0f} s")
+    print(f"times the weights, above the process's own {own[0] / 1e9:.2f} GB: {times}")
+    print(f"{total:.0f} s of CPU, {seconds:.0f} s")
     for file in sorted(out.parent.glob("model.*")):
         print(f"  {file.name}: {file.stat().st_size:,} bytes")
 
