@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from executorch.backends.cuda.tuning import float32_precision
 
 from torchtrt_executorch.cache import SWITCH
+from torchtrt_executorch.payloads import cuda_library
 
 from ..conftest import delegates, needs_compilers
 
@@ -18,8 +23,7 @@ pytestmark = [
     needs_compilers,
     pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
 ]
-TF32, TF32X3 = 'input_precision="tf32"', 'input_precision="tf32x3"'
-INDUCTORS = "allow_tf32=ALLOW_TF32"
+TF32, TF32X3, INDUCTORS = "tf32", "tf32x3", "allow_tf32=ALLOW_TF32"
 EACH = "sm_80:40GiB,sm_89:24GiB,sm_100:180GiB,sm_120:16GiB,sm_121:100GiB"
 
 
@@ -34,6 +38,14 @@ class Products(torch.nn.Module):
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         rows = self.linear(self.convolution(image).flatten(2).mT)
         return rows @ rows.mT
+
+
+def arithmetic(kernel: str) -> list[str]:
+    """Return how each product of a kernel's source is computed."""
+    return [
+        INDUCTORS if INDUCTORS in product else TF32X3 if "_tf32," in product else TF32
+        for product in re.findall(r"tl\.dot\(.*\)", kernel)
+    ]
 
 
 class Matmul(torch.nn.Module):
@@ -85,17 +97,15 @@ def test_float32_is_multiplied_as_pytorch_is_asked(
     assert len(delegates(edge)) == 1
     kernels = [file.read_text() for file in tmp_path.rglob("*.py")]
     for of_convolution, expected in ((False, matmul), (True, convolution)):
-        products = [
+        products = {
             product
             for kernel in kernels
             if ("KERNEL_H" in kernel) == of_convolution
-            for product in re.findall(r"tl\.dot\(.*\)", kernel)
-        ]
+            for product in arithmetic(kernel)
+        }
         shared, *own = [expected] if isinstance(expected, str) else expected
-        assert any(shared in product for product in products)
-        assert all(
-            any(each in product for each in (shared, *own)) for product in products
-        )
+        assert shared in products
+        assert products <= {shared, *own}
 
 
 @pytest.mark.parametrize(
@@ -120,5 +130,77 @@ def test_few_summands_are_multiplied_in_ieee_arithmetic(
     monkeypatch.setenv(SWITCH, "0")
     lower(Matmul(), (torch.randn(left), torch.randn(right)), gpu="sm_90:80GiB")
     kernels = [file.read_text() for file in tmp_path.rglob("*.py")]
-    products = re.findall(r"tl\.dot\(.*\)", "".join(kernels))
-    assert products and all(expected in product for product in products)
+    assert set(arithmetic("".join(kernels))) == {expected}
+
+
+class _Triton:
+    """What the three products call, on the host: rounding to TF32, and products in float64."""
+
+    float32 = torch.float32
+    where = staticmethod(torch.where)
+
+    @staticmethod
+    def inline_asm_elementwise(
+        instruction: str, constraints: str, operands: list[torch.Tensor], **options: Any
+    ) -> torch.Tensor:
+        assert instruction.startswith("cvt.rna.tf32.f32 $0, $1;")
+        (x,) = operands
+        rounded = (x.view(torch.int32) + (1 << 12) >> 13 << 13).view(torch.float32)
+        return torch.where(x.isfinite(), rounded, x)
+
+    @staticmethod
+    def dot(
+        a: torch.Tensor, b: torch.Tensor, acc: Any = 0, **options: Any
+    ) -> torch.Tensor:
+        assert options["input_precision"] == "tf32"
+        a, b = (
+            _Triton.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "", [each])
+            for each in (a, b)
+        )
+        return a.double() @ b.double() + acc
+
+
+def test_three_products_are_as_exact_as_float32() -> None:
+    """Both operands' remainders count, and an infinity or NaN is where the product has one."""
+    line = "    acc += tl.dot(a, b, allow_tf32=ALLOW_TF32, out_dtype=ACC_TYPE)"
+    code = float32_precision._DOT.sub(float32_precision._three_products, line)
+    a, b = torch.randn(64, 96), torch.randn(96, 32)
+
+    def product() -> torch.Tensor:
+        names = {"tl": _Triton, "a": a, "b": b, "acc": 0.0, "ACC_TYPE": torch.float32}
+        exec(textwrap.dedent(code), names)
+        result: torch.Tensor = names["acc"]  # type: ignore[assignment]
+        return result
+
+    bound = a.double().abs() @ b.double().abs()
+    error = (product() - a.double() @ b.double()).abs() / bound
+    assert error.max() < 2**-21
+    a[3, 5], a[4, 6] = math.inf, math.nan
+    expected = a.double() @ b.double()
+    assert product().isnan().equal(expected.isnan())
+    assert product().isinf().equal(expected.isinf())
+
+
+def test_three_products_keep_the_left_operand_in_registers(
+    lower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In shared memory there are the operands of the steps that are loaded ahead, and both parts of the right one."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv(SWITCH, "0")
+    rows = torch.randn(8192, 1024)
+    edge = lower(torch.nn.Linear(1024, 512), (rows,), gpu="sm_90:80GiB")
+    library = bytes(edge.to_executorch().buffer)
+    (kernel,) = (k for k in cuda_library.kernels(library) if "_tem_" in k.name)
+    (source,) = {
+        text
+        for file in tmp_path.rglob("*.py")
+        if "\ndef triton_tem_" in (text := file.read_text())
+    }
+    m, n, k = (
+        int(size)
+        for side in "MNK"
+        for size in re.findall(rf"BLOCK_{side} : tl.constexpr = (\d+)", source)
+    )
+    (stages,) = map(int, re.findall(r"num_stages=(\d+)", source))
+    assert kernel.shared is not None
+    assert kernel.shared <= 4 * k * ((stages - 1) * (m + n) + 2 * n)
