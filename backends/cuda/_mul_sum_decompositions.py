@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+from executorch.backends.cuda import _unfold_decomposition
 from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
@@ -49,7 +50,9 @@ def answers() -> dict[str, Callable[..., Any]]:
         aten.mm.default: product,
         aten.addmm.default: lambda bias, a, b: product(a, b, bias),
         aten.bmm.default: product,
-        aten.convolution.default: convolution,
+        aten.convolution.default: _first_of(
+            convolution, _unfold_decomposition.convolution
+        ),
     }
 
     def with_sums() -> dict[Any, Callable[..., Any]]:

@@ -28,6 +28,7 @@ _DRY_RUN = tuple(
     f"{_CUDA}.{name}"
     for name in (
         "_mul_sum_decompositions",
+        "_unfold_decomposition",
         "quantized.packed_weights",
         "support.dry_run",
         "tuning.cost_model",
