@@ -101,27 +101,41 @@ def precompile_until_best(
 
 
 def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
-    """Return ``launcher``, or one with the fastest blocks of a sum or with twice the warps, if it doesn't spill.
+    """Return ``launcher``, or one with the fastest blocks of a sum, or with which fewer registers are missing.
 
     What is fused behind a product takes registers that nothing knew of when its tile was chosen. A few
-    that are missing are enough to stop tensor cores from working ahead.
+    that are missing are enough to stop tensor cores from working ahead. Where each value is a sum of many terms,
+    Inductor's blocks have too many values for a thread.
     """
     config = copy.deepcopy(launcher.config)
     if blocks := _blocks_of_sum(kernel, launcher, gpu):
         config.kwargs.update(XBLOCK=blocks.m, R0_BLOCK=blocks.k)
         config.num_warps = blocks.warps
-    # With more warps a convolution's loop gives wrong values (triton-lang/triton#1254).
-    elif (
-        launcher.n_spills > FRAME
-        and config.num_warps <= 8
-        and "mma." in launcher.bin.asm["ptx"]
-        and "KERNEL_W" not in kernel.fn.src
-    ):
-        config.num_warps *= 2
-    else:
+        return _unless_spilled(kernel, config) or launcher
+    if launcher.n_spills <= FRAME:
         return launcher
+    # With more warps a convolution's loop gives wrong values (triton-lang/triton#1254).
+    if "mma." in launcher.bin.asm["ptx"]:
+        if config.num_warps > 8 or "KERNEL_W" in kernel.fn.src:
+            return launcher
+        config.num_warps *= 2
+        return _unless_spilled(kernel, config) or launcher
+    if not set(config.kwargs) <= {"XBLOCK", "YBLOCK", "ZBLOCK"}:
+        return launcher
+    threads = gpu.warp_size * config.num_warps
+    while math.prod(config.kwargs.values()) > threads:
+        config = copy.deepcopy(config)
+        largest = max(config.kwargs, key=lambda name: config.kwargs[name])
+        config.kwargs[largest] //= 2
+        if found := _unless_spilled(kernel, config):
+            return found
+    return launcher
+
+
+def _unless_spilled(kernel: Any, config: Any) -> Any:
+    """Return a kernel compiled with other options; None if registers are missing."""
     other = kernel._precompile_config(config).make_launcher()
-    return other if other.n_spills <= FRAME else launcher
+    return other if other.n_spills <= FRAME else None
 
 
 def _blocks_of_sum(kernel: Any, launcher: Any, gpu: GpuProperties) -> Tile | None:

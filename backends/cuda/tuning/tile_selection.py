@@ -20,7 +20,12 @@ import torch
 from executorch.backends.cuda import _mul_sum_decompositions
 from executorch.backends.cuda.tuning import kernels_per_gpu
 from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
-from executorch.backends.cuda.tuning.float32_precision import IEEE, is_true, precision
+from executorch.backends.cuda.tuning.float32_precision import (
+    CAPABILITY,
+    IEEE,
+    is_true,
+    precision,
+)
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 from executorch.backends.cuda.tuning.kernel_configs import (
     compile_and_save,
@@ -37,6 +42,8 @@ _Sides = tuple[int, ...]
 #: Input nodes, layout, and whether TF32 is allowed.
 _Operator = tuple[list[Any], Any, bool]
 
+#: Those of a thread.
+_REGISTERS = 255
 #: By how much, as a logarithm, a GPU's own tile has to be faster than the one for all: 5 %.
 WORTH_A_KERNEL = 0.05
 
@@ -105,7 +112,11 @@ def answers(
             alone: The GPU that it is for, if it isn't for all of them.
         """
         device = alone or gpu
-        product = product_of(name, *of, capability=device.capability)
+        products = {
+            each.capability: product_of(name, *of, capability=each.capability)
+            for each in ([alone] if alone else [gpu, *gpu.each])
+        }
+        product = products[device.capability]
         itemsize = min(node.get_dtype().itemsize for node in of[0][-2:] if node)
         limit = device.shared_memory_per_block_optin
 
@@ -113,9 +124,12 @@ def answers(
             tile = tiles[at]
             if tile is None:
                 return sides(tile) in refused, True, math.inf
-            fails = refused.get(sides(tile), -1) >= limit
-            least = least_shared_memory(product, tile, device.capability, itemsize)
-            return fails or least > limit, False, costs(product, tile, device)
+            fails = refused.get(sides(tile), -1) >= limit or any(
+                least_shared_memory(of_gpu, tile, capability, itemsize) > limit
+                or (itemsize < 4 and spills(tile, capability))
+                for capability, of_gpu in products.items()
+            )
+            return fails, False, costs(product, tile, device)
 
         found = min(range(len(tiles)), key=expected)
         return found, expected(found)[-1]
@@ -218,10 +232,9 @@ def answers(
                 with alone_for(alone):
                     return call(kernel, *args, **kwargs)
             except Exception as error:
-                found = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", kernel.fn.src)
-                if len(found) != 3:  # it has no tiles
+                sides = sides_in(kernel.fn.src)
+                if sides is None:
                     raise
-                sides = tuple(map(int, found))
                 raise _UncompilableError(name, sides, alone or gpu, error) from error
 
         return call_or_name_the_tile
@@ -290,6 +303,22 @@ def sides(tile: Tile | None) -> _Sides | None:
     return None if tile is None else tile[:3]
 
 
+def sides_in(source: str) -> _Sides | None:
+    """The sides of the tile that a kernel's source has; None if it has no tiles."""
+    found = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", source)
+    return tuple(map(int, found)) if len(found) == 3 else None
+
+
+def spills(tile: Tile, capability: tuple[int, int]) -> bool:
+    """Whether a tile of 16 bits takes more registers than a thread has.
+
+    Below 8.0 Triton has no tensor cores, and all that a thread multiplies in a step is in registers, as float32. A tile of
+    (128, 128) in steps of 32 has 4 KiB a thread in memory, and is slower by two orders of magnitude.
+    """
+    side = math.sqrt(tile.m * tile.n / (32 * tile.warps))
+    return capability < CAPABILITY and 2 * side * tile.k + side**2 > _REGISTERS
+
+
 def least_shared_memory(
     product: Product, tile: Tile, capability: tuple[int, int], itemsize: int
 ) -> int:
@@ -330,6 +359,8 @@ def product_of(
     dtype = input_nodes[0].get_dtype()
     # What a type of 16 bits stands for makes no difference.
     kind = {torch.bfloat16: "float16"}.get(dtype, str(dtype).removeprefix("torch."))
+    if kind == "float16" and capability < CAPABILITY:
+        kind = "float32"  # as Triton multiplies it without tensor cores
     if dtype == torch.float32:
         how = precision(input_nodes, allows_tf32, capability)
         kind += "" if how == IEEE else f" {how}"

@@ -93,7 +93,6 @@ def test_each_can_be_launched(name: str, gpu: str) -> None:
     assert found
     for kernel in found:
         assert kernel.blocks(properties(described)) >= 1, kernel
-        # What a stack frame takes in any case.
-        # Products in float32 are without tensor cores, and what is fused to them takes registers.
-        wide = programs.NAMED[name].dtype == torch.float32
+        # What a stack frame takes in any case. What is fused to products in float32 takes registers.
+        wide = programs.NAMED[name].dtype == torch.float32 and "_tem_" in kernel.name
         assert wide or kernel.spilled <= FRAME, kernel

@@ -3,28 +3,32 @@
 A kernel is compiled for the lowest compute capability first; of the same source Triton makes machine
 code for each of the others. Where the first one's assembly is of the kind that later GPUs take, it
 is put in, too, and the driver translates it on a GPU that no machine code is for. Triton's is of
-that kind below 9.0; from there on it is for one architecture.
+that kind below 9.0; from there on it is for one architecture. Below 8.0 Triton has no tensor cores: the assembly of the
+next capability that has them is put in beside it, for later GPUs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from executorch.backends.cuda.tuning.float32_precision import CAPABILITY as TENSOR_CORES
 from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
 from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets
+from executorch.backends.cuda.tuning.tile_selection import sides_in
 
 from torchtrt_executorch.nogpu.cross.toolchain import Toolchain
 from torchtrt_executorch.nogpu.thread_scope import in_scope_of_caller
@@ -66,6 +70,7 @@ def answers(
 
         kernel = compile_kernel(src, target=target, options=options, **others)
         kernel.for_another = functools.cache(for_another)
+        kernel.has_tiles = sides_in(getattr(src.fn, "src", "")) is not None
         with _lock:
             _compiled.add(kernel)
         return kernel
@@ -86,9 +91,11 @@ def answers(
         images = [
             ("elf", _architecture(kernel), kernel.asm["cubin"]) for kernel in kernels
         ]
-        if alone is None and _is_portable(first):
-            assembly = kernels[0].asm["ptx"].encode()
-            images.append(("ptx", _architecture(kernels[0]), assembly))
+        if alone is None:
+            images += [
+                ("ptx", _architecture(kernel), kernel.asm["ptx"].encode())
+                for kernel in _for_unlisted(first, gpu)
+            ]
         binary = cubin if len(images) == 1 else bundled(images, toolchain)
         threads = kernels[0].metadata.num_warps * gpu.warp_size
         name = kernels[0].metadata.name
@@ -132,7 +139,8 @@ def _for_each(
     """Return a kernel, and what it is on each of ``others`` where it can be called in the same way.
 
     Raises:
-        RuntimeError: One can't, nor can the first one's assembly take its place.
+        RuntimeError: One can't. Of a kernel without tiles, of which there are no others to take, the first one's assembly
+            takes its place if it can.
     """
     kernels = [first]
     for capability in others:
@@ -140,7 +148,7 @@ def _for_each(
         fits = other.metadata.shared <= gpu.shared_memory_per_block_optin
         if fits and _call(other) == _call(first):
             kernels.append(other)
-        elif not _is_portable(first):
+        elif first.has_tiles or not _is_portable(first):
             major, minor = capability
             raise RuntimeError(
                 f"the kernel {first.metadata.name} has to be called in another way, or with "
@@ -148,6 +156,20 @@ def _for_each(
                 "compile for each of them by itself"
             )
     return kernels
+
+
+def _for_unlisted(first: Any, gpu: GpuProperties) -> Iterator[Any]:
+    """Yield a kernel as its assembly is put in for GPUs that no machine code is for."""
+    if not _is_portable(first):
+        return
+    yield first
+    if gpu.capability < TENSOR_CORES:
+        later = (each for each in gpu.others if each >= TENSOR_CORES)
+        for capability in itertools.islice(later, 1):
+            other = first.for_another(capability)
+            fits = other.metadata.shared <= gpu.shared_memory_per_block_optin
+            if _is_portable(other) and fits and _call(other) == _call(first):
+                yield other
 
 
 def _check(binary: bytes, gpu: GpuProperties, others: tuple[Capability, ...]) -> None:

@@ -12,6 +12,8 @@ from executorch.backends.cuda.tuning import kernel_configs, tile_selection
 from executorch.backends.cuda.tuning.cost_model import Product, Tile
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
+from torchtrt_executorch.payloads import cuda_library
+
 from ..conftest import delegates, needs_compilers
 
 pytestmark = [
@@ -111,3 +113,43 @@ def test_a_convolution_that_spills_keeps_its_warps(lower, monkeypatch) -> None:
     monkeypatch.setattr(kernel_configs, "FRAME", -1)  # as if each spilled
     lower(Both().half(), (torch.ones(8, 16, 16, 16).half(),), gpu="sm_80:40GiB")
     assert len(warps[True]) == 1 and len(warps[False]) == 2, warps
+
+
+class Attention(torch.nn.Module):
+    """As an encoder's, decomposed: (batch, length, 384) to the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(384, 1536), torch.nn.Linear(1536, 384)
+
+    def forward(self, x):
+        weights = torch.softmax(x @ x.mT, -1)
+        return self.down(torch.nn.functional.gelu(self.up(weights @ x)))
+
+
+def test_each_listed_gpu_has_machine_code_that_does_not_spill(lower) -> None:
+    """Of a kernel for all, or of its own; later GPUs translate what tensor cores compute.
+
+    Triton has none for 7.5, where a tile for tensor cores has kilobytes a thread in memory, and takes less shared memory
+    than it does on GPUs that load ahead.
+    """
+    listed = {75, 86, 90}
+    x = torch.ones(8, 256, 384).half()
+    edge = lower(Attention().half(), (x,), gpu="sm_75:8GiB,sm_86:8GiB,sm_90:80GiB")
+    tiled = [
+        kernel
+        for kernel in cuda_library.kernels(bytes(edge.to_executorch().buffer))
+        if "_tem_" in kernel.name
+    ]
+    served: list[set[int]] = []
+    for kernel in tiled:
+        code = {image.gpu for image in kernel.images if not image.is_ptx}
+        ptx = {image.gpu for image in kernel.images if image.is_ptx}
+        if ptx:  # one for all, behind which those for a GPU alone stand
+            assert ptx == {75, 86}
+            served.append(code)
+        else:
+            served[-1] |= code
+        frames = [each.frame for image in kernel.images for each in image.kernels]
+        assert max(frames) < 512, (kernel.name, frames)
+    assert len(served) == 4 and all(each == listed for each in served), served
