@@ -83,7 +83,10 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/program/test_off_graph_cache.py",
         "tests/exir/program/test_unbounded.py",
     ],
-    "lowering-leftovers": ["tests/exir/program/test_leftovers.py"],
+    "lowering-leftovers": [
+        "tests/exir/program/test_leftovers.py",
+        "tests/exir/passes/test_portable_kernels_pass.py",
+    ],
     "propagate-device-pass": ["tests/exir/passes/test_labels.py"],
     "device-copies": [
         "tests/exir/passes/test_written_in_place.py",

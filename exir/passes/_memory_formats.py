@@ -1,10 +1,11 @@
-"""Dim orders that have a memory format in ExecuTorch."""
+"""Dim orders that have a memory format in ExecuTorch, and empty tensors of dynamic sizes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from executorch.exir.dialects._ops import ops as exir_ops
 
 _CHANNELS_LAST = (0, 2, 3, 1)
 
@@ -16,3 +17,19 @@ def has_memory_format(value: Any) -> bool:
         (*range(tensor.dim()),),
         _CHANNELS_LAST,
     )
+
+
+def with_symbolic_sizes(
+    operator: Any, args: Any, kwargs: dict[str, Any]
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return what to call for an operator with sizes: ``full`` for an ``empty`` of dynamic sizes.
+
+    ``_empty_dim_order`` takes ``int[]``, and a symbol that is handed to it is fixed to the example's size, that of the
+    input too.
+    """
+    empty = operator is exir_ops.edge.aten.empty.memory_format
+    if not empty or all(isinstance(size, int) for size in args[0]):
+        return operator, args, kwargs
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    rest = {name: kwargs[name] for name in kwargs if name != "memory_format"}
+    return exir_ops.edge.aten.full.default, (args[0], 0), {**rest, "dtype": dtype}

@@ -14,6 +14,8 @@ from executorch.exir import to_edge_transform_and_lower
 from executorch.runtime import Runtime
 from packaging.version import Version
 from torch import nn
+from torch.export import Dim
+from torch.nn import functional
 
 from torchtrt_executorch.runtime import load
 
@@ -108,3 +110,51 @@ def test_strides_that_depend_on_data_have_an_order() -> None:
     written = to_edge_transform_and_lower(program).to_executorch()
     (found,) = load(written.buffer).run(edges)
     torch.testing.assert_close(found, KeptEdges()(edges))
+
+
+EMPTY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "circular padding": lambda x: functional.pad(x, (1, 2), mode="circular"),
+    "integers": lambda x: torch.empty(x.shape, dtype=torch.int32).copy_(x) + 1,
+    "booleans": lambda x: x.new_empty((2, x.shape[0]), dtype=torch.bool).copy_(
+        x[:, 0, 0] > 0
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", EMPTY.values(), ids=EMPTY)
+def test_empty_tensors_keep_dynamic_sizes_dynamic(operator: Callable[..., Any]) -> None:
+    model, x = OfInputs(operator), torch.arange(36.0).reshape(3, 2, 6)
+    shapes = {"inputs": (({0: Dim("rows", min=1, max=8)}),)}
+    program = torch.export.export(model, (x,), dynamic_shapes=shapes)
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
+    method = loaded.load_method("forward")
+    assert method is not None
+    for rows in (1, 3, 8):
+        given = torch.randn(rows, 2, 6)
+        torch.testing.assert_close([*method.execute([given])], model(given))
+
+
+POSITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "returned": torch.nonzero,
+    "in arithmetic": lambda x: torch.nonzero(x) + 1,
+    "reduced": lambda x: torch.nonzero(x).float().sum(0),
+    "a column": lambda x: torch.nonzero(x)[:, 1],
+    "transposed": lambda x: torch.nonzero(x).t(),
+    "joined": lambda x: torch.cat([torch.nonzero(x), torch.nonzero(x < 0)]),
+    "indices": lambda x: x[torch.where(x)],
+}
+
+
+@pytest.mark.parametrize("operator", POSITIONS.values(), ids=POSITIONS)
+def test_positions_have_the_layout_that_the_kernel_writes(
+    operator: Callable[..., Any],
+) -> None:
+    x = torch.tensor([[0.0, 1, 0, 2], [-3, 0, 0, 4], [0, 0, -5, 6]])
+    model = OfInputs(operator)
+    edge = to_edge_transform_and_lower(torch.export.export(model, (x,)))
+    buffer = edge.to_executorch().buffer
+    method = Runtime.get().load_program(buffer).load_method("forward")
+    assert method is not None
+    torch.testing.assert_close([*method.execute([x])], model(x))
+    torch.testing.assert_close([*load(buffer).run(x)], model(x))

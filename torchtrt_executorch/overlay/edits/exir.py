@@ -60,7 +60,17 @@ MEMORY_FORMATS = (
         (
             "",
             "imports",
-            "from executorch.exir.passes._memory_formats import has_memory_format",
+            """
+            from executorch.exir.passes._memory_formats import (
+                has_memory_format,
+                with_symbolic_sizes,
+            )
+            """,
+        ),
+        (
+            "MemoryFormatOpsPass.call_operator",
+            "first",
+            "op, args, kwargs = with_symbolic_sizes(op, args, kwargs)",
         ),
         (
             "MemoryFormatOpsPass.call_operator",
@@ -71,6 +81,15 @@ MEMORY_FORMATS = (
                 mem_format = torch.contiguous_format
             """,
         ),
+    ),
+    *edits_of(
+        "executorch.exir.pass_base",
+        (
+            "",
+            "imports",
+            "from executorch.exir._kernel_layouts import in_written_order",
+        ),
+        ("_ExportPassBase._fx", "decorator", "@in_written_order"),
     ),
     *edits_of(
         "executorch.exir.tensor",
@@ -232,6 +251,7 @@ LOWERING_LEFTOVERS = (
             "",
             "imports",
             """
+            from executorch.exir.passes.portable_kernels_pass import PortableKernelsPass
             from executorch.exir.program._leftovers import (
                 clears_caches,
                 leaves_programs_traceable,
@@ -243,6 +263,11 @@ LOWERING_LEFTOVERS = (
             "_generate_edge_program",
             "call ReplaceViewOpsWithViewCopyOpsPass",
             "ReplaceViewOpsPass({args})",
+        ),
+        (
+            "edge_to_executorch_passes",
+            "call SpecPropPass",
+            "PortableKernelsPass(),\n        {}",
         ),
         ("to_edge", "decorator", "@leaves_programs_traceable"),
         (

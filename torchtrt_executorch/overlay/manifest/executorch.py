@@ -82,7 +82,7 @@ EXECUTORCH_PATCHES = (
         upstream="maps contiguous and channels-last layouts alone, and raises on any other",
         kept_because="1.5.1 still raises on a cast of a transposed weight or input",
         goes_when="MemoryFormatOpsPass lowers copies of any dim order (pytorch/executorch#11086)",
-        adds=(f"{_PASSES}._memory_formats",),
+        adds=(f"{_PASSES}._memory_formats", f"{EXIR}._kernel_layouts"),
         edits=edits.MEMORY_FORMATS,
     ),
     Patch(
@@ -119,7 +119,12 @@ EXECUTORCH_PATCHES = (
         upstream="leaves unbacked symbols pending, and delegates with their weights in caches",
         kept_because="1.5.1 still does",
         goes_when="ExecuTorch's passes claim their unbacked symbols, and is_same_node keeps no nodes (no pull request yet)",
-        adds=(f"{EXIR}.program._leftovers", f"{EXIR}._size_ranges", SYMBOLS),
+        adds=(
+            f"{EXIR}.program._leftovers",
+            f"{EXIR}._size_ranges",
+            f"{_PASSES}.portable_kernels_pass",
+            SYMBOLS,
+        ),
         edits=edits.LOWERING_LEFTOVERS,
     ),
     Patch(
