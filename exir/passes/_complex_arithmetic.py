@@ -7,6 +7,7 @@ once, so that nothing else of the program is complex.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -57,6 +58,9 @@ def _in_real_numbers(program: ExportedProgram) -> ExportedProgram:
         } - _READ_AT_ONCE
         if touched <= before:  # nothing is left, or nothing more can be done
             break
+        # A composite of composites, as istft, is one until nothing in it is.
+        composites = {*filter(_is_composite, touched)} - before
+        touched = composites or touched
         with mock.patch.dict(COMPLEX_OPS_TABLE, _ON_COMPLEX):
             program = program.run_decompositions(_decompositions(touched))
         before |= touched
@@ -124,13 +128,10 @@ def _returns_complex(program: ExportedProgram) -> bool:
 
 def _decompositions(touched: Collection[OpOverload]) -> dict[Any, Any]:
     known = torch.export.default_decompositions()
-    table: dict[Any, Any] = {}
-    for target in touched:
-        if not _is_composite(target):
-            table[target] = _on_parts(target)
-        elif target in known:  # if not, it is always decomposed
-            table[target] = known[target]
-    return table | _MAKE_COMPLEX
+    if composites := {*filter(_is_composite, touched)}:
+        # one that isn't known is always decomposed
+        return {target: known[target] for target in composites if target in known}
+    return {target: _on_parts(target) for target in touched} | _MAKE_COMPLEX
 
 
 def _is_composite(target: OpOverload) -> bool:
@@ -140,15 +141,25 @@ def _is_composite(target: OpOverload) -> bool:
 
 
 def _on_parts(target: OpOverload) -> Callable[..., Any]:
-    """Return what calls an operator with the parts of complex tensors that are inputs or weights."""
+    """Return what calls an operator with the parts of complex numbers, and of complex tensors that are inputs or weights."""
 
     def on_parts(*args: Any, **kwargs: Any) -> Any:
-        if not any(map(_is_interleaved, pytree.tree_leaves((args, kwargs)))):
+        values = pytree.tree_leaves((args, kwargs))
+        if not any(map(_is_interleaved, values)) and not _has_complex_number(values):
             return NotImplemented
-        args, kwargs = pytree.tree_map(_in_parts, (args, kwargs))
+        tensors = (value for value in values if isinstance(value, Tensor))
+        like = next(tensors, torch.empty(()))
+        in_parts = functools.partial(_in_parts, like=like)
+        args, kwargs = pytree.tree_map(in_parts, (args, kwargs))
         return target(*args, **kwargs)
 
     return on_parts
+
+
+def _has_complex_number(values: Sequence[Any]) -> bool:
+    """Whether real tensors meet a complex number, as in ``1j * x``."""
+    complexes = (isinstance(value, ComplexTensor) for value in values)
+    return not any(complexes) and any(isinstance(value, complex) for value in values)
 
 
 def _is_interleaved(value: Any) -> bool:
@@ -159,11 +170,24 @@ def _is_interleaved(value: Any) -> bool:
     )
 
 
-def _in_parts(value: Any) -> Any:
+def _in_parts(value: Any, like: Tensor) -> Any:
+    if isinstance(value, complex):
+        return _number_in_parts(value, like)
     if not _is_interleaved(value):
         return value
     parts = _aten.view_as_real_copy.default(value)
     return ComplexTensor(parts.select(-1, 0), parts.select(-1, 1))
+
+
+def _number_in_parts(number: complex, like: Tensor) -> ComplexTensor:
+    dtype = like.dtype.to_real()
+    if not dtype.is_floating_point:
+        dtype = torch.get_default_dtype()
+    parts = (
+        torch.full((), part, dtype=dtype, device=like.device)
+        for part in (number.real, number.imag)
+    )
+    return ComplexTensor(*parts)
 
 
 def _view_as_complex(x: Tensor) -> ComplexTensor:
@@ -175,6 +199,24 @@ def _to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **kwargs: Any) -> A
         return NotImplemented
     real = _aten._to_copy.default(x, dtype=dtype.to_real(), **kwargs)
     return ComplexTensor(real, torch.zeros_like(real))
+
+
+def _full(
+    size: Sequence[_Size],
+    value: complex,
+    *,
+    dtype: torch.dtype | None = None,
+    **kwargs: Any,
+) -> Any:
+    if not (dtype.is_complex if dtype else isinstance(value, complex)):
+        return NotImplemented
+    number = complex(value)
+    real = (dtype or torch.get_default_dtype()).to_real()
+    parts = (
+        _aten.full.default(size, part, dtype=real, **kwargs)
+        for part in (number.real, number.imag)
+    )
+    return ComplexTensor(*parts)
 
 
 def _polar(length: Tensor, angle: Tensor) -> ComplexTensor:
@@ -269,17 +311,11 @@ def _of_tensors(
 
     def computed(*args: Any, **kwargs: Any) -> Any:
         like = next(each for each in args if isinstance(each, Tensor))
-        dtype = like.dtype.to_real()
 
         def as_tensor(value: Any) -> Any:
             if not isinstance(value, kinds):
                 return value
-            number = complex(value)
-            parts = (
-                torch.full((), part, dtype=dtype, device=like.device)
-                for part in (number.real, number.imag)
-            )
-            return ComplexTensor(*parts)
+            return _number_in_parts(complex(value), like)
 
         return compute(*map(as_tensor, args), **kwargs)
 
@@ -290,6 +326,7 @@ _MAKE_COMPLEX = {
     _aten.view_as_complex.default: _view_as_complex,
     _aten.complex.default: ComplexTensor,
     _aten.polar.default: _polar,
+    _aten.full.default: _full,
     _aten._to_copy.default: _to_copy,
     _aten._fft_r2c.default: _fft_r2c,
 }

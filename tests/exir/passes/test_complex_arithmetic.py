@@ -69,6 +69,18 @@ class Rotary(nn.Module):
         return torch.view_as_real(turned).flatten(1)
 
 
+class Vocoder(nn.Module):
+    """An inverse STFT of lengths and angles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(30))
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = x.T.exp() * (torch.cos(x.T) + 1j * torch.sin(x.T))
+        return torch.istft(spectrum[None], 30, 8, window=self.window)
+
+
 def correlation(x: Tensor) -> Tensor:
     """As in Autoformer."""
     spectrum = torch.fft.rfft(x)
@@ -93,6 +105,19 @@ MODELS: dict[str, tuple[nn.Module, Tensor]] = {
         X,
     ),
     "powers": (Function(lambda x: (torch.complex(x, x + 2) ** 2 * 1j).abs()), X),
+    "real values and a complex number": (
+        Function(lambda x: (x.exp() * (x.cos() + 1j * x.sin()) - 2j + x / 1j).imag),
+        X,
+    ),
+    "integers and a complex number": (
+        Function(lambda x: torch.exp(torch.arange(8) * 1j).real + x[:, :8]),
+        X,
+    ),
+    "a full tensor": (
+        Function(lambda x: (torch.full((16,), 1 + 2j) * x).imag + (x + 1j).abs()),
+        X,
+    ),
+    "istft, as Vocos": (Vocoder(), X),
     "rsub": (Function(lambda x: (1 - torch.complex(x, x + 2)).abs()), X),
     "division": (Function(lambda x: (1 / torch.complex(x, x + 2)).imag), X),
 }
