@@ -1,4 +1,4 @@
-"""Operator support check: ranks and reductions that XNNPACK lacks, and the reason recorded at each node that is left."""
+"""Operator support check: ranks, reductions and arguments that XNNPACK lacks, and the reason recorded at each node."""
 
 from __future__ import annotations
 
@@ -60,6 +60,10 @@ def unsupported(node: Node) -> str:
     if max(ranks, default=0) > MAX_DIMS:
         return f"XNNPACK has tensors of at most {MAX_DIMS} dimensions, and one here has {max(ranks)}"
     name = format_target_name(getattr(node.target, "__name__", ""))
+    if name == "addmm.default":
+        return _unsupported_linear(node)
+    if name == "upsample_bilinear2d.vec":
+        return _unsupported_resizing(node)
     if name == "mean.dim" and is_dequant(node.all_input_nodes[0]):
         return _unsupported_mean(inputs[0])
     if name in _OF_IMAGES and isinstance(inputs[0], torch.Tensor):
@@ -91,6 +95,33 @@ def unsupported_source(nodes: Iterable[Node]) -> str:
                     f"XNNPACK has no integers beside quantized tensors, and {name} of the same linear reads or makes "
                     f"{value.dtype}"
                 )
+    return ""
+
+
+def _unsupported_linear(node: Node) -> str:
+    """Return why an ``addmm`` can't be a linear, which is what XNNPACK makes of it, reading no factors."""
+    operands: tuple[Any, ...] = node.args[:3]
+    bias, _, weight = operands
+    if {node.kwargs.get(name, 1) for name in ("beta", "alpha")} != {1}:
+        return "XNNPACK has no beta and alpha, and would compute without"
+    if len({*operands}) < len(operands):
+        return "XNNPACK has no linear that reads one tensor twice"
+    shape, features = _value(bias).shape, _value(weight).shape[-1]
+    if bias.op == "placeholder" and (len(shape) != 1 or shape[0] != features):
+        return f"XNNPACK has a bias of one number for each output alone, and the shape is {[*shape]}"
+    return ""
+
+
+def _unsupported_resizing(node: Node) -> str:
+    """Return why a resizing can't be one to a size, which XNNPACK computes by the sizes' ratio."""
+    arguments: tuple[Any, ...] = (*node.args, None)[:4]
+    _, _, align_corners, scales = arguments
+    if align_corners or not scales:
+        return ""
+    given, found = (_value(each).shape[-2:] for each in (node.all_input_nodes[0], node))
+    for scale, before, after in zip(scales, given, found, strict=True):
+        if not isinstance(before, int) or before * scale != after:
+            return "XNNPACK resizes by the ratio of sizes alone, which the scale factors aren't"
     return ""
 
 

@@ -101,6 +101,61 @@ def test_linears_with_weights_of_torchao(config: Any, left: bool, bias: bool) ->
     assert any("mm" in name for name in names) is left
 
 
+class Arguments(nn.Module):
+    """A function of an input, a matrix and biases."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.w, self.b = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(6))
+        self.rows, self.one = (nn.Parameter(torch.randn(n, 6)[:, :n]) for n in (6, 1))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def resized(**options: Any) -> Callable[..., Tensor]:
+    options = {"mode": "bilinear", "align_corners": False, **options}
+    return lambda _, x: F.interpolate(x.expand(1, 2, 6, 6) * 2, **options)
+
+
+ARGUMENTS: dict[str, tuple[bool, Callable[..., Tensor]]] = {
+    "bias": (False, lambda s, x: torch.addmm(s.b, x, s.w)),
+    "beta": (True, lambda s, x: torch.addmm(s.b, x, s.w, beta=0.3)),
+    "alpha": (True, lambda s, x: torch.addmm(s.b, x, s.w, alpha=2)),
+    "bias of rows": (True, lambda s, x: torch.addmm(s.rows, x, s.w)),
+    "bias of a number": (True, lambda s, x: torch.addmm(s.one[0], x, s.w)),
+    "bias of a column": (True, lambda s, x: torch.addmm(s.rows[:, :1], x, s.w)),
+    "computed bias": (True, lambda s, x: torch.addmm(x.tanh(), x, s.w)),
+    "computed bias of a row": (True, lambda s, x: torch.addmm(x[0] * 2, x, s.w)),
+    "the input as bias": (True, lambda s, x: torch.addmm(x, x, s.w)),
+    "a square": (True, lambda s, x: torch.addmm(s.b, x, x)),
+    "scaled up": (False, resized(scale_factor=1.5)),
+    "scaled up to a part": (True, resized(scale_factor=(1.3, 2.1))),
+    "scaled down": (True, resized(scale_factor=(0.7, 0.6))),
+    "aligned": (False, resized(scale_factor=(1.3, 2.1), align_corners=True)),
+    "to a size": (False, resized(size=(7, 12))),
+    "by the ratio": (
+        False,
+        resized(scale_factor=(1.3, 2.1), recompute_scale_factor=True),
+    ),
+    "alpha of a sum": (True, lambda s, x: torch.add(x, s.w, alpha=2)),
+    "alpha of a difference": (True, lambda s, x: torch.sub(x, s.w, alpha=0.5)),
+    "elu": (True, lambda s, x: torch.ops.aten.elu.default(x, 0.5, 1.5, 2.0)),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_that_xnnpack_lacks_are_not_dropped(name: str) -> None:
+    """Upstream computes an ``addmm`` without its factors, and resizes by sizes where scales are given."""
+    left, function = ARGUMENTS[name]
+    model = Arguments(function).requires_grad_(False)
+    names = check(model, torch.randn(6, 6), rtol=1e-4, atol=1e-4)
+    kinds = ("addmm", "upsample", "add_tensor", "sub_tensor", "elu", "mul")
+    assert any(kind in each for each in names for kind in kinds) is left
+
+
 def test_a_maximum_along_a_dynamic_dimension_is_left() -> None:
     class Largest(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
