@@ -87,15 +87,18 @@ def answers(
             first = next(each for each in _compiled if each.asm["cubin"] == cubin)
         alone = targets.alone(key)
         kernels = _for_each(first, targets.others(key), gpu)
-        shared = max(kernel.metadata.shared for kernel in kernels)
         images = [
             ("elf", _architecture(kernel), kernel.asm["cubin"]) for kernel in kernels
         ]
         if alone is None:
+            unlisted = [*_for_unlisted(first, gpu)]
+            kernels += unlisted
             images += [
                 ("ptx", _architecture(kernel), kernel.asm["ptx"].encode())
-                for kernel in _for_unlisted(first, gpu)
+                for kernel in unlisted
             ]
+        # One launch is for all of them.
+        shared = max(kernel.metadata.shared for kernel in kernels)
         binary = cubin if len(images) == 1 else bundled(images, toolchain)
         threads = kernels[0].metadata.num_warps * gpu.warp_size
         name = kernels[0].metadata.name
