@@ -122,14 +122,33 @@ def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
         return _unless_spilled(kernel, config) or launcher
     if not set(config.kwargs) <= {"XBLOCK", "YBLOCK", "ZBLOCK"}:
         return launcher
+    scores = kernel.inductor_meta.get("tiling_scores") or {}
     threads = gpu.warp_size * config.num_warps
-    while math.prod(config.kwargs.values()) > threads:
-        config = copy.deepcopy(config)
-        largest = max(config.kwargs, key=lambda name: config.kwargs[name])
-        config.kwargs[largest] //= 2
-        if found := _unless_spilled(kernel, config):
-            return found
-    return launcher
+    config.kwargs.update(_a_value_for_each(threads, config.kwargs, scores))
+    return _unless_spilled(kernel, config) or launcher
+
+
+def _a_value_for_each(
+    threads: int, blocks: Mapping[str, int], scores: Mapping[str, int]
+) -> dict[str, int]:
+    """Shrink blocks to a value for each thread, those of dimensions along which fewest bytes lie beside one another first.
+
+    A sum of 36 terms takes 22 us on an H100 in blocks of (32, 4), 62 in (16, 16), 117 in (4, 32), and 140 in the (32, 32)
+    that Inductor has.
+
+    Args:
+        threads: Of a block.
+        blocks: By ``YBLOCK``, ``XBLOCK``.
+        scores: Inductor's, by ``y``, ``x``.
+    """
+    smaller = dict(blocks)
+    while math.prod(smaller.values()) > threads:
+        wide = [name for name, size in smaller.items() if size > 4] or [*smaller]
+        name = min(
+            wide, key=lambda name: (scores.get(name[0].lower(), 0), -smaller[name])
+        )
+        smaller[name] //= 2
+    return smaller
 
 
 def _unless_spilled(kernel: Any, config: Any) -> Any:

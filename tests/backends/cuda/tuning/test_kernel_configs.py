@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch  # noqa: F401  puts the overlay in force
 from executorch.backends.cuda.tuning.gpu_properties import properties
-from executorch.backends.cuda.tuning.kernel_configs import best, precompile_until_best
+from executorch.backends.cuda.tuning.kernel_configs import (
+    _a_value_for_each,
+    best,
+    precompile_until_best,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
@@ -101,3 +105,19 @@ def test_what_is_compiled_already_is_left() -> None:
     calls = []
     precompile_until_best(lambda *of, **how: calls.append(how), GPU, kernel)
     assert calls == [{}] and len(kernel.launchers) == 1
+
+
+@pytest.mark.parametrize(
+    ("blocks", "scores", "expected"),
+    [
+        ({"YBLOCK": 32, "XBLOCK": 32}, {"y": 900, "x": 5}, {"YBLOCK": 32, "XBLOCK": 4}),
+        ({"YBLOCK": 32, "XBLOCK": 32}, {"y": 5, "x": 900}, {"YBLOCK": 4, "XBLOCK": 32}),
+        ({"XBLOCK": 1024}, {}, {"XBLOCK": 128}),
+        ({"YBLOCK": 2, "XBLOCK": 256}, {"x": 9}, {"YBLOCK": 2, "XBLOCK": 64}),
+        ({"XBLOCK": 64}, {}, {"XBLOCK": 64}),
+    ],
+)
+def test_a_thread_has_a_value_where_memory_is_contiguous(
+    blocks: dict[str, int], scores: dict[str, int], expected: dict[str, int]
+) -> None:
+    assert _a_value_for_each(128, blocks, scores) == expected
