@@ -67,6 +67,8 @@ WHOLE: dict[str, Callable[..., Any]] = {
     "attention with a mask": masked,
     "upsample": lambda s, x: functional.interpolate(x, scale_factor=2, mode="bicubic"),
     "hardswish": lambda s, x: functional.hardswish(x),
+    "var": lambda s, x: x / x.var(1, keepdim=True, unbiased=False),
+    "std": lambda s, x: x.std((2, 3), keepdim=True).sin(),
 }  # fmt: skip
 
 
@@ -103,7 +105,7 @@ def test_is_one_engine(name: str) -> None:
     torch.testing.assert_close(found, [*expected])
 
 
-@pytest.mark.parametrize("name", ["LSTMCell", "avg_pool2d, odd", "unsafe_split"])
+@pytest.mark.parametrize("name", ["LSTMCell", "avg_pool2d, odd", "unsafe_split", "var", "std"])
 def test_keeps_the_range_of_the_batch(name: str) -> None:
     model, x = Call(WHOLE[name]), torch.randn(4, 3, 15, 15)
     edge = lower(model, x, shapes={"x": {0: Dim("batch", min=1, max=9)}})

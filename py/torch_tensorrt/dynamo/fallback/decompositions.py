@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 from torch.fx.node import map_arg
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
@@ -61,9 +61,26 @@ def keeps_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
 
 
 def without_kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return decompositions without those of the operators that :func:`keeps_whole` names."""
+    """Return decompositions without those of the operators that :func:`keeps_whole` names, and of what is no ATen."""
+    table = {torch.ops.prims.broadcast_in_dim.default: _broadcast_in_dim, **table}
     kept = _kept_whole.get()
     return {each: function for each, function in table.items() if each not in kept}
+
+
+def _broadcast_in_dim(
+    x: Tensor, shape: Sequence[int | torch.SymInt], dims: Sequence[int]
+) -> Tensor:
+    """Compute PyTorch's prim, which a variance with ``keepdim`` decomposes to, by ATen's operators.
+
+    Torch-TensorRT converts it in fixed sizes alone, and nobody behind has it.
+    """
+    for dim in range(len(shape)):
+        if dim not in dims:
+            x = _aten.unsqueeze.default(x, dim)
+    sizes = zip(x.shape, shape, strict=True)
+    if all(statically_known_true(before == after) for before, after in sizes):
+        return x
+    return _aten.expand.default(x, shape)
 
 
 def decomposes_unsupported(compile_module: Callable[..., Any]) -> Callable[..., Any]:
