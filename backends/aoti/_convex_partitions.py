@@ -37,6 +37,29 @@ def convex_partitions(graph: Graph, claimed: Collection[Node]) -> list[list[Node
     return [nodes for _, nodes in sorted(partitions.items()) if _is_read_outside(nodes)]
 
 
+def leave_crossing_sizes(graph: Graph, claimed: set[Node]) -> None:
+    """Drop from ``claimed`` what would take a size from another partition or the host, or hand one there.
+
+    The host computes sizes at no cost, and has kernels for what makes tensors of them.
+    """
+    while True:
+        places = {
+            node: place
+            for place, nodes in enumerate(convex_partitions(graph, claimed))
+            for node in nodes
+        }
+        crossing = {
+            reader if reader in claimed else size
+            for size in graph.nodes
+            if is_size(size)
+            for reader in size.users
+            if places.get(size) != places.get(reader)
+        }
+        if not crossing & claimed:
+            return
+        claimed -= crossing
+
+
 def _count_entries(graph: Graph, claimed: Collection[Node]) -> dict[Node, int]:
     """Return how often the path to each node that enters ``claimed`` most often enters it."""
     entries: dict[Node, int] = {}

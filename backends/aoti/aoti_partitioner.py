@@ -6,7 +6,6 @@ Served as ``executorch.backends.aoti.aoti_partitioner`` (pytorch/executorch#2007
 
 from __future__ import annotations
 
-import logging
 import operator
 from typing import Callable, Collection, Container, Iterator, Mapping
 
@@ -16,6 +15,7 @@ from executorch.backends.aoti._constant_owners import (
 )
 from executorch.backends.aoti._convex_partitions import (
     convex_partitions,
+    leave_crossing_sizes,
 )
 from executorch.backends.aoti._sizes import (
     is_size,
@@ -40,8 +40,6 @@ from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
 
 _TAG = "delegation_tag"
-
-logger = logging.getLogger(__name__)
 
 #: Key of the compile spec that says, ``ON`` or ``OFF``, whether a delegate may keep the mutable buffers
 #: that it alone uses. ``OFF`` leaves them to memory planning, where delegates of others find them.
@@ -172,6 +170,7 @@ class AotiPartitioner(Partitioner):
             if is_claimable(node, claimed, unsupported):
                 claimed.add(node)
         leave_sizes_to_host(graph_module.graph, claimed)
+        leave_crossing_sizes(graph_module.graph, claimed)
         yield graph_module, claimed
         for _, branch, control_flow in get_control_flow_submodules(graph_module):
             if control_flow not in claimed:
@@ -277,16 +276,6 @@ def _check(graph_module: GraphModule, tags: Mapping[Node, str]) -> None:
             raise ValueError(
                 f"node {node} ({node.target}) leaves partition {tag} without meta['val']: the "
                 "pass that made the node has to set it to the node's fake value"
-            )
-        if (
-            leaves
-            and is_size(node)
-            and any(user in tags for user in (node, *node.users))
-        ):
-            logger.warning(
-                "size %s crosses the border of a partition: AOTInductor delegates of the known "
-                "executorch releases take and return tensors alone",
-                node,
             )
 
 

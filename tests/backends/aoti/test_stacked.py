@@ -80,7 +80,7 @@ def test_function_that_computes_nothing(lower):
     assert not lower(Identity(), (X,)).delegates()
 
 
-def test_sizes_between_partitions(lower, foreign):
+def test_what_takes_a_size_of_the_host_s_stays_with_it(lower, foreign):
     class Model(torch.nn.Module):
         def forward(self, x):
             n = x.shape[0]
@@ -89,7 +89,12 @@ def test_sizes_between_partitions(lower, foreign):
 
     shapes = ({0: Dim("batch", min=2, max=8)},)
     lowered = lower(Model(), (X,), foreign("sin"), dynamic_shapes=shapes)
-    assert len(lowered.delegates()) == 3
+    assert lowered.delegates()
+    for delegate in lowered.delegates():
+        graph = delegate.original_module.graph
+        (returned,) = graph.output_node().args
+        for node in (*graph.find_nodes(op="placeholder"), *returned):
+            assert isinstance(node.meta["val"], torch.Tensor), node
 
 
 def test_size_that_one_partition_reads_is_computed_in_it(lower, foreign):

@@ -105,7 +105,9 @@ def test_is_one_engine(name: str) -> None:
     torch.testing.assert_close(found, [*expected])
 
 
-@pytest.mark.parametrize("name", ["LSTMCell", "avg_pool2d, odd", "unsafe_split", "var", "std"])
+@pytest.mark.parametrize(
+    "name", ["LSTMCell", "avg_pool2d, odd", "unsafe_split", "var", "std"]
+)
 def test_keeps_the_range_of_the_batch(name: str) -> None:
     model, x = Call(WHOLE[name]), torch.randn(4, 3, 15, 15)
     edge = lower(model, x, shapes={"x": {0: Dim("batch", min=1, max=9)}})
