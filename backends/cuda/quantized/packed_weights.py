@@ -19,6 +19,7 @@ from torch.fx import Node
 
 #: Dtypes of input vectors. Each represents every value of the weights' dtypes below.
 VECTOR_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_ELEMENTS = 1 << 22
 EXACT = (torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -56,13 +57,25 @@ class Packed:
         return (1 << self.bits) - 1
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
-        rows = weight.shape[0]
-        parts = (weight.contiguous().to(torch.int16) - self.quant_min).to(torch.uint8)
-        parts = parts.view(rows, -1, self.values_per_byte, self.bytes)
-        packed = torch.zeros_like(parts[:, :, 0])
-        for index in range(self.values_per_byte):
-            packed |= parts[:, :, index] << (index * self.bits)
-        return packed.reshape(rows, -1)
+        """Return a weight of shape (N, K) packed, with no temporaries of its size: they are of some rows."""
+        rows, columns = weight.shape
+        shape = rows, columns // self.values_per_byte
+        packed = torch.empty(shape, dtype=torch.uint8, device=weight.device)
+        for some, into in zip(in_rows(weight), in_rows(packed, columns), strict=True):
+            # Modulo 256, as differences from quant_min are less.
+            parts = some.contiguous().view(torch.uint8) - self.quant_min % 256
+            parts = parts.view(len(some), -1, self.values_per_byte, self.bytes)
+            bytes_of_groups = into.view(len(some), -1, self.bytes)
+            bytes_of_groups.copy_(parts[:, :, 0])
+            for index in range(1, self.values_per_byte):
+                bytes_of_groups |= parts[:, :, index] << (index * self.bits)
+        return packed
+
+
+def in_rows(weight: torch.Tensor, columns: int = 0) -> tuple[torch.Tensor, ...]:
+    """Split a matrix into views of as many rows as have 4 Mi elements, or have with so many ``columns``."""
+    rows = max(1, _ELEMENTS // (columns or weight.shape[1] or 1))
+    return torch.split(weight, rows)
 
 
 @dataclass(frozen=True)
@@ -97,7 +110,7 @@ def match_quantized_weight(
         matches = weight.dtype in dtypes and not transposed and _is_dense(weight)
         # The kernel decodes their bits, and doesn't know NaN.
         if matches and dtypes is EXACT and weight.is_floating_point():
-            matches = bool(weight.float().isfinite().all())
+            matches = all(each.float().isfinite().all() for each in in_rows(weight))
         return QuantizedWeight(node, weight.shape[1]) if matches else None
     if not isinstance(operator(node.target), torch._ops.OpOverload):
         return None

@@ -14,10 +14,12 @@ import copy
 import logging
 import operator
 import threading
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+import numpy
 import torch
 from executorch.backends.aoti._counted_loops import COUNTED, why_not_counted
 from executorch.backends.cuda._edge_calls import operator as operator_of
@@ -51,6 +53,9 @@ _WHOLE = (
     torch.ops.higher_order.while_loop,
     *COUNTED,
 )
+
+#: Bytes from which on a weight that is made up isn't filled.
+_LARGE = 1 << 20
 
 #: A size that depends on data.
 _UNKNOWN = 8
@@ -205,6 +210,7 @@ def why_not(
         if not begun:
             return ""  # nothing of the operators: whoever compiles them is to be told
         stopped = caused_by(error, Stopped)
+        _forget(error)
         if stopped is None:
             return _in_words(error, nodes[0])
         for wanted, dtype in zip(_results(program), stopped.returned, strict=True):
@@ -310,9 +316,7 @@ def program_of(
             # As ``torch.export`` does: where there is a GPU, they are real tensors beside fake inputs.
             found = constants[producer] = graph.placeholder(f"constant_{len(held)}")
             found.meta["val"] = value = _like(producer.meta["val"], mode)
-            held[found.name] = torch.empty_strided(
-                value.shape, value.stride(), dtype=value.dtype
-            ).fill_(numbers.get(producer, 1))
+            held[found.name] = _filled(value, numbers.get(producer, 1))
 
     def take(node: Node) -> Any:
         if node in constants:
@@ -384,6 +388,26 @@ def program_of(
             )
         ],
     )
+
+
+def _filled(value: torch.Tensor, number: Any) -> torch.Tensor:
+    """Return a tensor on the host like ``value``: a large one of zeros, which take no memory until they are written."""
+    count = value.numel() and 1 + sum(
+        (size - 1) * stride
+        for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
+    if count * value.itemsize < _LARGE:
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        return made.fill_(number)
+    zeros = torch.from_numpy(numpy.zeros(count * value.itemsize, numpy.uint8))
+    return zeros.view(value.dtype).as_strided(value.shape, value.stride())
+
+
+def _forget(error: BaseException | None) -> None:
+    """Drop what the frames that an error came through hold: weights, which would stay until cycles are collected."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _why_not_whole(node: Node, found: Mapping[Node, str]) -> str:

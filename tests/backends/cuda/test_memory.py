@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.backends.cuda.quantized.packed_weights import Packed
 from executorch.exir import to_edge_transform_and_lower
 
 import torchtrt_executorch
@@ -95,3 +98,56 @@ def test_a_report_copies_no_weights(
     (delegate,) = torchtrt_executorch.report(edge).methods["forward"].delegates
     assert "sm_" in delegate.payload
     assert delegate.nbytes > 512 * 1024 * 4
+
+
+def quantized(rows: int) -> torch.nn.Module:
+    from torchao import quantization as q
+
+    model = torch.nn.Sequential(torch.nn.Linear(1024, rows, bias=False)).bfloat16()
+    group = q.granularity.PerGroup(128)
+    q.quantize_(model, q.IntxWeightOnlyConfig(torch.int4, group))
+    return model
+
+
+@needs_compilers
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+def test_dry_runs_and_compilation_leave_no_weights_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torchao.quantization")
+    packed: list[Any] = []
+    pack = Packed.pack
+
+    def noted(self: Packed, weight: torch.Tensor) -> torch.Tensor:
+        found = pack(self, weight)
+        packed.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(Packed, "pack", noted)
+    x = torch.randn(1, 1024, dtype=torch.bfloat16)
+    with torch.no_grad():
+        program = torch.export.export(quantized(1536), (x,))
+    spec = CudaBackend.generate_method_name_compile_spec("forward")
+    gc.collect()
+    gc.disable()
+    try:
+        to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+        assert len(packed) > 1
+        assert not [each() for each in packed if each() is not None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("columns", [128, 1 << 23])
+def test_packing_has_no_temporaries_of_the_weight_s_size(columns: int) -> None:
+    packing = Packed(4, 32, -8)
+    weight = torch.randint(-8, 8, ((1 << 24) // columns, columns), dtype=torch.int8)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        found = packing.pack(weight)
+    taken = [e.self_cpu_memory_usage for e in profile.events()]
+    assert max(taken) <= weight.nbytes // 2
+    low, high = found & 15, found >> 4
+    groups = weight.view(-1, 2, 16).to(torch.int16) + 8
+    assert torch.equal(
+        torch.stack([low.view(-1, 16), high.view(-1, 16)], 1).to(torch.int16), groups
+    )

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch._guards import detect_fake_mode
@@ -42,8 +44,28 @@ class _HostBytes:
     def tolist(self) -> Any:
         return self._tensor.tolist()
 
+    def release(self) -> None:
+        """Drop the tensor: fake ones stay in cycles until those are collected."""
+        del self._tensor
+
     def __deepcopy__(self, memo: dict[int, Any]) -> _HostBytes:
         return self
+
+
+_held = threading.local()
+
+
+@contextlib.contextmanager
+def released() -> Iterator[None]:
+    """Scope of a compilation in this thread, at whose end the host's tensors behind fake ones are dropped."""
+    before = getattr(_held, "made", None)
+    _held.made = made = WeakSet[_HostBytes]()
+    try:
+        yield
+    finally:
+        _held.made = before
+        for host in made:
+            host.release()
 
 
 class _Written:
@@ -79,6 +101,8 @@ def stand_in(
         # Nothing is differentiated, and PyTorch would look for the device to do so.
         fake = torch.nn.Parameter(fake, requires_grad=False)
     fake.host_bytes = host = _HostBytes(tensor)
+    if (made := getattr(_held, "made", None)) is not None:
+        made.add(host)
     # Inductor writes the values of small constants into the code.
     fake.item, fake.tolist = host.item, host.tolist
     return fake

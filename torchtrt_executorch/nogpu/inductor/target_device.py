@@ -97,6 +97,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
     with (
         answering(answers, required=required & answers.keys()),
         lent_to_cuda(),
+        host_weights.released(),
     ):
         try:
             yield
