@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,46 @@ def test_weights_go_into_shards_of_a_size(tmp_path: Path) -> None:
     files[1].unlink()
     with pytest.raises(ProgramError):
         load(tmp_path / "model.pte").run(x)
+
+
+def test_saving_again_after_a_full_disk(tmp_path: Path) -> None:
+    """A disk that is full, as a limit of the size of files: the weights' shard of a mebibyte isn't written."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(512, 512))
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    x = torch.ones(1, 8)
+    program = torch.export.export(Grown(model), (x,))
+    config: Any = ExecutorchBackendConfig(
+        external_constants=True, external_data_shard_size=1 << 20
+    )
+    made = to_edge_transform_and_lower(program).to_executorch(config)
+    for folder in (whole, again):
+        folder.mkdir()
+    made.save(whole / "model.pte")
+    sizes = {each.name: each.stat().st_size for each in whole.iterdir()}
+    assert len(sizes) > 2
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes.values()) - 1, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            made.save(again / "model.pte")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not os.listdir(again)
+    made.save(again / "model.pte")
+    for name in sizes:
+        assert (again / name).read_bytes() == (whole / name).read_bytes()
+
+
+class Grown(torch.nn.Module):
+    """Two linears of which the second has a mebibyte of weights."""
+
+    def __init__(self, linears: torch.nn.Sequential) -> None:
+        super().__init__()
+        self.linears = linears
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.linears[1](self.linears[0](x).repeat(1, 64))
+        return found
 
 
 def test_one_shard_is_the_file_itself(tmp_path: Path) -> None:
