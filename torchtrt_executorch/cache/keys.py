@@ -156,8 +156,10 @@ class _State:
             self._nodes[node] = index
             self._words(node.op, node.name)
             if node.op in ("call_function", "call_method"):
-                # It names layers. Upstream takes it from placeholders while it builds another engine.
-                self.add([node.target, str(node.meta.get("nn_module_stack"))])
+                # It names layers. Upstream takes it from placeholders while it builds another engine. Its keys may be
+                # addresses of modules.
+                layers = node.meta.get("nn_module_stack") or {}
+                self.add([node.target, str([*layers.values()])])
             elif node.op in ("get_attr", "call_module"):
                 held = owner
                 for name in str(node.target).split("."):

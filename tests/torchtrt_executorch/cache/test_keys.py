@@ -211,6 +211,19 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
     assert found[0] != found[2] != "None"  # another patch is left out
 
 
+def test_where_modules_are_in_memory_does_not_count() -> None:
+    """Traced by Dynamo, as language models are, a node names the modules around it by their addresses."""
+    nested = [torch.nn.Sequential(Model()) for _ in range(2)]
+    x = torch.ones(3, 4)
+    programs = [torch.export.export(each, (x,), strict=True) for each in nested]
+    first, second = (
+        [str(n.meta.get("nn_module_stack")) for n in each.graph.nodes]
+        for each in programs
+    )
+    assert first != second
+    assert key(programs[0]) == key(programs[1]) is not None
+
+
 def test_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = types.SimpleNamespace(name="NVIDIA H200", major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
