@@ -80,7 +80,7 @@ class Buffers(nn.Module):
     def __init__(self, count: int) -> None:
         super().__init__()
         for index in range(count):
-            self.register_buffer(f"buffer{index}", torch.zeros(4))
+            self.register_buffer(f"buffer{index}", torch.zeros(1, 4))
 
     def forward(self, x: Tensor) -> Tensor:
         for buffer in self.buffers():
@@ -190,7 +190,7 @@ def _row(form: str, what: str, count: int, side: str, profiled: bool) -> None:
         check=False,
     )
     if done.returncode:
-        print(f"{label}ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        print(f"{label}ended with {done.returncode}:\n{done.stderr[-300:]}")
         return
     *lines, last = done.stdout.splitlines()
     taken = json.loads(last)
