@@ -87,7 +87,7 @@ def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
             on = alone.capability if alone else capability
             how = precision(kernel.input_nodes, allows_tf32, on)
             if how == TF32X3:
-                rendered._code = _DOT.sub(_three_products, rendered._code)
+                rendered._code = three_products(rendered._code)
             if how != IEEE:
                 asked = f'input_precision="{how}"'
                 rendered._code = rendered._code.replace("allow_tf32=ALLOW_TF32", asked)
@@ -96,13 +96,17 @@ def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
     return {PATCH_POINT: render_with_precision}
 
 
-def _three_products(dot: re.Match[str]) -> str:
-    """Write ``acc += dot(a, b)`` as ``tl.dot`` computes it of three TF32 products: the small ones first, and none that
+def three_products(source: str) -> str:
+    """Write each ``acc += dot(a, b)`` of a template as ``tl.dot`` computes it of three TF32 products: the small ones first, and none that
     infinities make NaN.
 
     The left operand is rounded anew for each product, by instructions that aren't merged, as their text differs: what is
     rounded once is kept in shared memory.
     """
+    return _DOT.sub(_three_lines, source)
+
+
+def _three_lines(dot: re.Match[str]) -> str:
     indent, a, b, options = dot.groups()
     options = f', input_precision="tf32"{options})'
     lines = [

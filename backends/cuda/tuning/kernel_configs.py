@@ -124,11 +124,11 @@ def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
         return launcher
     scores = kernel.inductor_meta.get("tiling_scores") or {}
     threads = gpu.warp_size * config.num_warps
-    config.kwargs.update(_a_value_for_each(threads, config.kwargs, scores))
+    config.kwargs.update(a_value_for_each(threads, config.kwargs, scores))
     return _unless_spilled(kernel, config) or launcher
 
 
-def _a_value_for_each(
+def a_value_for_each(
     threads: int, blocks: Mapping[str, int], scores: Mapping[str, int]
 ) -> dict[str, int]:
     """Shrink blocks to a value for each thread, those of dimensions along which fewest bytes lie beside one another first.

@@ -91,7 +91,7 @@ def answers(
             ("elf", _architecture(kernel), kernel.asm["cubin"]) for kernel in kernels
         ]
         if alone is None:
-            unlisted = [*_for_unlisted(first, gpu)]
+            unlisted = [*for_unlisted(first, gpu)]
             kernels += unlisted
             images += [
                 ("ptx", _architecture(kernel), kernel.asm["ptx"].encode())
@@ -161,7 +161,7 @@ def _for_each(
     return kernels
 
 
-def _for_unlisted(first: Any, gpu: GpuProperties) -> Iterator[Any]:
+def for_unlisted(first: Any, gpu: GpuProperties) -> Iterator[Any]:
     """Yield a kernel as its assembly is put in for GPUs that no machine code is for."""
     if not _is_portable(first):
         return

@@ -94,6 +94,9 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.render": PatchPoint(
         "its templates multiply float32 without tensor cores"
     ),
+    f"{_INDUCTOR}.codegen.triton:TritonScheduling.define_kernel": PatchPoint(
+        "Triton can't tell rows by its indices behind a matmul"
+    ),
     # Weights, which stay on the host
     f"{_INDUCTOR}.codecache:AotCodeCompiler.compile": PatchPoint(
         "it writes the weights' bytes, from the device", True

@@ -17,7 +17,11 @@ from typing import Any
 
 import torch
 from executorch.backends.cuda import _mul_sum_decompositions
-from executorch.backends.cuda.tuning import float32_precision, tile_selection
+from executorch.backends.cuda.tuning import (
+    epilogue_indices,
+    float32_precision,
+    tile_selection,
+)
 from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
@@ -83,6 +87,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
             functools.partial(fat_binaries.compile_for_others, targets=targets),
         ),
         **float32_precision.answers(gpu.capability),
+        **epilogue_indices.answers(),
         **host_code.answers(),
         **host_weights.answers(),
         **options.answers(toolchain.cross.program if toolchain.cross else None),

@@ -32,6 +32,7 @@ _DRY_RUN = tuple(
         "quantized.packed_weights",
         "support.dry_run",
         "tuning.cost_model",
+        "tuning.epilogue_indices",
         "tuning.float32_precision",
         "tuning.gpu_properties",
         "tuning.kernel_configs",

@@ -163,7 +163,7 @@ class _Triton:
 def test_three_products_are_as_exact_as_float32() -> None:
     """Both operands' remainders count, and an infinity or NaN is where the product has one."""
     line = "    acc += tl.dot(a, b, allow_tf32=ALLOW_TF32, out_dtype=ACC_TYPE)"
-    code = float32_precision._DOT.sub(float32_precision._three_products, line)
+    code = float32_precision.three_products(line)
     a, b = torch.randn(64, 96), torch.randn(96, 32)
 
     def product() -> torch.Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch  # noqa: F401  puts the overlay in force
 from executorch.backends.cuda.tuning.gpu_properties import properties
 from executorch.backends.cuda.tuning.kernel_configs import (
-    _a_value_for_each,
+    a_value_for_each,
     best,
     precompile_until_best,
 )
@@ -120,4 +120,4 @@ def test_what_is_compiled_already_is_left() -> None:
 def test_a_thread_has_a_value_where_memory_is_contiguous(
     blocks: dict[str, int], scores: dict[str, int], expected: dict[str, int]
 ) -> None:
-    assert _a_value_for_each(128, blocks, scores) == expected
+    assert a_value_for_each(128, blocks, scores) == expected

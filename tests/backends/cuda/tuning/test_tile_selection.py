@@ -138,7 +138,7 @@ def test_each_listed_gpu_has_machine_code_that_does_not_spill(
     than it does on GPUs that load ahead.
     """
     listed = {75, 86, 90}
-    for_unlisted = fat_binaries._for_unlisted
+    for_unlisted = fat_binaries.for_unlisted
 
     def as_if_large(*arguments):
         """For a kernel that takes more shared memory where it is translated than where it is machine code."""
@@ -146,7 +146,7 @@ def test_each_listed_gpu_has_machine_code_that_does_not_spill(
             metadata = kernel.metadata._replace(shared=60 << 10)
             yield SimpleNamespace(metadata=metadata, asm=kernel.asm)
 
-    monkeypatch.setattr(fat_binaries, "_for_unlisted", as_if_large)
+    monkeypatch.setattr(fat_binaries, "for_unlisted", as_if_large)
     x = torch.ones(8, 256, 384).half()
     edge = lower(Attention().half(), (x,), gpu="sm_75:8GiB,sm_86:8GiB,sm_90:80GiB")
     tiled = [
