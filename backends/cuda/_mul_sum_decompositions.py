@@ -26,6 +26,8 @@ aten = torch.ops.aten
 _TERMS = 64
 #: Values that a GPU reads in less than a launch takes, 2 us.
 _SMALL = 1 << 18
+#: Rows of which a tile is half empty.
+_FEW_ROWS = 8
 _RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 #: A value that is read in more places is in memory.
 _PLACES = 4
@@ -137,16 +139,23 @@ def _wide(*values: Tensor) -> tuple[Tensor, ...]:
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Any:
-    """(..., M, K) by (..., K, N), of which M or N is one, or which are in float64, in the type of ``a``."""
-    one = any(
-        isinstance(size, int) and size == 1 for size in (a.shape[-2], b.shape[-1])
-    )
+    """(..., M, K) by (..., K, N), in the type of ``a``: of which M or N is one, in float64, or of few numbers."""
+    rows, summed, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+    one = any(isinstance(size, int) and size == 1 for size in (rows, columns))
     # Inductor has no template for matmuls in float64, and ExecuTorch's CUDA runtime no kernel.
-    if not a.is_floating_point() or not (one or a.dtype == torch.float64):
+    few = a.dim() == 2 and _is_few(rows, summed, columns)
+    fits = one or few or a.dtype == torch.float64
+    if not a.is_floating_point() or not fits:
         return NotImplemented
     wide_a, wide_b, *more = _wide(a, b, *[] if bias is None else [bias])
     total = (wide_a.unsqueeze(-1) * wide_b.unsqueeze(-3)).sum(-2)
     return sum(more, total).to(a.dtype)
+
+
+def _is_few(*sizes: Any) -> bool:
+    """Whether a matmul is of so few numbers that its tiles would be on a few multiprocessors, and half empty."""
+    known = all(isinstance(size, int) for size in sizes)
+    return known and min(sizes) <= _FEW_ROWS and math.prod(sizes) <= _SMALL
 
 
 def convolution(

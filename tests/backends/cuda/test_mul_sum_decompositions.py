@@ -91,6 +91,22 @@ def test_products_of_one_row(dtype) -> None:
     assert _mul_sum_decompositions.product(matrix, matrix.t()) is NotImplemented
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("rows", "summed", "columns", "few"),
+    [(8, 64, 256, True), (64, 8, 500, True), (9, 64, 64, False), (8, 512, 512, False)],
+)
+def test_products_of_few_numbers(dtype, rows, summed, columns, few) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(rows, summed).to(dtype), torch.randn(summed, columns).to(dtype)
+    result = _mul_sum_decompositions.product(a, b, b[0])
+    assert (result is not NotImplemented) == few
+    if few:
+        torch.testing.assert_close(result, torch.addmm(b[0], a, b))
+    batches = _mul_sum_decompositions.product(a[None], b[None])
+    assert batches is NotImplemented
+
+
 class Gated(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
