@@ -57,9 +57,12 @@ def delegates(edge: EdgeProgramManager) -> list[str]:
 
 
 def check(edge: EdgeProgramManager, model: nn.Module, *inputs: Tensor) -> None:
-    """Check that the program returns what the model does."""
+    """Check that the program returns what the model does; in half precision eager's LSTM rounds as the processor's library does."""
     found = load(edge.to_executorch().buffer).run(*inputs)
-    torch.testing.assert_close(tree_leaves(found), tree_leaves(model(*inputs)))
+    half = any(each.dtype == torch.float16 for each in inputs)
+    bounds = {"rtol": 1e-2, "atol": 1e-3} if half else {}
+    expected = tree_leaves(model(*inputs))
+    torch.testing.assert_close(tree_leaves(found), expected, **bounds)
 
 
 @pytest.fixture
