@@ -175,9 +175,8 @@ def convolution(
     if x.dim() != weight.dim() or not x.is_floating_point():
         return NotImplemented
     each = len(window)
-    stride, padding, dilation = (
-        list(values) * (each if len(values) == 1 else 1)
-        for values in (stride, padding, dilation)
+    stride, padding, dilation = _unfold_decomposition.per_axis(
+        each, stride, padding, dilation
     )
     padded = F.pad(x, [side for n in reversed(padding) for side in (n, n)])
     pixels = [

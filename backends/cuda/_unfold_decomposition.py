@@ -39,28 +39,22 @@ def convolution(
     _, depth, *window = weight.shape
     if transposed or groups > 1 or depth >= _FEW or x.dim() != weight.dim():
         return NotImplemented
-    if not x.is_floating_point():
+    if not x.is_floating_point() or all(size == 1 for size in window):
         return NotImplemented
-    parameters = [
-        list(each) * (len(window) if len(each) == 1 else 1)
-        for each in (stride, padding, dilation)
-    ]
-    unfolded = 0
+    parameters = per_axis(len(window), stride, padding, dilation)
     # The innermost dimension of the window first; all of a patch, which overlaps no other.
     for axis in reversed(range(len(window))):
-        apart = parameters[0][axis] >= window[axis]
-        if window[axis] > 1 and (x.shape[1] < _LEAST or (apart and unfolded)):
+        apart = x.shape[1] > depth and parameters[0][axis] >= window[axis]
+        if window[axis] > 1 and (x.shape[1] < _LEAST or apart):
             x, weight = _unfold(x, weight, axis, *(each[axis] for each in parameters))
             for each, neutral in zip(parameters, (1, 0, 1), strict=True):
                 each[axis] = neutral
-            unfolded += 1
-    if not unfolded:
-        return NotImplemented
-    stride, padding, dilation = parameters
-    zeros = [0] * len(window)
-    return _convolution(
-        x, weight, bias, stride, padding, dilation, False, zeros, groups
-    )
+    return _convolution(x, weight, bias, *parameters, False, [0] * len(window), groups)
+
+
+def per_axis(axes: int, *parameters: list[int]) -> list[list[int]]:
+    """Return parameters of a convolution with a number for each axis, where one may stand for all."""
+    return [values * axes if len(values) == 1 else [*values] for values in parameters]
 
 
 def _unfold(

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import torch
+from executorch.backends.cuda._unfold_decomposition import per_axis
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -36,7 +37,7 @@ def convolution(
     axes = weight.dim() - 2
     if x.dim() != weight.dim() or not x.is_floating_point():
         return NotImplemented
-    stride, padding, dilation, output_padding = _per_axis(
+    stride, padding, dilation, output_padding = per_axis(
         axes, stride, padding, dilation, output_padding
     )
     if transposed:
@@ -62,11 +63,6 @@ def convolution(
         [0, *output_padding],
         groups,
     ).squeeze(2)
-
-
-def _per_axis(axes: int, *parameters: list[int]) -> list[list[int]]:
-    """Return parameters of a convolution with a number for each axis, where one may stand for all."""
-    return [values * axes if len(values) == 1 else [*values] for values in parameters]
 
 
 def _depthwise() -> bool:
