@@ -148,8 +148,7 @@ def _for_each(
     kernels = [first]
     for capability in others:
         other = first.for_another(capability)
-        fits = other.metadata.shared <= gpu.shared_memory_per_block_optin
-        if fits and _call(other) == _call(first):
+        if _is_called_alike(other, first, gpu):
             kernels.append(other)
         elif first.has_tiles or not _is_portable(first):
             major, minor = capability
@@ -170,8 +169,7 @@ def for_unlisted(first: Any, gpu: GpuProperties) -> Iterator[Any]:
         later = (each for each in gpu.others if each >= TENSOR_CORES)
         for capability in itertools.islice(later, 1):
             other = first.for_another(capability)
-            fits = other.metadata.shared <= gpu.shared_memory_per_block_optin
-            if _is_portable(other) and fits and _call(other) == _call(first):
+            if _is_portable(other) and _is_called_alike(other, first, gpu):
                 yield other
 
 
@@ -187,8 +185,14 @@ def _check(binary: bytes, gpu: GpuProperties, others: tuple[Capability, ...]) ->
             raise RuntimeError(f"the kernel {kernel.name} {what} on sm_{major}{minor}")
 
 
-def _call(kernel: Any) -> list[Any]:
-    return [getattr(kernel.metadata, name, None) for name in _CALL]
+def _is_called_alike(kernel: Any, first: Any, gpu: GpuProperties) -> bool:
+    """Whether the call of the first GPU's kernel is one of this, too, with shared memory that all have."""
+    fits = kernel.metadata.shared <= gpu.shared_memory_per_block_optin
+    calls = [
+        [getattr(each.metadata, name, None) for name in _CALL]
+        for each in (kernel, first)
+    ]
+    return fits and calls[0] == calls[1]
 
 
 def _architecture(kernel: Any) -> str:
