@@ -1,6 +1,6 @@
 """What lowering for the CUDA backend takes without a GPU, with every cache cold.
 
-    python -m benchmarks compile_times [--programs NAME[:DTYPE] ...] [--gpu DESCRIPTION] [--profile]
+    python -m benchmarks compile_times [--programs NAME[:DTYPE] ... | all] [--gpu DESCRIPTION] [--profile]
 
 Each program is lowered by ``CudaPartitioner`` alone in a process of its own, which has imported everything and lowered
 nothing. Seconds are of the processor, of that process and of the compilers that it starts, so that they are
@@ -36,7 +36,9 @@ _GPU_TESTS = Path(__file__).parent.parent / "tests" / "gpu"
 def main(arguments: list[str] | None = None) -> None:
     """Print a row for each program."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks compile_times")
-    parser.add_argument("--programs", nargs="*", default=NAMES, dest="names")
+    parser.add_argument(
+        "--programs", nargs="*", default=NAMES, dest="names", help="'all': the zoo's"
+    )
     parser.add_argument("--gpu", default=GPU)
     parser.add_argument("--profile", action="store_true", help="by function, on stderr")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
@@ -49,10 +51,17 @@ def main(arguments: list[str] | None = None) -> None:
     table.add_column("program")
     for heading in columns:
         table.add_column(heading, justify="right")
-    for name in chosen.names:
-        row = _in_own_process(name, chosen.gpu, chosen.profile)
-        table.add_row(name, *(f"{row[each]:.4g}" for each in columns))
-    Console().print(table)
+    console, progress = Console(), Console(stderr=True)
+    names = _known() if chosen.names == ["all"] else chosen.names
+    for name in names:
+        try:
+            row = _in_own_process(name, chosen.gpu, chosen.profile)
+        except subprocess.CalledProcessError:
+            table.add_row(name, "failed")
+        else:
+            table.add_row(name, *(f"{row[each]:.4g}" for each in columns))
+            progress.print(f"{name}: {row['all']:.1f} s")
+    console.print(table)
 
 
 def _in_own_process(name: str, gpu: str, profile: bool) -> dict[str, float]:
@@ -148,6 +157,12 @@ def _timed_triton() -> tuple[list[float], list[str]]:
     CUDABackend.add_stages = add_timed
     ASTSource.make_ir = timed(ASTSource.make_ir)
     return seconds, names
+
+
+def _known() -> list[str]:
+    from benchmarks._architectures import ARCHITECTURES
+
+    return list(ARCHITECTURES)
 
 
 def _model(kind: str, dtype: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -19,7 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from torchtrt_executorch import overlay
-from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
+from torchtrt_executorch.nogpu.builder.installed import (
+    BUILDERS,
+    TENSORRT,
+    TENSORRT_RTX,
+    Builder,
+)
 from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
 from torchtrt_executorch.nogpu.host import present
 from torchtrt_executorch.nogpu.host.importable import obstacles
@@ -37,6 +42,8 @@ TENSORRT_RTX_RELEASES = {
 #: The GPUs that CUDA libraries are compiled for.
 _CUDA_GPUS = "sm_75 to sm_121"
 _THERE = "torchtrt-executorch build FILE"
+#: Where Torch-TensorRT has wheels with TensorRT-RTX for.
+_RTX_PLATFORMS = ("linux-x86_64", "windows-x86_64")
 _STAND_INS = "stand-ins in PyTorch compute for them"
 
 
@@ -68,40 +75,14 @@ def _build() -> Iterator[Ability]:
     can = importlib.util.find_spec("torch") is not None
     torch = "" if can else "PyTorch is missing"
     yield Ability("build", "a program for ExecuTorch", *_package("executorch", torch))
-    builds_rtx = bool(
-        not torch and installed_builder() is TENSORRT_RTX and not _in_the_way()
-    )
-    targets = engine_targets.engines_for() if builds_rtx else ""
-    lacks = _in_the_way() if installed_builder() is TENSORRT_RTX else ""
-    if distribution_release("torch-tensorrt") is not None:
-        lacks = lacks or "torch-tensorrt is installed in their place"
-    yield Ability(
-        "build",
-        "TensorRT-RTX engines",
-        bool(targets),
-        f"for {targets}" if targets else torch or lacks or "not installed",
-        "" if targets else _install_rtx(),
-    )
-    others = installed_builder() is not TENSORRT_RTX
-    here = bool(not torch and others and _gpu() and present.can_build_engines())
-    yield Ability(
-        "build",
-        "TensorRT engines",
-        here,
-        (
-            f"for the GPU that is here, {_gpu()}"
-            if here
-            else "built on the GPU that runs them"
-        ),
-        "" if here else _THERE,
-    )
+    yield from _build_engines(torch)
     unimportable = torch or _in_the_way()
     yield Ability(
         "build",
         "emulated engines, to be built there",
         not unimportable,
         unimportable or "for any GPU: export in emulated_engines()",
-        "" if not unimportable else _install_rtx(),
+        "" if not unimportable else _install_builder(),
     )
     elsewhere = ", ".join(each for each in PLATFORMS if each != own_platform())
     for machines, cross in ((own_platform(), False), (elsewhere, True)):
@@ -116,17 +97,59 @@ def _build() -> Iterator[Ability]:
         )
 
 
+def _build_engines(torch: str) -> Iterator[Ability]:
+    """One Torch-TensorRT is installed at a time: what would remove one that builds here is advised of nobody."""
+    gpu, lacks = "" if torch else _gpu(), torch or _in_the_way()
+    rtx = distribution_release(TENSORRT_RTX.distribution) is not None
+    standard = distribution_release(TENSORRT.distribution) is not None
+    targets = engine_targets.engines_for() if rtx and not lacks else ""
+    no_wheel = own_platform() not in _RTX_PLATFORMS
+    about = f"for {targets}" if targets else lacks or "not installed"
+    if no_wheel:
+        about = f"built on {' and '.join(_RTX_PLATFORMS)}"
+    elif standard:
+        about = f"{TENSORRT.distribution} is installed in their place"
+    # With a GPU, what is installed builds on it.
+    keep = targets or no_wheel or (standard and gpu)
+    yield Ability(
+        "build",
+        "TensorRT-RTX engines",
+        bool(targets),
+        about,
+        "" if keep else _install_rtx(),
+    )
+    here = bool(standard and not lacks and gpu and present.can_build_engines())
+    about = f"built on the GPU that runs them, by {_THERE}"
+    if here:
+        about = f"for the GPU that is here, {gpu}"
+    elif gpu:
+        about = f"{TENSORRT_RTX.distribution} is installed in their place"
+        about = about if rtx else lacks or "TensorRT's libraries are missing"
+    installs = gpu and not here and not rtx
+    yield Ability(
+        "build",
+        "TensorRT engines",
+        here,
+        about,
+        _install_tensorrt() if installs else "",
+    )
+
+
 def _run() -> Iterator[Ability]:
     yield Ability("run", "a .pte in Python", *_package("torch"))
     yield Ability("run", "XNNPACK's delegates", *_package("executorch"))
     gpu = _gpu()
-    name = installed_builder().name
-    for what, can in (
-        (f"{name}'s engines", bool(gpu) and present.can_run_engines()),
-        ("CUDA libraries", bool(gpu)),
-    ):
-        why = "there is no GPU" if not gpu else f"{name}'s libraries are missing"
-        yield Ability("run", what, can, f"on {gpu}" if can else f"{why}: {_STAND_INS}")
+    no_gpu = f"there is no GPU: {_STAND_INS}"
+    for builder in BUILDERS:
+        what, about, installs = f"{builder.name}'s engines", f"on {gpu}", ""
+        if not gpu:
+            about = no_gpu
+        elif not present.libraries_of(builder):
+            about = f"{builder.name} isn't installed: {_STAND_INS}"
+            installs = _install_libraries(builder)
+        can = about == f"on {gpu}"
+        yield Ability("run", what, can, about, installs)
+    yield Ability("run", "CUDA libraries", bool(gpu), f"on {gpu}" if gpu else no_gpu)
     lacks = [each for each in ("cmake", _compiler()) if shutil.which(each) is None]
     libraries = importlib.util.find_spec("executorch") is not None and _has_cpp()
     about = f"missing: {' and '.join(lacks)}" if lacks else ""
@@ -171,19 +194,47 @@ def _in_the_way() -> str:
     return found.partition(": pip install")[0].partition(". TensorRT-RTX")[0]
 
 
+def _install_builder() -> str:
+    """Return the command that installs a Torch-TensorRT in which engines can be emulated."""
+    no_wheel = own_platform() not in _RTX_PLATFORMS
+    return _install_tensorrt() if no_wheel else _install_rtx()
+
+
+def _releases() -> tuple[str, str] | None:
+    """The releases of Torch-TensorRT and of TensorRT-RTX that go with PyTorch; None for another PyTorch."""
+    release = ".".join((distribution_release("torch") or "2.14").split(".")[:2])
+    return TENSORRT_RTX_RELEASES.get(release)
+
+
 def _install_rtx() -> str:
     """Return the command that installs Torch-TensorRT with TensorRT-RTX, in the releases that go with PyTorch."""
-    release = ".".join((distribution_release("torch") or "2.14").split(".")[:2])
-    if release not in TENSORRT_RTX_RELEASES:
+    if (releases := _releases()) is None:
         return _PIP["torch"]
-    torch_tensorrt, tensorrt = TENSORRT_RTX_RELEASES[release]
-    names = (
-        f"tensorrt-rtx-cu13{part}=={tensorrt}" for part in ("", "-libs", "-bindings")
+    other = distribution_release(TENSORRT.distribution) is not None
+    first = f"pip uninstall -y {TENSORRT.distribution} && " if other else ""
+    return (
+        f"{first}pip install --no-deps {TENSORRT_RTX.distribution}=={releases[0]} {_rtx_libraries(releases[1])} "
+        "dllist psutil filelock numpy"
     )
-    packages = " ".join([f"torch-tensorrt-rtx=={torch_tensorrt}", *names])
-    other = distribution_release("torch-tensorrt") is not None
-    first = "pip uninstall -y torch-tensorrt && " if other else ""
-    return f"{first}pip install --no-deps {packages} dllist psutil filelock numpy"
+
+
+def _install_tensorrt() -> str:
+    """Return the command that installs Torch-TensorRT with TensorRT, which NVIDIA's index has."""
+    if (releases := _releases()) is None:
+        return _PIP["torch"]
+    return f"pip install {TENSORRT.distribution}=={releases[0]} --extra-index-url https://pypi.nvidia.com"
+
+
+def _install_libraries(builder: Builder) -> str:
+    """Return the command that installs what runs a builder's engines, without Torch-TensorRT."""
+    if builder is TENSORRT or (releases := _releases()) is None:
+        return _install_tensorrt()
+    return f"pip install --no-deps {_rtx_libraries(releases[1])}"
+
+
+def _rtx_libraries(release: str) -> str:
+    parts = ("", "-libs", "-bindings")
+    return " ".join(f"tensorrt-rtx-cu13{part}=={release}" for part in parts)
 
 
 def _gpu() -> str:

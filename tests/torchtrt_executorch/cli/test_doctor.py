@@ -35,6 +35,17 @@ for command in sys.argv[1:]:
     print("and")
 """
 
+#: The same on a device: its GPU, and its platform.
+ON_DEVICE = """
+import os, sys, torch
+import torchtrt_executorch.cli.doctor
+from torchtrt_executorch.nogpu.host import present
+present.cuda_device = lambda: True
+torch.cuda.get_device_capability = lambda: (9, 0)
+own = lambda: os.environ["PLATFORM"]
+sys.modules["torchtrt_executorch.cli.doctor"].own_platform = own
+"""
+
 HERE, OTHERS = (
     f"CUDA libraries, {own_platform()}",
     "CUDA libraries, linux-aarch64, windows-x86_64",
@@ -50,13 +61,22 @@ pytestmark = pytest.mark.skipif(
 
 
 def _reports(
-    folder: Path, without: tuple[str, ...], *commands: str, path: str = ""
+    folder: Path,
+    without: tuple[str, ...],
+    *commands: str,
+    path: str = "",
+    platform: str = "",
 ) -> list[str]:
     python = pruned.environment(folder, *without)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "PYTHON"))}
     done = subprocess.run(
-        [python, "-c", REPORTS, *commands],
-        env={**env, "COLUMNS": "400", "PATH": path or "/usr/bin:/bin"},
+        [python, "-c", (ON_DEVICE if platform else "") + REPORTS, *commands],
+        env={
+            **env,
+            "COLUMNS": "400",
+            "PATH": path or "/usr/bin:/bin",
+            "PLATFORM": platform,
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -157,6 +177,43 @@ def test_status_and_targets_agree_with_it(
     assert states["cuda-without-gpu"] == states["cuda-operators"] == complete
     triton = f"triton=={importlib.metadata.version('triton')}"
     assert (triton in rows[HERE]["command"]) == ("triton" in without)
+
+
+@pytest.mark.parametrize("platform", ["linux-x86_64", "linux-aarch64"])
+@pytest.mark.parametrize("libraries", [True, False])
+def test_on_a_device_it_advises_what_the_device_can_have(
+    libraries: bool, platform: str, tmp_path: Path
+) -> None:
+    without = ("torch-tensorrt", *(() if libraries else ("tensorrt",)))
+    (report,) = _reports(tmp_path / "venv", without, "doctor --json", platform=platform)
+    rows = _rows(report)
+    rtx, standard = rows["TensorRT-RTX's engines"], rows["TensorRT's engines"]
+    is_rtx = installed_builder() is TENSORRT_RTX
+    assert rtx["can"] == (libraries and is_rtx)
+    assert rtx["can"] or "tensorrt-rtx-cu13-libs==" in rtx["command"]
+    assert "torch-tensorrt-rtx" not in rtx["command"]
+    if not libraries:
+        assert not standard["can"]
+        assert standard["command"].startswith("pip install torch-tensorrt==")
+    built = rows["TensorRT engines"]
+    assert not built["can"] and built["about"]
+    assert built["command"].startswith("pip install torch-tensorrt==")
+    if platform == "linux-aarch64":
+        assert not rows[ENGINES]["command"], "there is no wheel"
+        assert rows[EMULATED]["command"] == built["command"]
+    else:
+        assert "torch-tensorrt-rtx==" in rows[ENGINES]["command"]
+    assert not any("torchtrt-executorch" in r["command"] for r in rows.values())
+
+
+@pytest.mark.skipif(
+    installed_builder() is TENSORRT_RTX, reason="torch-tensorrt-rtx is installed"
+)
+def test_what_builds_on_the_device_is_not_uninstalled(tmp_path: Path) -> None:
+    (report,) = _reports(
+        tmp_path / "venv", (), "doctor --json", platform=own_platform()
+    )
+    assert not any("uninstall" in row["command"] for row in _rows(report).values())
 
 
 def test_here() -> None:

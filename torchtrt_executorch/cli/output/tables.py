@@ -61,10 +61,13 @@ def _method(method: Method) -> Table:
         device = "cpu" if value.device == HOST else value.device
         table.add_row(*map(Text, (name, device, f"{value.nbytes:,}", buffer.notes)))
     kernels = Counter(
-        step.name for step in method.instructions if step.kind in ("kernel", "copy")
+        (step.name, step.orders)
+        for step in method.instructions
+        if step.kind in ("kernel", "copy")
     )
-    for name, count in kernels.most_common(_MOST):
-        said = f"called {counted(count, 'time')}"
+    for (name, orders), count in kernels.most_common(_MOST):
+        why = ", of one byte: orders delegates" if orders else ""
+        said = f"called {counted(count, 'time')}{why}"
         table.add_row(Text(f"kernel {short(name)}"), "cpu", "", said)
     ways: dict[tuple[str, str], list[int]] = {}
     for crossing in method.between_gpus:

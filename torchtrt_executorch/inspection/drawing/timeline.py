@@ -161,7 +161,8 @@ def _alone(
         source = moved[0].device if moved else HOST
         nbytes = sum(value.nbytes for value in moved)
         return Row(
-            *at, size(nbytes), f"{source} to {step.device}", step.reads, step.writes, source, "copy"
+            *at, "order" if step.orders else size(nbytes), f"{source} to {step.device}", step.reads, step.writes, source,
+            "copy",
         )  # fmt: skip
     if step.kind == "jump":
         title = "jump if false"
@@ -199,6 +200,8 @@ def described(method: Method, row: Row) -> str:
     span = f"Instruction {row.first}"
     if row.last > row.first:
         span = f"Instructions {row.first} to {row.last}"
+    if row.kind == "copy" and method.instructions[row.first].orders:
+        return f"{span}: a copy of one byte from {row.source} to {row.device} orders delegates"
     if row.kind == "copy":
         return f"{span}: copies {row.title} from {row.source} to {row.device}"
     if row.kind == "delegate":

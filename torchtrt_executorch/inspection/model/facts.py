@@ -60,6 +60,7 @@ class Instruction:
         reads, writes: The tensors and numbers that it does, lists taken apart.
         delegate: Index of the delegate that it calls.
         destination: Of a jump, the instruction that it may go on at.
+        orders: Whether it is a copy of one byte that orders delegates, and moves no value.
     """
 
     index: int
@@ -70,6 +71,7 @@ class Instruction:
     writes: tuple[int, ...] = ()
     delegate: int | None = None
     destination: int | None = None
+    orders: bool = False
 
 
 @dataclass(frozen=True)

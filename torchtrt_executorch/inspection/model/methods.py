@@ -18,6 +18,7 @@ from torchtrt_executorch.inspection.model.payloads import delegate_facts, shown
 from torchtrt_executorch.runtime.delegates import about
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.operators.kernels import has_executorch_kernel
+from torchtrt_executorch.runtime.plans.analysis import fences
 from torchtrt_executorch.runtime.plans.placement_check import find_violations
 from torchtrt_executorch.runtime.plans.plan import Operation, Plan, PlanValue
 from torchtrt_executorch.runtime.reading.common_state import CommonState
@@ -38,8 +39,9 @@ def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
             delegates[each.delegate] = replace(
                 known, largest=_largest(plan, each, known)
             )
+    ordering = fences(plan)
     instructions = [
-        _instruction(index, each, plan, delegates)
+        _instruction(index, each, plan, delegates, index in ordering)
         for index, each in enumerate(plan.operations)
     ]
     return Method(
@@ -113,7 +115,11 @@ def _value(slot: PlanValue, shared: Mapping[Any, str]) -> Value:
 
 
 def _instruction(
-    index: int, each: Operation, plan: Plan, delegates: list[Delegate]
+    index: int,
+    each: Operation,
+    plan: Plan,
+    delegates: list[Delegate],
+    orders: bool,
 ) -> Instruction:
     kind, name, device = each.kind.value, each.name, HOST
     if each.is_copy:
@@ -133,4 +139,5 @@ def _instruction(
         each.writes,
         each.delegate,
         each.destination,
+        orders,
     )

@@ -12,7 +12,7 @@ import functools
 import importlib.util
 import sys
 
-from torchtrt_executorch.nogpu.builder.installed import installed_builder
+from torchtrt_executorch.nogpu.builder.installed import Builder, installed_builder
 
 
 @functools.cache
@@ -53,6 +53,18 @@ def tensorrt_libraries() -> bool:
     builder, version = installed_builder(), bindings_version()
     if version is None or not sys.platform.startswith("linux"):
         return True
+    return _loadable(builder, version)
+
+
+def libraries_of(builder: Builder) -> bool:
+    """Whether a builder's bindings and libraries are here, which run its engines without Torch-TensorRT."""
+    if importlib.util.find_spec(builder.package) is None:
+        return False
+    version = builder.installed_version()
+    return version is None or _loadable(builder, version)
+
+
+def _loadable(builder: Builder, version: str) -> bool:
     if importlib.util.find_spec(builder.libraries) is not None:
         return True
     try:

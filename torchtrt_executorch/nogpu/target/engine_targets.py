@@ -20,7 +20,6 @@ from packaging.version import Version
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
 from torchtrt_executorch.nogpu.host import present
 from torchtrt_executorch.nogpu.target.gpu_description import (
-    VARIABLE,
     GpuDescription,
     chosen,
     own_platform,
@@ -111,7 +110,7 @@ def check_target(gpus: Sequence[GpuDescription]) -> None:
     platform = gpus[0].platform
     if not runs_on(platform, present.bindings_version()):
         raise UntargetableGpuError(
-            f"{what} can't build engines for {VARIABLE}={platform}:...: in ExecuTorch they run on "
+            f"{what} can't build engines for {platform}: in ExecuTorch they run on "
             f"{_platforms()}, the latter with {builder.name} {_FIRST['linux-aarch64']} and later",
             True,
         )
@@ -119,8 +118,8 @@ def check_target(gpus: Sequence[GpuDescription]) -> None:
     for gpu in gpus:
         if gpu.capability not in known:
             raise UntargetableGpuError(
-                f"{what} can't build engines for {VARIABLE}=sm_{gpu.major}{gpu.minor}: it builds "
-                f"for {_known()}, and without the variable for {builder.default_targets} at once",
+                f"{what} can't build engines for sm_{gpu.major}{gpu.minor}: it builds "
+                f"for {_known()}, and where no GPU is named for {builder.default_targets} at once",
                 True,
             )
 
