@@ -48,9 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     table = Table(title=f"Lowering for {chosen.gpu}, cold, CPU seconds")
     columns = ("all", "Python", "Triton", "compilers", "kernels", "compiled", "KiB")
-    table.add_column("program")
+    table.add_column("program", no_wrap=True)
     for heading in columns:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     console, progress = Console(), Console(stderr=True)
     names = _known() if chosen.names == ["all"] else chosen.names
     for name in names:

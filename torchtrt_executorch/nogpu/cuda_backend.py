@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from executorch.backends.cuda import _memory_pool
 from executorch.backends.cuda.tuning import cost_model, float32_precision
 from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
@@ -87,6 +88,7 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
                 else:
                     capability = torch.cuda.get_device_capability()
                     answers = float32_precision.answers(capability)
+                    answers |= _memory_pool.answers()
                     scope.enter_context(answering(answers))
                 result = preprocess(cls, edge_program, compile_specs, *own)
             for each in own:

@@ -122,6 +122,10 @@ PATCH_POINTS = {
     "executorch.backends.cuda.cuda_backend:_compile_time_cpu_clones": PatchPoint(
         "it spares the device's memory"
     ),
+    # Its memory
+    f"{_INDUCTOR}.codegen.cpp_wrapper_cpu:CppWrapperCpu.codegen_model_constructor": PatchPoint(
+        "what a call frees goes back to the driver before the next one"
+    ),
     # The environment
     f"{_INDUCTOR}.runtime.cache_dir_utils:os": PatchPoint(
         "it reads in the environment where compilers keep things", True

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.cuda import _mul_sum_decompositions
+from executorch.backends.cuda import _memory_pool, _mul_sum_decompositions
 from executorch.backends.cuda.tuning import (
     epilogue_indices,
     float32_precision,
@@ -88,6 +88,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         ),
         **float32_precision.answers(gpu.capability),
         **epilogue_indices.answers(),
+        **_memory_pool.answers(),
         **host_code.answers(),
         **host_weights.answers(),
         **options.answers(toolchain.cross.program if toolchain.cross else None),

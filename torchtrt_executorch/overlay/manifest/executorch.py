@@ -27,6 +27,7 @@ _ALIASES = tuple(
 _DRY_RUN = tuple(
     f"{_CUDA}.{name}"
     for name in (
+        "_memory_pool",
         "_mul_sum_decompositions",
         "_unfold_decomposition",
         "quantized.packed_weights",

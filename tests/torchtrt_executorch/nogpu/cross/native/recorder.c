@@ -226,6 +226,22 @@ API int cudaEventRecord(void *e, void *stream) { record("cudaEventRecord"); retu
 API int cudaEventSynchronize(void *e) { record("cudaEventSynchronize"); return 0; }
 API int cudaGetDevice(int *device) { *device = 0; record("cudaGetDevice"); return 0; }
 API int cudaSetDevice(int device) { record("cudaSetDevice %d", device); return 0; }
+API int cudaDeviceGetDefaultMemPool(void **pool, int device) {
+  *pool = NULL;
+  record("cudaDeviceGetDefaultMemPool %d", device);
+  return 0;
+}
+/* The host may have set it: RECORDER_THRESHOLD. */
+API int cudaMemPoolGetAttribute(void *pool, int attribute, uint64_t *value) {
+  const char *threshold = getenv("RECORDER_THRESHOLD");
+  *value = threshold ? strtoull(threshold, NULL, 10) : 0;
+  record("cudaMemPoolGetAttribute attribute=%d", attribute);
+  return 0;
+}
+API int cudaMemPoolSetAttribute(void *pool, int attribute, const uint64_t *value) {
+  record("cudaMemPoolSetAttribute attribute=%d value=%" PRIu64, attribute, *value);
+  return 0;
+}
 API const char *cudaGetErrorString(int error) { return "recorded"; }
 API int cudaGetLastError(void) { return 0; }
 #endif
