@@ -27,6 +27,7 @@ from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.program import _program
 from executorch.exir.schema import KernelCall
 from models import MODELS, Model
+from releases import DELEGATE_RELEASES, delegates_of
 from torch.export import export
 from torch.fx.passes.infra.pass_base import PassResult
 
@@ -58,7 +59,8 @@ OPTIONS = {
     "noalloc": lambda: resident(False, False),
 }
 
-SIDES = ("ours", "one-stream", "upstream")
+#: Of ours those for Torch-TensorRT 2.14's delegate, and for 2.13's.
+SIDES = ("ours", "ours-2.13", "one-stream", "upstream")
 #: Kinds of delegates by turns, beside a program's own.
 MIXED = (("CudaBackend", "TensorRTBackend"), ("TensorRTBackend", "CudaBackend"))
 
@@ -93,7 +95,8 @@ def emit(edge: EdgeProgramManager, config: ExecutorchBackendConfig, side: str) -
         devices.shared_stream = True
     edge = copy.deepcopy(edge)
     if side != "upstream":
-        return edge.to_executorch(config)
+        with delegates_of(DELEGATE_RELEASES[side == "ours"]):
+            return edge.to_executorch(config)
     theirs = load_upstream(PASS).PropagateDevicePass
     with mock.patch.multiple(
         _program,
@@ -136,7 +139,9 @@ def _make(
     folder: Path, case: str, program: Model, edge: EdgeProgramManager, mixed: bool
 ) -> None:
     for option in program.options:
-        for side in SIDES[:1] if mixed else SIDES:
+        engines = "T" in case.rpartition(".")[2]
+        sides = [side for side in SIDES if engines or side != "ours-2.13"]
+        for side in [each for each in sides if "ours" in each] if mixed else sides:
             name = f"{case}_{option}_{side}"
             try:
                 emitted = emit(edge, OPTIONS[option](), side)

@@ -4,12 +4,13 @@
 // does is enqueued on a stream, starts after a while, and goes on after the call. Later delegates wait
 // less, and engines that are waited for not at all, so that whatever nobody has ordered comes in the
 // wrong order. STREAM says what the host has
-// asked for, and with that which streams there are (ExecuTorch 1.4 and 1.5, Torch-TensorRT 2.13):
+// asked for, and with that which streams there are (ExecuTorch 1.4 and 1.5, Torch-TensorRT 2.13, and 2.14 if
+// TENSORRT says so):
 //
 //   own     nothing: a stream for each CUDA delegate, one for TensorRT, which waits for it
 //   shared  the CUDA backend's option: one stream for all CUDA delegates
-//   caller  ExecuTorch's guard: CUDA delegates and copies are on the host's stream
-//   guard   Torch-TensorRT's: engines are on the host's stream, and not waited for
+//   caller  ExecuTorch's guard: CUDA delegates and copies are on the host's stream, and Torch-TensorRT 2.14's engines
+//   guard   Torch-TensorRT 2.13's: engines are on the host's stream, and not waited for
 //   both    both
 //
 // CUDA delegates with state of their own share it if the host has set weight_sharing_across_methods.
@@ -308,7 +309,7 @@ class StandIn final : public BackendInterface {
     static int earlier = 0;
     payload->delay = std::chrono::milliseconds(60 / ++earlier * !waits_for_itself());
     payload->stream = stream(
-        host_is({"both", is_tensorrt_ ? "guard" : "caller"}) ? "host's"
+        host_is({"both", is_tensorrt_ ? engines_guard() : "caller"}) ? "host's"
             : is_tensorrt_                                   ? "TensorRT's"
             : host_is({"shared"})                            ? "CudaBackend's"
                                                              : std::to_string(earlier));
@@ -348,7 +349,11 @@ class StandIn final : public BackendInterface {
 
  private:
   bool waits_for_itself() const {
-    return is_tensorrt_ && !host_is({"guard", "both"});
+    return is_tensorrt_ && !host_is({engines_guard(), "both"});
+  }
+  static const char* engines_guard() {
+    const char* release = std::getenv("TENSORRT");
+    return release && !std::strcmp(release, "2.14") ? "caller" : "guard";
   }
   bool is_tensorrt_;
   bool shares_state_ = false;

@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
 
+TORCH_TENSORRT = "torch-tensorrt"
+
 
 @dataclass(frozen=True)
 class Streams:
@@ -19,7 +21,7 @@ class Streams:
     Attributes:
         leaves_running: Work of a delegate goes on after its ``execute`` has returned, on some host.
         waits: A delegate waits for whatever else was enqueued on its device.
-        releases: The ExecuTorch releases that this is true of.
+        releases: The releases of ``package`` that this is true of.
         evidence: Where that is to be seen.
         takes_host_memory: A delegate on a device also takes tensors in host memory.
         writes_last: Outputs are written after all that reads inputs is done, so that one may lie
@@ -28,6 +30,7 @@ class Streams:
         follows_copies: A delegate comes after a copy to its device that was enqueued before it. If
             not, it comes after those alone that a later copy to the host has waited for, and a copy
             to the device doesn't order it behind anything else.
+        package: The package that the delegate's sources are released with.
     """
 
     leaves_running: bool
@@ -38,6 +41,7 @@ class Streams:
     writes_last: bool = False
     one_stream: bool = False
     follows_copies: bool = True
+    package: str = "executorch"
 
 
 #: What upstream's pass takes for granted of every backend, and this one of those that it doesn't know.
@@ -81,36 +85,63 @@ _KNOWN = {
     ),
     "TensorRTBackend": (
         Streams(
+            leaves_running=False,
+            waits=False,
+            releases=">=2.14",
+            evidence=(
+                "pytorch/TensorRT#4454, cpp/src/torch_tensorrt/executorch/TensorRTBackend.cpp: execute "
+                "enqueues on cudaStreamPerThread, which the legacy default stream waits for and which waits "
+                "for that, and synchronizes with it; inside a CallerStreamGuard on the caller's stream, which "
+                "CUDA delegates and copies are on as well, without synchronizing"
+            ),
+            one_stream=True,
+            package=TORCH_TENSORRT,
+        ),
+        Streams(
             leaves_running=True,
             waits=False,
-            releases=">=1.4",
+            releases="<2.14",
             evidence=(
-                "torch-tensorrt 2.13 and newer, cpp/src/torch_tensorrt/executorch/"
-                "TensorRTBackend.cpp: execute enqueues on cudaStreamPerThread and synchronizes "
-                "with that; the caller's stream instead, without synchronizing, inside a "
-                "CudaStreamGuard (2.13) or CallerStreamGuard (pytorch/TensorRT#4454). "
+                "torch-tensorrt 2.13, cpp/src/torch_tensorrt/executorch/TensorRTBackend.cpp: execute "
+                "enqueues on cudaStreamPerThread and synchronizes with that; the caller's stream "
+                "instead, without synchronizing, inside a CudaStreamGuard. "
                 "cuda_allocator.cpp: inside a CallerStreamGuard alone, which 2.13 knows nothing of, "
                 "a copy to the device is a cudaMemcpyAsync on the caller's stream that nobody waits "
                 "for, behind whatever CUDA delegates have enqueued there; one to the host is waited for"
             ),
             one_stream=True,
             follows_copies=False,
+            package=TORCH_TENSORRT,
         ),
     ),
 }
 
+#: Distributions of a package: the delegate that runs a program is of the release that exported it.
+_DISTRIBUTIONS = {TORCH_TENSORRT: (TORCH_TENSORRT, f"{TORCH_TENSORRT}-rtx")}
 
-@cache
+
 def streams_of(backend_id: str) -> Streams:
-    """What the installed ExecuTorch's release is known to do with a backend's delegates."""
-    try:
-        release = version("executorch")
-    except PackageNotFoundError:  # a source tree on the path
-        release = "999"
+    """What the installed releases are known to do with a backend's delegates."""
     for streams in _KNOWN.get(backend_id, ()):
-        if SpecifierSet(streams.releases).contains(release, prereleases=True):
+        if _includes(streams.releases, release_of(streams.package)):
             return streams
     return IN_ORDER
+
+
+@cache
+def release_of(package: str) -> str:
+    """The installed release of a package; the newest there could be of one that isn't installed."""
+    for distribution in _DISTRIBUTIONS.get(package, (package,)):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:  # or a source tree on the path
+            continue
+    return "999"
+
+
+@cache
+def _includes(releases: str, release: str) -> bool:
+    return SpecifierSet(releases).contains(release, prereleases=True)
 
 
 def runs_after(later: Streams, earlier: Streams) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import re
 
 import pytest
@@ -25,6 +26,10 @@ from . import programs as runtime_programs
 pytestmark = runtime_programs.needs_device_copies
 # The check in C++ shares these.
 standin, models = (load_file(f"tests/cpp/{name}.py") for name in ("standin", "models"))
+releases = load_file("tests/cpp/releases.py")
+delegates_of = releases.delegates_of
+OWN, EXECUTORCH = releases.DELEGATE_RELEASES  # whose streams engines are on
+MIXED = load_file("tests/cpp/programs.py").MIXED
 PROGRAMS = [model for model in models.MODELS if not model.real_only]
 
 
@@ -32,7 +37,8 @@ PROGRAMS = [model for model in models.MODELS if not model.real_only]
 def standins():
     register_backend("CudaBackend", standin.StandInDelegate)
     register_backend("TensorRTBackend", standin.StandInDelegate)
-    yield
+    with delegates_of(OWN):
+        yield
     register_backend("CudaBackend", None)
     register_backend("TensorRTBackend", None)
 
@@ -44,7 +50,7 @@ def lowered(model, backends):
 
 
 @functools.cache
-def emitted(model, option="default", side="ours", backends=("CudaBackend",)):
+def emitted(model, option="default", side="ours-2.13", backends=("CudaBackend",)):
     programs = load_file("tests/cpp/programs.py")
     module, edge = lowered(model, backends)
     return module, programs.emit(edge, programs.OPTIONS[option](), side).buffer
@@ -161,6 +167,35 @@ def test_engines_wait_for_one_another():
 
 
 @pytest.mark.parametrize(
+    "backends, some",
+    [
+        (("TensorRTBackend",), False),
+        (("TensorRTBackend", "CudaBackend"), False),
+        (("CudaBackend", "TensorRTBackend"), True),
+    ],
+)
+def test_engines_on_executorch_s_streams_need_less(backends, some):
+    """They are done when they return, or all is on one stream: only what CUDA delegates hand them waits."""
+    model = models.by_name("handed-over")
+    module, buffer = emitted(model, side="ours", backends=backends)
+    with delegates_of(EXECUTORCH):
+        check(model, module, buffer, ordered=False)
+    plan = plan_of(buffer)
+    assert [plan.operations[index].name for index in fences(plan)] == (
+        ["et_copy::_h2d_copy.out"] if some else []
+    )
+    # The other release's delegate isn't done by then.
+    refused(model, buffer, "nothing orders the two")
+
+
+def test_mixed_programs_are_in_order_on_executorch_s_streams():
+    for model, backends in itertools.product(PROGRAMS, MIXED):
+        module, buffer = emitted(model, side="ours", backends=backends)
+        with delegates_of(EXECUTORCH):
+            check(model, module, buffer, ordered=False)
+
+
+@pytest.mark.parametrize(
     "name, backend, some",
     [
         ("handed-over", "CudaBackend", True),
@@ -256,7 +291,7 @@ class _Nothing(Delegate):
 
 
 def test_inspect_says_what_a_program_needs(tmp_path):
-    for side, says in (("ours", False), ("one-stream", True)):
+    for side, says in (("ours-2.13", False), ("one-stream", True)):
         _, buffer = emitted(models.by_name("handed-over"), side=side)
         path = tmp_path / "model.pte"
         path.write_bytes(buffer)

@@ -41,6 +41,9 @@ from torchtrt_executorch.payloads.engine_blob import deserialize_engine
 from torchtrt_executorch.payloads.engine_header import origin, targets
 
 from ... import fresh
+from ...loading import load_file
+
+releases = load_file("tests/cpp/releases.py")
 
 pytestmark = pytest.mark.builds
 
@@ -164,6 +167,23 @@ def test_the_command_replaces_the_file_which_then_runs_in_another_process(
     assert "by stand-ins" in said and own.with_suffix(".stand_ins").exists()
     again = CliRunner().invoke(app, ["build", str(own)])
     assert again.exit_code == 2 and "no emulated engine" in again.stderr
+
+
+def test_another_release_s_delegate_would_run_out_of_order(tmp_path: Path) -> None:
+    """What is exported for 2.14's streams has no copy that orders an engine on 2.13's."""
+    path, (old, new) = tmp_path / "model.pte", releases.DELEGATE_RELEASES
+    with releases.delegates_of(new):
+        _export(path, emulated=True)
+        assert len(build_engines(path, tmp_path / "new.pte")) == 2
+    before = path.read_bytes()
+    with releases.delegates_of(old):
+        with pytest.raises(ValueError, match="nothing orders the two .* release of T"):
+            build_engines(path)
+        assert path.read_bytes() == before
+        _export(path, emulated=True)
+    for release in (old, new):
+        with releases.delegates_of(release):
+            assert len(build_engines(path, tmp_path / f"{release}.pte")) == 2
 
 
 def test_settings_of_the_builder_travel_and_others_stay() -> None:

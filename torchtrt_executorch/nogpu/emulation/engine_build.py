@@ -90,7 +90,7 @@ def build_engines(
     if emulation_enabled():
         raise ValueError(f"{path}: engines are built with {SWITCH} unset")
     data = Path(path).read_bytes()
-    read_plans(read_program(data, ()), inputs_of)  # checks it as for running
+    plans = read_plans(read_program(data, ()), inputs_of)  # checks it as for running
     file = deserialize_pte_binary(data)
     pending = list(_pending(file.program))
     if not pending:
@@ -103,6 +103,7 @@ def build_engines(
             "that exported the file"
         )
     check_can_build(dryrun=False)
+    _check_order(path, [*plans.values()])
     payloads = file.program.backend_delegate_data
     built: dict[int, BuiltEngine] = {}
     for name, index in pending:
@@ -115,6 +116,25 @@ def build_engines(
     with staged(target) as folder, open(folder / target.name, "wb") as stream:
         written.write_to_file(stream)
     return [*built.values()]
+
+
+def _check_order(path: Any, plans: Sequence[Any]) -> None:
+    """Raise ValueError unless delegates are in order for the delegate of the Torch-TensorRT that is here.
+
+    What exported may have been of another release, whose engines are on other streams in ExecuTorch's C++ runtime.
+    """
+    from torchtrt_executorch.runtime.delegates import about
+    from torchtrt_executorch.runtime.plans.placement_check import (
+        find_violations,
+        needs_shared_stream,
+    )
+
+    one_stream = needs_shared_stream(plans)
+    for plan in plans:
+        for violation in find_violations(plan, about, one_stream):
+            raise ValueError(
+                f"{path}: {plan.name}: {violation.text}: export it with the release of Torch-TensorRT that is here"
+            )
 
 
 def _pending(program: Any) -> Iterator[tuple[str, int]]:
