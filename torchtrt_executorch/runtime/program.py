@@ -19,6 +19,7 @@ from torchtrt_executorch.runtime.calling import (
     refuse_modes,
     without_modes,
 )
+from torchtrt_executorch.runtime.collection import uncollected
 from torchtrt_executorch.runtime.delegates import StandIns, digest, inputs_of
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.method import Method
@@ -68,7 +69,8 @@ class Program:
                 refuse_modes(f"{name} is prepared")
                 turns = self._turns if self._shared else CallLock()
                 prepared = plan, self._surroundings, self._shared, turns
-                self._methods[name] = without_modes(lambda: Method(*prepared))
+                with uncollected():
+                    self._methods[name] = without_modes(lambda: Method(*prepared))
             return self._methods[name]
 
     def inputs(self, method: str = "forward") -> tuple[ValueInfo, ...]:
@@ -126,6 +128,7 @@ class Program:
 
 
 @as_it_is
+@uncollected()
 def load(
     path_or_bytes: Source,
     data_files: Sequence[Source] | None = None,

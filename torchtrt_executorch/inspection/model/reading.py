@@ -10,6 +10,7 @@ from typing import Sequence
 
 from torchtrt_executorch.inspection.model.facts import Facts
 from torchtrt_executorch.inspection.model.methods import method_facts
+from torchtrt_executorch.runtime.collection import uncollected
 from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plans.placement_check import needs_shared_stream
@@ -24,6 +25,7 @@ from torchtrt_executorch.runtime.reading.files import (
 )
 
 
+@uncollected()
 def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
     """Return the facts of a ``.pte``.
 

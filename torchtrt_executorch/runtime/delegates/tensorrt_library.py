@@ -6,18 +6,15 @@ is memory read or written past a tensor's end.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Sequence
 
 import torch
 
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT, Builder
 from torchtrt_executorch.payloads.engine_header import origin
+from torchtrt_executorch.runtime.collection import uncollected
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.tensors.values import Value
 
@@ -63,6 +60,8 @@ class Log:
 
         class Logger(trt.ILogger):  # type: ignore[misc,name-defined]
             def log(self, severity: Any, message: str) -> None:
+                # TensorRT logs while it holds its lock. Were another engine among the garbage that Python finds
+                # in there, its destructor would wait for that lock for good.
                 with uncollected():
                     logger.log(levels[severity], "%s: %s", name, message)
                     if severity in serious:
@@ -75,33 +74,6 @@ class Log:
         said = "; ".join(self._errors)
         self._errors.clear()
         return said or "it gives no reason"
-
-
-_lock = threading.Lock()
-_within = 0
-_collected = False
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Have nothing collected meanwhile: by no thread, since Python has one collector for all of them.
-
-    TensorRT logs while it holds its lock. Were another engine among the garbage that Python finds
-    in there, its destructor would wait for that lock for good.
-    """
-    global _within, _collected
-    with _lock:
-        if not _within:
-            _collected = gc.isenabled()
-        _within += 1
-        gc.disable()
-    try:
-        yield
-    finally:
-        with _lock:
-            _within -= 1
-            if not _within and _collected:
-                gc.enable()
 
 
 def deserialized(

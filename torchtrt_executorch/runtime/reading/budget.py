@@ -21,6 +21,14 @@ class Budget:
     def __init__(self, nbytes: int) -> None:
         self._left = _EACH * nbytes + _ALWAYS
 
+    def can_decode(self, nbytes: int) -> bool:
+        """Pay for bytes of which objects are made, if as many are left."""
+        left = self._left - _DECODED * nbytes
+        if left < 0:
+            return False
+        self._left = left
+        return True
+
     def decode(self, nbytes: int, where: str) -> None:
         """Pay for bytes of which objects are made."""
         self.spend(_DECODED * nbytes, where)

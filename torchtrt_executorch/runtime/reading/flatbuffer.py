@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain, repeat
 from typing import Any, Mapping, TypeVar
 
 from torchtrt_executorch.runtime.errors import ProgramError
@@ -60,6 +60,33 @@ Kind = Any
 Schema = Mapping[type, Mapping[str, Kind]]
 
 
+#: Where in a file something is: of what, and a field or an element of that. It is put into words for errors alone.
+_Where = str | tuple[Any, str | int]
+_BYTE, _INT, _UINT, _SIZES = map(struct.Struct, ("<B", "<i", "<I", "<2H"))
+
+
+def _in_words(where: _Where) -> str:
+    parts: list[str] = []
+    while isinstance(where, tuple):
+        where, part = where
+        parts.append(f".{part}" if isinstance(part, str) else f"[{part}]")
+    return where + "".join(reversed(parts))
+
+
+class _Field:
+    """How a field is read: its name, its slots, and what reads it at a position that isn't 0."""
+
+    __slots__ = ("default", "kind", "name", "read")
+
+    def __init__(self, name: str, kind: Kind, reader: _Reader) -> None:
+        self.name, self.kind = name, kind
+        self.read = reader.read_by_kind(kind)
+        # None of a union, which has two slots, and of a list, which is another one for each table.
+        self.default: Any = None
+        if not isinstance(kind, (Union, list)) and kind != SKIPPED:
+            self.default = _default(kind)
+
+
 class _Reader:
     """Reads tables of ``schema`` out of ``data``; everything is bounded by the buffer's size."""
 
@@ -70,6 +97,7 @@ class _Reader:
         self._budget = budget
         # By position: a writer may have stored a name once for all that are called so.
         self._texts: dict[int, str] = {}
+        self._fields: dict[type, list[_Field]] = {}
 
     def root(self, table: type[T], identifier: bytes) -> T:
         """Decode the root table. ``ProgramError`` when the file identifier is another one."""
@@ -79,101 +107,152 @@ class _Reader:
                 f"the file identifier is {found!r} where {identifier!r} was expected: "
                 "not such a file, or of an incompatible version"
             )
-        return self._table(table, self._scalar("I", 0, "root"), table.__name__)
+        return self._table(table, self._unpack(_UINT, 0, "root")[0], table.__name__)
 
-    def _unpack(self, fmt: str, position: int, where: str) -> tuple[Any, ...]:
+    def _unpack(
+        self, packed: struct.Struct, position: int, where: _Where
+    ) -> tuple[Any, ...]:
         try:
             if position >= 0:  # else it would count from the end
-                return struct.unpack_from("<" + fmt, self._data, position)
+                return packed.unpack_from(self._data, position)
         except struct.error:
             pass
         raise ProgramError(
-            f"{where} lies at byte {position}, outside of a FlatBuffer of "
+            f"{_in_words(where)} lies at byte {position}, outside of a FlatBuffer of "
             f"{len(self._data)} bytes: the file is truncated or damaged"
         )
 
-    def _scalar(self, fmt: str, position: int, where: str) -> Any:
-        return self._unpack(fmt, position, where)[0]
+    def _follow(self, position: int, where: _Where) -> int:
+        return position + int(self._unpack(_UINT, position, where)[0])
 
-    def _follow(self, position: int, where: str) -> int:
-        return position + int(self._scalar("I", position, where))
+    def _pay(self, nbytes: int, where: _Where) -> None:
+        if not self._budget.can_decode(nbytes):
+            self._budget.decode(nbytes, _in_words(where))
 
-    def _table(self, table: type[T], position: int, where: str) -> T:
-        kinds = self._schema[table]
-        vtable = position - self._scalar("i", position, where)
-        length, size = self._unpack("2H", vtable, where)
-        self._budget.decode(max(size, _SMALLEST), where)
+    def _table(self, table: type[T], position: int, where: _Where) -> T:
+        fields = self._fields.get(table)
+        if fields is None:
+            fields = self._fields[table] = []
+            fields += [_Field(n, k, self) for n, k in self._schema[table].items()]
+        vtable = position - self._unpack(_INT, position, where)[0]
+        length, size = self._unpack(_SIZES, vtable, where)
+        self._pay(max(size, _SMALLEST), where)
         there = (length - 4) // 2
         # A union has two slots. Those behind the last one are a later release's.
-        count = min(max(there, 0), 2 * len(kinds))
-        offsets = self._unpack(f"{count}H", vtable + 4, where)
+        count = min(max(there, 0), 2 * len(fields))
+        offsets = self._unpack(_vector("H", count), vtable + 4, where)
         if count and max(offsets) >= size:
             raise ProgramError(
-                f"{where} has a field at byte {max(offsets)} of a table of {size} bytes: the file is damaged"
+                f"{_in_words(where)} has a field at byte {max(offsets)} of a table of {size} bytes: the file is damaged"
             )
-        places = chain((each and position + each for each in offsets), repeat(0))
-        fields: dict[str, Any] = {}
-        for name, kind in kinds.items():
-            at, inside = next(places), f"{where}.{name}"
-            if kind == SKIPPED:
-                fields[name] = None
-            elif isinstance(kind, Union):
-                fields[name] = self._union(kind, at, next(places), inside)
+        slot = 0
+        values: dict[str, Any] = {}
+        for field in fields:
+            name, kind = field.name, field.kind
+            at = offsets[slot] if slot < count else 0
+            slot += 1
+            if kind.__class__ is Union:
+                table_at = offsets[slot] if slot < count else 0
+                slot += 1
+                inside = where, name
+                values[name] = self._union(
+                    kind, at and position + at, table_at and position + table_at, inside
+                )
+            elif at and field.read is not None:
+                values[name] = field.read(position + at, (where, name))
             else:
-                fields[name] = self._field(kind, at, inside) if at else _default(kind)
-        return table(**fields)
+                values[name] = [] if kind.__class__ is list else field.default
+        return table(**values)
 
-    def _union(self, kind: Union, code_at: int, position: int, where: str) -> Any:
-        code = self._scalar("B", code_at, where) if code_at else 0
+    def _union(self, kind: Union, code_at: int, position: int, where: _Where) -> Any:
+        code = self._unpack(_BYTE, code_at, where)[0] if code_at else 0
         if code == 0 or not position:
-            raise ProgramError(f"{where} holds no value")
-        if code not in kind.members:
-            raise ProgramError(f"{where} is of the unknown kind {code}")
-        return self._table(kind.members[code], self._follow(position, where), where)
+            raise ProgramError(f"{_in_words(where)} holds no value")
+        member = kind.members.get(code)
+        if member is None:
+            raise ProgramError(f"{_in_words(where)} is of the unknown kind {code}")
+        return self._table(member, self._follow(position, where), where)
 
-    def _field(self, kind: Kind, position: int, where: str) -> Any:
+    def read_by_kind(self, kind: Kind) -> Callable[[int, _Where], Any] | None:
+        """Return what reads a field of a kind, given its position and where that is; None of what isn't read."""
+        if kind == SKIPPED or isinstance(kind, Union):
+            return None
         if isinstance(kind, Enum):
-            return kind.member(self._scalar(kind.format, position, where), where)
+            return self._enum_reader(kind)
         if isinstance(kind, tuple):
             kind = kind[0]
         if isinstance(kind, str) and kind not in (STRING, BYTES):
-            return self._scalar(kind, position, where)
-        start = self._follow(position, where)
+            return self._scalar_reader(kind)
         if isinstance(kind, type):
-            return self._table(kind, start, where)
-        length = self._scalar("I", start, where)
-        start += 4
+            return self._table_reader(kind)
+        return self._vector_reader(kind)
+
+    def _enum_reader(self, kind: Enum) -> Callable[[int, _Where], Any]:
+        packed = _vector(kind.format, 1)
+
+        def read(position: int, where: _Where) -> Any:
+            value = self._unpack(packed, position, where)[0]
+            try:
+                return kind.members(value)
+            except ValueError:
+                return kind.member(value, _in_words(where))
+
+        return read
+
+    def _scalar_reader(self, kind: str) -> Callable[[int, _Where], Any]:
+        packed = _vector(kind, 1)
+        return lambda position, where: self._unpack(packed, position, where)[0]
+
+    def _table_reader(self, kind: type) -> Callable[[int, _Where], Any]:
+        return lambda position, where: self._table(
+            kind, self._follow(position, where), where
+        )
+
+    def _vector_reader(self, kind: Kind) -> Callable[[int, _Where], Any]:
         inside = kind[0] if isinstance(kind, list) else "B"
         packed = isinstance(inside, str) and inside != STRING
-        width = struct.calcsize("<" + inside) if packed else 4
-        if start + length * width > len(self._data):
-            raise ProgramError(
-                f"{where} claims {length} elements, past the end of a FlatBuffer of "
-                f"{len(self._data)} bytes: the file is truncated or damaged"
-            )
-        if kind == BYTES:
-            self._budget.decode(_SMALLEST, where)
-            return self._data[start : start + length]
-        if kind != STRING:
-            self._budget.decode(length * width + _SMALLEST, where)
-        if not packed:
-            return [
-                self._field(inside, start + 4 * index, f"{where}[{index}]")
-                for index in range(length)
-            ]
-        if kind == STRING:
-            return self._text(start, length, where)
-        return list(struct.unpack_from(f"<{length}{inside}", self._data, start))
+        width = _vector(inside, 1).size if packed else 4
+        read_one: Any = None if packed else self.read_by_kind(inside)
 
-    def _text(self, start: int, length: int, where: str) -> str:
+        def read(position: int, where: _Where) -> Any:
+            start = self._follow(position, where)
+            length = self._unpack(_UINT, start, where)[0]
+            start += 4
+            if start + length * width > len(self._data):
+                raise ProgramError(
+                    f"{_in_words(where)} claims {length} elements, past the end of a FlatBuffer of "
+                    f"{len(self._data)} bytes: the file is truncated or damaged"
+                )
+            if kind == BYTES:
+                self._pay(_SMALLEST, where)
+                return self._data[start : start + length]
+            if kind == STRING:
+                return self._text(start, length, where)
+            self._pay(length * width + _SMALLEST, where)
+            if packed:
+                return list(_vector(inside, length).unpack_from(self._data, start))
+            return [
+                read_one(start + 4 * index, (where, index)) for index in range(length)
+            ]
+
+        return read
+
+    def _text(self, start: int, length: int, where: _Where) -> str:
         if start not in self._texts:
-            self._budget.decode(length + _SMALLEST, where)
+            self._pay(length + _SMALLEST, where)
             try:
                 text = str(self._data[start : start + length], "utf-8")
             except UnicodeDecodeError as error:
-                raise ProgramError(f"{where} is not UTF-8 text: {error}") from None
+                raise ProgramError(
+                    f"{_in_words(where)} is not UTF-8 text: {error}"
+                ) from None
             self._texts[start] = text
         return self._texts[start]
+
+
+@functools.lru_cache(maxsize=1_000)
+def _vector(fmt: str, count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}{fmt}")
 
 
 def _default(kind: Kind) -> Any:
