@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from executorch.backends.cuda import _unfold_decomposition
+from executorch.backends.cuda import _softmax_decomposition, _unfold_decomposition
 from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
@@ -55,6 +55,8 @@ def answers() -> dict[str, Callable[..., Any]]:
         aten.convolution.default: _first_of(
             convolution, _unfold_decomposition.convolution
         ),
+        aten._softmax.default: _softmax_decomposition.softmax,
+        aten._log_softmax.default: _softmax_decomposition.log_softmax,
     }
 
     def with_sums() -> dict[Any, Callable[..., Any]]:

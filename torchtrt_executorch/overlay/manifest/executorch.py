@@ -29,6 +29,7 @@ _DRY_RUN = tuple(
     for name in (
         "_memory_pool",
         "_mul_sum_decompositions",
+        "_softmax_decomposition",
         "_unfold_decomposition",
         "quantized.packed_weights",
         "support.dry_run",
