@@ -2,7 +2,7 @@
 
 A zip file, nothing in it compressed: per payload one ``torch.export`` archive, ``<digest>.pt2``, and a table of
 the large weights that it is without, ``<digest>.json``. These are in entries of their own, ``<digest>.weight``, each
-once, unless the program's data files have them. Reading one loads PyTorch programs, on the same terms as emulated
+once, unless the program's data files have them, as they are or packed. Reading one loads PyTorch programs, on the same terms as emulated
 engines: only where the user has named the file.
 """
 
@@ -13,6 +13,7 @@ import os
 import re
 import zipfile
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torchtrt_executorch.nogpu.stand_ins.archive import (
     read_archive,
     write_archive,
 )
+from torchtrt_executorch.nogpu.stand_ins.packed import find_packed
 from torchtrt_executorch.nogpu.stand_ins.program import StandIn
 from torchtrt_executorch.nogpu.stand_ins.weights import (
     DamagedWeightsError,
@@ -49,12 +51,18 @@ def write(
         stored: The digests of weights that the program's data has: they aren't written once more.
     """
     done = {*stored}
+    packed: dict[str, list[Any]] = {}
     with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as file:
         for payload, stand_in in sorted(stand_ins.items()):
             large = large_weights(stand_in.program)
             weights = [Weight.of(name, tensor) for name, tensor in large.items()]
+            found = {*done, *packed}
+            others = {w.name: large[w.name] for w in weights if w.sha256 not in found}
+            also = find_packed(stand_in.program, others, stored)
+            packed |= {w.sha256: also[w.name] for w in weights if w.name in also}
+            weights = [replace(w, packed=packed.get(w.sha256, [])) for w in weights]
             for weight in weights:
-                if weight.sha256 not in done:
+                if weight.sha256 not in done and not weight.packed:
                     entry = zipfile.ZipInfo(f"{weight.sha256}.weight", _DATE)
                     write_entry(file, entry, large[weight.name])
                     done.add(weight.sha256)

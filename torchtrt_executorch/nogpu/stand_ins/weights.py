@@ -6,7 +6,7 @@ import hashlib
 import mmap
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from torchtrt_executorch.digests import digest_of, large_tensors
+from torchtrt_executorch.nogpu.stand_ins.packed import unpack
 
 #: Bytes from which on a weight isn't in the archive.
 LARGE = 1 << 20
@@ -39,12 +40,15 @@ class Weight:
         dtype: As ``bfloat16``.
         sizes: Of the tensor, which is contiguous.
         sha256: Of its bytes, in hexadecimal.
+        packed: How the program's data has it packed: bits, group, least value, and the digest of the packed bytes; empty if
+            it is as it is.
     """
 
     name: str
     dtype: str
     sizes: list[int]
     sha256: str
+    packed: list[Any] = field(default_factory=list)
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> Weight:
@@ -88,13 +92,16 @@ def restore(program: ExportedProgram, weights: list[Weight], read: Read) -> None
         dtype = getattr(torch, weight.dtype, None)
         if held is None or not isinstance(dtype, torch.dtype):
             raise DamagedWeightsError(f"no weight {weight.name} of {weight.dtype}")
-        data = read(weight.sha256)
         empty = held[weight.name]
         if (
             not isinstance(empty, torch.Tensor)
             or [*empty.shape] != weight.sizes
             or empty.dtype != dtype
-            or len(data) != empty.nbytes
+        ):
+            raise DamagedWeightsError(f"{weight.name} isn't what was written")
+        data = unpacked(weight, read) if weight.packed else read(weight.sha256)
+        if (
+            len(data) != empty.nbytes
             or hashlib.sha256(data).hexdigest() != weight.sha256
         ):
             raise DamagedWeightsError(f"{weight.name} isn't what was written")
@@ -102,6 +109,20 @@ def restore(program: ExportedProgram, weights: list[Weight], read: Read) -> None
         if flat.data_ptr() % dtype.itemsize:
             flat = flat.clone()
         held[weight.name] = _like(empty, flat.view(dtype).reshape(weight.sizes))
+
+
+def unpacked(weight: Weight, read: Read) -> memoryview:
+    """Return the bytes of a weight that the program's data has packed.
+
+    Raises:
+        DamagedWeightsError: It hasn't.
+    """
+    try:
+        return unpack(weight.packed, weight.sizes, read)
+    except (TypeError, ValueError) as error:
+        raise DamagedWeightsError(
+            f"{weight.name} isn't what was packed: {error}"
+        ) from error
 
 
 def _like(value: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,127 @@
+"""Quantized weights of stand-ins that the program's data has packed, several values in a byte."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torch import Tensor, nn
+
+from torchtrt_executorch.nogpu.stand_ins.packed import unpack
+from torchtrt_executorch.runtime import load, save_stand_ins
+
+from ....backends.cuda.conftest import needs_compilers
+
+packed_weights = pytest.importorskip(
+    "executorch.backends.cuda.quantized.packed_weights"
+)
+WIDTH = 1024
+
+
+def packed(weight: Tensor, bits: int, group: int, least: int) -> Tensor:
+    found: Tensor = packed_weights.Packed(bits, group, least).pack(weight)
+    return found
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("dtype", "least"), [(torch.int8, -1), (torch.int8, -8), (torch.uint8, 0)]
+)
+@pytest.mark.parametrize("group", [32, 96])
+def test_what_was_packed_is_unpacked(
+    bits: int, dtype: torch.dtype, least: int, group: int
+) -> None:
+    values = torch.randint(0, 1 << bits, (50, 96)) + least
+    weight = values.to(dtype)
+    data = packed(weight, bits, group, least).numpy().data.cast("B")
+    stored = {"digest": data}
+    found = unpack([bits, group, least, "digest"], [50, 96], stored.__getitem__)
+    assert torch.equal(torch.frombuffer(found, dtype=dtype).view(50, 96), weight)
+
+
+def test_many_rows_are_unpacked_some_at_a_time() -> None:
+    rows, columns = 50_000, 96
+    weight = (torch.randint(0, 16, (rows, columns)) - 8).to(torch.int8)
+    data = packed(weight, 4, 32, -8).numpy().data.cast("B")
+    found = unpack([4, 32, -8, ""], [rows, columns], lambda _: data)
+    assert torch.equal(torch.frombuffer(found, dtype=torch.int8), weight.flatten())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [3, 32, -8, ""],
+        [4, 0, -8, ""],
+        [4, 33, -8, ""],
+        [4, 64, -8, ""],
+        [4, 32, "-8", ""],
+        [4.0, 32, -8, ""],
+        [4, 32, -8],
+        [2, 32, -8, ""],
+    ],
+)
+def test_what_is_no_packing_is_refused(row: list[Any]) -> None:
+    data = memoryview(bytearray(50 * 48))
+    with pytest.raises(ValueError):
+        unpack(row, [50, 96], lambda _: data)
+
+
+class Linears(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.second = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.second(self.first(x))
+        return found
+
+
+@needs_compilers
+def test_stand_ins_of_int4_refer_to_the_data(tmp_path: Path) -> None:
+    q = pytest.importorskip("torchao.quantization")
+    model = Linears().to(torch.bfloat16).eval()
+    config = q.IntxWeightOnlyConfig(torch.int4, q.granularity.PerGroup(32))
+    q.quantize_(model, config)
+    specs = [CompileSpec("gpu", b"sm_90:80GiB")]
+    methods, partitioners = {}, {}
+    for name, rows in (("prefill", 7), ("decode", 1)):
+        x = torch.ones(rows, WIDTH, dtype=torch.bfloat16)
+        methods[name] = torch.export.export(model, (x,))
+        named = CompileSpec("method_name", name.encode())
+        partitioners[name] = [CudaPartitioner([named, *specs])]
+    made = to_edge_transform_and_lower(methods, partitioner=partitioners)
+    path = tmp_path / "model.pte"
+    made.to_executorch().save(str(path))
+    beside = tmp_path / "model.stand_ins"
+    save_stand_ins(path, beside)
+    with zipfile.ZipFile(beside) as file:
+        assert not any(each.endswith(".weight") for each in file.namelist())
+    assert beside.stat().st_size < WIDTH * WIDTH
+    program = load(path, stand_ins=beside)
+    x = torch.randn(7, WIDTH, dtype=torch.bfloat16)
+    (found,) = program.method("prefill")(x)
+    (wanted,) = load(path, stand_ins=None).method("prefill")(x)
+    eager = model(x)
+    assert torch.equal(found, wanted)
+    torch.testing.assert_close(found, eager, rtol=2e-2, atol=2e-2)
+    digests = {
+        hashlib.sha256(t.numpy().tobytes()).hexdigest() for t in _integers(model)
+    }
+    with zipfile.ZipFile(beside) as file:
+        tables = b"".join(
+            file.read(each) for each in file.namelist() if each.endswith(".json")
+        )
+    assert all(digest.encode() in tables for digest in digests)
+
+
+def _integers(model: nn.Module) -> list[Tensor]:
+    return [each.weight.qdata for each in (model.first, model.second)]  # type: ignore[union-attr]

@@ -1,0 +1,83 @@
+"""Quantized weights of stand-ins that the program's data has packed: a CUDA library's int4 has two values in a byte."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+_BITS = (1, 2, 4)
+_ROWS = 1 << 22  # values that are unpacked at once
+
+
+def find_packed(
+    program: ExportedProgram,
+    weights: Mapping[str, torch.Tensor],
+    stored: Collection[str],
+) -> dict[str, list[Any]]:
+    """Return how a program's data has those of ``weights`` that it has packed.
+
+    Args:
+        program: A partition of ``CudaBackend``'s, or any other.
+        weights: Of the program, by name.
+        stored: The digests of what is in the data.
+
+    Returns:
+        By name bits, group, least value, and the digest of the packed bytes.
+    """
+    integers = {n for n, t in weights.items() if t.dtype in (torch.int8, torch.uint8)}
+    if not integers or not stored:
+        return {}
+    try:
+        from executorch.backends.cuda.quantized.pack_weights import packings
+    except ImportError:  # of no CUDA backend, or one that packs nothing
+        return {}
+    found: dict[str, list[Any]] = {}
+    for name, packing in packings(program).items():
+        if name not in integers:
+            continue
+        data = packing.pack(weights[name]).numpy().data
+        digest = hashlib.sha256(data).hexdigest()
+        if digest in stored:
+            found[name] = [packing.bits, packing.group, packing.quant_min, digest]
+    return found
+
+
+def unpack(
+    packed: list[Any], sizes: list[int], read: Callable[[str], memoryview]
+) -> memoryview:
+    """Return the bytes of a weight of ``sizes`` that is stored packed.
+
+    Args:
+        packed: As :func:`find_packed` describes it.
+        sizes: Rows and columns.
+        read: Returns stored bytes by their digest.
+
+    Raises:
+        ValueError: ``packed`` says nothing of the kind, or other bytes are stored.
+    """
+    bits, group, least, digest = packed
+    rows, columns = sizes
+    integers = bits, group, least, rows, columns
+    if not all(isinstance(each, int) for each in integers) or bits not in _BITS:
+        raise ValueError(f"no packing: {packed}")
+    parts = 8 // bits
+    if min(group, rows, columns) < 1 or group % parts or columns % group:
+        raise ValueError(f"a group of {group} in {columns} columns of {bits} bits")
+    data = read(digest)
+    if len(data) * parts != rows * columns:
+        raise ValueError(f"{len(data)} bytes for {rows} rows of {columns}")
+    stored = torch.frombuffer(data, dtype=torch.uint8).view(rows, columns // parts)
+    values = torch.empty(rows, columns, dtype=torch.uint8)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8).view(parts, 1)
+    count = max(1, _ROWS // columns)
+    for some, into in zip(
+        torch.split(stored, count), torch.split(values, count), strict=True
+    ):
+        groups = some.reshape(len(some), -1, 1, group // parts)
+        single = (groups >> shifts) & ((1 << bits) - 1)
+        into.copy_(single.reshape(into.shape) + least % 256)  # modulo 256
+    return values.numpy().data.cast("B")
