@@ -83,6 +83,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/program/test_off_graph_cache.py",
         "tests/exir/program/test_unbounded.py",
     ],
+    "lowering-time": ["tests/exir/program/test_lowering_time.py"],
     "lowering-leftovers": [
         "tests/exir/program/test_leftovers.py",
         "tests/exir/passes/test_portable_kernels_pass.py",

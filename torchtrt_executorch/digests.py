@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +18,8 @@ _known: Any = WeakIdKeyDictionary()
 
 def digest_of(tensor: torch.Tensor) -> bytes:
     """Return the sha256 of a tensor's elements in their order."""
+    if is_whole(tensor) and (digest := _digest_of_storage()) is not None:
+        return digest(tensor)  # which is known to what writes the storage
     version = None if tensor.is_inference() else tensor._version
     known, found = _known.get(tensor, (None, b""))
     if known is None or known != version:
@@ -23,6 +27,15 @@ def digest_of(tensor: torch.Tensor) -> bytes:
         found = hashlib.sha256(data.numpy()).digest()  # type: ignore[arg-type]
         _known[tensor] = version, found
     return bytes(found)
+
+
+@functools.cache
+def _digest_of_storage() -> Callable[[torch.Tensor], bytes] | None:
+    try:
+        from executorch.exir._serialize._mapped_data import digest
+    except ImportError:
+        return None
+    return digest
 
 
 def is_whole(tensor: torch.Tensor) -> bool:

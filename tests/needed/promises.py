@@ -764,6 +764,28 @@ def a_program_is_lowered_twice() -> None:
         lowered_by_xnnpack(program).to_executorch()
 
 
+@of("lowering-time")
+def operators_are_rewritten_in_one_pass() -> None:
+    from unittest import mock
+
+    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir.pass_base import ExportPass
+
+    executed: list[str] = []
+    call: Any = ExportPass.call
+
+    def noted(self: Any, module: Any) -> Any:
+        executed.append(type(self).__name__)
+        return call(self, module)
+
+    program = torch.export.export(Function(lambda x: x * 2), (X,))
+    with mock.patch.object(ExportPass, "call", noted):
+        to_edge_transform_and_lower(program)
+    alone = {"NormalizeTransposePass", "ScalarToTensorPass", "SymToTensorPass"}
+    assert executed, "no pass has been seen"
+    assert alone.isdisjoint(executed), executed
+
+
 @of("argument-validation")
 def sizes_behind_an_engine_stay_dynamic() -> None:
     import torch_tensorrt

@@ -228,6 +228,7 @@ def answers() -> dict[str, Callable[..., Any]]:
         "torch._inductor.codecache:AotCodeCompiler.compile": write_from_host,
         "executorch.backends.cuda.cuda_weight_collector:_write_tensor_storage": write_storage_from_host,
         "executorch.backends.cuda.cuda_weight_collector:mapped_data": take_mapped_from_host,
+        "executorch.backends.cuda.cuda_weight_collector:trim_host_memory": lambda: None,
         # low_memory_mode spares the device's memory, of which nothing is taken.
         "torch._inductor.ir:ExternKernel.realize_input": realize_on_host,
         f"{backend}:_move_to_device_resize_kv": move_to_device,

@@ -97,6 +97,9 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.codegen.triton:TritonScheduling.define_kernel": PatchPoint(
         "Triton can't tell rows by its indices behind a matmul"
     ),
+    "torch._higher_order_ops.triton_kernel_wrap:identify_accessed_tensors": PatchPoint(
+        "it compiles a kernel again for each call that is like another"
+    ),
     # Weights, which stay on the host
     f"{_INDUCTOR}.codecache:AotCodeCompiler.compile": PatchPoint(
         "it writes the weights' bytes, from the device", True
@@ -115,6 +118,10 @@ PATCH_POINTS = {
     ),
     "executorch.backends.cuda.cuda_weight_collector:mapped_data": PatchPoint(
         "it asks for a weight's memory, which the device has"
+    ),
+    "executorch.backends.cuda.cuda_weight_collector:trim_host_memory": PatchPoint(
+        "it collects garbage around copies of weights, of which there are none",
+        releases=">=1.5",
     ),
     "executorch.backends.cuda.cuda_backend:_move_to_device_resize_kv": PatchPoint(
         "it moves weights to the device"

@@ -33,6 +33,7 @@ from torchtrt_executorch.nogpu.inductor import (
     fat_binaries,
     host_code,
     host_weights,
+    kernel_accesses,
     options,
     patch_points,
 )
@@ -91,6 +92,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         **_memory_pool.answers(),
         **host_code.answers(),
         **host_weights.answers(),
+        **kernel_accesses.answers(),
         **options.answers(toolchain.cross.program if toolchain.cross else None),
         **constant_folding.answers(),
         **_mul_sum_decompositions.answers(),

@@ -294,6 +294,17 @@ LOWERING_LEFTOVERS = (
     ),
 )
 
+LOWERING_TIME = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        "from executorch.exir.program._lowering_time import fused, shares_history",
+    ),
+    ("_get_aten_to_edge_passes", "value pre_op_replace_passes", "fused({})"),
+    ("to_edge_transform_and_lower", "decorator", "@shares_history"),
+)
+
 #: Of executorch-export: engines are objects, which ExecuTorch's passes can't trace (pytorch/TensorRT#4329).
 ENGINES = edits_of(
     _PROGRAM,

@@ -131,6 +131,17 @@ EXECUTORCH_PATCHES = (
         edits=edits.LOWERING_LEFTOVERS,
     ),
     Patch(
+        name="lowering-time",
+        summary="Passes that rewrite single operators run as one, and nodes share their history",
+        pull_request="pytorch/executorch#18497",
+        releases=EXECUTORCH,
+        upstream="executes a graph four times to rewrite its operators, and copies the history of each node each time",
+        kept_because="1.5.1 still does",
+        goes_when="a pass copies the nodes that it doesn't rewrite (pytorch/executorch#18497)",
+        adds=(f"{EXIR}.program._lowering_time",),
+        edits=edits.LOWERING_TIME,
+    ),
+    Patch(
         name="argument-validation",
         summary="Verifying a program leaves the dynamic sizes of lists that operators return",
         pull_request="pytorch/TensorRT#4574",

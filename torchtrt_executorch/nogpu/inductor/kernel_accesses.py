@@ -1,0 +1,69 @@
+"""Analyze once which arguments a Triton kernel reads and writes, for all calls of it that are alike.
+
+Inductor compiles a kernel to Triton's IR and reads that, twice for each call while it traces and once while it
+lowers. The layers of a model call the same kernels with tensors of the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_LITERALS = (bool, int, float, str, type(None), torch.dtype)
+
+
+def answers() -> dict[str, Callable[..., Any]]:
+    """What remembers the analyses of a compilation, within a scope."""
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    analyze: Any = triton_kernel_wrap.identify_accessed_tensors
+    known: dict[Hashable, Any] = {}
+
+    def analyze_once(
+        kernel: Any, kwargs: dict[str, Any], descriptors: Mapping[str, Any]
+    ) -> Any:
+        key = None if descriptors else _key(kernel, kwargs)
+        if key is None:
+            return analyze(kernel, kwargs, descriptors)
+        if key not in known:
+            known[key] = analyze(kernel, kwargs, descriptors)
+        return known[key]
+
+    return {
+        "torch._higher_order_ops.triton_kernel_wrap:identify_accessed_tensors": analyze_once
+    }
+
+
+def _key(kernel: Any, kwargs: Mapping[str, Any]) -> Hashable | None:
+    """Return what the analysis goes by: it gives each tensor two elements, and each symbol the value 2.
+
+    Returns:
+        None if an argument is of another kind.
+    """
+    from triton.runtime.autotuner import Autotuner
+
+    if isinstance(kernel, Autotuner):  # a new one for each call that is traced
+        if kernel.configs:
+            kwargs = {**kwargs, **kernel.configs[0].kwargs}
+        kernel = kernel.fn
+    described = {name: _describe(value) for name, value in kwargs.items()}
+    if None in described.values():
+        return None
+    return kernel, tuple(sorted(described.items(), key=lambda item: item[0]))
+
+
+def _describe(value: Any) -> tuple[Hashable, ...] | None:
+    import sympy
+    from torch._inductor.ir import TensorBox
+
+    if isinstance(value, TensorBox):
+        return "tensor", value.get_dtype()
+    if isinstance(value, torch.Tensor):
+        return "tensor", value.dtype
+    if isinstance(value, (*_SYMBOLS, sympy.Expr)):
+        return ("symbol",)
+    kind: Any = type(value)
+    return (kind, value) if kind in _LITERALS else None
