@@ -256,8 +256,15 @@ LOWERING_LEFTOVERS = (
                 clears_caches,
                 leaves_programs_traceable,
             )
+            from executorch.exir.program._scale_factors import with_ratios_of_sizes
             from executorch.exir._size_ranges import ReplaceViewOpsPass
             """,
+        ),
+        ("to_edge", "first", "programs = with_ratios_of_sizes(programs)"),
+        (
+            "to_edge_transform_and_lower",
+            "first",
+            "programs = with_ratios_of_sizes(programs)",
         ),
         (
             "_generate_edge_program",

@@ -124,6 +124,8 @@ EXECUTORCH_PATCHES = (
         goes_when="ExecuTorch's passes claim their unbacked symbols, and is_same_node keeps no nodes (no pull request yet)",
         adds=(
             f"{EXIR}.program._leftovers",
+            f"{EXIR}.program._operator_calls",
+            f"{EXIR}.program._scale_factors",
             f"{EXIR}._size_ranges",
             f"{_PASSES}.portable_kernels_pass",
             SYMBOLS,

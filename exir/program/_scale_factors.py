@@ -1,0 +1,139 @@
+"""Resize by the ratio of sizes where PyTorch's CPU kernels do, whatever the scale factor says.
+
+``interpolate`` with ``scale_factor=1.1`` of 6 pixels has 6, and PyTorch's CPU kernels copy them. So does ``nearest``
+of two dimensions with twice as many (2.1 of 6), each twice. ExecuTorch's kernels, and PyTorch's decompositions, compute by
+the factor.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from executorch.exir.program._operator_calls import calls, module_of
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.utils._sympy.numbers import int_oo
+
+logger = logging.getLogger(__name__)
+
+_aten = torch.ops.aten
+#: Sizes of a dynamic dimension that are looked at, one by one.
+_MOST_SIZES = 1 << 14
+
+
+class _Resizing(NamedTuple):
+    """What an operator's kernel does.
+
+    Attributes:
+        dims: Spatial dimensions.
+        ratios: Of the sizes, for which the scale factor isn't read.
+        first: Place of its scale factors: of one list, or of the first of them.
+        corners: Place of ``align_corners``, for which no scale factor is read, if it has it.
+    """
+
+    dims: int
+    ratios: tuple[int, ...]
+    first: int
+    corners: int | None = None
+
+
+_KERNELS = {
+    _aten.upsample_nearest2d.vec: _Resizing(2, (1, 2), 2),
+    _aten.upsample_nearest2d.default: _Resizing(2, (1, 2), 2),
+    _aten.upsample_linear1d.vec: _Resizing(1, (1,), 3, 2),
+    _aten.upsample_linear1d.default: _Resizing(1, (1,), 3, 2),
+    _aten.upsample_bilinear2d.vec: _Resizing(2, (1,), 3, 2),
+    _aten.upsample_bilinear2d.default: _Resizing(2, (1,), 3, 2),
+    _aten.upsample_trilinear3d.vec: _Resizing(3, (1,), 3, 2),
+    _aten.upsample_trilinear3d.default: _Resizing(3, (1,), 3, 2),
+}
+
+
+def with_ratios_of_sizes(programs: Any) -> Any:
+    """Return a program, or each of a dict's, with scale factors that are the ratio of sizes where its kernels take that.
+
+    Where a dynamic size decides, the factor stays, and a warning says for which sizes values differ.
+
+    Args:
+        programs: In ATen, as ``torch.export.export`` returned them. They are left as they are.
+    """
+    if isinstance(programs, dict):
+        return {name: with_ratios_of_sizes(each) for name, each in programs.items()}
+    if not isinstance(programs, ExportedProgram):
+        return programs
+    if not any(map(_changed_arguments, calls(programs.graph_module))):
+        return programs
+    module = copy.deepcopy(programs.graph_module)
+    for node in calls(module):
+        if arguments := _changed_arguments(node):
+            node.args = arguments
+    module.recompile()
+    return programs._update(module, programs.graph_signature)
+
+
+def _changed_arguments(node: Node) -> tuple[Any, ...]:
+    """Return the arguments that a call has to have instead of its own, if any."""
+    kernel = _KERNELS.get(node.target)  # type: ignore[call-overload]
+    if kernel is None or node.all_input_nodes[0].meta["val"].device.type != "cpu":
+        return ()
+    args = list(node.args)
+    if kernel.corners is not None and args[kernel.corners]:
+        return ()
+    listed = node.target._schema.overload_name == "vec"  # type: ignore[union-attr]
+    factors = args[kernel.first] if listed else args[kernel.first :]
+    if not factors or not all(isinstance(each, float) for each in factors):
+        return ()
+    ratios = [
+        _ratio(node, kernel, factor, dim)
+        for factor, dim in zip(factors, range(-kernel.dims, 0), strict=True)
+    ]
+    if ratios == [*factors]:
+        return ()
+    args[kernel.first :] = [ratios] if listed else ratios
+    return (*args,)
+
+
+def _ratio(node: Node, kernel: _Resizing, factor: float, dim: int) -> float:
+    """Return the ratio of sizes that the kernel resizes a dimension by, or the factor itself."""
+    size = node.all_input_nodes[0].meta["val"].shape[dim]
+    listed = node.target._schema.overload_name == "vec"  # type: ignore[union-attr]
+    if isinstance(size, int):
+        out = node.meta["val"].shape[dim]
+        same = [
+            float(r) for r in kernel.ratios if isinstance(out, int) and out == r * size
+        ]
+        return same[0] if same else factor
+    if not listed or factor in kernel.ratios:
+        return factor
+    found = {each: _same(each, factor, kernel.ratios) for each in _sizes(size, factor)}
+    if len({*found.values()}) == 1:
+        return found.popitem()[1]
+    odd = [each for each, ratio in found.items() if ratio != factor]
+    logger.warning(
+        "%s (node %s) of %s resizes by a scale factor of %s, which PyTorch's CPU kernel doesn't read for sizes of %s to %s, "
+        "so that their values differ from eager's: resize to a size, or give recompute_scale_factor=True",
+        *(node.target, node, module_of(node), factor, min(odd), max(odd)),
+    )
+    return factor
+
+
+def _same(size: int, factor: float, ratios: Sequence[int]) -> float:
+    """Return the ratio of sizes that is taken for one size, or the factor itself."""
+    out = int(size * factor)
+    return next((float(ratio) for ratio in ratios if out == ratio * size), factor)
+
+
+def _sizes(size: torch.SymInt, factor: float) -> range:
+    """Return the sizes that a dynamic dimension may have, up to where the factor decides for all of them."""
+    environment = size.node.shape_env
+    assert environment is not None
+    bounds = environment.bound_sympy(size.node.expr)
+    # Beyond, what the factor leaves of a ratio is a pixel or more.
+    last = max(int(1 / abs(factor - ratio)) + 2 for ratio in (1, 2) if factor != ratio)
+    lower = max(1, int(bounds.lower))
+    upper = last if bounds.upper == int_oo else int(bounds.upper)
+    return range(lower, max(lower, min(upper, last, lower + _MOST_SIZES)) + 1)
