@@ -60,7 +60,6 @@ TESTS: Mapping[str, Sequence[str]] = {
     "compiling-partitioner": [
         "tests/py/torch_tensorrt/executorch/test_compiling_partitioner.py",
         "tests/py/torch_tensorrt/executorch/test_compiling_oddities.py",
-        "tests/exir/passes/test_complex_arithmetic.py",
     ],
     "common-state": ["tests/exir/program/test_common_state.py"],
     "mapped-weights": ["tests/exir/_serialize/test_mapped_data.py"],
@@ -74,7 +73,10 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/program/test_pre_write_snapshots.py",
     ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
-    "delegated-operators": ["tests/exir/program/test_delegated_operators.py"],
+    "delegated-operators": [
+        "tests/exir/program/test_delegated_operators.py",
+        "tests/exir/passes/test_complex_arithmetic.py",
+    ],
     "argument-validation": ["tests/exir/verification/test_arg_validator.py"],
     "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
     "xnnpack-support": ["tests/backends/xnnpack/test_support.py"],

@@ -7,14 +7,17 @@ once, so that nothing else of the program is complex.
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
+from executorch.exir.program._operator_calls import module_of
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.complex_tensor import ComplexTensor
@@ -26,26 +29,54 @@ from torch.utils import _pytree as pytree
 
 logger = logging.getLogger(__name__)
 
+#: In the error of an operator that a tensor subclass has no kernel for.
+_REFUSED = re.compile(r"Multiple dispatch failed for 'torch\._ops\.([\w.]+)'")
+
+WHY_COMPLEX = "executorch.why_complex"
+"""In ``node.meta["custom"]``: why a complex value stayed complex."""
+
 _aten = torch.ops.aten
 _Size = int | torch.SymInt
 
 
-def with_real_arithmetic(program: ExportedProgram) -> ExportedProgram:
-    """Return ``program`` with complex values as pairs of real ones, if it has any and returns none.
+def with_real_arithmetic(programs: Any) -> Any:
+    """Return a program, or each of a dict's, with complex values as pairs of real ones, if it has any and returns none.
 
     Complex inputs and weights are taken apart where they are read.
 
     Args:
-        program: In ATen, as ``torch.export.export`` returned it. It is left as it is.
+        programs: In ATen, as ``torch.export.export`` returned them. They are left as they are.
     """
+    if isinstance(programs, dict):
+        return {name: with_real_arithmetic(each) for name, each in programs.items()}
+    if not isinstance(programs, ExportedProgram):
+        return programs
     try:
-        return _in_real_numbers(program)
+        return _in_real_numbers(programs)
     except Exception as error:  # of an operator that isn't known to ComplexTensor
-        logger.warning(
-            "complex values stay as they are, which no delegate computes with: %s",
-            str(error).strip().partition("\n")[0],
-        )
-        return program
+        reason = str(error).strip().partition("\n")[0]
+        logger.warning("complex values stay as they are: %s", reason)
+        return _noted(programs, reason)
+
+
+class _NoRealFormError(Exception):
+    """An operator has no form in real numbers; the message names its node and module."""
+
+
+def why_complex(nodes: Iterable[Node]) -> str:
+    """Return why complex values of ``nodes`` weren't rewritten, empty if none of them has one that wasn't."""
+    reasons = (node.meta.get("custom", {}).get(WHY_COMPLEX) for node in nodes)
+    return next(filter(None, reasons), "")
+
+
+def _noted(program: ExportedProgram, reason: str) -> ExportedProgram:
+    """Return the program with ``reason`` at each node of complex values."""
+    module = copy.deepcopy(program.graph_module)
+    for node in module.graph.nodes:
+        if node.op == "call_function" and _is_complex(node):
+            custom = node.meta.get("custom") or {}
+            node.meta["custom"] = {**custom, WHY_COMPLEX: reason}
+    return program._update(module, program.graph_signature)
 
 
 def _in_real_numbers(program: ExportedProgram) -> ExportedProgram:
@@ -61,12 +92,78 @@ def _in_real_numbers(program: ExportedProgram) -> ExportedProgram:
         # A composite of composites, as istft, is one until nothing in it is.
         composites = {*filter(_is_composite, touched)} - before
         touched = composites or touched
-        with mock.patch.dict(COMPLEX_OPS_TABLE, _ON_COMPLEX):
-            program = program.run_decompositions(_decompositions(touched))
+        program = _decomposed(program, touched)
         before |= touched
     if before:
         _take_weights_apart(program)
+        _read_parts_directly(program)
     return program
+
+
+def _decomposed(
+    program: ExportedProgram, touched: Collection[OpOverload]
+) -> ExportedProgram:
+    """Return the program with ``touched`` decomposed, by parts if they are no composites.
+
+    Raises:
+        _NoRealFormError: One of them has no form in real numbers.
+    """
+    called: list[OpOverload] = []
+    table = {
+        target: _noting_calls(decomposition, target, called)
+        for target, decomposition in _decompositions(touched).items()
+    }
+    try:
+        with mock.patch.dict(COMPLEX_OPS_TABLE, _ON_COMPLEX):
+            return program.run_decompositions(table)
+    except Exception as error:
+        # ComplexTensor refuses by name what it is called with; what else fails was called last.
+        refused = _REFUSED.search(str(error))
+        name = refused[1] if refused else str(called[-1] if called else "")
+        nodes = [n for n in program.graph.nodes if str(n.target) == name]
+        if not nodes:  # a composite has called it
+            raise
+        raise _NoRealFormError(
+            f"{nodes[0].target} (node {nodes[0]}) of {module_of(nodes[0])} has no form in real numbers, in which alone "
+            "delegates and the host's kernels compute: write it with real and imaginary parts"
+        ) from error
+
+
+def _noting_calls(
+    decomposition: Callable[..., Any], target: OpOverload, called: list[OpOverload]
+) -> Callable[..., Any]:
+    """Return a decomposition that notes its calls; of calls within one that is at work, only those that fail."""
+
+    @functools.wraps(decomposition)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        before = [*called]
+        called.append(target)
+        found = decomposition(*args, **kwargs)
+        if found is not NotImplemented:
+            called[:] = before
+        return found
+
+    return noted
+
+
+def _read_parts_directly(program: ExportedProgram) -> None:
+    """Have what reads an alias of a part, or takes a part of a pair, read the part: each would be a copy on the host."""
+    for node in program.graph.find_nodes(op="call_function", target=_aten.select.int):
+        pair, dim, index = node.args
+        stacked = pair.target is _aten.stack.default and pair.args[1:] == (-1,)
+        if stacked and dim in (-1, pair.meta["val"].ndim - 1):
+            _replace_where_unnamed(node, pair.args[0][index])
+    for target in (_aten.alias.default, _aten.detach.default):
+        for node in program.graph.find_nodes(op="call_function", target=target):
+            _replace_where_unnamed(node, node.args[0])
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+
+
+def _replace_where_unnamed(node: Node, value: Any) -> None:
+    for user in [*node.users]:
+        if user.op != "output":  # the signature has the names of those
+            user.replace_input_with(node, value)
 
 
 def _take_weights_apart(program: ExportedProgram) -> None:
@@ -151,9 +248,19 @@ def _on_parts(target: OpOverload) -> Callable[..., Any]:
         like = next(tensors, torch.empty(()))
         in_parts = functools.partial(_in_parts, like=like)
         args, kwargs = pytree.tree_map(in_parts, (args, kwargs))
-        return target(*args, **kwargs)
+        return _OF_TENSORS.get(target, target)(*args, **kwargs)
 
     return on_parts
+
+
+#: Numbers in parts are tensors.
+_OF_TENSORS = {
+    _aten.add.Scalar: _aten.add.Tensor,
+    _aten.sub.Scalar: _aten.sub.Tensor,
+    _aten.mul.Scalar: _aten.mul.Tensor,
+    _aten.div.Scalar: _aten.div.Tensor,
+    _aten.pow.Tensor_Scalar: _aten.pow.Tensor_Tensor,
+}
 
 
 def _has_complex_number(values: Sequence[Any]) -> bool:
@@ -322,6 +429,32 @@ def _of_tensors(
     return computed
 
 
+def _by_parts(operator: Any) -> Callable[..., Any]:
+    """Return what moves complex numbers by moving real and imaginary parts; real ones that join them have none."""
+
+    def moved(*args: Any, **kwargs: Any) -> ComplexTensor:
+        def real(value: Any) -> Any:
+            return value.re if isinstance(value, ComplexTensor) else value
+
+        def imaginary(value: Any) -> Any:
+            if isinstance(value, ComplexTensor):
+                return value.im
+            joins = isinstance(value, Tensor) and value.is_floating_point()
+            return torch.zeros_like(value) if joins else value
+
+        parts = (
+            operator(*pytree.tree_map(part, args), **pytree.tree_map(part, kwargs))
+            for part in (real, imaginary)
+        )
+        return ComplexTensor(*parts)
+
+    return moved
+
+
+def _logarithm(base: float) -> Callable[[ComplexTensor], ComplexTensor]:
+    return lambda z: _scaled(_aten.log(z), math.log(base))
+
+
 _MAKE_COMPLEX = {
     _aten.view_as_complex.default: _view_as_complex,
     _aten.complex.default: ComplexTensor,
@@ -330,6 +463,13 @@ _MAKE_COMPLEX = {
     _aten._to_copy.default: _to_copy,
     _aten._fft_r2c.default: _fft_r2c,
 }
+#: What ComplexTensor doesn't know of.
+_MOVES = (
+    *(_aten.roll, _aten.unfold, _aten.tril, _aten.triu, _aten.rot90),
+    *(_aten.index_put, _aten.scatter, _aten.as_strided, _aten.reflection_pad1d),
+    *(_aten.reflection_pad2d, _aten.replication_pad1d, _aten.replication_pad2d),
+    *(_aten.linalg_diagonal, _aten.movedim, _aten.repeat_interleave),
+)
 _ON_COMPLEX = {
     _aten._fft_c2c: _fft_c2c,
     _aten._fft_c2r: _fft_c2r,
@@ -339,5 +479,8 @@ _ON_COMPLEX = {
         for operator in (_aten.add, _aten.sub, _aten.mul, _aten.pow)
     },
     _aten.div: _of_tensors(COMPLEX_OPS_TABLE[_aten.div], complex),
+    _aten.log2: _logarithm(2),
+    _aten.log10: _logarithm(10),
+    **{operator: _by_parts(operator) for operator in _MOVES},
     _aten.view_as_real_copy: lambda z: torch.stack([z.re, z.im], -1),
 }

@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterable, Mapping
 import torch
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.capture._config import EdgeCompileConfig
+from executorch.exir.passes._complex_arithmetic import why_complex
 from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
 from executorch.exir.program._operator_calls import calls, module_of, operator_of
 from executorch.exir.program._whole_operators import AllPartitioners
@@ -92,8 +93,14 @@ def locates_violations(
             for partitioner in partitioners if nodes else ():
                 if isinstance(partitioner, AllPartitioners):
                     why |= partitioner.unsupported(program)
+            complex_values = why_complex(calls(program.graph_module))
             for node in sorted(nodes, key=lambda node: node not in why):
-                raise _violation(error, node, method, why.get(node, "")) from error
+                reason = why_complex([node]) or why.get(node, "")
+                raise _violation(error, node, method, reason) from error
+            if complex_values:
+                raise SpecViolationError(
+                    f"{str(error).strip()}\n\n{complex_values}"
+                ) from error
             raise
 
     return located

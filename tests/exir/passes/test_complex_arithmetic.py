@@ -15,6 +15,7 @@ from executorch.runtime import Runtime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram, export
 
 F = nn.functional
@@ -118,6 +119,29 @@ MODELS: dict[str, tuple[nn.Module, Tensor]] = {
         X,
     ),
     "istft, as Vocos": (Vocoder(), X),
+    "fftshift": (Function(lambda x: torch.fft.fftshift(torch.fft.fft(x)).imag), X),
+    "logarithms": (
+        Function(
+            lambda x: (torch.complex(x, x + 2).log2() * 1j).real + (x + 1j).log10().imag
+        ),
+        X,
+    ),
+    "convolution": (
+        Function(
+            lambda x: F.conv1d(
+                torch.complex(x, x + 1), (x[:4, :8] + 1j)[..., None]
+            ).imag
+        ),
+        X[:, :8].contiguous(),
+    ),
+    "index_put": (
+        Function(
+            lambda x: torch.complex(x, x)
+            .index_put((torch.tensor([1]),), x[0] * 1j)
+            .imag
+        ),
+        X,
+    ),
     "rsub": (Function(lambda x: (1 - torch.complex(x, x + 2)).abs()), X),
     "division": (Function(lambda x: (1 / torch.complex(x, x + 2)).imag), X),
 }
@@ -135,8 +159,9 @@ def real(model: nn.Module, x: Tensor) -> ExportedProgram:
 @pytest.mark.parametrize("name", MODELS)
 def test_in_the_runtime_of_executorch(name: str) -> None:
     model, x = MODELS[name]
+    real(model, x)
     edge = to_edge_transform_and_lower(
-        real(model, x), partitioner=[XnnpackPartitioner()]
+        export(model, (x,)), partitioner=[XnnpackPartitioner()]
     )
     data = edge.to_executorch().buffer
     program = Runtime.get().load_program(data)  # which a method doesn't keep alive
@@ -202,14 +227,35 @@ def test_a_complex_result_stays() -> None:
     assert with_real_arithmetic(program) is program
 
 
-def test_what_has_no_real_arithmetic_stays_and_is_said(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def inverted(x: Tensor) -> Tensor:
+class Inverse(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
         return torch.linalg.inv(torch.complex(x[:, :8], x[:, 8:])).real
 
-    program = export(Function(inverted), (X,))
+
+class Inverted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inverse = Inverse()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inverse(2 * x)
+
+
+@pytest.mark.parametrize("lists", [[], [XnnpackPartitioner()]], ids=["none", "XNNPACK"])
+def test_the_error_names_what_has_no_form_in_real_numbers(lists: list[Any]) -> None:
+    with pytest.raises(SpecViolationError) as raised:
+        to_edge_transform_and_lower(export(Inverted(), (X,)), partitioner=lists)
+    reason = "aten.linalg_inv_ex.default (node linalg_inv_ex) of inverse has no form in real numbers"
+    assert reason in str(raised.value)
+
+
+def test_what_has_no_form_in_real_numbers_stays_complex(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    program = export(Inverted(), (X,))
     with caplog.at_level(logging.WARNING):
-        assert with_real_arithmetic(program) is program
-    assert "complex values stay as they are" in caplog.text
-    assert "linalg_inv_ex" in caplog.text
+        found = with_real_arithmetic(program)
+    assert [str(n.target) for n in found.graph.nodes] == [
+        str(n.target) for n in program.graph.nodes
+    ]
+    assert "complex values stay as they are: aten.linalg_inv_ex.default" in caplog.text

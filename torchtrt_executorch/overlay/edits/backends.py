@@ -106,7 +106,6 @@ CUDA_OPERATORS = (
             from executorch.backends.cuda.support.dry_run import Trials
             from executorch.backends.cuda.support.unsupported import report_unsupported, unsupported_operators
             from executorch.exir.backend._modules import warn_of_unknown_modules
-            from executorch.exir.passes._complex_arithmetic import with_real_arithmetic
             """,
         ),
         (
@@ -138,10 +137,10 @@ CUDA_OPERATORS = (
                 return partitioned
 
             def transform_for_pre_decomposition(self, exported_program):
-                """Return the program with complex values as pairs of real ones."""
+                """Return the program as it is, and warn of modules in the compile specs that it hasn't."""
                 specs = self.delegation_spec.compile_specs
                 warn_of_unknown_modules("CudaPartitioner", exported_program, specs)
-                return with_real_arithmetic(exported_program)
+                return exported_program
             ''',
         ),
     ),

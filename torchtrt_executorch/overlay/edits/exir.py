@@ -199,7 +199,13 @@ DELEGATED_OPERATORS = edits_of(
             locates_violations,
             without_constant_operators,
         )
+        from executorch.exir.passes._complex_arithmetic import with_real_arithmetic
         """,
+    ),
+    (
+        "to_edge_transform_and_lower",
+        "first",
+        "programs = with_real_arithmetic(programs)",
     ),
     (
         "_gen_edge_manager_for_partitioners",

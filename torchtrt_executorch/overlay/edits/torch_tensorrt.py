@@ -962,3 +962,38 @@ SAVED_STAND_INS = edits_of(
         """,
     ),
 )
+
+_COMPLEX = (
+    "",
+    "imports",
+    "from torch_tensorrt.dynamo.lowering.passes._fourier_transforms import computes_in_real_numbers",
+)
+
+#: Of compiling-partitioner: programs get to it with real arithmetic.
+COMPLEX_VALUES = (
+    *edits_of(
+        f"{_DYNAMO}.lowering.passes.complex_graph_rewrite",
+        _COMPLEX,
+        (
+            "complex_graph_detection",
+            "first",
+            """
+            if computes_in_real_numbers(gm):
+                return gm
+            """,
+        ),
+    ),
+    *edits_of(
+        f"{_DYNAMO}.lowering.passes.complex_decomposition_adapter",
+        _COMPLEX,
+        (
+            "_graph_has_complex",
+            "first",
+            """
+            if computes_in_real_numbers(gm):
+                return False
+            """,
+        ),
+        releases=_SINCE_POST_INIT,
+    ),
+)

@@ -74,6 +74,7 @@ EXECUTORCH_PATCHES = (
         adds=(
             f"{EXIR}.program._delegated_operators",
             f"{EXIR}.program._operator_calls",
+            f"{_PASSES}._complex_arithmetic",
         ),
         edits=edits.DELEGATED_OPERATORS,
     ),
@@ -332,9 +333,8 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}.triton._kernel_support",
             f"{EXIR}.backend._compile_specs",
             f"{EXIR}.backend._modules",
-            f"{_PASSES}._complex_arithmetic",
         ),
-        requires=("aoti-partitioner",),
+        requires=("aoti-partitioner", "delegated-operators"),
         edits=backends.CUDA_OPERATORS,
         anchors=anchors(
             f"{_AOTI_BACKEND}:AotiBackend.collect_unsupported_fallback_kernels(missing_fallback_kernels)",

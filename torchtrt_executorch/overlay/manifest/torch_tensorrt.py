@@ -393,10 +393,11 @@ TORCH_TENSORRT_PATCHES = (
         adds=(
             f"{BACKEND}._compiling",
             f"{BACKEND}.recipes",
+            f"{DYNAMO}.lowering.passes._fourier_transforms",
             f"{EXIR}.backend._modules",
             f"{EXIR}.program._transforms",
         ),
-        edits=exir.PRE_DECOMPOSITION,
+        edits=(*exir.PRE_DECOMPOSITION, *edits.COMPLEX_VALUES),
         anchors=anchors(
             f"{_COMPILER}:compile(exported_program, arg_inputs, kwarg_inputs)",
             f"{EXIR}.backend.partitioner:Partitioner",
