@@ -88,6 +88,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "lowering-time": ["tests/exir/program/test_lowering_time.py"],
     "lowering-leftovers": [
         "tests/exir/program/test_leftovers.py",
+        "tests/exir/program/test_narrowed_ranges.py",
         "tests/exir/program/test_scale_factors.py",
         "tests/exir/passes/test_portable_kernels_pass.py",
     ],

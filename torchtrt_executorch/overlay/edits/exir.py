@@ -262,6 +262,7 @@ LOWERING_LEFTOVERS = (
                 clears_caches,
                 leaves_programs_traceable,
             )
+            from executorch.exir.program._narrowed_ranges import warns_of_narrowed_ranges
             from executorch.exir.program._scale_factors import with_ratios_of_sizes
             from executorch.exir._size_ranges import ReplaceViewOpsPass
             """,
@@ -282,13 +283,20 @@ LOWERING_LEFTOVERS = (
             "call SpecPropPass",
             "PortableKernelsPass(),\n        {}",
         ),
+        ("to_edge", "decorator", "@warns_of_narrowed_ranges"),
         ("to_edge", "decorator", "@leaves_programs_traceable"),
         (
             "to_edge_transform_and_lower",
             "decorator",
             "@torch.no_grad()  # with gradients, a convolution asks for more of a size than the program does",
         ),
+        ("to_edge_transform_and_lower", "decorator", "@warns_of_narrowed_ranges"),
         ("to_edge_transform_and_lower", "decorator", "@leaves_programs_traceable"),
+        (
+            "EdgeProgramManager.to_executorch",
+            "decorator",
+            "@warns_of_narrowed_ranges",
+        ),
         ("EdgeProgramManager.to_executorch", "decorator", "@clears_caches"),
     ),
     *edits_of(

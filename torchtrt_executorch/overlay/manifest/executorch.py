@@ -126,6 +126,7 @@ EXECUTORCH_PATCHES = (
         adds=(
             f"{EXIR}.program._leftovers",
             f"{EXIR}.program._operator_calls",
+            f"{EXIR}.program._narrowed_ranges",
             f"{EXIR}.program._scale_factors",
             f"{EXIR}._size_ranges",
             f"{_PASSES}.portable_kernels_pass",
