@@ -12,6 +12,7 @@ from torchtrt_executorch.runtime.operators.kernels import executorch_kernels
 from .. import fresh
 
 FUZZER = Path(__file__).parent / "kernels.py"
+VALUES = FUZZER.with_name("kernel_values.py")
 SWEEP = FUZZER.with_name("operators.py")
 NOT_SHOWN = """
 from tests.fuzz.operators import operator, operators
@@ -100,6 +101,14 @@ def test_the_sweep_sees_harm() -> None:
 def test_all_kernels_stay_within_their_tensors() -> None:
     status, printed = _attack("--count", "1000", "--seed", "1")
     assert status == 0, printed
+
+
+def test_executorch_s_kernels_read_their_scalar_arguments() -> None:
+    """With other scalars than their defaults, values are PyTorch's; those that aren't are known by name."""
+    done = fresh.run(CODE, str(VALUES), env=dict(os.environ), cwd=VALUES.parents[2])
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    calls, *_ = done.stdout.splitlines()[-1].split()
+    assert int(calls) > 9000
 
 
 def test_what_was_not_shown_safe_needs_the_callers_word() -> None:
