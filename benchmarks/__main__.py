@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 import benchmarks
 
 #: Those that take many minutes, and are run by name alone.
-ON_REQUEST = ("zoo", "jobs", "models", "export_memory", "large_files")
+ON_REQUEST = ("zoo", "jobs", "models", "operators", "export_memory", "large_files")
 
 
 def main(arguments: list[str]) -> None:

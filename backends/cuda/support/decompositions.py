@@ -1,6 +1,6 @@
 """Decompose operators that ExecuTorch's CUDA runtime has no kernel for into ones that AOTInductor compiles.
 
-Order statistics are sorts, a bag of embeddings is a scatter of rows, antialiased resizing and RoI align are weighted sums, and
+Order statistics are sorts, distances are sums, a bag of embeddings is a scatter of rows, antialiased resizing and RoI align are weighted sums, and
 convolutions are those that there is a template for.
 """
 
@@ -27,6 +27,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten.nanmedian.dim: _nanmedian_dim,
         _aten.kthvalue.default: _kthvalue,
         _aten.convolution.default: convolution,
+        _aten.addbmm.default: _addbmm,
+        _aten._cdist_forward.default: _cdist,
         _aten._embedding_bag.default: _embedding_bag,
         _aten._embedding_bag_forward_only.default: _embedding_bag,
         _aten._upsample_bilinear2d_aa.default: bilinear,
@@ -79,6 +81,28 @@ def _kthvalue(
     x: Tensor, k: int, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     return _picked(x, dim, keepdim, lambda values: k - 1)
+
+
+def _addbmm(
+    x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    found = torch.bmm(batch1, batch2).sum(0)
+    found = found if alpha == 1 else alpha * found
+    return found if beta == 0 else found + (x if beta == 1 else beta * x)
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    """Return the distances between rows; Inductor sums without keeping the differences."""
+    gaps = (x1.unsqueeze(-2) - x2.unsqueeze(-3)).abs()
+    if p == 0:
+        return (gaps != 0).to(gaps.dtype).sum(-1)
+    if p == float("inf"):
+        return gaps.amax(-1)
+    if p == 1:
+        return gaps.sum(-1)
+    if p == 2:
+        return gaps.square().sum(-1).sqrt()
+    return gaps.pow(p).sum(-1).pow(1 / p)
 
 
 _SUM, _MEAN, _MAX = range(3)

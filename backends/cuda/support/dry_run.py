@@ -287,6 +287,8 @@ def _in_words(error: BaseException, node: Node) -> str:
         )
         what = f"in {', '.join(types)}" if types else "with these arguments"
         return f"AOTInductor has no kernel for it {what}"
+    if "Found no NVIDIA driver" in line:
+        return "PyTorch has no meta kernel for it, without which it can't be traced where there is no GPU"
     if line.endswith("BF16 is not supported"):
         return "torch.bfloat16 takes a GPU of compute capability 8.0 or later"
     return f"AOTInductor can't compile it: {line}"

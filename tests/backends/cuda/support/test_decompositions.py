@@ -55,6 +55,25 @@ def test_kth_values(x: Tensor, data: st.DataObject) -> None:
     torch.testing.assert_close(TABLE[operator](x, k)[0], wanted, equal_nan=True)
 
 
+@pytest.mark.parametrize("beta", [0, 1, 0.3])
+@pytest.mark.parametrize("alpha", [1, 2])
+def test_sums_of_matmuls(beta: float, alpha: float) -> None:
+    x, left, right = torch.randn(3, 5), torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    operator, factors = aten.addbmm.default, {"beta": beta, "alpha": alpha}
+    found = TABLE[operator](x, left, right, **factors)
+    torch.testing.assert_close(found, operator(x, left, right, **factors))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, torch.inf])
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_distances(p: float, batch: tuple[int, ...]) -> None:
+    x, y = torch.randn(*batch, 4, 5), torch.randn(*batch, 6, 5)
+    x[..., 0, :] = y[..., 0, :]
+    operator = aten._cdist_forward.default
+    found = TABLE[operator](x, y, p, None)
+    torch.testing.assert_close(found, operator(x, y, p, None), rtol=1e-4, atol=1e-5)
+
+
 @given(
     sizes=st.tuples(st.integers(1, 14), st.integers(1, 14)),
     # PyTorch's own kernel is wrong of one column: it writes its rows elsewhere.
