@@ -82,6 +82,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "xnnpack-support": ["tests/backends/xnnpack/test_support.py"],
     "operator-errors": [
         "tests/exir/passes/test_unroll_loops.py",
+        "tests/exir/program/test_missing_kernels.py",
         "tests/exir/program/test_off_graph_cache.py",
         "tests/exir/program/test_unbounded.py",
     ],

@@ -153,6 +153,12 @@ def _read_parts_directly(program: ExportedProgram) -> None:
         stacked = pair.target is _aten.stack.default and pair.args[1:] == (-1,)
         if stacked and dim in (-1, pair.meta["val"].ndim - 1):
             _replace_where_unnamed(node, pair.args[0][index])
+    for node in program.graph.find_nodes(
+        op="call_function", target=_aten._neg_view.default
+    ):
+        node.target = (
+            _aten.neg.default
+        )  # there is no kernel for a view with another sign
     for target in (_aten.alias.default, _aten.detach.default):
         for node in program.graph.find_nodes(op="call_function", target=target):
             _replace_where_unnamed(node, node.args[0])

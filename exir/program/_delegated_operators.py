@@ -1,4 +1,4 @@
-"""Exempt operators that partitioners support from the Core ATen check, and locate the ones that fail it.
+"""Exempt operators that partitioners or the host's kernels support from the Core ATen check, and locate the ones that fail it.
 
 The host needs a kernel for what no delegate runs, so what is in a delegate is its backend's concern. What
 lowering leaves outside of delegates is checked again.
@@ -16,6 +16,7 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.capture._config import EdgeCompileConfig
 from executorch.exir.passes._complex_arithmetic import why_complex
 from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
+from executorch.exir.program._host_kernels import host_kernels, kernel_of
 from executorch.exir.program._operator_calls import calls, module_of, operator_of
 from executorch.exir.program._whole_operators import AllPartitioners
 from executorch.exir.verification.verifier import EXIRATenDialectVerifier
@@ -34,14 +35,15 @@ _FRAME = re.compile(r'File "([^"<]*)", line (\d+)[^\n]*(?:\n\s*([^\n]+))?')
 def delegated_operators(
     program: ExportedProgram, partitioners: Iterable[Partitioner]
 ) -> list[OpOverload]:
-    """Return the operators outside of Core ATen that a partitioner supports wherever ``program`` calls them.
+    """Return the operators outside of Core ATen that a partitioner supports wherever ``program`` calls them, or the host.
 
     Args:
         program: As it is going to be partitioned: decomposed, in ATen.
         partitioners: Of the method. Each names what it supports in ``ops_to_not_decompose``.
     """
     nodes = [node for node in calls(program.graph_module) if _needs_exemption(node)]
-    left = _unsupported(program, nodes, partitioners)
+    nodes_of_delegates = [node for node in nodes if not _has_kernel(node)]
+    left = _unsupported(program, nodes_of_delegates, partitioners)
     violations = {node.target for node in left}
     return [*{operator_of(n): None for n in nodes if n.target not in violations}]
 
@@ -123,7 +125,7 @@ def check_left_operators(
     decomposed = torch.export.default_decompositions()
     for node in calls(program.graph_module):
         operator = operator_of(node)
-        if operator in decomposed:
+        if operator in decomposed or _has_kernel(node):
             continue  # it was kept whole: see check_operators_taken
         if error := refused(operator):
             raise _violation(error, node, method, "") from error
@@ -223,6 +225,11 @@ def _needs_exemption(node: Node) -> bool:
         and torch.Tag.core not in target.tags
         and not target.is_view
     )
+
+
+def _has_kernel(node: Node) -> bool:
+    """Whether the installed runtime has a kernel for what a node calls."""
+    return kernel_of(operator_of(node)) in host_kernels()
 
 
 def _is_named(node: Node, error: SpecViolationError) -> bool:

@@ -1,4 +1,4 @@
-"""Errors of ``to_executorch`` that name operator, module and method.
+"""Errors and warnings of ``to_executorch`` that name operator, module and method.
 
 ExecuTorch finds out late what it can't emit: an operator without a kernel, a loop, a size without a bound.
 """
@@ -6,11 +6,13 @@ ExecuTorch finds out late what it can't emit: an operator without a kernel, a lo
 from __future__ import annotations
 
 import functools
+import logging
 from importlib import import_module
 from typing import Any, Callable, Iterable
 
 import torch
 from executorch.exir.error import InternalError
+from executorch.exir.program._host_kernels import host_kernels, kernel_of
 from executorch.exir.program._operator_calls import calls, module_of, operator_of
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -22,6 +24,13 @@ _OFF_GRAPH_CACHE = "kvcache::"
 
 #: Where partitioners that say why they left a node do so, in ``node.meta["custom"]``.
 _WHY = "executorch.why_not_delegated"
+_REASONS = (
+    "torch_tensorrt.why_in_pytorch",
+    _WHY,
+    "executorch.why_not_in_xnnpack",
+)
+
+logger = logging.getLogger(__name__)
 
 
 def names_operators(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,7 +40,9 @@ def names_operators(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         _register_quantized(self.exported_program(name) for name in self.methods)
         try:
-            return to_executorch(self, *args, **kwargs)
+            emitted = to_executorch(self, *args, **kwargs)
+            _warn_of_missing_kernels(self, emitted)
+            return emitted
         except Exception as error:
             programs = [(name, self.exported_program(name)) for name in self.methods]
             if said := _words(programs, error):
@@ -39,6 +50,28 @@ def names_operators(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return wrapper
+
+
+def _warn_of_missing_kernels(edge: Any, emitted: Any) -> None:
+    """Warn of operators outside of delegates that ExecuTorch's own runtime has no kernel for."""
+    known = host_kernels()
+    for plan in emitted.executorch_program.execution_plan if known else ():
+        names = (f"{op.name}.{op.overload}".rstrip(".") for op in plan.operators)
+        missing = {name for name in names if name.startswith("aten::")} - known
+        if not missing:
+            continue
+        for node in calls(edge.exported_program(plan.name).graph_module):
+            if (name := kernel_of(operator_of(node))) in missing:
+                missing.discard(name)
+                custom = node.meta.get("custom") or {}
+                reasons = (str(custom[key]) for key in _REASONS if custom.get(key))
+                logger.warning(
+                    "%s: %s (node %s) of %s is in no delegate%s, and ExecuTorch's runtime has no kernel for it: register one for %s where "
+                    "the program runs, or give the method a partitioner that takes it, as CudaPartitioner does most",
+                    *(plan.name, operator_of(node), node, module_of(node)),
+                    "".join(f" ({each})" for each in ["; ".join(reasons)] if each),
+                    name,
+                )
 
 
 def _register_quantized(programs: Iterable[ExportedProgram]) -> None:

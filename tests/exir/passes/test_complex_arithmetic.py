@@ -142,6 +142,7 @@ MODELS: dict[str, tuple[nn.Module, Tensor]] = {
         ),
         X,
     ),
+    "conjugate": (Function(lambda x: torch.complex(x, x + 1).conj().imag), X),
     "rsub": (Function(lambda x: (1 - torch.complex(x, x + 2)).abs()), X),
     "division": (Function(lambda x: (1 / torch.complex(x, x + 2)).imag), X),
 }

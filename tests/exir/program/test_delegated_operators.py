@@ -13,6 +13,7 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.runtime import Runtime
 from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram, export
@@ -114,6 +115,28 @@ def test_an_unsupported_operator_is_a_violation(
         )
     last = str(raised.value).splitlines()[-1]
     assert name in last and "by 1 of forward" in last and f"{__file__}:" in last
+
+
+#: Outside of Core ATen, with a kernel in ExecuTorch's runtime.
+ON_HOST: dict[str, Callable[[Tensor], Tensor]] = {
+    "masked_select": lambda x: torch.masked_select(x, x > 0).sum() + 1,
+    "antialias": lambda x: nn.functional.interpolate(
+        x[None, None], size=(5, 9), mode="bilinear", antialias=True
+    ),
+}
+
+
+@pytest.mark.parametrize("lists", [[], [XnnpackPartitioner()]], ids=["none", "XNNPACK"])
+@pytest.mark.parametrize("name", ON_HOST)
+def test_what_the_runtime_has_a_kernel_for_is_no_violation(
+    name: str, lists: list[Partitioner]
+) -> None:
+    program = export(Function(ON_HOST[name]), (X,))
+    edge = to_edge_transform_and_lower(program, partitioner=lists)
+    buffer = edge.to_executorch().buffer
+    method = Runtime.get().load_program(buffer).load_method("forward")
+    assert method is not None
+    torch.testing.assert_close([*method.execute([X])], [ON_HOST[name](X)])
 
 
 def test_a_branch_is_checked_as_well() -> None:

@@ -73,6 +73,7 @@ EXECUTORCH_PATCHES = (
         requires=("whole-operators",),
         adds=(
             f"{EXIR}.program._delegated_operators",
+            f"{EXIR}.program._host_kernels",
             f"{EXIR}.program._operator_calls",
             f"{_PASSES}._complex_arithmetic",
         ),
@@ -110,6 +111,7 @@ EXECUTORCH_PATCHES = (
         goes_when="to_executorch names the node behind its errors (no pull request yet)",
         adds=(
             f"{EXIR}.program._operator_calls",
+            f"{EXIR}.program._host_kernels",
             f"{EXIR}.program._operator_errors",
             f"{_PASSES}.unroll_loops",
         ),
