@@ -49,7 +49,21 @@ def convolution(
             x, weight = _unfold(x, weight, axis, *(each[axis] for each in parameters))
             for each, neutral in zip(parameters, (1, 0, 1), strict=True):
                 each[axis] = neutral
+    plain = {*weight.shape[2:], *parameters[0]} == {1} and not any(parameters[1])
+    if len(window) == 3 and plain:
+        return pointwise_of_volumes(x, weight, bias)
     return _convolution(x, weight, bias, *parameters, False, [0] * len(window), groups)
+
+
+def pointwise_of_volumes(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return a convolution of three dimensions with a window of 1, as one of two dimensions.
+
+    Of three, Inductor chooses a matmul of PyTorch's, which has no name in C++ ("Expected name is not None").
+    """
+    ones, none = [1, 1], [0, 0]
+    images, window = x.flatten(3), weight.squeeze(4)
+    found = _convolution(images, window, bias, ones, none, ones, False, none, 1)
+    return found.reshape(*found.shape[:3], *x.shape[3:])
 
 
 def per_axis(axes: int, *parameters: list[int]) -> list[list[int]]:

@@ -1,7 +1,8 @@
 """Decompose convolutions into those that Inductor has a template for: of two or three dimensions, dense, not transposed.
 
 Of one dimension they have a height of 1. A dilated one is one over each phase of the dilation, phases in the batch. A
-transposed one has a channel for each phase of the stride, whose pixels are shuffled: no zeros are multiplied.
+transposed one has a channel for each phase of the stride, whose pixels are shuffled: no zeros are multiplied. One of three
+dimensions and a window of 1 is one of two.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import math
 from typing import Any
 
 import torch
-from executorch.backends.cuda._unfold_decomposition import per_axis
+from executorch.backends.cuda._unfold_decomposition import (
+    per_axis,
+    pointwise_of_volumes,
+)
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -48,6 +52,8 @@ def convolution(
     elif any(step > 1 for step in dilation):
         if axes > 1:
             return _dilated(x, weight, bias, stride, padding, dilation, groups)
+    elif axes == 3 and _is_pointwise(weight, stride, padding, groups):
+        return pointwise_of_volumes(x, weight, bias)
     elif axes > 1 or (
         weight.shape[1] == 1 < groups == weight.shape[0] and _depthwise()
     ):
@@ -63,6 +69,13 @@ def convolution(
         [0, *output_padding],
         groups,
     ).squeeze(2)
+
+
+def _is_pointwise(
+    weight: Tensor, stride: list[int], padding: list[int], groups: int
+) -> bool:
+    window = [*weight.shape[2:]]
+    return {*window, *stride, groups} == {1} and not any(padding)
 
 
 def _depthwise() -> bool:

@@ -47,6 +47,25 @@ class Vocoder(nn.Module):
         return self.depthwise(x + self.wide(x).tanh())
 
 
+class Segmentation(nn.Module):
+    """As a U-Net's of volumes, of one channel, with windows of 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv3d(1, 8, 3, padding=1)
+        self.mix = nn.Conv3d(8, 8, 1)
+        self.up = nn.ConvTranspose3d(8, 4, 2, 2)
+        self.last = nn.Conv3d(4, 2, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.mix(self.first(x).relu()).relu()
+        return self.last(self.up(x).relu()).sigmoid()
+
+
+def volumes(batch: int, depth: int) -> tuple[Tensor, ...]:
+    return (torch.randn(batch, 1, depth, 4, 5),)
+
+
 def images(batch: int, height: int, width: int) -> tuple[Tensor, ...]:
     skipped = torch.randn(batch, 8, 2 * height, 2 * width)
     return torch.randn(batch, 16, height, width), skipped
@@ -71,9 +90,10 @@ BATCH, HEIGHT, WIDTH = (Dim(name, max=16) for name in ("batch", "height", "width
             ),
             [(4, 5, 6), (1, 1, 1), (16, 16, 16)],
         ),
+        (Segmentation(), volumes, ({0: BATCH, 2: HEIGHT},), [(2, 4), (1, 1), (16, 16)]),
         (Vocoder(), sounds, ({0: BATCH, 2: 2 * WIDTH},), [(4, 5), (1, 1), (16, 16)]),
     ],
-    ids=["decoder", "vocoder"],
+    ids=["decoder", "volumes", "vocoder"],
 )
 def test_a_model_is_one_delegate(
     model: nn.Module,

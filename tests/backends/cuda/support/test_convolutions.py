@@ -57,9 +57,11 @@ def test_values_and_templates(call: tuple[Any, ...]) -> None:
     graph = make_fx(apply, decomposition_table=TABLE)(*tensors)
     torch.testing.assert_close(graph(*tensors), apply(*tensors))
     for node in graph.graph.find_nodes(op="call_function", target=CONVOLUTION):
-        _, kernel, _, _, _, dilation, transposed, *_ = node.args
+        _, kernel, _, stride, padding, dilation, transposed, _, groups = node.args
+        strided = {*stride} != {1} or any(padding)
         assert kernel.meta["val"].dim() > 3
         assert set(dilation) == {1} and not transposed
+        assert kernel.meta["val"].shape[2:] != (1, 1, 1) or groups > 1 or strided
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 3, 3), (3, 2, 1, 3, 3), (4, 1, 5)], ids=str)
