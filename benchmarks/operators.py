@@ -36,8 +36,9 @@ from benchmarks.models._measure import difference
 _CALLS, _TOLERANCE, _GIGABYTES = 2, 1e-3, 4
 #: What differs in every call.
 _RANDOM = (
-    *("bernoulli", "cauchy", "dropout", "empty", "exponential", "geometric"),
-    *("multinomial", "normal", "rand", "rrelu", "uniform"),
+    *("bernoulli", "cauchy", "dropout", "empty", "exponential", "fractional"),
+    *("geometric", "multi_head", "multinomial", "normal", "rand", "rrelu"),
+    *("uniform", "jiterator"),
 )
 
 

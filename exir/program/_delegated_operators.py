@@ -53,7 +53,7 @@ def without_constant_operators(
     partitioners: Iterable[Partitioner],
     config: EdgeCompileConfig | None,
 ) -> ExportedProgram:
-    """Compute at export what ``program`` computes of constants by operators that nothing supports.
+    """Compute at export what ``program`` computes of constants by operators that nothing supports, and copy none of them.
 
     A position embedding that is resampled to the size of the input is one: ``_upsample_bicubic2d_aa`` of a
     parameter. The parameter is no longer part of the program then, unless it is used otherwise.
@@ -63,6 +63,7 @@ def without_constant_operators(
         partitioners: Of the method.
         config: The caller's own, with the exceptions that are the caller's.
     """
+    _read_constants_directly(program)
     graph, refused = program.graph, _refused_by_upstream(config)
     nodes = [n for n in graph.nodes if _needs_exemption(n) and refused(operator_of(n))]
     if not nodes:
@@ -73,6 +74,35 @@ def without_constant_operators(
     if values:
         _replace(program, values)
     return program
+
+
+_COPIES = (
+    torch.ops.aten.clone.default,
+    torch.ops.aten.lift_fresh_copy.default,
+    torch.ops.aten.detach.default,
+)
+
+
+def _read_constants_directly(program: ExportedProgram) -> None:
+    """Have operators read a constant instead of a copy in its layout, as ``torch.tensor(0.0)`` in a model makes one per call.
+
+    Nothing writes to either: the program is functional. What it returns is still copied.
+    """
+    constants = get_constant_placeholder_dict(program)
+    for target in _COPIES:
+        for node in program.graph.find_nodes(op="call_function", target=target):
+            read = node.args[0]
+            if read in constants and _strides(read) == _strides(node):
+                for user in [*node.users]:
+                    if user.op != "output":
+                        user.replace_input_with(node, read)
+                if not node.users:
+                    program.graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def _strides(node: Node) -> tuple[Any, ...]:
+    return tuple(node.meta["val"].stride())
 
 
 def locates_violations(

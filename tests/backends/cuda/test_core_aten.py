@@ -183,6 +183,17 @@ def test_cuda_samples_grids(mode: str, padding: str) -> None:
     assert len(calls) == 1
 
 
+def test_a_constant_of_a_model_is_part_of_the_delegate() -> None:
+    """Its copy alone, as ``torch.tensor`` makes one per call, can't be compiled."""
+
+    def masked(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x, torch.tensor(-1.0)).cumsum(-1)
+
+    program = lowered(masked, (X,), [DryRun()]).exported_program()
+    assert not [n for n in program.graph.nodes if isinstance(n.target, EdgeOpOverload)]
+    torch.testing.assert_close(program.module()(X), masked(X))
+
+
 def spectrum(x: Tensor) -> Tensor:
     window = torch.ones(64)
     sound = x.flatten()[None]

@@ -225,6 +225,31 @@ def test_what_constants_determine_is_computed_at_export(
         torch.testing.assert_close(found, expected)
 
 
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.arange(48.0).reshape(16, 3).T)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        copied = self.rows.clone()
+        other = torch.where(x > 0, x, torch.tensor(-1.0)) + copied
+        return other + self.rows.contiguous().sum(), self.rows.clone()
+
+
+@pytest.mark.parametrize("lists", [[], [XnnpackPartitioner()]], ids=["none", "XNNPACK"])
+def test_constants_are_read_and_not_copied_first(lists: list[Partitioner]) -> None:
+    """But for what is returned, and what another layout is asked of."""
+    x = X[:3].contiguous()
+    edge = to_edge_transform_and_lower(export(Masked(), (x,)), partitioner=lists)
+    copies = [n for n in edge.exported_program().graph.nodes if "clone" in n.name]
+    assert len(copies) == (0 if lists else 2)  # XNNPACK has them
+    method = (
+        Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    )
+    assert method is not None
+    torch.testing.assert_close([*method.execute([x])], [*Masked()(x)])
+
+
 def test_a_program_without_constants_gets_one() -> None:
     def scaled(x: Tensor) -> Tensor:
         return x * torch.arange(16.0).cumprod(-1)
