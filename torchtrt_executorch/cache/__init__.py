@@ -93,6 +93,7 @@ def kept(
     build: Callable[[], Any],
     parts_of: Callable[[Any], tuple[Any, Parts] | None],
     from_parts: Callable[[Any, list[bytes | Blob]], Any],
+    said: bool = True,
 ) -> Any:
     """Return what ``build`` builds, or built before.
 
@@ -103,6 +104,7 @@ def kept(
         parts_of: Returns facts about it, in JSON's types, and its bytes, in one part or several; None
             if it isn't to be kept.
         from_parts: Makes it of those.
+        said: Whether to say that it was taken.
     """
     store = _store()
     if store is None:
@@ -110,11 +112,11 @@ def kept(
     name = _tried(f"{what} is not kept, since what goes into it can't be told", key)
     if name is None:
         return build()
-    if (taken := _taken(store, name, what, from_parts)) is not None:
+    if (taken := _taken(store, name, what, from_parts, said)) is not None:
         return taken[0]
     with sharing.building(store.path.parent / "locks", name):
         # Another process may have built it meanwhile.
-        if (taken := _taken(store, name, what, from_parts)) is not None:
+        if (taken := _taken(store, name, what, from_parts, said)) is not None:
             return taken[0]
         built = build()
         _tried(
@@ -125,7 +127,11 @@ def kept(
 
 
 def _taken(
-    store: Store, name: str, what: str, from_parts: Callable[[Any, list[Any]], Any]
+    store: Store,
+    name: str,
+    what: str,
+    from_parts: Callable[[Any, list[Any]], Any],
+    said: bool,
 ) -> list[Any] | None:
     """Return the entry of a name, in a list; None if there is none that fits."""
     if (found := store.read(name)) is None:
@@ -134,7 +140,7 @@ def _taken(
         f"{store.path / name} doesn't fit, and {what} is built again",
         lambda: [from_parts(*found)],
     )
-    if taken is not None:
+    if taken is not None and said:
         progress.say(f"{what}: taken from {store.path}, where it was kept")
     return taken
 

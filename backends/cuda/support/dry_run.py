@@ -15,7 +15,7 @@ import logging
 import operator
 import threading
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -60,13 +60,21 @@ _LARGE = 1 << 20
 #: A size that depends on data.
 _UNKNOWN = 8
 
+_Trial = Callable[[], str | None]
+
 
 class Trials:
     """What the backend can't compile, found once for operators that differ in nothing.
 
     Attributes:
         compile_specs: Those that the operators would be lowered with.
+        kept: Calls its third argument, or returns what that returned before in whatever process: given the compile specs and what
+            decides the result. None isn't to be kept. By default it calls.
     """
+
+    kept: Callable[[Sequence[CompileSpec], Sequence[str], _Trial], str | None] = (
+        staticmethod(lambda specs, decides, trial: trial())
+    )
 
     def __init__(self, compile_specs: Sequence[CompileSpec]) -> None:
         self.compile_specs = list(compile_specs)
@@ -139,7 +147,13 @@ class Trials:
         """Try all of ``nodes`` as one program, and halves of them to find what failed."""
         if not nodes:
             return
-        reason = why_not([node for _, node in nodes], self.compile_specs, numbers, made)
+        specs, operators = self.compile_specs, [node for _, node in nodes]
+        reason = self.kept(
+            specs,
+            [key for key, _ in nodes],
+            lambda: why_not(operators, specs, numbers, made),
+        )
+        reason = reason or ""
         if not reason or len(nodes) == 1:
             self._found.update(dict.fromkeys((key for key, _ in nodes), reason))
             return
@@ -156,8 +170,8 @@ def why_not(
     specs: list[CompileSpec],
     numbers: Mapping[Node, Any],
     made: Collection[Node] = (),
-) -> str:
-    """Return why the backend can't compile ``nodes``; empty if it can, or can't compile at all."""
+) -> str | None:
+    """Return why the backend can't compile ``nodes``; empty if it can, None if it can't compile at all."""
     thread = threading.get_ident()
     backend: Any = CudaBackend
     program = program_of(nodes, numbers, made)
@@ -208,7 +222,7 @@ def why_not(
             backend.preprocess(program, specs)
     except Exception as error:
         if not begun:
-            return ""  # nothing of the operators: whoever compiles them is to be told
+            return None  # nothing of the operators: whoever compiles them is to be told
         stopped = caused_by(error, Stopped)
         _forget(error)
         if stopped is None:

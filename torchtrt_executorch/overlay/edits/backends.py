@@ -326,7 +326,12 @@ CUDA_WITHOUT_GPU = (
         (
             "",
             "imports",
-            f"from {_NOGPU}.target.one_target import check_gpu_descriptions",
+            f"""
+            from {_NOGPU}.target.one_target import check_gpu_descriptions
+            from torchtrt_executorch.cache.trials import keep_trials
+
+            keep_trials()
+            """,
         ),
         (
             "CudaPartitioner.__init__",
