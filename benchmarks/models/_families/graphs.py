@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from benchmarks.models._model import Network
 
 _NODES = 12
+_OPTIONS = {"ChebConv": {"K": 3}}
 
 
 class Layers(nn.Module):
@@ -18,7 +19,8 @@ class Layers(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         layer = getattr(import_module("torch_geometric.nn"), kind)
-        self.first, self.second = layer(16, 32), layer(32, 32)
+        options = _OPTIONS.get(kind, {})
+        self.first, self.second = layer(16, 32, **options), layer(32, 32, **options)
         self.last = nn.Linear(32, 4)
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
@@ -37,5 +39,5 @@ NETWORKS = {
         sizes=(2, 30, 60),
         in_sample=kind == "SAGEConv",
     )
-    for kind in ("GCNConv", "SAGEConv", "GATConv", "GraphConv")
+    for kind in ("GCNConv", "SAGEConv", "GATConv", "GraphConv", "ChebConv")
 }
