@@ -117,7 +117,7 @@ PATCH_POINTS = {
         "it writes a weight's bytes, from the device", releases=">=1.5"
     ),
     "executorch.backends.cuda.cuda_weight_collector:mapped_data": PatchPoint(
-        "it asks for a weight's memory, which the device has"
+        "it asks for a weight's memory, which the device has", releases=">=1.5"
     ),
     "executorch.backends.cuda.cuda_weight_collector:trim_host_memory": PatchPoint(
         "it collects garbage around copies of weights, of which there are none",
