@@ -38,6 +38,7 @@ from torch._library.fake_class_registry import FakeScriptObject
 from torch.export import ExportedProgram
 from torch.export.graph_signature import CustomObjArgument
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 _TAG = "delegation_tag"
 
@@ -129,7 +130,8 @@ class AotiPartitioner(Partitioner):
 
         An operator that stays with the host, if only in one place, isn't among them: the host's
         kernels are for what it decomposes to. Of branches that move with their control flow, those
-        operators are named that have no decomposition.
+        operators are named that have no decomposition. Nor is one that returns expanded tensors by
+        a schema that doesn't say so (``broadcast_tensors``): the host takes none with a stride of 0.
 
         Returns:
             The operators in the order of the graph, and no filter.
@@ -142,7 +144,7 @@ class AotiPartitioner(Partitioner):
             for node in graph_module.graph.nodes:
                 if not isinstance(node.target, torch._ops.OpOverload) or is_size(node):
                     continue
-                if node in claimed:
+                if node in claimed and not _returns_expanded(node):
                     kept[node.target] = None
                 else:
                     left.add(node.target)
@@ -175,6 +177,15 @@ class AotiPartitioner(Partitioner):
         for _, branch, control_flow in get_control_flow_submodules(graph_module):
             if control_flow not in claimed:
                 yield from self._graphs(branch, unsupported, inner=True)
+
+
+def _returns_expanded(node: Node) -> bool:
+    """Whether an operator returns a tensor with a stride of 0, and no view by its schema, which becomes a copy."""
+    if node.target.is_view:  # type: ignore[union-attr]
+        return False
+    values = pytree.tree_leaves(node.meta.get("val"))
+    strides = (each.stride() for each in values if isinstance(each, torch.Tensor))
+    return any(step == 0 for each in strides for step in each if isinstance(step, int))
 
 
 def _in_claimed_branches(

@@ -183,6 +183,18 @@ def test_cuda_samples_grids(mode: str, padding: str) -> None:
     assert len(calls) == 1
 
 
+def test_expanded_results_are_written() -> None:
+    """``broadcast_tensors`` returns views, and its schema doesn't say so; ExecuTorch has no stride of 0."""
+
+    def broadcast(x: Tensor) -> list[Tensor]:
+        return list(torch.broadcast_tensors(x.sin()[:, None], X[:4, :1, None] + 1, x))
+
+    edge = lowered(broadcast, (X[:4].contiguous(),), [DryRun()])
+    edge.to_executorch()
+    x = X[:4].contiguous()
+    torch.testing.assert_close(edge.exported_program().module()(x), broadcast(x))
+
+
 def test_a_constant_of_a_model_is_part_of_the_delegate() -> None:
     """Its copy alone, as ``torch.tensor`` makes one per call, can't be compiled."""
 
