@@ -81,7 +81,14 @@ def _twice(
     large = [row for row in views if len(row[1]) >= _LARGE]
     # Delegates may share one blob.
     blobs = {ctypes.addressof(ctypes.c_char.from_buffer(row[1])): row for row in large}
-    looks = {address: _look(row[1]) for address, row in blobs.items()}
+    # Where all of a size have digests, none is looked at: that reads files of gigabytes in many places.
+    unknown = {len(view) for _, view, sha256 in blobs.values() if not sha256}
+    looks = {
+        address: (
+            _look(view) if len(view) in unknown else (len(view), bytes.fromhex(sha256))
+        )
+        for address, (_, view, sha256) in blobs.items()
+    }
     alike = Counter(looks.values())
     found: dict[tuple[int, str], list[str]] = {}
     for address, (name, view, sha256) in blobs.items():
