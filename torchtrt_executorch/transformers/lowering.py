@@ -73,7 +73,7 @@ def quantize(
 
 
 def quantize_in_rows(
-    linear: torch.nn.Linear, config: Any, elements: int = 1 << 24
+    linear: torch.nn.Linear, config: Any, elements: int = 1 << 22
 ) -> None:
     """Quantize the weight of a linear by torchao, with no temporaries of its size: they are of some rows.
 
