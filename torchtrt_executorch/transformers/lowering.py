@@ -61,8 +61,7 @@ def quantize(
         fits = {each for each in left if each.in_features % group == 0}
         left = {each: name for each, name in left.items() if each not in fits}
         of_group = config(getattr(torch, scheme), q.granularity.PerGroup(group))
-        for each in fits:
-            quantize_in_rows(each, of_group)
+        q.quantize_(model, of_group, lambda each, _, fits=fits: each in fits)
     if len(left) == len(linears):
         features = min((each.in_features for each in left), default=0)
         raise ValueError(
@@ -70,41 +69,6 @@ def quantize(
             f"of 32: one has {features}"
         )
     return [*left.values()]
-
-
-def quantize_in_rows(
-    linear: torch.nn.Linear, config: Any, elements: int = 1 << 22
-) -> None:
-    """Quantize the weight of a linear by torchao, with no temporaries of its size: they are of some rows.
-
-    Args:
-        linear: Its weight is replaced.
-        config: torchao's, whose scales are of groups of a row.
-        elements: Of the rows that are quantized at once.
-    """
-    from torchao import quantization as q
-
-    weight = linear.weight
-    whole: dict[str, torch.Tensor] = {}
-    some: Any = None
-    done = 0
-    count = max(1, elements // weight.shape[1])
-    for rows in torch.split(weight.detach(), count):
-        part = torch.nn.Linear(weight.shape[1], len(rows), bias=False, device="meta")
-        part.weight = torch.nn.Parameter(rows, requires_grad=False)
-        q.quantize_(torch.nn.Sequential(part), config)
-        some = part.weight
-        for name in some.__tensor_flatten__()[0]:
-            values = getattr(some, name)
-            if name not in whole:
-                whole[name] = values.new_empty((len(weight), *values.shape[1:]))
-            whole[name][done : done + len(rows)] = values
-        done += len(rows)
-    _, context = some.__tensor_flatten__()
-    made = type(some).__tensor_unflatten__(
-        whole, context, weight.shape, weight.stride()
-    )
-    linear.weight = torch.nn.Parameter(made, requires_grad=False)
 
 
 def _is_called(module: torch.nn.Module) -> bool:
