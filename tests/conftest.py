@@ -51,6 +51,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         del os.environ[SWITCH]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Refuse parameters in a set: each process of a run would have them in another order, and pytest-xdist none."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        if any(isinstance(values, (set, frozenset)) for values in mark.args[1:2]):
+            name = metafunc.definition.nodeid
+            raise pytest.UsageError(f"{name} is parametrized by a set: sort it")
+
+
 def pytest_collection_finish() -> None:
     """Have the garbage collector leave alone what has been imported by now: it took a fifth of the time."""
     ask_once()

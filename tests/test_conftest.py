@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import torch
 from executorch.exir.backend.utils import is_same_node
 
@@ -27,3 +31,15 @@ def test_what_is_left_alone_is_counted() -> None:
     conftest.leave_alone()
     assert 0 < conftest.graphs_left <= before + 1
     assert type(graph) in torch.fx.GraphModule.__subclasses__()
+
+
+@pytest.mark.parametrize("values", [{"a", "b"}, frozenset("ab"), ["a", "b"]])
+def test_parameters_have_an_order(values: Any) -> None:
+    marks = [pytest.mark.parametrize("name", values).mark]
+    definition = SimpleNamespace(iter_markers=lambda name: marks, nodeid="test_it")
+    metafunc: Any = SimpleNamespace(definition=definition)
+    if isinstance(values, list):
+        conftest.pytest_generate_tests(metafunc)
+        return
+    with pytest.raises(pytest.UsageError, match="test_it is parametrized by a set"):
+        conftest.pytest_generate_tests(metafunc)
