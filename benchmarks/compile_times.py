@@ -51,7 +51,8 @@ def main(arguments: list[str] | None = None) -> None:
     table.add_column("program", no_wrap=True)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    console, progress = Console(), Console(stderr=True)
+    progress = Console(stderr=True)
+    console = Console(width=max(progress.width, 100))  # its columns fit
     names = _known() if chosen.names == ["all"] else chosen.names
     for name in names:
         try:

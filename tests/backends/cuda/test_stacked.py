@@ -187,7 +187,8 @@ def test_only_a_size_that_depends_on_data_goes_over_the_host(
     torch.testing.assert_close(found, Selected()(boxes, which))
     copies = program.stats().copies
     crossing = found if on_host else which  # the mask is read where the caller has it
-    assert copies["host_to_device"].nbytes == boxes.nbytes + crossing.nbytes
+    # Copies of a byte order engines behind CUDA delegates, and Torch-TensorRT 2.13's behind copies.
+    to_device = boxes.nbytes + crossing.nbytes
+    assert to_device <= copies["host_to_device"].nbytes <= to_device + 1
     to_host = found.nbytes + (boxes.nbytes if on_host else 0)
-    # Synchronization copies of a byte order engines behind copies.
     assert to_host <= copies["device_to_host"].nbytes <= to_host + 2

@@ -20,7 +20,8 @@ from torchtrt_executorch.runtime import load, save_stand_ins
 from ....backends.cuda.conftest import needs_compilers
 
 packed_weights = pytest.importorskip(
-    "executorch.backends.cuda.quantized.packed_weights"
+    "executorch.backends.cuda.quantized.packed_weights",
+    reason="this executorch has no packed weights",
 )
 WIDTH = 1024
 
