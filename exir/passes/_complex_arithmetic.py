@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from executorch.exir.program._operator_calls import module_of
+from executorch.exir.program._operator_calls import module_of, replace_reads
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.complex_tensor import ComplexTensor
@@ -152,7 +152,7 @@ def _read_parts_directly(program: ExportedProgram) -> None:
         pair, dim, index = node.args
         stacked = pair.target is _aten.stack.default and pair.args[1:] == (-1,)
         if stacked and dim in (-1, pair.meta["val"].ndim - 1):
-            _replace_where_unnamed(node, pair.args[0][index])
+            replace_reads(node, pair.args[0][index])
     for node in program.graph.find_nodes(
         op="call_function", target=_aten._neg_view.default
     ):
@@ -161,15 +161,9 @@ def _read_parts_directly(program: ExportedProgram) -> None:
         )  # there is no kernel for a view with another sign
     for target in (_aten.alias.default, _aten.detach.default):
         for node in program.graph.find_nodes(op="call_function", target=target):
-            _replace_where_unnamed(node, node.args[0])
+            replace_reads(node, node.args[0])
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
-
-
-def _replace_where_unnamed(node: Node, value: Any) -> None:
-    for user in [*node.users]:
-        if user.op != "output":  # the signature has the names of those
-            user.replace_input_with(node, value)
 
 
 def _take_weights_apart(program: ExportedProgram) -> None:

@@ -17,7 +17,12 @@ from executorch.exir.capture._config import EdgeCompileConfig
 from executorch.exir.passes._complex_arithmetic import why_complex
 from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
 from executorch.exir.program._host_kernels import host_kernels, kernel_of
-from executorch.exir.program._operator_calls import calls, module_of, operator_of
+from executorch.exir.program._operator_calls import (
+    calls,
+    module_of,
+    operator_of,
+    replace_reads,
+)
 from executorch.exir.program._whole_operators import AllPartitioners
 from executorch.exir.verification.verifier import EXIRATenDialectVerifier
 from torch._export.verifier import SpecViolationError
@@ -93,9 +98,7 @@ def _read_constants_directly(program: ExportedProgram) -> None:
         for node in program.graph.find_nodes(op="call_function", target=target):
             read = node.args[0]
             if read in constants and _strides(read) == _strides(node):
-                for user in [*node.users]:
-                    if user.op != "output":
-                        user.replace_input_with(node, read)
+                replace_reads(node, read)
                 if not node.users:
                     program.graph.erase_node(node)
     program.graph_module.recompile()

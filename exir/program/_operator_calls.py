@@ -35,6 +35,13 @@ def operator_of(node: Node) -> Any:
     return target._op if isinstance(target, EdgeOpOverload) else target
 
 
+def replace_reads(node: Node, value: Any) -> None:
+    """Have all that reads ``node`` read ``value``, but for the output, whose signature has its name."""
+    for user in [*node.users]:
+        if user.op != "output":
+            user.replace_input_with(node, value)
+
+
 def module_of(node: Node) -> str:
     """Return the path of the module that a node is of, where nothing has traced it since."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
