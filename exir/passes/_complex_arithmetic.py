@@ -18,6 +18,7 @@ from unittest import mock
 
 import torch
 from executorch.exir.program._operator_calls import module_of, replace_reads
+from executorch.exir.program._transforms import of_each_program
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.complex_tensor import ComplexTensor
@@ -39,24 +40,21 @@ _aten = torch.ops.aten
 _Size = int | torch.SymInt
 
 
-def with_real_arithmetic(programs: Any) -> Any:
+@of_each_program
+def with_real_arithmetic(program: ExportedProgram) -> ExportedProgram:
     """Return a program, or each of a dict's, with complex values as pairs of real ones, if it has any and returns none.
 
     Complex inputs and weights are taken apart where they are read.
 
     Args:
-        programs: In ATen, as ``torch.export.export`` returned them. They are left as they are.
+        program: In ATen, as ``torch.export.export`` returned it. It is left as it is.
     """
-    if isinstance(programs, dict):
-        return {name: with_real_arithmetic(each) for name, each in programs.items()}
-    if not isinstance(programs, ExportedProgram):
-        return programs
     try:
-        return _in_real_numbers(programs)
+        return _in_real_numbers(program)
     except Exception as error:  # of an operator that isn't known to ComplexTensor
         reason = str(error).strip().partition("\n")[0]
         logger.warning("complex values stay as they are: %s", reason)
-        return _noted(programs, reason)
+        return _noted(program, reason)
 
 
 class _NoRealFormError(Exception):

@@ -1,14 +1,32 @@
-"""Let partitioners transform programs before decomposition."""
+"""Transform programs before decomposition, as partitioners do, and each of several methods."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from typing import Any
 
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
 _behind: ContextVar[Sequence[Partitioner]] = ContextVar("_behind", default=())
+
+
+def of_each_program(
+    transform: Callable[[ExportedProgram], ExportedProgram],
+) -> Callable[[Any], Any]:
+    """Have a transform of a program take what ``to_edge`` takes: a dict of them as well; anything else stays as it is."""
+
+    @functools.wraps(transform)
+    def transform_each(programs: Any) -> Any:
+        if isinstance(programs, dict):
+            return {name: transform_each(each) for name, each in programs.items()}
+        return (
+            transform(programs) if isinstance(programs, ExportedProgram) else programs
+        )
+
+    return transform_each
 
 
 def partitioners_behind() -> Sequence[Partitioner]:
