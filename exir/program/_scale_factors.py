@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from executorch.exir.program._operator_calls import calls, module_of
+from executorch.exir.program._transforms import of_each_program
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils._sympy.numbers import int_oo
@@ -53,63 +54,62 @@ _KERNELS = {
 }
 
 
-def with_ratios_of_sizes(programs: Any) -> Any:
+@of_each_program
+def with_ratios_of_sizes(program: ExportedProgram) -> ExportedProgram:
     """Return a program, or each of a dict's, with scale factors that are the ratio of sizes where its kernels take that.
 
     Where a dynamic size decides, the factor stays, and a warning says for which sizes values differ.
 
     Args:
-        programs: In ATen, as ``torch.export.export`` returned them. They are left as they are.
+        program: In ATen, as ``torch.export.export`` returned it. It is left as it is.
     """
-    if isinstance(programs, dict):
-        return {name: with_ratios_of_sizes(each) for name, each in programs.items()}
-    if not isinstance(programs, ExportedProgram):
-        return programs
-    if not any(map(_changed_arguments, calls(programs.graph_module))):
-        return programs
-    module = copy.deepcopy(programs.graph_module)
-    for node in calls(module):
-        if arguments := _changed_arguments(node):
-            node.args = arguments
+    changes = [*map(_changed_factors, calls(program.graph_module))]
+    if not any(changes):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    for node, factors in zip(calls(module), changes, strict=True):
+        if factors:
+            node.args = (*node.args[: _KERNELS[node.target].first], *factors)  # type: ignore[index]
     module.recompile()
-    return programs._update(module, programs.graph_signature)
+    return program._update(module, program.graph_signature)
 
 
-def _changed_arguments(node: Node) -> tuple[Any, ...]:
-    """Return the arguments that a call has to have instead of its own, if any."""
+def _changed_factors(node: Node) -> list[Any]:
+    """Return the arguments that a call has to have from its scale factors on, if they are others than its own."""
     kernel = _KERNELS.get(node.target)  # type: ignore[call-overload]
     if kernel is None or node.all_input_nodes[0].meta["val"].device.type != "cpu":
-        return ()
-    args = list(node.args)
-    if kernel.corners is not None and args[kernel.corners]:
-        return ()
-    listed = node.target._schema.overload_name == "vec"  # type: ignore[union-attr]
-    factors = args[kernel.first] if listed else args[kernel.first :]
+        return []
+    if kernel.corners is not None and node.args[kernel.corners]:
+        return []
+    listed = _lists_factors(node)
+    factors: Any = node.args[kernel.first] if listed else node.args[kernel.first :]
     if not factors or not all(isinstance(each, float) for each in factors):
-        return ()
+        return []
     ratios = [
         _ratio(node, kernel, factor, dim)
         for factor, dim in zip(factors, range(-kernel.dims, 0), strict=True)
     ]
     if ratios == [*factors]:
-        return ()
-    args[kernel.first :] = [ratios] if listed else ratios
-    return (*args,)
+        return []
+    return [ratios] if listed else ratios
+
+
+def _lists_factors(node: Node) -> bool:
+    return bool(node.target._schema.overload_name == "vec")  # type: ignore[union-attr]
 
 
 def _ratio(node: Node, kernel: _Resizing, factor: float, dim: int) -> float:
     """Return the ratio of sizes that the kernel resizes a dimension by, or the factor itself."""
     size = node.all_input_nodes[0].meta["val"].shape[dim]
-    listed = node.target._schema.overload_name == "vec"  # type: ignore[union-attr]
     if isinstance(size, int):
         out = node.meta["val"].shape[dim]
-        same = [
-            float(r) for r in kernel.ratios if isinstance(out, int) and out == r * size
-        ]
-        return same[0] if same else factor
-    if not listed or factor in kernel.ratios:
+        return _same(size, out, factor, kernel.ratios)
+    if not _lists_factors(node) or factor in kernel.ratios:
         return factor
-    found = {each: _same(each, factor, kernel.ratios) for each in _sizes(size, factor)}
+    found = {
+        each: _same(each, int(each * factor), factor, kernel.ratios)
+        for each in _sizes(size, factor)
+    }
     if len({*found.values()}) == 1:
         return found.popitem()[1]
     odd = [each for each, ratio in found.items() if ratio != factor]
@@ -121,10 +121,12 @@ def _ratio(node: Node, kernel: _Resizing, factor: float, dim: int) -> float:
     return factor
 
 
-def _same(size: int, factor: float, ratios: Sequence[int]) -> float:
+def _same(
+    size: int, out: int | torch.SymInt, factor: float, ratios: Sequence[int]
+) -> float:
     """Return the ratio of sizes that is taken for one size, or the factor itself."""
-    out = int(size * factor)
-    return next((float(ratio) for ratio in ratios if out == ratio * size), factor)
+    same = (float(r) for r in ratios if isinstance(out, int) and out == r * size)
+    return next(same, factor)
 
 
 def _sizes(size: torch.SymInt, factor: float) -> range:
