@@ -75,8 +75,8 @@ def _build() -> Iterator[Ability]:
     can = importlib.util.find_spec("torch") is not None
     torch = "" if can else "PyTorch is missing"
     yield Ability("build", "a program for ExecuTorch", *_package("executorch", torch))
-    yield from _build_engines(torch)
     unimportable = torch or _in_the_way()
+    yield from _build_engines(unimportable)
     yield Ability(
         "build",
         "emulated engines, to be built there",
@@ -97,41 +97,44 @@ def _build() -> Iterator[Ability]:
         )
 
 
-def _build_engines(torch: str) -> Iterator[Ability]:
-    """One Torch-TensorRT is installed at a time: what would remove one that builds here is advised of nobody."""
-    gpu, lacks = "" if torch else _gpu(), torch or _in_the_way()
+def _build_engines(lacks: str) -> Iterator[Ability]:
+    """One Torch-TensorRT is installed at a time: nobody is advised to remove one that builds here.
+
+    Args:
+        lacks: Why Torch-TensorRT can't be imported; empty if it can.
+    """
+    gpu = _gpu()
     rtx = distribution_release(TENSORRT_RTX.distribution) is not None
     standard = distribution_release(TENSORRT.distribution) is not None
     targets = engine_targets.engines_for() if rtx and not lacks else ""
-    no_wheel = own_platform() not in _RTX_PLATFORMS
     about = f"for {targets}" if targets else lacks or "not installed"
-    if no_wheel:
+    if not _rtx_has_wheel():
         about = f"built on {' and '.join(_RTX_PLATFORMS)}"
     elif standard:
         about = f"{TENSORRT.distribution} is installed in their place"
     # With a GPU, what is installed builds on it.
-    keep = targets or no_wheel or (standard and gpu)
+    installs = not targets and _rtx_has_wheel() and not (standard and gpu)
     yield Ability(
         "build",
         "TensorRT-RTX engines",
         bool(targets),
         about,
-        "" if keep else _install_rtx(),
+        _install_rtx() if installs else "",
     )
     here = bool(standard and not lacks and gpu and present.can_build_engines())
     about = f"built on the GPU that runs them, by {_THERE}"
     if here:
         about = f"for the GPU that is here, {gpu}"
-    elif gpu:
+    elif gpu and rtx:
         about = f"{TENSORRT_RTX.distribution} is installed in their place"
-        about = about if rtx else lacks or "TensorRT's libraries are missing"
-    installs = gpu and not here and not rtx
+    elif gpu:
+        about = lacks or "TensorRT's libraries are missing"
     yield Ability(
         "build",
         "TensorRT engines",
         here,
         about,
-        _install_tensorrt() if installs else "",
+        _install_tensorrt() if gpu and not here and not rtx else "",
     )
 
 
@@ -141,14 +144,12 @@ def _run() -> Iterator[Ability]:
     gpu = _gpu()
     no_gpu = f"there is no GPU: {_STAND_INS}"
     for builder in BUILDERS:
-        what, about, installs = f"{builder.name}'s engines", f"on {gpu}", ""
-        if not gpu:
-            about = no_gpu
-        elif not present.libraries_of(builder):
+        what = f"{builder.name}'s engines"
+        if gpu and not present.libraries_of(builder):
             about = f"{builder.name} isn't installed: {_STAND_INS}"
-            installs = _install_libraries(builder)
-        can = about == f"on {gpu}"
-        yield Ability("run", what, can, about, installs)
+            yield Ability("run", what, False, about, _install_libraries(builder))
+        else:
+            yield Ability("run", what, bool(gpu), f"on {gpu}" if gpu else no_gpu)
     yield Ability("run", "CUDA libraries", bool(gpu), f"on {gpu}" if gpu else no_gpu)
     lacks = [each for each in ("cmake", _compiler()) if shutil.which(each) is None]
     libraries = importlib.util.find_spec("executorch") is not None and _has_cpp()
@@ -196,8 +197,11 @@ def _in_the_way() -> str:
 
 def _install_builder() -> str:
     """Return the command that installs a Torch-TensorRT in which engines can be emulated."""
-    no_wheel = own_platform() not in _RTX_PLATFORMS
-    return _install_tensorrt() if no_wheel else _install_rtx()
+    return _install_rtx() if _rtx_has_wheel() else _install_tensorrt()
+
+
+def _rtx_has_wheel() -> bool:
+    return own_platform() in _RTX_PLATFORMS
 
 
 def _releases() -> tuple[str, str] | None:
