@@ -11,6 +11,11 @@ from executorch.exir.passes.streams import device_order
 DELEGATE_RELEASES = ("2.13.0", "2.14.0")
 
 
+def own_streams() -> bool:
+    """Whether engines are on streams that ExecuTorch knows nothing of, and may be left running there."""
+    return device_order.release_of(device_order.TORCH_TENSORRT) < "2.14"
+
+
 def delegates_of(release: str) -> Any:
     """Scope in which programs are emitted, and judged, for a release of Torch-TensorRT's delegate."""
     installed = device_order.release_of

@@ -11,7 +11,6 @@ from executorch.exir import memory
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.memory_planning import update_all_tensors_lifetime
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
-from executorch.exir.passes.streams import device_order
 from executorch.exir.passes.streams.lifetimes import extend_lifetimes
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -93,11 +92,6 @@ def is_copy(node):
     return "et_copy" in str(node.target)
 
 
-def own_streams():
-    """Whether engines are on streams that ExecuTorch knows nothing of, and may be left running there."""
-    return device_order.release_of(device_order.TORCH_TENSORRT) < "2.14"
-
-
 def producer_of(node):
     while node.target is memory.view or node.target is operator.getitem:
         node = node.args[0]
@@ -119,11 +113,15 @@ def spans(kit, module):
                     )
                     if then != UNKNOWN and (  # which is taken to wait
                         first == CUDA
-                        or (own_streams() and first == TENSORRT and then == CUDA)
+                        or (
+                            releases.own_streams()
+                            and first == TENSORRT
+                            and then == CUDA
+                        )
                     ):
-                        yield device, earlier, later, own_streams() and then == TENSORRT
+                        yield device, earlier, later, releases.own_streams() and then == TENSORRT
             elif (
-                own_streams()
+                releases.own_streams()
                 and is_copy(producer)
                 and backend_of(module, reader) == TENSORRT
             ):

@@ -13,7 +13,6 @@ import torch
 import torch_tensorrt
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.passes.streams import device_order
 from torch_tensorrt.executorch import TensorRTPartitioner
 from torch_tensorrt.executorch.engines.nodes import (
     engine_nodes,
@@ -33,13 +32,13 @@ from torch_tensorrt.executorch.serialization import (
 
 from torchtrt_executorch import emulated_engines
 
+from ....loading import load_file
 from .conftest import EngineCall, Linear, compile_engine, record_of
 from .pte import copies, delegates, load, program_of, pte_of
 
 X = torch.randn(2, 4)
 #: A byte to the host, which Torch-TensorRT 2.13's engines, on streams of their own, wait for behind a copy.
-OWN = device_order.release_of(device_order.TORCH_TENSORRT) < "2.14"
-ORDERED = ["d2h"] if OWN else []
+ORDERED = ["d2h"] if load_file("tests/cpp/releases.py").own_streams() else []
 LOGGER = "torch_tensorrt.executorch.partitioner"
 
 EngineOn = Callable[[int], torch.fx.GraphModule]

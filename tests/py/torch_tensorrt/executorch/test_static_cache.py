@@ -6,7 +6,8 @@ import copy
 
 import pytest
 import torch
-from executorch.exir.passes.streams import device_order
+
+from ....loading import load_file
 
 transformers = pytest.importorskip("transformers")
 integration = pytest.importorskip("transformers.integrations.executorch")
@@ -103,7 +104,7 @@ def test_eagers_tokens_with_the_cache_on_the_device(llama, dynamic):
         for kind in after
     }
     # The token and its position in, the logits out, and a byte that an engine on a stream of its own waits for.
-    own = int(device_order.release_of(device_order.TORCH_TENSORRT) < "2.14")
+    own = int(load_file("tests/cpp/releases.py").own_streams())
     assert moved == {
         "host_to_device": (2, 16),
         "device_to_host": (1 + own, 97 * 4 + own),
