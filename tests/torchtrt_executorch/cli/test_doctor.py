@@ -206,9 +206,6 @@ def test_on_a_device_it_advises_what_the_device_can_have(
     assert not any("torchtrt-executorch" in r["command"] for r in rows.values())
 
 
-@pytest.mark.skipif(
-    installed_builder() is TENSORRT_RTX, reason="torch-tensorrt-rtx is installed"
-)
 def test_what_builds_on_the_device_is_not_uninstalled(tmp_path: Path) -> None:
     (report,) = _reports(
         tmp_path / "venv", (), "doctor --json", platform=own_platform()
