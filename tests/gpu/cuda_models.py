@@ -191,6 +191,29 @@ class GroupedBlock(nn.Module):
         return torch.relu(x + self.up(y))
 
 
+class DenseBlock(nn.Module):
+    """DenseNet-121's second, (batch, 128, height, width) to 512 channels: a layer for each 32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self._layer(128 + 32 * i) for i in range(12))
+
+    @staticmethod
+    def _layer(channels: int) -> nn.Module:
+        return nn.Sequential(
+            *(nn.BatchNorm2d(channels), nn.ReLU()),
+            nn.Conv2d(channels, 128, 1, bias=False),
+            *(nn.BatchNorm2d(128), nn.ReLU()),
+            nn.Conv2d(128, 32, 3, padding=1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        results = [x]
+        for layer in self.layers:
+            results.append(layer(torch.cat(results, 1)))
+        return torch.cat(results, 1)
+
+
 class DepthwiseBlock(nn.Module):
     """ConvNeXt's, (batch, 96, height, width) to the same."""
 
@@ -381,6 +404,7 @@ CASES = (
     ),
     Case("conv", _one(ConvNet), _normal((16, 3, 112, 112))),
     Case("conv-fp16", _one(ConvNet), _normal((16, 3, 112, 112)), FP16),
+    Case("dense-block-fp16", _one(DenseBlock), _normal((8, 128, 28, 28)), FP16),
     Case("separable-fp16", _one(Separable), _normal((16, 32, 56, 56)), FP16),
     Case("encoder", _one(Encoder), _tokens(8, 128)),
     Case("encoder-fp16", _one(lambda: Encoder(width=384)), _tokens(8, 256), FP16),

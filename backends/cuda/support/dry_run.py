@@ -4,7 +4,7 @@ What AOTInductor compiles into what ExecuTorch's CUDA runtime can run depends on
 arguments, and the releases of both. So operators are handed to ``CudaBackend.preprocess``, which runs its
 passes, has Inductor lower them and write its code, and knows which kernels its runtime has; it is stopped
 before any kernel or library is compiled, or timed. One trial takes a tenth of a second and each operator
-more some hundredths; operators that differ in nothing are tried once.
+more some hundredths; operators that differ in nothing are tried once, and those that sizes are no matter to once for sizes that are alike.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import operator
 import threading
 import traceback
@@ -59,6 +60,17 @@ _LARGE = 1 << 20
 
 #: A size that depends on data.
 _UNKNOWN = 8
+
+#: Operators that Inductor compiles at one size as it does at another, beside those that are pointwise.
+_ANY_SIZE = {
+    *("_native_batch_norm_legit_no_training", "cat"),
+    *("conv1d", "conv2d", "conv3d", "convolution"),
+    *("addmm", "bmm", "linear", "mm"),
+}
+#: Sizes from which on they do; below, a tile or an unrolled sum may be as long.
+_LONG = 32
+#: Values that 32 bits can't count.
+_VAST = 1 << 31
 
 _Trial = Callable[[], str | None]
 
@@ -551,13 +563,54 @@ def _key(node: Node, numbers: Mapping[Node, Any], made: Collection[Node] = ()) -
             return value, numbers[producer]
         if producer in made:
             return value, "constant" if producer.op == "placeholder" else call(producer)
-        return value
+        return (
+            pytree.tree_map(_describe_alike, producer.meta["val"]) if alike else value
+        )
 
     def call(node: Node) -> Any:
         name = str(operator_of(node.target))
-        return name, map_arg((node.args, node.kwargs), describe)
+        args, kwargs = map_arg((node.args, node.kwargs), describe)
+        if (
+            alike and args and isinstance(args[0], (list, tuple))
+        ):  # how often each is there is no matter
+            args = ((len(args[0]).bit_length(), *dict.fromkeys(args[0])), *args[1:])
+        return name, args, kwargs
 
+    alike = not made and _takes_any_size(node)
     return repr((*call(node), sorted(_read(node))))
+
+
+def _takes_any_size(node: Node) -> bool:
+    called = operator_of(node.target)
+    if not isinstance(called, torch._ops.OpOverload) or called.namespace != "aten":
+        return False
+    return torch.Tag.pointwise in called.tags or called._opname in _ANY_SIZE
+
+
+def _describe_alike(value: Any) -> Any:
+    """Like :func:`_describe`, but one for tensors whose sizes differ by less than a factor of two and whose strides are ordered alike."""
+    if not isinstance(value, torch.Tensor):
+        return _number(value)
+    dtype, sizes, strides = _describe(value)
+    order = sorted(range(len(sizes)), key=lambda dim: (-strides[dim], -sizes[dim], dim))
+    dense = _dense_strides(sizes, order) == strides
+    return (
+        dtype,
+        tuple(map(_size_class, sizes)),
+        ("dense", *order) if dense else strides,
+        math.prod(sizes) >= _VAST,
+    )
+
+
+def _size_class(size: int) -> Any:
+    return size if size < _LONG else (size.bit_length(), size % _LONG == 0)
+
+
+def _dense_strides(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [0] * len(sizes), 1
+    for dim in reversed(order):
+        strides[dim], step = step, step * max(sizes[dim], 1)
+    return tuple(strides)
 
 
 def _describe_branch(branch: GraphModule) -> Any:

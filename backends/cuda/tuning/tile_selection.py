@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 from executorch.backends.cuda import _mul_sum_decompositions
+from executorch.backends.cuda._concatenations import is_read_in_place
 from executorch.backends.cuda.tuning import kernels_per_gpu
 from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
 from executorch.backends.cuda.tuning.float32_precision import (
@@ -87,7 +88,7 @@ def answers(
         targets: Is told of kernels that are for one of several GPUs alone.
         prepare: See :func:`~executorch.backends.cuda.tuning.kernel_configs.compile_and_save`.
     """
-    from torch._inductor import compile_fx
+    from torch._inductor import compile_fx, config
     from torch._inductor.choices import InductorChoices
     from torch._inductor.graph import GraphLowering
     from torch._inductor.ir import TensorBox
@@ -215,6 +216,9 @@ def answers(
                     refused[cause.sides] = cause.limit
 
     def run_node_apart(self: Any, node: Any) -> Any:
+        if is_read_in_place(node):
+            with config.patch(force_pointwise_cat=True):
+                return run_node(self, node)
         result = run_node(self, node)
         often = _mul_sum_decompositions.read_often(node)
         padded = _mul_sum_decompositions.is_padded_for_depthwise(node)

@@ -58,6 +58,7 @@ def answers(compiler: Path | None = None) -> dict[str, Callable[..., Any]]:
     Args:
         compiler: Of C++ for another operating system or processor, if it is for one.
     """
+    from executorch.backends.cuda._concatenations import extend_earlier
     from torch._inductor import aot_compile, config
     from torch._inductor.cpu_vec_isa import invalid_vec_isa
 
@@ -74,6 +75,8 @@ def answers(compiler: Path | None = None) -> dict[str, Callable[..., Any]]:
         **kwargs: Any,
     ) -> Any:
         wanted = {**(options or {}), **ours}
+        if config.post_grad_custom_pre_pass is None:
+            wanted.setdefault("post_grad_custom_pre_pass", extend_earlier)
         if is_decode_step(module):
             wanted |= {n: v for n, v in _DECODE_OPTIONS.items() if n in known}
         if wanted.pop("max_autotune", False):

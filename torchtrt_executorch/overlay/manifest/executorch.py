@@ -27,6 +27,7 @@ _ALIASES = tuple(
 _DRY_RUN = tuple(
     f"{_CUDA}.{name}"
     for name in (
+        "_concatenations",
         "_memory_pool",
         "_mul_sum_decompositions",
         "_softmax_decomposition",
