@@ -18,6 +18,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch.export import ExportedProgram
 
 from torchtrt_executorch.progress import step
+from torchtrt_executorch.transformers.row_quantization import quantize_by_rows
 
 _GROUPS = (128, 64, 32)
 
@@ -49,19 +50,21 @@ def quantize(
     if by_xnnpack and scheme == "float8":
         raise ValueError("XNNPACK has no kernels for weights in float8: int8 or int4")
     by_row = {"float8": q.Float8WeightOnlyConfig, "int8": q.Int8WeightOnlyConfig}
+    linears = {name: each for name, each in model.named_modules() if _is_called(each)}
     if not by_xnnpack and scheme in by_row:
-        q.quantize_(model, by_row[scheme](), lambda each, _: _is_called(each))
+        for each in linears.values():
+            quantize_by_rows(each, by_row[scheme]())
         return []
     config: Any = q.IntxWeightOnlyConfig
     if by_xnnpack:
         config = q.Int8DynamicActivationIntxWeightConfig
-    linears = {name: each for name, each in model.named_modules() if _is_called(each)}
     left = {each: name for name, each in linears.items()}
     for group in _GROUPS:
-        fits = {each for each in left if each.in_features % group == 0}
-        left = {each: name for each, name in left.items() if each not in fits}
+        fits = [each for each in left if each.in_features % group == 0]
+        left = {each: name for each, name in left.items() if each.in_features % group}
         of_group = config(getattr(torch, scheme), q.granularity.PerGroup(group))
-        q.quantize_(model, of_group, lambda each, _, fits=fits: each in fits)
+        for each in fits:
+            quantize_by_rows(each, of_group)
     if len(left) == len(linears):
         features = min((each.in_features for each in left), default=0)
         raise ValueError(
