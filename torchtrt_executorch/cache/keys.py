@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from importlib.metadata import distributions
 from pathlib import Path
@@ -50,8 +50,8 @@ _VARIABLES = (
     *("CC", "CXX", "CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "NVCC"),
     *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH"),
 )
-#: Inductor sets some of the latter, in the process that first compiles.
-_NO_MATTER = re.compile("TORCHTRT_EXECUTORCH|.*_CACHE_DIR$")
+#: Inductor sets some of the latter, in the process that first compiles; the target is a value of its own.
+_NO_MATTER = re.compile("TORCHTRT_EXECUTORCH|TORCHTRT_GPU$|.*_CACHE_DIR$")
 #: Operators of which a name says all that there is to know; others may be anybody's.
 _NAMESPACES = frozenset(
     {
@@ -78,9 +78,18 @@ class _UnknownError(Exception):
 
 def key(*values: Any) -> str | None:
     """Return the digest of ``values`` and of all that builds; None if it isn't known of all."""
+    return _key(builders, values)
+
+
+def key_for_gpu(*values: Any) -> str | None:
+    """Return what :func:`key` does, for values that tell the target themselves, as far as it matters."""
+    return _key(lambda: {**builders(), "target": None}, values)
+
+
+def _key(built_by: Callable[[], dict[str, Any]], values: Sequence[Any]) -> str | None:
     state = _State()
     try:
-        state.add(builders())
+        state.add(built_by())
         for value in values:
             state.add(value)
     except _UnknownError:

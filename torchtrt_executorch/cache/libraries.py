@@ -14,8 +14,9 @@ from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.backend.backend_details import PreprocessResult
 from torch.export import ExportedProgram
 
-from torchtrt_executorch.cache import Blob, kept
-from torchtrt_executorch.cache.keys import key
+from torchtrt_executorch.cache import Blob
+from torchtrt_executorch.cache.any_memory import TARGET, kept_for_any_memory
+from torchtrt_executorch.cache.keys import key_for_gpu
 from torchtrt_executorch.cache.store import LARGE, in_memory
 from torchtrt_executorch.digests import digest_of, large_tensors
 
@@ -25,24 +26,27 @@ def kept_library(
     compile_specs: Sequence[Any],
     gpu: Any,
     build: Callable[[], PreprocessResult],
+    tiles: Sequence[str] = (),
 ) -> PreprocessResult:
     """Return what ``build`` returns, or returned before for the same partition.
 
     Args:
         program: The partition, in the edge dialect.
         compile_specs: The backend's.
-        gpu: The GPU that is compiled for, where it isn't the one at hand, and what is known of it.
+        gpu: The properties of the GPU that is compiled for, where it isn't the one at hand.
         build: Compiles the partition.
+        tiles: The digests of the tile measurements that it goes by.
     """
 
-    def key_of_library() -> str | None:
-        specs = [[spec.key, bytes(spec.value)] for spec in compile_specs]
-        return key("library", program, specs, repr(gpu))
+    def key_of_library(gpu: Any) -> str | None:
+        specs = [[s.key, bytes(s.value)] for s in compile_specs if s.key != TARGET]
+        return key_for_gpu("library", program, specs, repr((gpu, [*tiles])))
 
     weights = _large_weights(program)  # which compilation replaces
-    found: PreprocessResult = kept(
+    found: PreprocessResult = kept_for_any_memory(
         "the CUDA library",
         key_of_library,
+        gpu,
         build,
         lambda result: _parts_of(result, weights),
         lambda facts, parts: _from_parts(facts, parts, weights),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchtrt_executorch.cache import kept
-from torchtrt_executorch.cache.keys import key
+from torchtrt_executorch.cache.any_memory import TARGET, kept_for_any_memory
+from torchtrt_executorch.cache.keys import key_for_gpu
 
-#: A compile spec that names the method, of which no result depends.
-_METHOD = "method_name"
+#: Compile specs of which no result depends: one names the method.
+_NO_MATTER = ("method_name", TARGET)
 
 
 def keep_trials() -> None:
@@ -22,19 +23,26 @@ def keep_trials() -> None:
 def _kept(
     specs: Sequence[Any], decides: Sequence[str], trial: Callable[[], str | None]
 ) -> str | None:
-    def key_of_trial() -> str | None:
-        from executorch.backends.cuda.tuning import cost_model
+    from executorch.backends.cuda.tuning import cost_model
 
-        from torchtrt_executorch.nogpu.cuda_backend import target_gpu
+    from torchtrt_executorch.nogpu.cuda_backend import target_gpu
 
-        gpu = target_gpu(specs)
-        tiles = [file["digest"] for file in cost_model.files(gpu)] if gpu else []
-        said = [[s.key, bytes(s.value)] for s in specs if s.key != _METHOD]
-        return key("trial", [*decides], said, repr((gpu, tiles)))
+    target = target_gpu(specs)
+    if target is not None:
+        # It ends before anything is compiled for a processor, and what a runtime has is one for an operating system.
+        system, _, _ = target.platform.partition("-")
+        each = [dataclasses.replace(one, platform=system) for one in target.each]
+        target = dataclasses.replace(target, platform=system, each=(*each,))
+    tiles = [file["digest"] for file in cost_model.files(target)] if target else []
+    said = [[s.key, bytes(s.value)] for s in specs if s.key not in _NO_MATTER]
 
-    found: str | None = kept(
+    def key_of_trial(gpu: Any) -> str | None:
+        return key_for_gpu("trial", [*decides], said, repr((gpu, tiles)))
+
+    found: str | None = kept_for_any_memory(
         "the support check of CUDA operators",
         key_of_trial,
+        target,
         trial,
         lambda reason: None if reason is None else (reason, []),
         lambda reason, parts: str(reason),

@@ -100,7 +100,7 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
         partition = on_host(edge_program) if without_gpu else None
         files = cost_model.files(gpu) if gpu is not None else []
         tiles = [file["digest"] for file in files]
-        result = kept_library(edge_program, compile_specs, (gpu, tiles), build)
+        result = kept_library(edge_program, compile_specs, gpu, build, tiles)
         if partition is not None:
             digest = _digest(result, compile_specs)
             stand_ins.keep(digest, partition, share_weights=True)

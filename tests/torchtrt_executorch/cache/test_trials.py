@@ -63,6 +63,16 @@ def test_what_was_tried_is_found_for_another_method(tried: list[int]) -> None:
     assert not tried
 
 
+@pytest.mark.parametrize("other", ["sm_90:40GiB", "linux-aarch64:sm_90:96GiB"])
+def test_so_it_is_for_other_memory_and_another_processor(
+    tried: list[int], other: str
+) -> None:
+    first = reasons(Model(), gpu="linux-x86_64:sm_90:80GiB")
+    tried.clear()
+    assert reasons(Model(), gpu=other) == first
+    assert not tried
+
+
 @pytest.mark.parametrize("other", [{"gpu": "sm_80:40GiB"}, {"rows": 5}])
 def test_what_differs_is_tried(tried: list[int], other: dict[str, Any]) -> None:
     reasons(Model())

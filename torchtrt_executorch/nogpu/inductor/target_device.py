@@ -135,7 +135,6 @@ def _torch_cuda(gpu: GpuProperties) -> Answers:
         "get_device_properties": gpu,
         "get_device_name": gpu.name,
         "get_arch_list": [f"sm_{gpu.major}{gpu.minor}"],
-        "mem_get_info": (gpu.total_memory, gpu.total_memory),
         "is_bf16_supported": gpu.capability >= (8, 0),
         "is_tf32_supported": gpu.capability >= (8, 0),
         "memory_allocated": 0,
@@ -150,8 +149,24 @@ def _torch_cuda(gpu: GpuProperties) -> Answers:
     }
     return {
         "torch._subclasses.fake_tensor:init_gpu_context": _always(None),
+        "torch.cuda:mem_get_info": functools.partial(_memory_of, gpu),
         **{f"torch.cuda:{name}": _always(value) for name, value in answers.items()},
     }
+
+
+_queries = 0
+
+
+def memory_queries() -> int:
+    """Return how often a compilation has asked for the size of the target's memory, in this process."""
+    return _queries
+
+
+def _memory_of(gpu: GpuProperties, device: Any = None) -> tuple[int, int]:
+    """Answer ``torch.cuda.mem_get_info``, by which Inductor decides how it scatters; nothing else asks for the size."""
+    global _queries
+    _queries += 1
+    return gpu.total_memory, gpu.total_memory
 
 
 def _device_interface(gpu: GpuProperties) -> Answers:
