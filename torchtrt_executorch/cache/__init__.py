@@ -114,7 +114,7 @@ def kept(
         return build()
     if (taken := _taken(store, name, what, from_parts, said)) is not None:
         return taken[0]
-    with sharing.building(store.path.parent / "locks", name):
+    with sharing.building(store.path.parent / sharing.LOCKS, name):
         # Another process may have built it meanwhile.
         if (taken := _taken(store, name, what, from_parts, said)) is not None:
             return taken[0]

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchtrt_executorch import cache
+from torchtrt_executorch.cache import sharing
 
 _LOCK = ".in-use"
 
@@ -62,7 +63,7 @@ def kept() -> list[Kept]:
         root = cache.folder()
         places += [
             ("engines and CUDA libraries", root / "built", "[!.]*"),
-            ("locks of what is being built", root / "locks", "[!.]*"),
+            ("locks of what is being built", root / sharing.LOCKS, "[!.]*"),
             ("zig's libraries of another machine", root / "cross", "[!.]*"),
             ("link stubs", root, "*-link-stubs-*"),
             ("upstream's modules with edits", root / "edited", "[!.]*"),
@@ -137,6 +138,9 @@ def _removed(path: Path) -> bool:
     """Remove a file or folder, unless it is in use; whether it is gone."""
     try:
         if not path.is_dir():
+            # One that a process holds while it builds would be another one's then.
+            if path.parent.name == sharing.LOCKS and sharing.is_held(path):
+                return False
             path.unlink(missing_ok=True)
             return True
         with contextlib.ExitStack() as stack:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 #: Set to 1 by a user who trusts all who may write to the cache folder: what it holds is code that is run.
 TRUSTED = "TORCHTRT_EXECUTORCH_CACHE_TRUSTED"
+#: The folder of locks, below the cache's.
+LOCKS = "locks"
 
 
 def is_trusted() -> bool:
@@ -63,6 +65,22 @@ def building(folder: Path, key: str) -> Iterator[None]:
             folder.mkdir(
                 parents=True, exist_ok=True, mode=0o777 if is_trusted() else 0o700
             )
-            file = stack.enter_context(open(folder / key, "a"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            while True:
+                file = stack.enter_context(open(folder / key, "a"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):
+                        break  # else it was removed before it was held, and others have another one
         yield
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process is in a scope of :func:`building` for a lock."""
+    try:
+        with open(lock) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from torchtrt_executorch import cache
-from torchtrt_executorch.cache import sharing
+from torchtrt_executorch.cache import folders, sharing
 
 
 @pytest.fixture
@@ -98,3 +99,38 @@ def test_two_processes_build_it_once(folder: Path) -> None:
         process.join()
         assert process.exitcode == 0
     assert builds.value == 1
+
+
+def test_a_lock_that_is_held_is_not_removed(folder: Path) -> None:
+    """As ``torchtrt-executorch cache --clean`` beside a build would: the next process would build it as well."""
+    locks = folder / sharing.LOCKS
+    with sharing.building(locks, "key"):
+        assert sharing.is_held(locks / "key")
+        folders.remove_down_to(folders.NOTHING)
+        assert (locks / "key").exists()
+    assert not sharing.is_held(locks / "key")
+    folders.remove_down_to(folders.NOTHING)
+    assert not (locks / "key").exists()
+
+
+def _hold(locks: Path, held: Any, removed: Any) -> None:
+    with sharing.building(locks, "key"):
+        held.set()
+        removed.wait()
+
+
+def test_who_waited_for_a_lock_that_is_gone_takes_the_new_one(folder: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    held, removed = context.Event(), context.Event()
+    locks = folder / sharing.LOCKS
+    process = context.Process(target=_hold, args=(locks, held, removed))
+    process.start()
+    held.wait()
+    waiting = threading.Timer(0.2, removed.set)
+    waiting.start()
+    (locks / "key").unlink()  # by an older release
+    with sharing.building(locks, "key"):
+        assert (locks / "key").exists() and sharing.is_held(locks / "key")
+    process.join()
+    waiting.join()
+    assert process.exitcode == 0
