@@ -38,7 +38,7 @@ def make(folder: Path, name: str, gpu: str | None) -> None:
     from torchtrt_executorch.transformers.exportable import Form, WithMethods
 
     decode = "cuda" if name == "qwen3" else None
-    form = Form("cuda", decode, length=LENGTH, target=gpu)
+    form = Form("cuda", decode, length=LENGTH)
     saved = tiny_models.silero if name == "silero_vad" else tiny_models.saved
     model = kinds.load(saved(*_arguments(folder, name)), form)
     expected: dict[str, Any] = {"methods": {}, "tokens": []}

@@ -7,11 +7,15 @@ import logging
 import warnings
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchtrt_executorch.cli.error_handling import FOUND, unable
+from torchtrt_executorch.cli.variants import Variant, parse_form, variants
+
+if TYPE_CHECKING:
+    from torchtrt_executorch.transformers.exportable import Exportable
 
 
 class Backend(str, Enum):
@@ -59,9 +63,17 @@ def export(
         ),
     ] = None,
     target: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help="The machine that it is for, as linux-x86_64:sm_90:80GiB; by default as TORCHTRT_GPU says."
+            help="The machine that it is for, as linux-x86_64:sm_90:80GiB; by default as TORCHTRT_GPU says. Several are "
+            "given one by one, and have a folder each."
+        ),
+    ] = None,
+    form: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="In place of --prefill and --decode, to export several: xnnpack, or tensorrt+cuda for two methods. Each "
+            "has a folder."
         ),
     ] = None,
     scheme: Annotated[
@@ -104,47 +116,58 @@ def export(
 ) -> None:
     """Write a model's .pte, with its weights, stand-ins and what runners are to know of it."""
     warnings.simplefilter("ignore")
-    from torchtrt_executorch import report, runtime
     from torchtrt_executorch.cache.sizes import parse_size
     from torchtrt_executorch.progress import step
-    from torchtrt_executorch.runtime.reading.data_files import data_files
     from torchtrt_executorch.transformers.exportable import Form
-    from torchtrt_executorch.transformers.kinds import load, tolerance
-    from torchtrt_executorch.transformers.lowering import emitted, lowered, quantize
+    from torchtrt_executorch.transformers.kinds import load
+    from torchtrt_executorch.transformers.lowering import quantize
 
     most = None if shard is None else parse_size(shard)
     if shard is not None and not most:
         raise unable(f"--shard {shard!r} is no size such as 2GiB")
     logging.getLogger("torchtrt_executorch.runtime").setLevel(logging.ERROR)
-    form = Form(
-        prefill.value,
-        decode.value if decode else None,
-        length,
-        chunk,
-        sample,
-        target,
-        cache is Cache.INT8,
-    )
+    names = [each.value for each in Backend]
+    right = True
     try:
+        forms = [parse_form(each, names) for each in form or ()]
+        forms = forms or [(prefill.value, decode.value if decode else None)]
+        rows = variants(forms, target or (), out)
         with step("load"):
-            model = load(folder, form)
+            first = Form(*forms[0], length, chunk, sample, cache is Cache.INT8)
+            model = load(folder, first)
         if scheme is not None:
             with step(f"quantize to {scheme.value}"):
-                backends = {*model.backends.values()}
+                backends = set()
+                for row in rows:
+                    model.form = row.of(model.form)
+                    backends |= {*model.backends.values()}
                 left = quantize(model.module, scheme.value, backends)
             if left:
                 typer.echo(
                     f"not quantized, of features that no group of 32 divides: {', '.join(left)}"
                 )
-        methods = model.programs()
-        edge = lowered(methods, model.backends, model.constants(methods), target)
+        for row in rows:
+            model.form = row.of(model.form)
+            row.out.parent.mkdir(parents=len(rows) > 1, exist_ok=True)
+            right &= _write(model, row, most, compare)
     except ValueError as error:
         raise unable(str(error)) from None
+    if not right:
+        raise typer.Exit(FOUND)
+
+
+def _write(model: Exportable, row: Variant, most: int | None, compare: int) -> bool:
+    """Lower a model and write its files; whether its outputs are those of transformers."""
+    from torchtrt_executorch import report, runtime
+    from torchtrt_executorch.progress import step
+    from torchtrt_executorch.runtime.reading.data_files import data_files
+    from torchtrt_executorch.transformers.kinds import tolerance
+    from torchtrt_executorch.transformers.lowering import emitted, lowered
+
+    out, methods = row.out, model.programs()
+    edge = lowered(methods, model.backends, model.constants(methods), row.target)
     typer.echo(str(report(edge)))
-    try:
-        made = emitted(edge, "decode" in methods, most)
-    except ValueError as error:
-        raise unable(str(error)) from None
+    made = emitted(edge, "decode" in methods, most)
     with step("write"):
         made.save(str(out))
     for file in (out, *data_files(out)):
@@ -158,11 +181,8 @@ def export(
     with contextlib.suppress(runtime.ProgramError), step("write stand-ins"):
         runtime.save_stand_ins(out, out.with_suffix(".stand_ins"))
     if not compare:
-        return
-    try:
-        tokens, off = model.compared(runtime.load(out), compare)
-    except ValueError as error:
-        raise unable(str(error)) from None
+        return True
+    tokens, off = model.compared(runtime.load(out), compare)
     allowed = tolerance(model)
     verdict = "the same" if off <= allowed else "others"
     if tokens:
@@ -170,5 +190,4 @@ def export(
     typer.echo(
         f"transformers' own logits: {verdict}, within {off:.2g} of the largest; {allowed:.2g} is allowed"
     )
-    if not off <= allowed:
-        raise typer.Exit(FOUND)
+    return off <= allowed

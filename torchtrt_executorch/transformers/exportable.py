@@ -30,7 +30,6 @@ class Form:
         length: How many tokens the cache has room for.
         chunk: Tokens that a prompt is cut into; as many as the cache has room for without.
         sampled: Whether methods return tokens, of a temperature and a seed.
-        target: The machine that it is for, as ``linux-x86_64:sm_90:80GiB``.
         int8_cache: Whether keys and values are kept in int8.
     """
 
@@ -39,7 +38,6 @@ class Form:
     length: int = 128
     chunk: int | None = None
     sampled: bool = False
-    target: str | None = None
     int8_cache: bool = False
 
     @property
@@ -60,7 +58,7 @@ class Exportable(ABC):
 
     Attributes:
         module: With all weights.
-        form: How it is exported.
+        form: How it is exported. What lowers its methods may be changed, and what was traced is lowered again.
         folder: Where it was saved.
     """
 
@@ -69,6 +67,7 @@ class Exportable(ABC):
     def __init__(self, module: Any, form: Form) -> None:
         self.module = module.train(False).requires_grad_(False)
         self.form = form
+        self._traced: dict[Any, ExportedProgram] = {}
 
     @property
     @abstractmethod
@@ -142,16 +141,17 @@ class WithMethods(Exportable):
 
     def programs(self) -> dict[str, ExportedProgram]:
         """Return its methods, traced."""
-        found = {}
         for name, method in self.methods.items():
+            if name in self._traced:
+                continue
             with step(f"trace {name}"):
-                found[name] = traced(
+                self._traced[name] = traced(
                     method.module,
                     method.inputs,
                     dynamic_shapes=method.axes,
                     strict=method.cached,
                 )
-        return found
+        return dict(self._traced)
 
     def compared(self, program: Program, count: int) -> tuple[list[int], float]:
         """Return no tokens, and the largest difference of any method's outputs from eager's, as a part of the largest."""

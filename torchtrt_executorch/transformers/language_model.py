@@ -154,9 +154,11 @@ class LanguageModel(Exportable):
         form, methods = self.form, {}
         llm = with_cache(self.module, form.length)
         for name in self.backends:
-            with step(f"trace {name}"):
-                most = 1 if name == "decode" else form.longest
-                methods[name] = exported(llm, form, most)
+            most = 1 if name == "decode" else form.longest
+            if most not in self._traced:
+                with step(f"trace {name}"):
+                    self._traced[most] = exported(llm, form, most)
+            methods[name] = self._traced[most]
         return methods
 
     def constants(self, programs: Mapping[str, ExportedProgram]) -> dict[str, Any]:

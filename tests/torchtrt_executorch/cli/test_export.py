@@ -141,9 +141,44 @@ def test_a_folder_and_a_target_and_quantized_weights(tmp_path: Path) -> None:
     assert table + packed < weights < table + 2 * packed
 
 
+def test_forms_and_targets_are_traced_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And GPUs that differ in memory alone have one library."""
+    monkeypatch.setenv("TORCHTRT_EXECUTORCH_CACHE", str(tmp_path / "cache"))
+    options = ["--form", "portable", "--form", "cuda+cuda", "--form", "cuda"]
+    options += ["--target", "sm_80:40GiB", "--target", "sm_80:80GiB"]
+    options += ["--length", "32", "--compare", "4", "--out", str(tmp_path / "x.pte")]
+    with caplog.at_level("INFO"):
+        result = export(*options)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("transformers' own logits: the same") == 5
+    said = [record.getMessage() for record in caplog.records]
+    assert sum(each.startswith("trace ") for each in said) == 2
+    taken = [each for each in said if each.startswith("the CUDA library: taken")]
+    assert len(taken) >= 3
+    found = {
+        str(file.parent.relative_to(tmp_path)): [
+            each.name for each in read(file).methods if each.inputs
+        ]
+        for file in tmp_path.rglob("x.pte")
+    }
+    both, one = ["decode", "prefill"], ["forward"]
+    assert found == {
+        "portable": one,
+        "cuda+cuda/sm_80_40GiB": both,
+        "cuda+cuda/sm_80_80GiB": both,
+        "cuda/sm_80_40GiB": one,
+        "cuda/sm_80_80GiB": one,
+    }
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--form", "cuda+cuda+cuda"], "'cuda+cuda+cuda' is no backend such as cuda"),
+        (["--form", "cuda", "--form", "tpu"], "'tpu' is no backend such as cuda"),
+        (["--quantize", "int4", "--form", "cuda", "--form", "xnnpack"], "XNNPACK"),
         (["--quantize", "int8", "--prefill", "portable"], "no backend beside XNNPACK"),
         (["--quantize", "float8", "--prefill", "xnnpack"], "int8 or int4"),
         (["--prefill", "cuda", "--target", "sm_nine"], "sm_nine"),
