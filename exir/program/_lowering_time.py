@@ -1,9 +1,11 @@
-"""Lower large graphs in less time: passes that rewrite single operators run as one, and nodes share their history.
+"""Lower large graphs in less time: passes that rewrite single operators run as one, nodes share their history, and a
+partition is executed once.
 
-A pass of ExecuTorch's executes each operator of a graph with fake tensors, and gives each node that it writes a copy of
-its predecessor's history (``from_node``), which gets longer with each pass.
+A pass of ExecuTorch's executes each operator of a graph with fake tensors, and all of a partition where a delegate is
+called. It gives each node that it writes a copy of its predecessor's history (``from_node``), which gets longer with
+each pass.
 
-Upstream: ``executorch.exir.program._program``.
+Upstream: ``executorch.exir.program._program``, ``executorch.exir.pass_base``.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import inspect
 import itertools
 from collections.abc import Sequence
 from typing import Any, Callable
+from weakref import WeakKeyDictionary
 
+import torch
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.pass_base import ExportPass
 from executorch.exir.passes.normalize_transpose_pass import NormalizeTransposePass
 from executorch.exir.passes.replace_broken_ops_with_function_ops_pass import (
@@ -21,7 +26,10 @@ from executorch.exir.passes.replace_broken_ops_with_function_ops_pass import (
 )
 from executorch.exir.passes.scalar_to_tensor_pass import ScalarToTensorPass
 from executorch.exir.passes.sym_to_tensor_pass import SymToTensorPass
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.traceback import NodeSource
+from torch.utils import _pytree as pytree
 
 #: Passes that rewrite each operator by itself, and call the next class for the result.
 _BY_OPERATOR = (
@@ -85,3 +93,43 @@ def shares_history(lower: Callable[..., Any]) -> Callable[..., Any]:
 
 def _itself(self: Any, memo: dict[int, Any]) -> Any:
     return self
+
+
+#: By lowered module, what its partition was executed with last, and what it returned.
+_executed: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
+
+
+def delegate_outputs(target: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the outputs of a delegate, in a tuple, if its partition was executed with such arguments; else none.
+
+    Args:
+        target: What a pass calls.
+        args: The lowered module, and fake tensors and symbols.
+    """
+    if target is not executorch_call_delegate or args[0] not in _executed:
+        return ()
+    known, outputs = _executed[args[0]]
+    return (outputs,) if known == _described(args[1:]) else ()
+
+
+def keep_delegate_outputs(target: Any, args: Sequence[Any], outputs: Any) -> Any:
+    """Return ``outputs``, and keep them for :func:`delegate_outputs`, unless their sizes depend on data."""
+    if target is executorch_call_delegate and not free_unbacked_symbols(outputs):
+        described = _described((args[1:], outputs))
+        if described is not None:
+            _executed[args[0]] = _described(args[1:]), outputs
+    return outputs
+
+
+def _described(values: Any) -> list[Any] | None:
+    """Return what of fake tensors and symbols decides what is computed of them; None if there are real tensors."""
+    found: list[Any] = []
+    for value in pytree.tree_leaves(values):
+        if isinstance(value, FakeTensor):
+            sizes = [*map(str, (*value.shape, *value.stride()))]
+            found.append((value.dtype, value.device, id(value.fake_mode), sizes))
+        elif isinstance(value, torch.Tensor):
+            return None
+        else:
+            found.append(str(value))
+    return found

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+    XnnpackPartitioner,
+)
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.passes import base_pre_op_replace_passes
+from executorch.exir.program import _lowering_time
 from executorch.exir.program._lowering_time import fused
 from torch import Tensor, nn
+from torch._export.verifier import SpecViolationError
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule
 from torch.fx.traceback import NodeSource
@@ -146,3 +153,87 @@ def test_a_copy_of_a_history_is_one_elsewhere() -> None:
     to_edge_transform_and_lower(exported(Scalars()))
     source = NodeSource(None, "of a test")
     assert copy.deepcopy(source) is not source
+
+
+class Delegated(nn.Module):
+    """A partition of two linears, and what XNNPACK leaves behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.first(x)
+        return torch.cumsum(self.second(hidden), -1), hidden
+
+
+def delegated() -> tuple[list[Any], int]:
+    """Lower and emit it; return what is computed, and how often a partition was executed for that."""
+    executed = 0
+    delegates: Any = sys.modules["torch._higher_order_ops.executorch_call_delegate"]
+    execute = delegates.call_delegate_cpu
+
+    def counted(*args: Any) -> Any:
+        nonlocal executed
+        executed += 1
+        return execute(*args)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(delegates, "call_delegate_cpu", counted)
+        edge = to_edge_transform_and_lower(
+            exported(Delegated().eval()), partitioner=[XnnpackPartitioner()]
+        )
+        lowered = described(edge.exported_program().graph_module)
+        executed = 0
+        program = edge.to_executorch()
+    graph = program.exported_program().graph_module
+    return [*lowered, *described(graph), program.executorch_program], executed
+
+
+def test_a_partition_is_executed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    once, count = delegated()
+    assert count == 1
+    monkeypatch.setattr(_lowering_time, "delegate_outputs", lambda *_: ())
+    torch.manual_seed(0)
+    each_time, count = delegated()
+    assert count > 1
+    assert once[-1].execution_plan == each_time[-1].execution_plan
+    assert str(once[:-1]) == str(each_time[:-1])
+
+
+def test_other_inputs_and_real_ones_are_executed() -> None:
+    edge = to_edge_transform_and_lower(
+        exported(Delegated().eval()), partitioner=[XnnpackPartitioner()]
+    )
+    edge.to_executorch()
+    module = edge.exported_program().module()
+    for rows in (2, 5):
+        found = module(X[:1].repeat(rows, 1))
+        assert [each.shape[0] for each in found] == [rows, rows]
+        assert not any(isinstance(each, FakeTensor) for each in found)
+
+
+class Mixed(nn.Module):
+    """Of which an operator takes a value of another type than its schema has it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.aten.mul.Tensor(x, x) + 1
+
+
+def test_what_is_verified_is_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = to_edge_transform_and_lower(exported(Mixed())).exported_program()
+    (verifier,) = program.verifiers
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeTensorMode, "dispatch", pytest.fail)
+        verifier().check_additional(program.graph_module)  # type: ignore[attr-defined]
+
+
+def test_another_type_is_found_all_the_same() -> None:
+    program = to_edge_transform_and_lower(exported(Mixed())).exported_program()
+    (verifier,) = program.verifiers
+    module = program.graph_module
+    node = next(n for n in module.graph.nodes if "mul" in str(n.target))
+    node.meta["val"] = node.meta["val"].to(torch.int64)
+    with pytest.raises(SpecViolationError, match="mul"):
+        verifier().check_additional(module)  # type: ignore[attr-defined]

@@ -315,15 +315,43 @@ LOWERING_LEFTOVERS = (
     ),
 )
 
-LOWERING_TIME = edits_of(
-    _PROGRAM,
-    (
-        "",
-        "imports",
-        "from executorch.exir.program._lowering_time import fused, shares_history",
+LOWERING_TIME = (
+    *edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            "from executorch.exir.program._lowering_time import fused, shares_history",
+        ),
+        ("_get_aten_to_edge_passes", "value pre_op_replace_passes", "fused({})"),
+        ("to_edge_transform_and_lower", "decorator", "@shares_history"),
     ),
-    ("_get_aten_to_edge_passes", "value pre_op_replace_passes", "fused({})"),
-    ("to_edge_transform_and_lower", "decorator", "@shares_history"),
+    *edits_of(
+        "executorch.exir.pass_base",
+        (
+            "_ExportPassBase._fx",
+            "first",
+            """
+            from executorch.exir.program._lowering_time import (
+                delegate_outputs,
+                keep_delegate_outputs,
+            )
+            """,
+        ),
+        (
+            "_ExportPassBase._fx",
+            "value res_data",
+            "known[0] if (known := delegate_outputs(target, args_data)) else keep_delegate_outputs(target, args_data, {})",
+        ),
+    ),
+    *edits_of(
+        _ARG_VALIDATOR,
+        (
+            "EdgeOpArgValidator.call_function",
+            "return",
+            "self.node.meta['val'] if 'val' in self.node.meta else {}",
+        ),
+    ),
 )
 
 #: Of executorch-export: engines are objects, which ExecuTorch's passes can't trace (pytorch/TensorRT#4329).

@@ -140,10 +140,11 @@ EXECUTORCH_PATCHES = (
     ),
     Patch(
         name="lowering-time",
-        summary="Passes that rewrite single operators run as one, and nodes share their history",
+        summary="Passes that rewrite single operators run as one, nodes share their history, partitions are executed once",
         pull_request="pytorch/executorch#18497",
         releases=EXECUTORCH,
-        upstream="executes a graph four times to rewrite its operators, and copies the history of each node each time",
+        upstream="executes a graph four times to rewrite its operators, once more for each time that it is verified, and "
+        "each partition in each pass; and copies the history of each node each time",
         kept_because="1.5.1 still does",
         goes_when="a pass copies the nodes that it doesn't rewrite (pytorch/executorch#18497)",
         adds=(f"{EXIR}.program._lowering_time",),
