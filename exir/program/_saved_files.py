@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 
 def save_program(program: Any, path: str | os.PathLike[str]) -> None:
@@ -19,14 +22,18 @@ def save_program(program: Any, path: str | os.PathLike[str]) -> None:
     Raises:
         FileNotFoundError, IsADirectoryError, PermissionError: No file can be put there.
         ValueError: It doesn't end in ``.pte``.
+        OSError: A file can't be written, as on a full disk: then none is. Shards that were written whole by then wait
+            in a hidden folder, ``.model.pte.shards``, for the next save of the same program, which writes the others.
     """
     target = check_writable(path)
     if target.suffix != ".pte":
         raise ValueError(
             f"can't save to {target}: an ExecuTorch program's file ends in .pte"
         )
+    waiting = target.with_name(f".{target.name}.shards")
     with staged(target) as folder:
-        write_program(program, folder / target.name)
+        write_program(program, folder / target.name, waiting)
+    shutil.rmtree(waiting, ignore_errors=True)
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -68,18 +75,75 @@ def staged(target: Path) -> Iterator[Path]:
             os.replace(file, target.parent / file.name)
 
 
-def write_program(program: Any, file: Path) -> None:
+def write_program(program: Any, file: Path, waiting: Path | None = None) -> None:
     """Write an ``ExecutorchProgramManager`` to ``file``, its external weights beside it.
 
     ExecuTorch names data files after what is in them, the same for every model; here their names
     begin with the program's: see :func:`data_file_name`.
+
+    Args:
+        program: The manager.
+        file: The ``.pte``.
+        waiting: Where shards wait that an earlier call wrote before it failed, and are put if this one does.
     """
     with open(file, "wb") as stream:
         program.write_to_file(stream)
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        program.write_tensor_data_to_file(folder)
-        for data in sorted(Path(folder).iterdir()):
+    with tempfile.TemporaryDirectory(dir=file.parent) as name:
+        folder, files = Path(name), _data_of(program)
+        if waiting is None or not any(_SHARD in each for each in files):
+            program.write_tensor_data_to_file(name)
+        else:
+            _write_shards(files, folder, waiting)
+        for data in sorted(folder.iterdir()):
             os.replace(data, file.parent / data_file_name(file, data.name))
+
+
+def _data_of(program: Any) -> dict[str, Any]:
+    """Return what each data file of a program is to hold, as ExecuTorch's ``Cord``."""
+    held = getattr(program, "_tensor_data", None) or {}
+    return {f"{name.removesuffix('.ptd')}.ptd": cord for name, cord in held.items()}
+
+
+def _write_shards(files: dict[str, Any], folder: Path, waiting: Path) -> None:
+    """Write data files to ``folder``, but for those that wait with the same bytes; if that fails, whole ones wait."""
+    whole: list[str] = []
+    try:
+        for name, cord in files.items():
+            if _holds(waiting / name, cord):
+                os.replace(waiting / name, folder / name)
+            else:
+                (waiting / name).unlink(missing_ok=True)  # makes room
+                with open(folder / name, "wb") as stream:
+                    cord.write_to_file(stream)
+            whole.append(name)
+    except OSError:
+        for name in whole:
+            waiting.mkdir(exist_ok=True)
+            os.replace(folder / name, waiting / name)
+        raise
+
+
+def _holds(file: Path, cord: Any) -> bool:
+    """Whether a file has the bytes of a ``Cord``."""
+    if not file.is_file() or file.stat().st_size != len(cord):
+        return False
+    wanted, found = _Digest(), hashlib.sha256()
+    cord.write_to_file(wanted)
+    with open(file, "rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            found.update(chunk)
+    return found.digest() == wanted.state.digest()
+
+
+class _Digest:
+    """A file whose bytes are digested as they are written."""
+
+    def __init__(self) -> None:
+        self.state = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.state.update(data)
+        return len(data)
 
 
 def data_file_name(program: Path, name: str) -> str:
@@ -92,3 +156,6 @@ def data_file_name(program: Path, name: str) -> str:
 
 
 _DEFAULT = "_default_external_constant."
+#: In the name of a file that is one of several.
+_SHARD = "-of-"
+_CHUNK = 8 << 20

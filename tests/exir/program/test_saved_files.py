@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir._serialize._cord import Cord
 
 from torchtrt_executorch.runtime import ProgramError, load
 from torchtrt_executorch.runtime.reading.files import read_data
@@ -174,8 +178,37 @@ def test_weights_go_into_shards_of_a_size(tmp_path: Path) -> None:
         load(tmp_path / "model.pte").run(x)
 
 
-def test_saving_again_after_a_full_disk(tmp_path: Path) -> None:
-    """A disk that is full, as a limit of the size of files: the weights' shard of a mebibyte isn't written."""
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A full disk, as a limit of the size of files."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def written_names(program: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Save a program; return the shards that were written for that, by size."""
+    written: list[int] = []
+    write: Any = Cord.write_to_file
+
+    def noted(self: Any, outfile: Any) -> None:
+        if isinstance(outfile, io.BufferedWriter) and outfile.name.endswith(".ptd"):
+            written.append(len(self))
+        write(self, outfile)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Cord, "write_to_file", noted)
+        program.save(path)
+    return written
+
+
+def test_a_save_goes_on_after_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard of a mebibyte of weights isn't written, and the one before it isn't written again."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(512, 512))
     whole, again = tmp_path / "whole", tmp_path / "again"
     x = torch.ones(1, 8)
@@ -189,17 +222,32 @@ def test_saving_again_after_a_full_disk(tmp_path: Path) -> None:
     made.save(whole / "model.pte")
     sizes = {each.name: each.stat().st_size for each in whole.iterdir()}
     assert len(sizes) > 2
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes.values()) - 1, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            made.save(again / "model.pte")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not os.listdir(again)
-    made.save(again / "model.pte")
+    with files_of_at_most(max(sizes.values()) - 1):
+        for _ in range(2):
+            with pytest.raises(OSError, match="File too large"):
+                made.save(again / "model.pte")
+            assert os.listdir(again) == [".model.pte.shards"]
+    (kept,) = (again / ".model.pte.shards").iterdir()
+    count = len(sizes) - 1
+    assert len(written_names(made, again / "model.pte", monkeypatch)) == count - 1
+    assert sorted(os.listdir(again)) == sorted(sizes) and not kept.exists()
     for name in sizes:
         assert (again / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_shards_of_another_program_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, waiting = in_shards(2 * 64), tmp_path / ".model.pte.shards"
+    made.save(tmp_path / "model.pte")
+    right = {each.name: each.read_bytes() for each in tmp_path.glob("*.ptd")}
+    waiting.mkdir()
+    for name, data in right.items():
+        other = name.replace("model", "_default_external_constant")
+        (waiting / other).write_bytes(data[:-1] + b"?")
+    assert len(written_names(made, tmp_path / "model.pte", monkeypatch)) == 3
+    assert {each.name: each.read_bytes() for each in tmp_path.glob("*.ptd")} == right
+    assert not waiting.exists()
 
 
 class Grown(torch.nn.Module):
