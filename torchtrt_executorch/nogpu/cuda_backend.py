@@ -24,6 +24,7 @@ from executorch.backends.cuda.tuning.gpu_properties import (
 from torchtrt_executorch import cache, progress
 from torchtrt_executorch.cache import folders
 from torchtrt_executorch.cache.libraries import kept_library
+from torchtrt_executorch.heap import trim_heap
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.cross import compiler, toolchain
 from torchtrt_executorch.nogpu.host import present
@@ -74,6 +75,7 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
         gpu = target_gpu(compile_specs)
 
         def build() -> Any:
+            trim_heap()  # of the partition before, whose packed weights are in files now
             own = [type(each)() for each in collector]  # the cache has one delegate's
             with contextlib.ExitStack() as scope:
                 for_gpu = "" if gpu is None else f" for sm_{gpu.major}{gpu.minor}"

@@ -17,6 +17,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.passes import MemoryPlanningPass
 from torch.export import ExportedProgram
 
+from torchtrt_executorch.heap import trim_heap
 from torchtrt_executorch.progress import step
 from torchtrt_executorch.transformers.row_quantization import quantize_by_rows
 
@@ -54,6 +55,7 @@ def quantize(
     if not by_xnnpack and scheme in by_row:
         for each in linears.values():
             quantize_by_rows(each, by_row[scheme]())
+        trim_heap()
         return []
     config: Any = q.IntxWeightOnlyConfig
     if by_xnnpack:
@@ -65,6 +67,7 @@ def quantize(
         of_group = config(getattr(torch, scheme), q.granularity.PerGroup(group))
         for each in fits:
             quantize_by_rows(each, of_group)
+    trim_heap()
     if len(left) == len(linears):
         features = min((each.in_features for each in left), default=0)
         raise ValueError(
@@ -125,7 +128,7 @@ def lowered(
     # A library can keep the cache if those of all other methods do, too, and a host has them share it.
     inside = {backends[each] for each in _stateful(methods)} == {"cuda"}
     with step("lower"):
-        return to_edge_transform_and_lower(
+        edge = to_edge_transform_and_lower(
             {**methods},
             partitioner={
                 name: partitioners(backend, name, inside, target)
@@ -133,6 +136,8 @@ def lowered(
             },
             constant_methods={**constants},
         )
+    trim_heap()
+    return edge
 
 
 def emitted(
