@@ -74,6 +74,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     ],
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "delegated-operators": [
+        "tests/exir/decompositions/test_host_decompositions.py",
         "tests/exir/program/test_delegated_operators.py",
         "tests/exir/passes/test_complex_arithmetic.py",
     ],
@@ -91,6 +92,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/program/test_leftovers.py",
         "tests/exir/program/test_narrowed_ranges.py",
         "tests/exir/program/test_scale_factors.py",
+        "tests/exir/passes/test_contiguous_operands_pass.py",
         "tests/exir/passes/test_portable_kernels_pass.py",
     ],
     "propagate-device-pass": ["tests/exir/passes/test_labels.py"],

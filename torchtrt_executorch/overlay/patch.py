@@ -29,6 +29,7 @@ PACKAGES = frozenset(
         "executorch.backends.cuda.quantized",
         "executorch.backends.cuda.support",
         "executorch.backends.cuda.tuning",
+        "executorch.exir.decompositions",
         "executorch.exir.passes.streams",
         "torch_tensorrt.dynamo.executorch",
         "torch_tensorrt.dynamo.fallback",

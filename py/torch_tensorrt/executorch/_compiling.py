@@ -26,6 +26,7 @@ from executorch.exir.backend._modules import (
     warn_of_unknown_modules,
 )
 from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.decompositions.host import host_decompositions
 from executorch.exir.passes.propagate_device_pass import (
     TARGET_DEVICE_COMPILE_SPEC_KEY,
 )
@@ -38,7 +39,7 @@ from torch_tensorrt._Device import Device
 from torch_tensorrt.dynamo import _compiler
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.executorch.quantized import left_quantized
-from torch_tensorrt.dynamo.fallback.decompositions import keeps_whole
+from torch_tensorrt.dynamo.fallback.decompositions import decomposes, keeps_whole
 from torch_tensorrt.dynamo.fallback.metadata_keys import (
     LEFT_TO_OTHERS,
     OWNER,
@@ -223,6 +224,7 @@ def _compiled(
     with (
         left_quantized(bool(behind), float8=bool(compilers)),
         keeps_whole(operator for each in whole for operator in each),
+        decomposes(host_decompositions()),
     ):
         module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
     found = declared_mutations(lifted_program(with_parts_inlined(module)), module)

@@ -233,3 +233,25 @@ def test_images_that_join_in_a_later_call(form: str) -> None:
             (found,), expected = method.run(x[:size]), program.module()(x[:size])
             step = 2e-2 * expected.abs().max().item()  # of int8, a rounding apart
             torch.testing.assert_close(found, expected, rtol=0, atol=step)
+
+
+@pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])
+def test_channels_last_weights(given: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.ConvTranspose2d(4, 6, 2)
+    )
+    model = model.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(2, 3, 8, 8).to(memory_format=given)
+    with torch.no_grad():
+        edge = to_edge_transform_and_lower(
+            torch.export.export(
+                model, (x,), dynamic_shapes=({0: torch.export.Dim("n", max=4)},)
+            ),
+            partitioner=[XnnpackPartitioner()],
+        )
+        expected = model(x)
+    method = Runtime.get().load_program(edge.to_executorch().buffer)
+    (found,) = method.load_method("forward").execute([x])  # type: ignore[union-attr]
+    torch.testing.assert_close(found, expected)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)

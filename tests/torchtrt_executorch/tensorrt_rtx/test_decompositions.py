@@ -31,6 +31,10 @@ class Call(nn.Module):
         torch.manual_seed(0)
         self.function, self.convolution = function, nn.Conv2d(3, 8, 3, padding=1)
         self.prelu, self.cell = nn.PReLU(8), nn.LSTMCell(8, 16)
+        self.register_buffer("edges", torch.linspace(-1, 1, 5))
+        self.register_buffer(
+            "rows", torch.tensor([2, 0, 2, 1, 0, 0, 5, 7])[:, None, None]
+        )
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -64,6 +68,13 @@ WHOLE: dict[str, Callable[..., Any]] = {
     "avg_pool2d, padded": average(3, 2, 1, ceil_mode=True),
     "avg_pool2d, divisor": average(2, divisor_override=3),
     "avg_pool3d": lambda s, x: functional.avg_pool3d(x[None], 3, 2, 1, ceil_mode=True),
+    "max_pool2d": lambda s, x: functional.max_pool2d(x, 3, 2, ceil_mode=True),
+    "max_pool2d, padded": lambda s, x: functional.max_pool2d(x, 3, 3, 1, 1, True),
+    "cumprod": lambda s, x: x.sigmoid().cumprod(1),
+    "logcumsumexp": lambda s, x: x.logcumsumexp(-1),
+    "median": lambda s, x: x.median(1)[0].sin(),
+    "searchsorted": lambda s, x: torch.searchsorted(s.edges, x) << 2,
+    "scatter_reduce": lambda s, x: x.scatter_reduce(1, s.rows.expand(x.shape), x, "amax"),
     "attention with a mask": masked,
     "upsample": lambda s, x: functional.interpolate(x, scale_factor=2, mode="bicubic"),
     "hardswish": lambda s, x: functional.hardswish(x),
@@ -106,7 +117,11 @@ def test_is_one_engine(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["LSTMCell", "avg_pool2d, odd", "unsafe_split", "var", "std"]
+    "name",
+    [
+        *("LSTMCell", "avg_pool2d, odd", "max_pool2d", "unsafe_split", "var", "std"),
+        *("cumprod", "logcumsumexp", "median", "searchsorted", "scatter_reduce"),
+    ],
 )
 def test_keeps_the_range_of_the_batch(name: str) -> None:
     model, x = Call(WHOLE[name]), torch.randn(4, 3, 15, 15)
@@ -162,7 +177,7 @@ def test_parts_of_constants_are_in_no_engine_s_way() -> None:
     """A slope that is reshaped for its engine is a constant outside of it, and XNNPACK computes between two."""
 
     def pooled(s: Any, x: torch.Tensor) -> torch.Tensor:
-        return s.prelu(functional.max_pool2d(s.prelu(x), 2, ceil_mode=True))
+        return s.prelu(functional.max_pool2d(s.prelu(x), 2, dilation=2))
 
     model, x = Call(pooled), torch.randn(1, 3, 15, 15)
     edge = lower(model, x)

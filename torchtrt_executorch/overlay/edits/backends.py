@@ -266,6 +266,19 @@ XNNPACK_SUPPORT = (
         ),
     ),
     *_recorded_reasons("generic_node_configs"),
+    *edits_of(
+        f"{_XNNPACK}.xnnpack_preprocess",
+        (
+            "",
+            "imports",
+            "from executorch.backends.xnnpack._constants import make_constants_contiguous",
+        ),
+        (
+            "XnnpackBackend.preprocess",
+            "first",
+            "make_constants_contiguous(edge_program)",
+        ),
+    ),
 )
 
 _NOGPU = "torchtrt_executorch.nogpu"

@@ -193,6 +193,7 @@ DELEGATED_OPERATORS = edits_of(
         "",
         "imports",
         """
+        from executorch.exir.decompositions.host import decomposed_for_host
         from executorch.exir.program._delegated_operators import (
             check_left_operators,
             delegated_operators,
@@ -213,6 +214,12 @@ DELEGATED_OPERATORS = edits_of(
         """
         program = without_constant_operators(
             program, partitioners_for_program, config
+        )
+        program = decomposed_for_host(
+            program,
+            partitioners_for_program,
+            ops_set_to_not_decompose_by_program[name],
+            _default_decomposition_table(),
         )
         # Delegates need no kernels of the host's.
         ops_set_to_not_decompose_by_program[name].extend(
@@ -257,6 +264,9 @@ LOWERING_LEFTOVERS = (
             "",
             "imports",
             """
+            from executorch.exir.passes.contiguous_operands_pass import (
+                ContiguousOperandsPass,
+            )
             from executorch.exir.passes.portable_kernels_pass import PortableKernelsPass
             from executorch.exir.program._leftovers import (
                 clears_caches,
@@ -281,7 +291,7 @@ LOWERING_LEFTOVERS = (
         (
             "edge_to_executorch_passes",
             "call SpecPropPass",
-            "PortableKernelsPass(),\n        {}",
+            "PortableKernelsPass(),\n        ContiguousOperandsPass(),\n        {}",
         ),
         ("to_edge", "decorator", "@warns_of_narrowed_ranges"),
         ("to_edge", "decorator", "@leaves_programs_traceable"),

@@ -73,6 +73,12 @@ EXECUTORCH_PATCHES = (
         goes_when="to_edge_transform_and_lower checks for Core ATen what partitioners leave (no pull request yet)",
         requires=("whole-operators",),
         adds=(
+            *(
+                f"{EXIR}.decompositions.{name}"
+                for name in (
+                    *("_sizes", "host", "order", "sampling", "scans", "scatters"),
+                )
+            ),
             f"{EXIR}.program._delegated_operators",
             f"{EXIR}.program._host_kernels",
             f"{EXIR}.program._operator_calls",
@@ -99,7 +105,7 @@ EXECUTORCH_PATCHES = (
         upstream="claims tensors of any rank, and fails where a delegate is lowered or loaded",
         kept_because="1.5.1 still claims PReLU of two dimensions, and tensors of seven",
         goes_when="XNNPACK's partitioner configurations check ranks (no pull request yet)",
-        adds=(_XNNPACK_SUPPORT,),
+        adds=(_XNNPACK_SUPPORT, "executorch.backends.xnnpack._constants"),
         edits=backends.XNNPACK_SUPPORT,
     ),
     Patch(
@@ -133,6 +139,7 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.program._scale_factors",
             f"{EXIR}.program._transforms",
             f"{EXIR}._size_ranges",
+            f"{_PASSES}.contiguous_operands_pass",
             f"{_PASSES}.portable_kernels_pass",
             SYMBOLS,
         ),
@@ -331,7 +338,6 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}._edge_calls",
             f"{_CUDA}.support.convolutions",
             f"{_CUDA}.support.decompositions",
-            f"{_CUDA}.support.resizing",
             f"{_CUDA}.support.unsupported",
             *_DRY_RUN,
             f"{_CUDA}.triton._attention",

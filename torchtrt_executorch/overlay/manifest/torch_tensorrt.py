@@ -383,6 +383,7 @@ TORCH_TENSORRT_PATCHES = (
         requires=(
             "fallback-reasons",
             "decomposed-operators",
+            "delegated-operators",
             "build-fallback",
             "quantized-engines",
             "mutated-buffers",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
@@ -46,6 +48,11 @@ _kept_whole: ContextVar[frozenset[OpOverload]] = ContextVar(
 )
 
 
+_further: ContextVar[Mapping[Any, Callable[..., Any]] | None] = ContextVar(
+    "_further", default=None
+)
+
+
 class NotInAnEngineError(RefusedError):
     """What operators decompose to is outside of engines."""
 
@@ -58,6 +65,16 @@ def keeps_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
         yield
     finally:
         _kept_whole.reset(token)
+
+
+@contextmanager
+def decomposes(table: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """Have what compiles within decompose the operators of ``table`` as well, where engines run all that they decompose to."""
+    token = _further.set(table)
+    try:
+        yield
+    finally:
+        _further.reset(token)
 
 
 def without_kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -166,6 +183,7 @@ def _supported_parts(
         known = part.target in _decompositions() and part.target != node.target
         parts = _supported_parts(part, mode, settings) if known else None
         if parts is None or _is_excluded(part, settings):
+            logger.debug("%s isn't decomposed: %s has no converter", node, part.target)
             return None
         _replace(part, parts)
     return traced
@@ -180,15 +198,39 @@ def _traced(
     def function(*values: Any) -> Any:
         value_of = dict(zip(given, values, strict=True))
         args, kwargs = map_arg((node.args, node.kwargs), value_of.__getitem__)
-        return decomposition(*args, **kwargs)
+        found = decomposition(*args, **kwargs)
+        if found is NotImplemented:
+            raise NotImplementedError(f"{node.target} of these arguments")
+        return found
 
     environment = mode.shape_env or ShapeEnv()
     values = [each.meta["val"] for each in given]
-    # A guard would narrow the sizes that the program was exported for.
-    with mode, environment.error_on_new_guards():
+    # A guard would narrow the sizes that the program was exported for; C++ kernels, as constant_pad_nd's, ask for numbers.
+    with mode, environment.error_on_new_guards(), enable_python_dispatcher():
         graph = make_fx(function)(*values).graph
     graph.eliminate_dead_code()
+    _keep_pools_whole(graph)
     return graph
+
+
+#: Pools that tracing decomposes, which have a converter.
+_POOLS = {
+    _aten.max_pool2d_with_indices.default: _aten.max_pool2d.default,
+    _aten.max_pool3d_with_indices.default: _aten.max_pool3d.default,
+}
+
+
+def _keep_pools_whole(graph: Graph) -> None:
+    """Have a maximum pool whose indices nobody reads return no indices."""
+    for node in [*graph.nodes]:
+        users = [*node.users]
+        if node.target in _POOLS and [user.args[1:] for user in users] == [(0,)]:
+            with graph.inserting_before(node):
+                pool = graph.call_function(_POOLS[node.target], node.args)
+            pool.meta = users[0].meta
+            users[0].replace_all_uses_with(pool)
+            graph.erase_node(users[0])
+            graph.erase_node(node)
 
 
 def _replace(node: Node, parts: Graph, key: str | None = None) -> None:
@@ -235,9 +277,14 @@ def _is_excluded(node: Node, settings: CompilationSettings) -> bool:
     return not {node.target, name}.isdisjoint(settings.torch_executed_ops)
 
 
+def _decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Return all decompositions that there are: of several, the one that :func:`decomposes` names."""
+    return ChainMap(dict(_further.get() or {}), _own_decompositions())
+
+
 @functools.cache
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return all decompositions that there are: of several, the one that compilation has by itself."""
+def _own_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return those of PyTorch and Torch-TensorRT: of several, the one that compilation has by itself."""
     from torch_tensorrt.dynamo.lowering import get_decompositions
 
     return {
@@ -246,6 +293,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         **get_decompositions(),
         _aten.avg_pool2d.default: functools.partial(_avg_pool, _aten.avg_pool2d, 2),
         _aten.avg_pool3d.default: functools.partial(_avg_pool, _aten.avg_pool3d, 3),
+        _aten.max_pool2d.default: functools.partial(_max_pool, _aten.max_pool2d, 2),
+        _aten.max_pool3d.default: functools.partial(_max_pool, _aten.max_pool3d, 3),
     }
 
 
@@ -265,19 +314,13 @@ def _avg_pool(
     strides = _each(stride, dims) if len(stride) else kernel
     sizes = x.shape[-dims:]
     behind = [0] * dims
-    for i, size in enumerate(sizes if ceil_mode else ()):
-        windows = -(-(size + 2 * before[i] - kernel[i]) // strides[i])
-        if windows * strides[i] >= size + before[i]:
-            windows -= 1  # the last one would begin in the padding
-        ends = windows * strides[i] + kernel[i]
-        behind[i] = max(0, ends - size - 2 * before[i])
+    if ceil_mode:
+        behind = _behind(sizes, kernel, strides, before)
     if divisor_override is None and not any(behind):
         return pool(x, kernel, strides, before, False, count_include_pad)
 
     def averages(values: Tensor, padded: Sequence[int]) -> Tensor:
-        pads = [(p, p + more) for p, more in zip(padded, behind, strict=True)]
-        flat = [each for pair in reversed(pads) for each in pair]
-        return pool(_aten.constant_pad_nd(values, flat), kernel, strides)
+        return pool(_padded(values, padded, behind, 0.0), kernel, strides)
 
     found = averages(x, before)
     if divisor_override is not None:
@@ -288,6 +331,53 @@ def _avg_pool(
     ]
     ones = x.new_ones([1] * (x.ndim - dims) + inside)
     return found / averages(ones, counted)
+
+
+def _max_pool(
+    pool: Callable[..., Tensor],
+    dims: int,
+    x: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Any:
+    """Return a maximum pool without ``ceil_mode``, which converters don't support."""
+    if not ceil_mode or not x.is_floating_point():
+        return NotImplemented
+    kernel, before = _each(kernel_size, dims), _each(padding, dims)
+    strides = _each(stride, dims) if len(stride) else kernel
+    steps = _each(dilation, dims)
+    windows = [step * (size - 1) + 1 for size, step in zip(kernel, steps, strict=True)]
+    behind = _behind(x.shape[-dims:], windows, strides, before)
+    padded = _padded(x, before, behind, -math.inf)
+    return pool(padded, kernel, strides, [0] * dims, steps)
+
+
+def _behind(
+    sizes: Sequence[int],
+    windows: Sequence[int],
+    strides: Sequence[int],
+    before: Sequence[int],
+) -> list[int]:
+    """Return what ``ceil_mode`` pads at the end of each dimension, beside the padding on both sides."""
+    found = []
+    for size, window, stride, pad in zip(sizes, windows, strides, before, strict=True):
+        last = -(-(size + 2 * pad - window) // stride)
+        if last * stride >= size + pad:
+            last -= 1  # it would begin in the padding
+        found.append(max(0, last * stride + window - size - 2 * pad))
+    return found
+
+
+def _padded(
+    x: Tensor, before: Sequence[int], behind: Sequence[int], value: float
+) -> Tensor:
+    """Return ``x`` padded by ``before`` on both sides of the last dimensions, and by ``behind`` at their end."""
+    pads = [(p, p + more) for p, more in zip(before, behind, strict=True)]
+    flat = [each for pair in reversed(pads) for each in pair]
+    return _aten.constant_pad_nd(x, flat, value) if any(flat) else x
 
 
 def _each(numbers: Sequence[int], dims: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from executorch.backends.cuda.support.decompositions import decompositions
-from executorch.backends.cuda.support.resizing import roi_align
+from executorch.exir.decompositions.sampling import roi_align
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor

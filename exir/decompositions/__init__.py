@@ -1,0 +1,1 @@
+"""Decompositions of operators that neither backends nor ExecuTorch's kernels have."""
