@@ -1,6 +1,6 @@
 """Decompose operators that no partitioner supports, and ExecuTorch has no kernel for, into ones that the host runs.
 
-Sorting, look-ups in sorted values, cumulative products, reductions by index, shifts, antialiased resizing and RoI align. What they
+Sorting, look-ups in sorted values, cumulative products, reductions by index, shifts, antialiased resizing, RoI align, volumes. What they
 become is in Core ATen, so that partitioners may support it as well.
 
 Upstream: ``executorch.exir.program._program``.
@@ -13,13 +13,21 @@ from typing import Any
 
 import torch
 from executorch.exir.backend.partitioner import Partitioner
-from executorch.exir.decompositions import order, sampling, scans, scatters
+from executorch.exir.decompositions import (
+    order,
+    pointwise,
+    sampling,
+    scans,
+    scatters,
+    volumes,
+)
 from executorch.exir.program._host_kernels import host_kernels, kernel_of
 from executorch.exir.program._operator_calls import calls
 from executorch.exir.program._whole_operators import AllPartitioners
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 _aten = torch.ops.aten
 
@@ -50,11 +58,31 @@ def host_decompositions() -> dict[Any, Callable[..., Any]]:
         _aten.index_reduce.default: scatters.index_reduce,
         _aten._embedding_bag.default: scatters.embedding_bag,
         _aten._embedding_bag_forward_only.default: scatters.embedding_bag,
+        _aten.convolution.default: volumes.convolution,
+        _aten.avg_pool3d.default: volumes.avg_pool3d,
+        _aten.max_pool3d_with_indices.default: volumes.max_pool3d,
+        _aten._adaptive_avg_pool3d.default: volumes.adaptive_avg_pool3d,
+        _aten.fmax.default: pointwise.fmax,
+        _aten.fmin.default: pointwise.fmin,
+        _aten.exp2.default: pointwise.exp2,
+        _aten.ldexp.Tensor: pointwise.ldexp,
+        _aten.hypot.default: pointwise.hypot,
+        _aten.round.decimals: pointwise.round_decimals,
+        _aten.signbit.default: pointwise.signbit,
+        _aten.copysign.Tensor: pointwise.copysign,
+        _aten.addmv.default: pointwise.addmv,
         _aten.__lshift__.Tensor: _aten.bitwise_left_shift.Tensor,
         _aten.__lshift__.Scalar: _shifted_left,
         _aten.__rshift__.Tensor: _aten.bitwise_right_shift.Tensor,
         _aten.__rshift__.Scalar: _shifted_right,
     }
+
+
+def _has_kernel(node: Node) -> bool:
+    """Whether ExecuTorch has a kernel for a call; that of convolutions refuses three dimensions."""
+    if node.target is _aten.convolution.default:
+        return node.all_input_nodes[0].meta["val"].ndim < 5
+    return kernel_of(node.target) in host_kernels()
 
 
 def _shifted_left(x: Tensor, bits: int) -> Tensor:
@@ -81,9 +109,9 @@ def decomposed_for_host(
         preserved: Operators that stay whole.
         defaults: Decompositions of what the new operators call.
     """
-    table, kernels = host_decompositions(), host_kernels()
+    table = host_decompositions()
     nodes = [node for node in calls(program.graph_module) if node.target in table]
-    nodes = [node for node in nodes if kernel_of(node.target) not in kernels]
+    nodes = [node for node in nodes if not _has_kernel(node)]
     if not nodes:
         return program
     called = {node.target for node in nodes}

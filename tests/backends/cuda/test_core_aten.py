@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram, export
 
+from torchtrt_executorch.runtime import load
+
 from .conftest import needs_compilers
 
 pytestmark = [needs_compilers, pytest.mark.builds]
@@ -151,12 +153,22 @@ def test_cuda_refuses(case: str) -> None:
     assert case in last and reason in last
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in SUPPORTED if case != "cdist"]  # the host's too
-)
+#: Neither ExecuTorch's kernels nor a decomposition have these.
+CUDA_ALONE = ["erfinv", "adaptive_max_pool2d", "addbmm"]
+
+
+@pytest.mark.parametrize("case", CUDA_ALONE)
 def test_xnnpack_alone_refuses_as_before(case: str) -> None:
     with pytest.raises(SpecViolationError, match="is not in Core ATen"):
         lowered(*SUPPORTED[case], [XnnpackPartitioner()])
+
+
+@pytest.mark.parametrize("case", [case for case in SUPPORTED if case not in CUDA_ALONE])
+def test_what_the_host_computes_lowers_by_xnnpack_alone(case: str) -> None:
+    function, inputs = SUPPORTED[case]
+    edge = lowered(function, inputs, [XnnpackPartitioner()])
+    (found,) = load(edge.to_executorch().buffer).run(*inputs)
+    torch.testing.assert_close(found, function(*inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_cuda_supports_bags_of_embeddings() -> None:

@@ -121,6 +121,8 @@ class Calls(nn.Module):
         self.linear, self.function = nn.Linear(6, 6), function
         self.register_buffer("rows", torch.tensor([2, 0, 2, 1, 0, 0]))
         self.register_buffer("edges", torch.linspace(-1, 1, 5))
+        self.down = nn.Conv3d(2, 4, (2, 3, 1), (2, 1, 3), 1, groups=2)
+        self.up = nn.ConvTranspose3d(4, 6, (3, 1, 2), (2, 1, 2), (1, 0, 1), (1, 0, 1), 2, dilation=(1, 1, 2))  # fmt: skip
         self.bag = nn.EmbeddingBag(7, 3, mode="max", padding_idx=1)
 
     def forward(self, x: Tensor) -> Any:
@@ -131,6 +133,11 @@ class Calls(nn.Module):
 def scattered(s: Any, x: Tensor) -> Tensor:
     index = s.rows.expand(x.shape)
     return x.scatter_reduce(1, index, x.sin(), "amax", include_self=False)
+
+
+def volume(x: Tensor) -> Tensor:
+    found = x.unsqueeze(2) * x.unsqueeze(1)
+    return found.unflatten(2, (2, 3)).unflatten(1, (2, 3))
 
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -152,6 +159,23 @@ CALLS: dict[str, Callable[..., Any]] = {
     "aten.cummin": lambda s, x: x.cummin(1),
     "aten.scatter_reduce": scattered,
     "aten.index_reduce": lambda s, x: x.index_reduce(1, s.rows, x.cos(), "prod"),
+    "aten.convolution": lambda s, x: s.up(s.down(volume(x)).relu()),
+    "aten.avg_pool3d": lambda s, x: nn.functional.avg_pool3d(volume(x), 2, 1, 1),
+    "aten.max_pool3d_with_indices": lambda s, x: nn.functional.max_pool3d(
+        volume(x), (2, 3, 2), (1, 2, 1), 1, ceil_mode=True, return_indices=True
+    ),
+    "aten._adaptive_avg_pool3d": lambda s, x: nn.functional.adaptive_avg_pool3d(
+        volume(x), (2, 1, 3)
+    ),
+    "aten.fmax": lambda s, x: torch.fmax(x, 0 / x.relu()),
+    "aten.fmin": lambda s, x: torch.fmin(0 / x.relu(), x),
+    "aten.exp2": lambda s, x: x.exp2(),
+    "aten.ldexp": lambda s, x: torch.ldexp(x, s.rows),
+    "aten.hypot": lambda s, x: torch.hypot(x, x.relu()),
+    "aten.round": lambda s, x: (x.round(decimals=1), (x * 99).round(decimals=-1)),
+    "aten.signbit": lambda s, x: torch.signbit(x),
+    "aten.copysign": lambda s, x: torch.copysign(x.sin(), x),
+    "aten.addmv": lambda s, x: torch.addmv(x[:, 0], x, x[0], beta=0.5, alpha=2),
     "aten.__lshift__": lambda s, x: ((x * 9).int() << 2, (x * 9).long() << s.rows),
     "aten.__rshift__": lambda s, x: ((x * 9).int() >> 2, (x * 9).long() >> s.rows),
 }  # fmt: skip

@@ -28,7 +28,7 @@ COUNTS = (9 * X).int()
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Tensor]] = {
     "lgamma": (lambda x: (x + 2).lgamma(), X),
     "mode": (lambda x: (9 * x).int().mode(-1).values, X),
-    "hypot": (lambda x: torch.hypot(x, x + 1), X),
+    "nextafter": (lambda x: torch.nextafter(x, x + 1), X),
     "linalg_qr": (lambda x: torch.linalg.qr(x)[1], X),
 }
 

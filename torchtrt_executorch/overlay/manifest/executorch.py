@@ -76,7 +76,8 @@ EXECUTORCH_PATCHES = (
             *(
                 f"{EXIR}.decompositions.{name}"
                 for name in (
-                    *("_sizes", "host", "order", "sampling", "scans", "scatters"),
+                    *("_sizes", "host", "order", "pointwise", "sampling", "scans"),
+                    *("scatters", "volumes"),
                 )
             ),
             f"{EXIR}.program._delegated_operators",

@@ -110,6 +110,21 @@ def _copy(source: Value, *args: Value) -> None:
     args[-2].resize(source.tensor.shape).copy_(source.tensor)
 
 
+def _as_strided(
+    source: Value, size: Value, stride: Value, offset: Value, out: Value, *_: Value
+) -> None:
+    """``as_strided_copy``, whose offset ExecuTorch counts from the tensor, and PyTorch from its storage."""
+    tensor, sizes, strides = source.tensor, size.get(), stride.get()
+    first = offset.get() or 0
+    reach = sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    if first < 0 or min(strides, default=0) < 0 or first + reach >= tensor.numel():
+        raise ProgramError(
+            f"sizes {sizes} by strides {strides} from {first} on are beyond a tensor of {tensor.numel()} elements"
+        )
+    view = tensor.as_strided(sizes, strides, tensor.storage_offset() + first)
+    out.resize(sizes).copy_(view)
+
+
 def _empty(size: Value, *args: Value) -> None:
     args[-2].resize(size.get())
 
@@ -173,6 +188,7 @@ _TENSORS: dict[str, tuple[int, Body]] = {
     "dim_order_ops::_to_dim_order_copy.out": (5, _copy),
     "dim_order_ops::_clone_dim_order.out": (5, _copy),
     "dim_order_ops::_empty_dim_order.out": (4, _empty),
+    "aten::as_strided_copy.out": (6, _as_strided),
 }
 
 
