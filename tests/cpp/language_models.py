@@ -106,7 +106,7 @@ def _save(llm: Any, folder: Path, ends: list[int]) -> dict[str, Path]:
         if name in EMULATED:
             edge = _emulated(methods, constants, name)
         else:
-            edge = lowered(methods, model.backends, constants, form.target)
+            edge = lowered(methods, model.backends, constants, None)
         files[name] = folder / f"{name.replace(' ', '_')}.pte"
         emitted(edge, shared=len(methods) > 1).save(str(files[name]))
     return files
