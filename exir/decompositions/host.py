@@ -34,30 +34,22 @@ _aten = torch.ops.aten
 
 def host_decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions, by operator; torchvision's where it is imported."""
-    of_images = getattr(torch.ops.torchvision, "roi_align", None)
     return {
-        **({} if of_images is None else {of_images.default: sampling.roi_align}),
-        _aten._upsample_bilinear2d_aa.default: sampling.bilinear,
-        _aten._upsample_bicubic2d_aa.default: sampling.bicubic,
+        **order.STATISTICS,
+        **scatters.BAGS,
+        **sampling.decompositions(),
         _aten.sort.default: order.sort,
         _aten.sort.stable: order.sort_stable,
         _aten.searchsorted.Tensor: order.searchsorted,
         _aten.searchsorted.Scalar: order.searchsorted,
         _aten.bucketize.Tensor: order.bucketize,
         _aten.bucketize.Scalar: order.bucketize,
-        _aten.median.default: order.median,
-        _aten.median.dim: order.median_dim,
-        _aten.nanmedian.default: order.nanmedian,
-        _aten.nanmedian.dim: order.nanmedian_dim,
-        _aten.kthvalue.default: order.kthvalue,
         _aten.cumprod.default: scans.cumprod,
         _aten.logcumsumexp.default: scans.logcumsumexp,
         _aten.cummax.default: scans.cummax,
         _aten.cummin.default: scans.cummin,
         _aten.scatter_reduce.two: scatters.scatter_reduce,
         _aten.index_reduce.default: scatters.index_reduce,
-        _aten._embedding_bag.default: scatters.embedding_bag,
-        _aten._embedding_bag_forward_only.default: scatters.embedding_bag,
         _aten.convolution.default: volumes.convolution,
         _aten.avg_pool3d.default: volumes.avg_pool3d,
         _aten.max_pool3d_with_indices.default: volumes.max_pool3d,

@@ -133,3 +133,13 @@ def _picked(
     if keepdim:
         return found
     return found[0].squeeze(dim), found[1].squeeze(dim)
+
+
+#: Order statistics, which need a sort.
+STATISTICS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.median.default: median,
+    torch.ops.aten.median.dim: median_dim,
+    torch.ops.aten.nanmedian.default: nanmedian,
+    torch.ops.aten.nanmedian.dim: nanmedian_dim,
+    torch.ops.aten.kthvalue.default: kthvalue,
+}

@@ -139,3 +139,13 @@ def _sampled(
     places = torch.stack([low, (low + 1).clamp(max=limit - 1)], -1).long()
     weights = torch.stack([1 - part, part], -1) * inside.unsqueeze(-1) / samples
     return places.flatten(-2), weights.flatten(-2)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return the decompositions, by operator; torchvision's where it is imported."""
+    of_images = getattr(torch.ops.torchvision, "roi_align", None)
+    return {
+        **({} if of_images is None else {of_images.default: roi_align}),
+        torch.ops.aten._upsample_bilinear2d_aa.default: bilinear,
+        torch.ops.aten._upsample_bicubic2d_aa.default: bicubic,
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -136,3 +137,10 @@ def embedding_bag(
             bags = bags / sizes.clamp(min=1)
     sizes = sizes.squeeze(1).to(indices.dtype)
     return bags.to(weight.dtype), bag.to(indices.dtype), sizes, sizes
+
+
+#: Both operators of an embedding bag.
+BAGS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._embedding_bag.default: embedding_bag,
+    torch.ops.aten._embedding_bag_forward_only.default: embedding_bag,
+}

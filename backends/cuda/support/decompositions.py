@@ -18,21 +18,13 @@ _aten = torch.ops.aten
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions, by operator; torchvision's where it is imported."""
-    of_images = getattr(torch.ops.torchvision, "roi_align", None)
     return {
-        **({} if of_images is None else {of_images.default: sampling.roi_align}),
-        _aten.median.default: order.median,
-        _aten.median.dim: order.median_dim,
-        _aten.nanmedian.default: order.nanmedian,
-        _aten.nanmedian.dim: order.nanmedian_dim,
-        _aten.kthvalue.default: order.kthvalue,
+        **order.STATISTICS,
+        **scatters.BAGS,
+        **sampling.decompositions(),
         _aten.convolution.default: convolution,
         _aten.addbmm.default: _addbmm,
         _aten._cdist_forward.default: _cdist,
-        _aten._embedding_bag.default: scatters.embedding_bag,
-        _aten._embedding_bag_forward_only.default: scatters.embedding_bag,
-        _aten._upsample_bilinear2d_aa.default: sampling.bilinear,
-        _aten._upsample_bicubic2d_aa.default: sampling.bicubic,
     }
 
 
