@@ -5,9 +5,7 @@ The size of files is limited, which fails a write as a full disk does: in the mi
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +19,8 @@ from torchtrt_executorch import runtime
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.runtime import program as runtime_program
+
+from ..full_disk import files_of_at_most
 
 PAYLOAD = "0" * 64
 
@@ -109,16 +109,6 @@ WRITERS: dict[str, Callable[[Any, Path], None]] = {
     "save_program": exported,
     "save_program, loaded": exported_again,
 }
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def content(folder: Path) -> dict[str, bytes]:

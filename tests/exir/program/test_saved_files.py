@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,8 @@ from executorch.exir._serialize._cord import Cord
 
 from torchtrt_executorch.runtime import ProgramError, load
 from torchtrt_executorch.runtime.reading.files import read_data
+
+from ...full_disk import files_of_at_most
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -176,17 +175,6 @@ def test_weights_go_into_shards_of_a_size(tmp_path: Path) -> None:
     files[1].unlink()
     with pytest.raises(ProgramError):
         load(tmp_path / "model.pte").run(x)
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """A full disk, as a limit of the size of files."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def written_names(program: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
