@@ -34,8 +34,9 @@ def extend_earlier(graph: Graph) -> None:
             lengths = range(len(tensors) - 1, len(tensors) - _MOST, -1)
             found = {n: known.get((dim, *tensors[:n])) for n in lengths}
             earlier = {n: each for n, each in found.items() if each is not None}
-            first = [n for n, each in earlier.items() if each in extended]
-            for length in (first or [*earlier])[:1]:
+            written = [n for n, each in earlier.items() if each in extended]
+            if earlier:
+                length = (written or [*earlier])[0]
                 extended.add(earlier[length])
                 node.args = ([earlier[length], *tensors[length:]], dim)
         known.setdefault((dim, *tensors), node)

@@ -558,21 +558,20 @@ def _key(node: Node, numbers: Mapping[Node, Any], made: Collection[Node] = ()) -
     def describe(producer: Node) -> Any:
         if (branch := branch_of(producer)) is not None:
             return _describe_branch(branch)
-        value = pytree.tree_map(_describe, producer.meta["val"])
+        exact = not alike or producer in numbers
+        of_tensor = _describe if exact else _describe_alike
+        value = pytree.tree_map(of_tensor, producer.meta["val"])
         if producer in numbers:
             return value, numbers[producer]
         if producer in made:
             return value, "constant" if producer.op == "placeholder" else call(producer)
-        return (
-            pytree.tree_map(_describe_alike, producer.meta["val"]) if alike else value
-        )
+        return value
 
     def call(node: Node) -> Any:
         name = str(operator_of(node.target))
         args, kwargs = map_arg((node.args, node.kwargs), describe)
-        if (
-            alike and args and isinstance(args[0], (list, tuple))
-        ):  # how often each is there is no matter
+        if alike and args and isinstance(args[0], (list, tuple)):
+            # Which tensors are concatenated matters, and hardly how often each is.
             args = ((len(args[0]).bit_length(), *dict.fromkeys(args[0])), *args[1:])
         return name, args, kwargs
 
