@@ -1004,8 +1004,8 @@ def what_a_branch_returns_stays() -> None:
         return y.sigmoid() + z
 
     program = to_edge(torch.export.export(Function(siblings), (X,))).to_executorch()
-    method = Runtime.get().load_program(program.buffer).load_method("forward")
-    (found,) = method.execute([X])  # type: ignore[union-attr]
+    loaded = Runtime.get().load_program(program.buffer)
+    (found,) = loaded.load_method("forward").execute([X])  # type: ignore[union-attr]
     torch.testing.assert_close(found, siblings(X))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from executorch import runtime
 from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
 from executorch.backends.xnnpack.partition.config.generic_node_configs import (
     SigmoidConfig,
@@ -15,6 +14,8 @@ from executorch.exir.schema import DelegateCall
 from torch.export import export
 
 from torchtrt_executorch.runtime import load
+
+from ...executorch_runtime import UpstreamMethod
 
 
 class Model(torch.nn.Module):
@@ -44,6 +45,6 @@ def test_partitions_run(partners):
     calls = [i.instr_args for i in chain.instructions]
     delegates = [call for call in calls if isinstance(call, DelegateCall)]
     assert len(delegates) == len(calls) == (5 if partners else 1)
-    method = runtime.Runtime.get().load_program(program.buffer).load_method("forward")
+    method = UpstreamMethod(program.buffer)
     torch.testing.assert_close(method.execute([x]), list(Model()(x)))
     torch.testing.assert_close(load(bytes(program.buffer)).run(x), Model()(x))

@@ -12,13 +12,14 @@ from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.decompositions import _sizes, scatters
 from executorch.exir.decompositions.host import host_decompositions
 from executorch.exir.program._host_kernels import host_kernels, kernel_of
-from executorch.runtime import Runtime
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim, export
 
 from torchtrt_executorch import runtime
+
+from ...executorch_runtime import UpstreamMethod
 
 aten = torch.ops.aten
 TABLE = host_decompositions()
@@ -198,7 +199,7 @@ def test_runs_in_executorch(name: str) -> None:
         program = export(model, (x,), dynamic_shapes=shapes)
         edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     built = edge.to_executorch().buffer
-    method = Runtime.get().load_program(built).load_method("forward")
+    method = UpstreamMethod(built)
     loaded = runtime.load(built)
     for rows in (x[:1], x, torch.cat([x, -x])):
         with torch.no_grad():

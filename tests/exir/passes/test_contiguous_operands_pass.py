@@ -9,12 +9,13 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from executorch.runtime import Runtime
 from torch import Tensor, nn
 from torch.export import Dim, export
 from torch.nn import functional as F
 
 from torchtrt_executorch.runtime import load
+
+from ...executorch_runtime import UpstreamMethod
 
 FIRST, SECOND = torch.tensor([1, 3]), torch.zeros(1, 1, 6, 6, dtype=torch.int64)
 ONES, MASK = torch.ones(4, 6, 6), torch.ones(1, 4, 6, 6)
@@ -95,14 +96,13 @@ def check(model: nn.Module, partitioners: list[Any]) -> Any:
         program = export(model.eval(), (given(3),), dynamic_shapes=shapes)
         edge = to_edge_transform_and_lower(program, partitioner=partitioners)
     built = edge.to_executorch()
-    method = Runtime.get().load_program(built.buffer).load_method("forward")
+    method = UpstreamMethod(built.buffer)
     loaded = load(built.buffer)
     for rows in (2, 3, 8):
         x = given(rows)
         with torch.no_grad():
             wanted = model(x)
         wanted = [wanted] if isinstance(wanted, Tensor) else [*wanted]
-        assert method is not None
         for found in (method.execute([x]), loaded.run(x)):
             torch.testing.assert_close([*found], wanted, rtol=1e-4, atol=1e-5)
     return built

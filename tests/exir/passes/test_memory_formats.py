@@ -11,13 +11,14 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from executorch.runtime import Runtime
 from packaging.version import Version
 from torch import nn
 from torch.export import Dim
 from torch.nn import functional
 
 from torchtrt_executorch.runtime import load
+
+from ...executorch_runtime import UpstreamMethod
 
 OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cast": lambda value: value.to(torch.float16),
@@ -70,9 +71,7 @@ def test_state_in_any_layout(operator: Callable[..., Any]) -> None:
     assert [state.dim_order() for state in states] == LAYOUTS
     model = OfState(states, operator)
     edge = to_edge_transform_and_lower(torch.export.export(model, (x,)))
-    program = Runtime.get().load_program(edge.to_executorch().buffer)
-    method = program.load_method("forward")
-    assert method is not None
+    method = UpstreamMethod(edge.to_executorch().buffer)
     torch.testing.assert_close([*method.execute([x])], model(x))
 
 
@@ -127,9 +126,7 @@ def test_empty_tensors_keep_dynamic_sizes_dynamic(operator: Callable[..., Any]) 
     shapes = {"inputs": (({0: Dim("rows", min=1, max=8)}),)}
     program = torch.export.export(model, (x,), dynamic_shapes=shapes)
     edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
-    method = loaded.load_method("forward")
-    assert method is not None
+    method = UpstreamMethod(edge.to_executorch().buffer)
     for rows in (1, 3, 8):
         given = torch.randn(rows, 2, 6)
         torch.testing.assert_close([*method.execute([given])], model(given))
@@ -154,7 +151,6 @@ def test_positions_have_the_layout_that_the_kernel_writes(
     model = OfInputs(operator)
     edge = to_edge_transform_and_lower(torch.export.export(model, (x,)))
     buffer = edge.to_executorch().buffer
-    method = Runtime.get().load_program(buffer).load_method("forward")
-    assert method is not None
+    method = UpstreamMethod(buffer)
     torch.testing.assert_close([*method.execute([x])], model(x))
     torch.testing.assert_close([*load(buffer).run(x)], model(x))

@@ -7,9 +7,10 @@ from typing import Any, Callable
 import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
-from executorch.runtime import Runtime
 from torch.export import Dim
 from torch.nn import functional
+
+from ...executorch_runtime import UpstreamMethod
 
 DTYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 VALUES = torch.arange(-9, 9).reshape(6, 3)
@@ -49,8 +50,7 @@ def test_remainders_have_the_sign_of_the_divisor(
     model = Calls(call)
     program = torch.export.export(model, (x, y), dynamic_shapes=SHAPES)
     written = to_edge_transform_and_lower(program).to_executorch()
-    method = Runtime.get().load_program(written.buffer).load_method("forward")
-    assert method is not None
+    method = UpstreamMethod(written.buffer)
     for rows in (6, 1, 2):
         found = method.execute([x[:rows], y])
         torch.testing.assert_close([*found], [model(x[:rows], y)])
@@ -67,8 +67,7 @@ def test_negative_padding_cuts(padding: tuple[int, ...]) -> None:
     shapes = ({0: Dim("rows", min=1, max=6)}, None)
     program = torch.export.export(model, (x, y), dynamic_shapes=shapes)
     buffer = to_edge_transform_and_lower(program).to_executorch().buffer
-    method = Runtime.get().load_program(buffer).load_method("forward")
-    assert method is not None
+    method = UpstreamMethod(buffer)
     for rows in (3, 1, 6):
         given = torch.randn(rows, 4, 5)
         torch.testing.assert_close([*method.execute([given, y])], [model(given, y)])

@@ -11,12 +11,12 @@ import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.passes.unroll_loops import unroll_loops
-from executorch.runtime import Runtime
 from functorch.experimental.control_flow import map as map_over
 from torch import Tensor, nn
 from torch._higher_order_ops import scan, while_loop
 from torch.export import Dim, ExportedProgram, export
 
+from ...executorch_runtime import UpstreamMethod
 from ...loops import Model
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -98,7 +98,7 @@ def test_unrolled_loops_compute_what_eager_does(
 def test_an_unrolled_loop_runs_in_executorch() -> None:
     program = unroll_loops(export(Model(counted), (X,)))
     built = to_edge_transform_and_lower(program).to_executorch()
-    method = Runtime.get().load_program(bytes(built.buffer)).load_method("forward")
+    method = UpstreamMethod(bytes(built.buffer))
     torch.testing.assert_close(method.execute([X])[0], program.module()(X))
 
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchProgramManager, to_edge
 from executorch.exir.capture._config import ExecutorchBackendConfig
-from executorch.runtime import Runtime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from torchtrt_executorch import runtime
+
+from ...executorch_runtime import UpstreamMethod
 
 XS = (torch.rand(2, 8) + 0.1, -torch.rand(2, 8), torch.linspace(-1, 2, 16).view(2, 8))
 
@@ -86,8 +87,7 @@ def lowered(
 
 def check(model: nn.Module, **config: Any) -> ExecutorchProgramManager:
     program = lowered(model, XS[0], **config)
-    theirs = Runtime.get().load_program(program.buffer).load_method("forward")
-    assert theirs is not None
+    theirs = UpstreamMethod(program.buffer)
     ours = runtime.load(program.buffer).method()
     for x in XS:
         with torch.no_grad():

@@ -9,13 +9,14 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from executorch.runtime import Runtime
 from functorch.experimental.control_flow import map as map_over
 from torch import Tensor, nn
 from torch._higher_order_ops import scan
 from torch.export import Dim, export
 
 from torchtrt_executorch import runtime
+
+from ...executorch_runtime import UpstreamMethod
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
@@ -96,7 +97,7 @@ def test_computes_what_eager_does_in_both_runtimes(
         program = export(model, (X,), dynamic_shapes=({0: rows},))
         edge = to_edge_transform_and_lower(program, partitioner=partitioners)
     built = bytes(edge.to_executorch().buffer)
-    method = Runtime.get().load_program(built).load_method("forward")
+    method = UpstreamMethod(built)
     loaded = runtime.load(built)
     for x in inputs():
         with torch.no_grad():

@@ -13,13 +13,14 @@ from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
-from executorch.runtime import Runtime
 from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram, export
 
 from torchtrt_executorch.operators import register
 from torchtrt_executorch.runtime import load
+
+from ...executorch_runtime import UpstreamMethod
 
 X = torch.linspace(-1, 1, 128).reshape(8, 16).sin()
 COUNTS = (9 * X).int()
@@ -132,8 +133,7 @@ def test_what_the_runtime_has_a_kernel_for_is_no_violation(
     program = export(Function(ON_HOST[name]), (X,))
     edge = to_edge_transform_and_lower(program, partitioner=lists)
     buffer = edge.to_executorch().buffer
-    method = Runtime.get().load_program(buffer).load_method("forward")
-    assert method is not None
+    method = UpstreamMethod(buffer)
     torch.testing.assert_close([*method.execute([X])], [ON_HOST[name](X)])
 
 
@@ -241,10 +241,7 @@ def test_constants_are_read_and_not_copied_first(lists: list[Partitioner]) -> No
     edge = to_edge_transform_and_lower(export(Masked(), (x,)), partitioner=lists)
     copies = [n for n in edge.exported_program().graph.nodes if "clone" in n.name]
     assert len(copies) == (0 if lists else 2)  # XNNPACK has them
-    method = (
-        Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
-    )
-    assert method is not None
+    method = UpstreamMethod(edge.to_executorch().buffer)
     torch.testing.assert_close([*method.execute([x])], [*Masked()(x)])
 
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from executorch.exir import to_edge
 from executorch.exir.capture._config import ExecutorchBackendConfig
-from executorch.runtime import Runtime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torchtrt_executorch import runtime
+
+from ...executorch_runtime import UpstreamMethod
 
 ROWS = torch.tensor([2, 1])
 
@@ -117,7 +118,7 @@ def check(model: nn.Module, reinplace: bool = False) -> None:
     program = to_edge(torch.export.export(model, (xs[0], ROWS))).to_executorch(
         ExecutorchBackendConfig(run_reinplace_pass=reinplace)
     )
-    theirs = Runtime.get().load_program(program.buffer).load_method("forward")
+    theirs = UpstreamMethod(program.buffer)
     ours = runtime.load(program.buffer)
     for x in xs:
         expected: Any = model(x.clone(), ROWS)

@@ -12,9 +12,10 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge, to_edge_transform_and_lower
 from executorch.exir.program._scale_factors import with_ratios_of_sizes
-from executorch.runtime import Runtime
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
+
+from ...executorch_runtime import UpstreamMethod
 
 F = nn.functional
 MODES = {
@@ -38,8 +39,7 @@ class Resizing(nn.Module):
 
 
 def run(buffer: bytes, x: Tensor) -> list[Tensor]:
-    method = Runtime.get().load_program(buffer).load_method("forward")
-    assert method is not None
+    method = UpstreamMethod(buffer)
     return [*method.execute([x])]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
-from executorch.runtime import Runtime
 from torch import Tensor, nn
 
 from torchtrt_executorch.runtime import load
+
+from ...executorch_runtime import UpstreamMethod
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,6 @@ def test_reads_the_tensor(arguments: tuple[object, ...]) -> None:
     x = torch.linspace(-1, 1, 6)
     program = torch.export.export(Strided(), (x,))
     built = to_edge_transform_and_lower(program).to_executorch().buffer
-    method = Runtime.get().load_program(built).load_method("forward")
-    assert method is not None
+    method = UpstreamMethod(built)
     for (found,) in (method.execute([x]), load(built).run(x)):
         torch.testing.assert_close(found, Strided()(x))

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.runtime import Runtime
 from torch.utils._pytree import tree_leaves
 
 from torchtrt_executorch.runtime import load
 
+from ...executorch_runtime import UpstreamMethod
 from . import programs
 
 
@@ -23,7 +23,7 @@ def test_agrees_with_executorch_and_with_eager(case: programs.Case) -> None:
     pte = programs.build(case)
     eager = case.model()
     ours = load(pte).method("forward")
-    theirs = Runtime.get().load_program(pte).load_method("forward")
+    theirs = UpstreamMethod(pte)
     for inputs in case.calls():
         results = ours(*inputs)
         _same(results, theirs.execute(tree_leaves(inputs)))
