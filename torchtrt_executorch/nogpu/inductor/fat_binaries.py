@@ -1,7 +1,7 @@
 """Compile kernels for several compute capabilities into one fat binary.
 
-A kernel is compiled for the lowest compute capability first; of the same source Triton makes machine
-code for each of the others. Where the first one's assembly is of the kind that later GPUs take, it
+A kernel is compiled for the lowest compute capability first. Triton makes machine code for each of the others of the same
+source, or the assembler of the same assembly (:mod:`.portable_assembly`). Where that is of the kind that later GPUs take, it
 is put in, too, and the driver translates it on a GPU that no machine code is for. Triton's is of
 that kind below 9.0; from there on it is for one architecture. Below 8.0 Triton has no tensor cores: the assembly of the
 next capability that has them is put in beside it, for later GPUs.
@@ -13,7 +13,6 @@ import contextlib
 import functools
 import itertools
 import os
-import re
 import subprocess
 import tempfile
 import threading
@@ -31,15 +30,18 @@ from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets
 from executorch.backends.cuda.tuning.tile_selection import sides_in
 
 from torchtrt_executorch.nogpu.cross.toolchain import Toolchain
+from torchtrt_executorch.nogpu.inductor.portable_assembly import (
+    Capability,
+    architecture,
+    assemble,
+    is_portable,
+    serves,
+)
 from torchtrt_executorch.nogpu.thread_scope import in_scope_of_caller
 from torchtrt_executorch.payloads import cuda_library, gpus
 
-_TARGET = re.compile(r"^\.target sm_(\w+)", re.MULTILINE)
 #: Of what Triton says of a kernel, what its caller has to know. There is one caller for all GPUs.
 _CALL = ("name", "num_warps", "global_scratch_size", "profile_scratch_size")
-
-Capability = tuple[int, int]
-
 
 #: Kernels for the lowest capability, each with what compiles it for another as its ``for_another``. Inductor has
 #: them until the scope ends, and may save one as long; nothing here keeps one longer.
@@ -66,6 +68,8 @@ def answers(
 
             major, minor = capability
             other = GPUTarget("cuda", major * 10 + minor, gpu.warp_size)
+            if not kernel.has_tiles and serves(kernel, gpu.capability, capability):
+                return assemble(kernel, other, options)
             return compile_kernel(src, target=other, options=dict(options or {}))
 
         kernel = compile_kernel(src, target=target, options=options, **others)
@@ -88,13 +92,13 @@ def answers(
         alone = targets.alone(key)
         kernels = _for_each(first, targets.others(key), gpu)
         images = [
-            ("elf", _architecture(kernel), kernel.asm["cubin"]) for kernel in kernels
+            ("elf", architecture(kernel), kernel.asm["cubin"]) for kernel in kernels
         ]
         if alone is None:
             unlisted = [*for_unlisted(first, gpu)]
             kernels += unlisted
             images += [
-                ("ptx", _architecture(kernel), kernel.asm["ptx"].encode())
+                ("ptx", architecture(kernel), kernel.asm["ptx"].encode())
                 for kernel in unlisted
             ]
         # One launch is for all of them.
@@ -150,7 +154,7 @@ def _for_each(
         other = first.for_another(capability)
         if _is_called_alike(other, first, gpu):
             kernels.append(other)
-        elif first.has_tiles or not _is_portable(first):
+        elif first.has_tiles or not is_portable(first):
             major, minor = capability
             raise RuntimeError(
                 f"the kernel {first.metadata.name} has to be called in another way, or with "
@@ -162,14 +166,14 @@ def _for_each(
 
 def for_unlisted(first: Any, gpu: GpuProperties) -> Iterator[Any]:
     """Yield a kernel as its assembly is put in for GPUs that no machine code is for."""
-    if not _is_portable(first):
+    if not is_portable(first):
         return
     yield first
     if gpu.capability < TENSOR_CORES:
         later = (each for each in gpu.others if each >= TENSOR_CORES)
         for capability in itertools.islice(later, 1):
             other = first.for_another(capability)
-            if _is_portable(other) and _is_called_alike(other, first, gpu):
+            if is_portable(other) and _is_called_alike(other, first, gpu):
                 yield other
 
 
@@ -193,18 +197,6 @@ def _is_called_alike(kernel: Any, first: Any, gpu: GpuProperties) -> bool:
         for each in (kernel, first)
     ]
     return fits and calls[0] == calls[1]
-
-
-def _architecture(kernel: Any) -> str:
-    """What a kernel's assembly is for, as ``80`` or ``90a``."""
-    found = _TARGET.search(kernel.asm["ptx"])
-    assert found is not None
-    return found[1]
-
-
-def _is_portable(kernel: Any) -> bool:
-    """Whether later GPUs take its assembly."""
-    return _architecture(kernel).isdigit()
 
 
 def bundled(images: list[tuple[str, str, bytes]], toolchain: Toolchain) -> bytes:

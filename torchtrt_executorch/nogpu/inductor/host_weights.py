@@ -179,8 +179,11 @@ def answers() -> dict[str, Callable[..., Any]]:
         return tensor if is_stand_in(tensor) else clone_preserve_strides(tensor)
 
     def is_same(first: Any, second: Any) -> bool:
-        # No fake tensor has an address: any two of one size would pass for the same.
+        # No fake tensor has an address: any two of one size would pass for the same. Each constant is compared with
+        # all before it.
         if is_stand_in(first) and is_stand_in(second):
+            if first.shape != second.shape or first.dtype != second.dtype:
+                return False
             first, second = first.host_bytes.packed(), second.host_bytes.packed()
         return is_same_tensor(first, second)
 

@@ -94,6 +94,13 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.render": PatchPoint(
         "its templates multiply float32 without tensor cores"
     ),
+    f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.size": PatchPoint(
+        "products that differ in K alone would each have a kernel"
+    ),
+    f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.stride": PatchPoint("as above"),
+    f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.load_input": PatchPoint(
+        "as above"
+    ),
     f"{_INDUCTOR}.codegen.triton:TritonScheduling.define_kernel": PatchPoint(
         "Triton can't tell rows by its indices behind a matmul"
     ),

@@ -20,6 +20,7 @@ from executorch.backends.cuda import _memory_pool, _mul_sum_decompositions
 from executorch.backends.cuda.tuning import (
     epilogue_indices,
     float32_precision,
+    runtime_k,
     tile_selection,
 )
 from executorch.backends.cuda.tuning.gpu_properties import (
@@ -89,6 +90,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         ),
         **float32_precision.answers(gpu.capability),
         **epilogue_indices.answers(),
+        **runtime_k.answers(),
         **_memory_pool.answers(),
         **host_code.answers(),
         **host_weights.answers(),

@@ -40,6 +40,7 @@ _DRY_RUN = tuple(
         "tuning.gpu_properties",
         "tuning.kernel_configs",
         "tuning.kernels_per_gpu",
+        "tuning.runtime_k",
         "tuning.tile_selection",
     )
 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from executorch.backends.cuda.tuning.gpu_properties import common_properties, properties
 
+from torchtrt_executorch.nogpu.inductor import portable_assembly
 from torchtrt_executorch.nogpu.target.gpu_description import (
     GpuDescription,
     own_platform,
@@ -76,6 +78,81 @@ def test_kernels_that_are_known_already(lower: Callable[..., Any]) -> None:
         libraries.append(delegate.library)
     for library in libraries:
         assert capabilities(library) == ["sm_86", "compute_86"]
+
+
+class Mixed(torch.nn.Module):
+    """A product, a pointwise kernel and a reduction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(48, 96, dtype=torch.float16)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.linear(x)
+        return y, torch.softmax(x, -1), x.sin().mT
+
+
+@needs_compilers
+def test_what_is_assembled_for_a_later_gpu_and_what_is_compiled(
+    lower: Callable[..., Any],
+) -> None:
+    """Triton compiles each kernel for the first, and only what is better so for the other."""
+    from triton import knobs
+
+    targets: dict[str, set[int]] = {}
+
+    def note(*, src: Any, metadata: Any, **others: Any) -> None:
+        targets.setdefault(metadata["name"], set()).add(metadata["target"].arch)
+
+    before, knobs.compilation.listener = knobs.compilation.listener, note
+    try:
+        edge = lower(Mixed(), (X,), gpu="sm_87:16GiB,sm_90:80GiB")
+    finally:
+        knobs.compilation.listener = before
+    (delegate,) = delegates(edge)
+    twice = {name for name, of in targets.items() if of == {87, 90}}
+    assert all(of in ({87}, {87, 90}) for of in targets.values())
+    assert twice and twice == {name for name in targets if "_tem_" in name}
+    assert {name[:11] for name in targets.keys() - twice} == {
+        "triton_per_",
+        "triton_poi_",
+    }
+    for kernel in kernels_of(delegate.library):
+        code = {image.gpu for image in kernel.images if not image.is_ptx}
+        assert code == {87, 90}, kernel.name
+
+
+@pytest.mark.parametrize(
+    ("operation", "own", "other", "serves"),
+    [
+        ("math.sin %x : tensor<64xf32>", (8, 0), (9, 0), True),
+        ("math.sin %x : tensor<64xf32>", (8, 7), (8, 9), True),
+        ("math.sin %x : tensor<64xf32>", (7, 5), (8, 6), False),
+        ("math.sin %x : tensor<64xf32>", (8, 9), (12, 0), False),
+        ("tt.dot %a, %b, %c : tensor<16x16xf16>", (8, 0), (9, 0), False),
+        ("tt.dot_scaled %a, %b : tensor<16x16xi8>", (8, 0), (9, 0), False),
+        ("tt.descriptor_load %d[%i] : tensor<16xf16>", (8, 0), (9, 0), False),
+        ("tt.make_tensor_descriptor %p : tensor<16xf16>", (8, 0), (9, 0), False),
+        (
+            "tt.fp_to_fp %x : tensor<64xf32> -> tensor<64xf8E4M3FN>",
+            (8, 0),
+            (9, 0),
+            False,
+        ),
+        (
+            "tt.atomic_rmw fadd, relaxed, gpu, %p : tensor<64xbf16>",
+            (8, 0),
+            (9, 0),
+            False,
+        ),
+        ("tt.atomic_rmw fadd, relaxed, gpu, %p : tensor<64xf32>", (8, 0), (9, 0), True),
+    ],
+)
+def test_whose_assembly_is_as_good_as_triton_s(
+    operation: str, own: tuple[int, int], other: tuple[int, int], serves: bool
+) -> None:
+    asm = {"ttir": operation, "ptx": ".target sm_{}{}".format(*own)}
+    assert portable_assembly.serves(SimpleNamespace(asm=asm), own, other) == serves
 
 
 class Scaled(torch.nn.Module):

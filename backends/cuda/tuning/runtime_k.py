@@ -1,0 +1,131 @@
+"""Have matmuls of a graph that differ in K alone share kernels, which are told K when they are launched.
+
+Inductor writes sizes into the source of a template, so that a product with another K is another kernel. The layers of a dense block
+read ever more channels: of DenseNet-121's kernels 58 are the same convolution by a window of 1, which Inductor computes as a matmul.
+Where a graph has several products of (M, K) by (K, N) with the same M and N, K is an argument here. Those whose tiles are
+alike have the same source then, and Inductor compiles it once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import Graph, Node
+
+_KERNEL = "torch._inductor.select_algorithm:TritonTemplateKernel"
+
+#: Of the argument.
+_NAME = "size_k"
+
+aten = torch.ops.aten
+
+#: M, N and dtype of a product.
+_Kind = tuple[int, int, torch.dtype]
+
+_known: weakref.WeakKeyDictionary[Graph, dict[_Kind, set[int]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def answers() -> dict[str, Callable[..., Any]]:
+    """What has Inductor pass K to kernels that several products can share, within a scope.
+
+    A template asks for what it has in its source by these names. Each is K itself, and may be written either way.
+    """
+    from torch._inductor.select_algorithm import TritonTemplateKernel
+
+    own: Any = TritonTemplateKernel
+    own_size, own_stride, own_load = own.size, own.stride, own.load_input
+
+    @functools.wraps(own_size)
+    def size(self: Any, name: str | None, index: int) -> Any:
+        written = own_size(self, name, index)
+        return _argument(self) if written == _k(self) else written
+
+    @functools.wraps(own_stride)
+    def stride(self: Any, name: str | None, index: int | None = None) -> Any:
+        written = own_stride(self, name, index)
+        return _argument(self) if written == _k(self) else written
+
+    @functools.wraps(own_load)
+    def load_input(self: Any, input_name: str, *args: Any, **kwargs: Any) -> Any:
+        hook_name = own_load(self, input_name, *args, **kwargs)
+        k = _k(self)
+        if k is not None:
+            written, argument = self.render_hooks[hook_name], _argument(self)
+            factor = re.compile(rf"\b{k}\*(?=idx_[mn]\b)")
+            self.render_hooks[hook_name] = lambda: factor.sub(f"{argument}*", written())
+        return hook_name
+
+    return {
+        f"{_KERNEL}.size": size,
+        f"{_KERNEL}.stride": stride,
+        f"{_KERNEL}.load_input": load_input,
+    }
+
+
+def _argument(kernel: Any) -> str:
+    """Return the name of a kernel's argument that K is."""
+    sizes: dict[Any, str] = kernel.args.sizevars
+    return sizes.setdefault(sympy.Integer(_k(kernel)), _NAME)
+
+
+def _k(kernel: Any) -> str | None:
+    """Return K as the source of a template's kernel has it, if the graph has such products with another K."""
+    from torch._inductor.virtualized import V
+
+    nodes = kernel.named_input_nodes
+    if "A" not in nodes or "B" not in nodes:
+        return None
+    (*batch, m, k), n = nodes["A"].get_size(), nodes["B"].get_size()[-1]
+    if batch or not all(getattr(each, "is_number", True) for each in (m, k, n)):
+        return None
+    graph = V.graph.graph
+    if graph not in _known:
+        _known[graph] = reductions(graph)
+    others = _known[graph].get((int(m), int(n), nodes["A"].get_dtype()), set())
+    # What is M or N as well would be an argument there, too.
+    alone = int(k) not in (1, int(m), int(n))
+    return str(k) if alone and len(others) > 1 else None
+
+
+def reductions(graph: Graph) -> dict[_Kind, set[int]]:
+    """Return by M, N and dtype the different K of a graph's matmuls, and of its convolutions by a window of 1."""
+    found: dict[_Kind, set[int]] = defaultdict(set)
+    for node in graph.nodes:
+        first = _operands(node)
+        if first is None:
+            continue
+        result, (read, weight) = node.meta["val"], first
+        if node.target is aten.convolution.default:
+            n, k, *window = weight.shape
+            m = result.numel() // n
+            if math.prod(window) != 1 or read.shape[1] != k:
+                continue
+        else:
+            (m, n), k = result.shape, read.shape[1]
+        if all(isinstance(each, int) for each in (m, n, k)):
+            found[m, n, read.dtype].add(k)
+    return found
+
+
+def _operands(node: Node) -> list[torch.Tensor] | None:
+    """Return what is multiplied, if ``node`` is a matmul or a convolution."""
+    if node.target in (aten.mm.default, aten.convolution.default):
+        operands = node.args[:2]
+    elif node.target is aten.addmm.default:
+        operands = node.args[1:3]
+    else:
+        return None
+    return [each.meta["val"] for each in operands]  # type: ignore[union-attr]
+
+
+__all__ = ["answers", "reductions"]

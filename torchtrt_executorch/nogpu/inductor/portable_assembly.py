@@ -1,0 +1,85 @@
+"""Assemble a kernel's PTX for later GPUs, where Triton's own code for them would be no better.
+
+From compute capability 8.0 to 9.0 PTX differs in how matrices are multiplied, how tiles are moved, in conversions to types of 8 bits and in
+atomic operations on bfloat16. What does none of that, as pointwise kernels and reductions, is compiled by Triton once, and
+assembled for each GPU: of a library for two GPUs that is half of Triton's time for such kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from executorch.backends.cuda.tuning.float32_precision import CAPABILITY as TENSOR_CORES
+
+_TARGET = re.compile(r"^\.target sm_(\w+)", re.MULTILINE)
+#: From here on Triton loads 32 bytes at once.
+_WIDE_LOADS = (10, 0)
+#: In Triton's IR, what later GPUs have other instructions for.
+_NEWER = re.compile(r"\btt\.\w*(?:dot|descriptor)|f8E|\batomic_rmw\b.*bf16")
+
+Capability = tuple[int, int]
+
+
+class Assembled:
+    """A kernel's PTX, assembled for another GPU than it was written for.
+
+    Attributes:
+        metadata: What Triton says of the kernel: as it is called on the first GPU.
+        asm: Its ``ptx`` and its ``cubin``.
+        architecture: What ``cubin`` is for.
+    """
+
+    def __init__(self, first: Any, architecture: str, cubin: bytes) -> None:
+        self.metadata = first.metadata
+        self.asm = {"ptx": first.asm["ptx"], "cubin": cubin}
+        self.architecture = architecture
+
+
+def architecture(kernel: Any) -> str:
+    """What a kernel's machine code is for, as ``80`` or ``90a``."""
+    if isinstance(kernel, Assembled):
+        return kernel.architecture
+    found = _TARGET.search(kernel.asm["ptx"])
+    assert found is not None
+    return found[1]
+
+
+def is_portable(kernel: Any) -> bool:
+    """Whether later GPUs take its PTX."""
+    return architecture(kernel).isdigit()
+
+
+def serves(kernel: Any, own: Capability, other: Capability) -> bool:
+    """Whether a kernel's PTX makes machine code for ``other`` that is as good as what Triton would write for it.
+
+    Args:
+        kernel: As Triton compiled it.
+        own: Compute capability that it was compiled for.
+    """
+    return (
+        TENSOR_CORES <= own < other < _WIDE_LOADS
+        and is_portable(kernel)
+        and not _NEWER.search(kernel.asm["ttir"])
+    )
+
+
+def assemble(kernel: Any, target: Any, options: Any) -> Assembled:
+    """Return a kernel for another GPU, by the last stage of Triton's compilation alone.
+
+    Args:
+        target: Triton's ``GPUTarget``.
+        options: Those that it was compiled with.
+    """
+    from triton.backends.compiler import Language
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(target)
+    stages: dict[str, Any] = {}
+    parsed = backend.parse_options(dict(options or {}))
+    backend.add_stages(stages, parsed, Language.TRITON)
+    cubin = stages["cubin"](kernel.asm["ptx"], {"name": kernel.metadata.name})
+    return Assembled(kernel, str(target.arch), cubin)
+
+
+__all__ = ["Assembled", "architecture", "assemble", "is_portable", "serves"]
