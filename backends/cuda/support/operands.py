@@ -1,0 +1,84 @@
+"""What operators of a partition read: branches of control flow, sizes, and what is made of constants."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from executorch.backends.cuda.quantized.packed_weights import EXACT
+from torch.fx import Graph, GraphModule, Node
+from torch.types import py_sym_types
+
+#: A size that depends on data.
+_UNKNOWN = 8
+
+
+def is_traced(node: Node) -> bool:
+    """Whether ``node`` and what it takes have values, branches aside."""
+    taken = (each for each in node.all_input_nodes if branch_of(each) is None)
+    return all("val" in each.meta for each in (node, *taken))
+
+
+def branch_of(node: Node) -> GraphModule | None:
+    """Return the branch of control flow that ``node`` refers to, if it does."""
+    if node.op != "get_attr":
+        return None
+    value = operator.attrgetter(str(node.target))(node.graph.owning_module)
+    return value if isinstance(value, GraphModule) else None
+
+
+def branches_of(node: Node) -> list[GraphModule]:
+    """Return the branches of control flow that ``node`` takes."""
+    found = map(branch_of, node.all_input_nodes)
+    return [branch for branch in found if branch is not None]
+
+
+def graphs_of(node: Node) -> list[Graph]:
+    """Return the graphs of all branches of ``node``, and of theirs."""
+    return [
+        module.graph
+        for branch in branches_of(node)
+        for module in branch.modules()
+        if isinstance(module, GraphModule)
+    ]
+
+
+def hint_of(value: Any) -> Any:
+    """Return the number that a size was exported with; whatever is no symbol as it is."""
+    if not isinstance(value, py_sym_types):
+        return value
+    return value.node.hint if value.node.has_hint() else _UNKNOWN
+
+
+def made_of(
+    nodes: Sequence[Node], constants: Collection[Node]
+) -> tuple[dict[Node, None], set[Node]]:
+    """Return what is made of constants alone, they included, in order, and what is of a quantized weight."""
+    made = dict.fromkeys(constants)
+    types = {n: getattr(n.meta.get("val"), "dtype", None) for n in constants}
+    quantized = {n for n, dtype in types.items() if dtype in EXACT}
+    for node in nodes:
+        inputs = node.all_input_nodes
+        if inputs and made.keys() >= {*inputs}:
+            made[node] = None
+            if not quantized.isdisjoint(inputs):
+                quantized.add(node)
+    return made, quantized
+
+
+def sources_of(node: Node, made: Collection[Node]) -> set[Node]:
+    """Return all that what a node takes is made of, as far as it is among ``made``."""
+    found: set[Node] = set()
+    left = [node]
+    while left:
+        new = {n for n in left.pop().all_input_nodes if n in made} - found
+        found |= new
+        left += new
+    return found
+
+
+def results_read(node: Node) -> set[int]:
+    """Return which of an operator's results anybody reads; the first one at least."""
+    readers = (each for each in node.users if each.target is operator.getitem)
+    return {0, *(int(str(each.args[1])) for each in readers)}
