@@ -48,7 +48,7 @@ _kept_whole: ContextVar[frozenset[OpOverload]] = ContextVar(
 )
 
 
-_further: ContextVar[Mapping[Any, Callable[..., Any]] | None] = ContextVar(
+_further: ContextVar[dict[Any, Callable[..., Any]] | None] = ContextVar(
     "_further", default=None
 )
 
@@ -70,7 +70,7 @@ def keeps_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
 @contextmanager
 def decomposes(table: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
     """Have what compiles within decompose the operators of ``table`` as well, where engines run all that they decompose to."""
-    token = _further.set(table)
+    token = _further.set(dict(table))
     try:
         yield
     finally:
@@ -279,7 +279,7 @@ def _is_excluded(node: Node, settings: CompilationSettings) -> bool:
 
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     """Return all decompositions that there are: of several, the one that :func:`decomposes` names."""
-    return ChainMap(dict(_further.get() or {}), _own_decompositions())
+    return ChainMap(_further.get() or {}, _own_decompositions())
 
 
 @functools.cache
