@@ -25,6 +25,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "compile-arguments": [
         "tests/py/torch_tensorrt/dynamo/executorch/test_target.py::test_a_misspelled_parameter_is_an_error"
     ],
+    "size-ranges": ["tests/py/torch_tensorrt/dynamo/lowering/test_size_ranges.py"],
     "decomposed-operators": [
         "tests/torchtrt_executorch/tensorrt_rtx/test_decompositions.py"
     ],

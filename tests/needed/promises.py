@@ -322,6 +322,16 @@ def a_misspelled_argument_is_an_error() -> None:
         raise AssertionError("it was ignored")
 
 
+@of("size-ranges")
+def a_variance_is_right_for_any_size() -> None:
+    import torch_tensorrt
+
+    rows = torch_tensorrt.Input(min_shape=(2, 4), opt_shape=(4, 4), max_shape=(8, 4))
+    x = torch.linspace(-1, 2, 32).reshape(8, 4)
+    module = emulated(Function(lambda x: x.var(0)), rows)
+    torch.testing.assert_close(module(x), x.var(0))
+
+
 @of("decomposed-operators")
 def what_no_converter_supports_is_decomposed_for_an_engine() -> None:
     def pool(x: torch.Tensor) -> torch.Tensor:

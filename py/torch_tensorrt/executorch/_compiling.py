@@ -56,6 +56,7 @@ from torch_tensorrt.dynamo.fallback.reasons import (
 from torch_tensorrt.dynamo.fallback.rejections import ABOUT_THE_MACHINE, first_line
 from torch_tensorrt.dynamo.graphs.copies import with_graph_of_its_own
 from torch_tensorrt.dynamo.graphs.lifting import lifted_program
+from torch_tensorrt.dynamo.lowering._size_ranges import warned_by_caller
 from torch_tensorrt.dynamo.state.mutations import declared_mutations, made_functional
 from torch_tensorrt.dynamo.state.shared import made_traceable, with_state_named_once
 from torch_tensorrt.executorch._release import with_parts_inlined
@@ -225,6 +226,7 @@ def _compiled(
         left_quantized(bool(behind), float8=bool(compilers)),
         keeps_whole(operator for each in whole for operator in each),
         decomposes(host_decompositions()),
+        warned_by_caller(),
     ):
         module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
     found = declared_mutations(lifted_program(with_parts_inlined(module)), module)

@@ -559,6 +559,39 @@ COMPILE_ARGUMENTS = (
     ),
 )
 
+SIZE_RANGES = (
+    *edits_of(
+        _COMPILER,
+        (
+            "",
+            "imports",
+            "from torch_tensorrt.dynamo.lowering._size_ranges import warns_of_narrowed_ranges",
+        ),
+        *_in_each((*_PROGRAM, _ENGINE), ("decorator", "@warns_of_narrowed_ranges")),
+    ),
+    *edits_of(
+        f"{_DYNAMO}.lowering._decompositions",
+        (
+            "",
+            "imports",
+            """
+            from torch_tensorrt.dynamo.lowering._size_ranges import (
+                is_dynamic,
+                variance_of_any_size,
+            )
+            """,
+        ),
+        (
+            "var_decomposition",
+            "first",
+            """
+            if is_dynamic(input_tensor, dims or ()):  # which float() would fix to the example's
+                return variance_of_any_size(input_tensor, dims or (), correction)
+            """,
+        ),
+    ),
+)
+
 DECOMPOSED_OPERATORS = edits_of(
     _COMPILER,
     (

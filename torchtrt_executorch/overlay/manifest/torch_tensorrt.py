@@ -156,6 +156,18 @@ TORCH_TENSORRT_PATCHES = (
         anchors=anchors(f"{_COMPILER}:compile(attn_bias_is_causal)"),
     ),
     Patch(
+        name="size-ranges",
+        summary="A dynamic size keeps its range through compile, or the operator that narrows it is named",
+        pull_request="pytorch/TensorRT#4355",
+        releases=TORCH_TENSORRT,
+        upstream="plans profiles by what is left of a range, without a word",
+        kept_because="2.14 fixes a dimension that a variance is over to the example's size",
+        goes_when="var_decomposition takes symbolic sizes, and compile says which operator narrows a range (no pull request yet)",
+        requires=("named-refusals",),
+        adds=(*_REJECTIONS, f"{DYNAMO}.lowering._size_ranges"),
+        edits=edits.SIZE_RANGES,
+    ),
+    Patch(
         name="decomposed-operators",
         summary="What no converter supports is decomposed where engines support all of its parts, and whole otherwise",
         pull_request="pytorch/TensorRT#4355",
