@@ -190,6 +190,7 @@ def _load_and_tell(
         for (method, delegate), context in contexts:
             tell(method=method, delegate=delegate)
             os.ftruncate(log, 0)
+            os.lseek(log, 0, os.SEEK_SET)  # not appended to what is gone
             tell(method=method, delegate=delegate, error=_error(context, log))
     except Exception as error:
         tell(problem=f"{type(error).__name__}: {error}")
