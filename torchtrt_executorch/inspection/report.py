@@ -114,24 +114,25 @@ class Report:
         table = Table.grid()
         for method in self.methods.values():
             table.add_row(_table(method))
-            there = {each.backend for each in method.delegates} | _asked(
-                o.reason for o in method.operators
-            )
-            known = (e for o in method.on_host() for e in cures(o.reason, there))
-            for reason, cure in dict(known).items():
-                table.add_row(Text(f"- {reason}: {cure}"))
+            cured: dict[str, dict[str, None]] = {}
+            for each in method.on_host():
+                if each.cure:
+                    cured.setdefault(each.cure, {})[each.name] = None
+            for cure, names in cured.items():
+                table.add_row(Text(f"- {', '.join(names)}: {cure}"))
             for warning in method.warnings:
                 table.add_row(Text(f"- {warning}", "red"))
         return table
 
     def __str__(self) -> str:
         # Names stay whole: whoever looks for one finds it.
-        names = [
-            len(_where(each)) + len(each.name)
+        rows = [
+            (len(_where(each)), len(each.name))
             for method in self.methods.values()
             for each in method.operators
         ]
-        width = max(80, max(names, default=0) + _REST)
+        columns = [max(lengths) for lengths in zip(*rows, strict=True)]
+        width = max(80, sum(columns) + _REST)
         console = Console(width=width, no_color=True, force_terminal=False)
         with console.capture() as captured:
             console.print(self)
@@ -161,12 +162,15 @@ def report(edge: EdgeProgramManager) -> Report:
 
 def _method(name: str, program: ExportedProgram) -> MethodReport:
     counts: Counter[tuple[str, str, str, str]] = Counter()
+    unable: dict[tuple[str, str], set[str]] = {}
     delegates: list[Delegate] = []
     unknown = 0
     warnings: list[str] = []
     for node, module in _nodes(program.graph_module):
         if node.target is not executorch_call_delegate:
-            counts[_name(node), HOST, HOST, _reason(node)] += 1
+            name_and_reason = _name(node), _reason(node)
+            counts[name_and_reason[0], HOST, HOST, name_and_reason[1]] += 1
+            unable.setdefault(name_and_reason, _unable(node))
             continue
         held = node.args[0]
         assert isinstance(held, Node)
@@ -185,7 +189,10 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
         reason for *_, reason in counts
     )
     found = [
-        Operators(name, backend, device, count, reason, _cure(backend, reason, there))
+        Operators(
+            *(name, backend, device, count, reason),
+            _cure(reason, there | unable[name, reason]) if backend == HOST else "",
+        )
         for (name, backend, device, reason), count in counts.items()
     ]
     found.sort(key=lambda each: (each.backend == HOST, each.backend, -each.count))
@@ -198,9 +205,23 @@ def _asked(reasons: Iterable[str]) -> set[str]:
     return {part.partition(": ")[0] for part in parts if "Backend: " in part}
 
 
-def _cure(backend: str, reason: str, there: set[str]) -> str:
-    found = cures(reason, there) if backend == HOST else ()
-    return "; ".join(cure for _, cure in found)
+def _cure(reason: str, without: set[str]) -> str:
+    return "; ".join(dict.fromkeys(cure for _, cure in cures(reason, without)))
+
+
+def _unable(node: Node) -> set[str]:
+    """Return the backends that run no such operator: XNNPACK what it has no configuration of, CUDA sizes that depend on data."""
+    namespace, _, name = _name(node).partition(".")
+    known = namespace not in ("aten", "dim_order_ops") or name in _xnnpack_operators()
+    found = set() if known else {"XnnpackBackend"}
+    return found | {"CudaBackend"} if _depends_on_data(node) else found
+
+
+@functools.cache
+def _xnnpack_operators() -> frozenset[str]:
+    from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+
+    return frozenset(each.target_name for each in ALL_PARTITIONER_CONFIGS)
 
 
 def _nodes(module: GraphModule) -> Iterator[tuple[Node, GraphModule]]:
@@ -407,7 +428,7 @@ def _depends_on_data(node: Node) -> bool:
 
 
 #: Characters of a line beside where an operator is and its name.
-_REST = 34
+_REST = 62
 
 
 def _where(each: Operators) -> str:

@@ -38,7 +38,7 @@ def cures(reason: str, backends: Collection[str] = ()) -> Iterator[tuple[str, st
     """Yield each part of a reason that there is a cure for, with it.
 
     Args:
-        backends: Those that have delegates in the method, and so were asked already.
+        backends: Those that were asked already, or have no such operator, and aren't suggested.
     """
     names = [name for backend, name in _BEHIND.items() if backend not in backends]
     last = _BEHIND["XnnpackBackend"]
