@@ -69,10 +69,28 @@ def _by_torchao(
     network: Network, model: nn.Module, calls: list[Any]
 ) -> ExportedProgram:
     """Quantize the weights of linears."""
-    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    return _with_linears(Int8WeightOnlyConfig(), network, model, calls)
+
+
+def _by_torchao_dynamically(
+    network: Network, model: nn.Module, calls: list[Any]
+) -> ExportedProgram:
+    """Quantize the weights of linears, and their inputs row by row in each call: XNNPACK has no others of torchao's."""
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis
+
+    config = Int8DynamicActivationIntxWeightConfig(torch.int8, PerAxis(0))
+    return _with_linears(config, network, model, calls)
+
+
+def _with_linears(
+    config: Any, network: Network, model: nn.Module, calls: list[Any]
+) -> ExportedProgram:
+    from torchao.quantization import quantize_
 
     quantized = copy.deepcopy(model)
-    quantize_(quantized, Int8WeightOnlyConfig())
+    quantize_(quantized, config)
     return network.export(quantized, calls[0])
 
 
@@ -85,6 +103,7 @@ DOORS: Mapping[str, Door] = {
     "tensorrt-pt2e": Door(lambda: [_tensorrt()], _by_pt2e),
     "xnnpack-pt2e": Door(lambda: [_xnnpack()], _by_pt2e, tolerance=0.1),
     "cuda-int8": Door(lambda: [_cuda()], _by_torchao),
+    "xnnpack-int8": Door(lambda: [_xnnpack()], _by_torchao_dynamically, tolerance=0.1),
     "tensorrt-int8": Door(lambda: [_tensorrt(), _xnnpack()], _by_torchao),
 }
 #: Those that every network goes through.
