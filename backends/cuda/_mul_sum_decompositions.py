@@ -89,8 +89,10 @@ def _is_small(value: Tensor) -> bool:
 
 def _has_one_channel_a_group(node: Node) -> bool:
     """Whether a padded value is taken apart as (N, groups, 1, *sizes)."""
+    if node.target not in _RESHAPES:
+        return False
     shape: Any = node.args[1]
-    return node.target in _RESHAPES and bool(shape[2] == 1)
+    return len(shape) > 2 and bool(shape[2] == 1)
 
 
 def read_often(node: Node) -> bool:

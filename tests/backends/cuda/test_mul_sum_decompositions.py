@@ -69,6 +69,22 @@ def test_padding_of_large_depthwise_convolutions_is_in_memory(
     assert _mul_sum_decompositions.is_padded_for_depthwise(padded) is kept
 
 
+@pytest.mark.parametrize(
+    "reader", [torch.relu, lambda x: x.reshape(-1, 98), lambda x: x.transpose(1, 2)]
+)
+def test_padding_that_no_convolution_reads_is_asked_about(reader) -> None:
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        y = reader(F.pad(x.exp(), (1, 1, 1, 1)))
+        return sum((y * i for i in range(99)), torch.zeros(()))
+
+    graph = make_fx(padded, tracing_mode="fake")(torch.ones(1, 32, 96, 96)).graph
+    (node,) = graph.find_nodes(
+        op="call_function", target=torch.ops.aten.constant_pad_nd.default
+    )
+    assert not _mul_sum_decompositions.is_padded_for_depthwise(node)
+    assert _mul_sum_decompositions.read_often(node.all_input_nodes[0])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_of_one_row(dtype) -> None:
     torch.manual_seed(0)
