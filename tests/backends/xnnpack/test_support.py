@@ -14,9 +14,11 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     get_symmetric_quantization_config,
 )
 from executorch.exir import to_edge_transform_and_lower
+from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.backend.utils import get_delegates
 from executorch.runtime import Runtime
 from torch import Tensor, nn
+from torch.export import Dim
 from torch.nn import functional as F
 from torchao import quantization as torchao
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -75,6 +77,42 @@ def check(model: nn.Module, x: Tensor, **tolerance: float) -> list[str]:
 def test_operators_of_any_rank(rank: int) -> None:
     left = check(Operators(rank), torch.randn([2] * rank))
     assert ("aten_sigmoid_default" in left) is (rank > 6)
+
+
+class Rectified(nn.Module):
+    """A PReLU between two operators that XNNPACK has, and one that is returned."""
+
+    def __init__(self, slopes: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.PReLU(slopes), nn.PReLU()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first(x * 2) * 3, self.second(x)
+
+
+@pytest.mark.skipif(
+    not hasattr(Partitioner, "transform_for_pre_decomposition"),
+    reason="this executorch has no transforms of partitioners before decomposition",
+)
+@pytest.mark.parametrize("slopes", [1, 3])
+@pytest.mark.parametrize("rank", [2, 3, 4, 5, 6])
+def test_prelu_of_any_rank_is_in_one_delegate(rank: int, slopes: int) -> None:
+    shape = [4, 3, 2, 2, 2, 2][:rank]
+    program = torch.export.export(
+        Rectified(slopes).eval(),
+        (torch.randn(shape),),
+        dynamic_shapes=({0: Dim("rows", min=1, max=8)},),
+    )
+    before = program.graph_module.code
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    assert len(get_delegates(edge.exported_program().graph)) == 1
+    names = [str(node.target) for node in edge.exported_program().graph.nodes]
+    assert not [name for name in names if "aten" in name]
+    assert program.graph_module.code == before
+    lowered = load(edge.to_executorch().buffer)
+    for rows in (1, 4, 8):
+        x = torch.randn([rows, *shape[1:]])
+        torch.testing.assert_close(lowered.run(x), program.module()(x))
 
 
 @pytest.mark.parametrize("sizes", [(3, 8, 8), (2, 3, 8, 8)])

@@ -267,6 +267,23 @@ XNNPACK_SUPPORT = (
     ),
     *_recorded_reasons("generic_node_configs"),
     *edits_of(
+        f"{_XNNPACK}.partition.xnnpack_partitioner",
+        (
+            "",
+            "imports",
+            "from executorch.backends.xnnpack.partition._activations import with_clamps_for_prelu",
+        ),
+        (
+            "XnnpackPartitioner",
+            "last",
+            """
+
+            def transform_for_pre_decomposition(self, exported_program):
+                return with_clamps_for_prelu(exported_program)
+            """,
+        ),
+    ),
+    *edits_of(
         f"{_XNNPACK}.xnnpack_preprocess",
         (
             "",

@@ -1,0 +1,59 @@
+"""Write PReLU of other ranks than four, which XNNPACK lacks, by clamps, a multiplication and an addition, which it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.partition._support import MAX_DIMS
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+_aten = torch.ops.aten
+
+
+def with_clamps_for_prelu(program: ExportedProgram) -> ExportedProgram:
+    """Return ``program`` with PReLU replaced that XNNPACK's own operator isn't for.
+
+    By default it becomes a comparison, which XNNPACK hasn't, and a choice by it: a delegate in front, and one behind.
+
+    Args:
+        program: In ATen, before it is decomposed.
+    """
+    if any(map(_is_lacking, program.graph.nodes)):
+        program = program.run_decompositions({})  # the caller's stays as it is
+        for node in [*filter(_is_lacking, program.graph.nodes)]:
+            _replace(node)
+    return program
+
+
+def _is_lacking(node: Node) -> bool:
+    """Whether a node is a PReLU of another rank than XNNPACK has, in a type that it has."""
+    if node.target is not _aten.prelu.default:
+        return False
+    x, weight = (each.meta["val"] for each in node.all_input_nodes)
+    ranks = x.ndim != 4 and 0 < x.ndim <= MAX_DIMS
+    return ranks and x.dtype == weight.dtype == torch.float32
+
+
+def _replace(node: Node) -> None:
+    graph, name, (x, weight) = node.graph, node.name, node.all_input_nodes
+    trailing = x.meta["val"].ndim - 2
+
+    def call(target: Any, *args: Any) -> Node:
+        made = graph.call_function(target, args)
+        values = [each.meta["val"] if isinstance(each, Node) else each for each in args]
+        made.meta = {**node.meta, "val": target(*values)}
+        return made
+
+    with graph.inserting_before(node):
+        if weight.meta["val"].numel() > 1 and trailing > 0:
+            weight = call(_aten.view.default, weight, [-1, *[1] * trailing])
+        positive, negative = (
+            call(_aten.clamp.default, x, *bounds) for bounds in ((0,), (None, 0))
+        )
+        scaled = call(_aten.mul.Tensor, negative, weight)
+        result = call(_aten.add.Tensor, positive, scaled)
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+    result._rename(name)  # an output is known by it
