@@ -16,7 +16,7 @@ PYTEST = OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n $(JOBS) --dist loadfile
 SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo demo-llm needed test test-all test-cpp test-upstream clean-install lint format bench zoo zoo-sample docs fuzz clean patches merged dist
+.PHONY: help environment demo demo-llm lanes needed test test-all test-cpp test-upstream clean-install lint format bench zoo zoo-sample docs fuzz clean patches merged dist
 
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
@@ -24,6 +24,7 @@ help:
 	@echo "make test      the tests, on LANE=$(LANE)"
 	@echo "make test-all  the slow sweeps as well"
 	@echo "make test-upstream  upstream's own tests with the overlay, compared with it off where they fail"
+	@echo "make lanes     which patches have no place in another lane's releases"
 	@echo "make needed    which patches upstream has made superfluous here, compared with docs/needed.md"
 	@echo "make test-cpp  programs in ExecuTorch's C++ runtime, of its wheel; needs cmake and g++"
 	@echo "make clean-install  README's and the guides' commands, from the wheel in empty environments"
@@ -72,6 +73,9 @@ format: environment
 	@$(RUN)/isort --quiet $(SOURCES)
 	@$(RUN)/black --quiet $(SOURCES)
 	@$(RUN)/python tools/messages.py --write
+
+lanes: environment
+	@$(RUN)/python tools/lanes.py
 
 needed: environment
 	@$(RUN)/python -W ignore tools/needed.py --check

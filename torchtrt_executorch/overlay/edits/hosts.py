@@ -98,6 +98,7 @@ HOST = (
             "call _current_serialized_platform",
             "loadable_platform({}, self.serialized_target_platform)",
         ),
+        releases={"torch-tensorrt": ">=2.14"},  # 2.13 loads an engine of any platform
     ),
     *edits_of(
         f"{_RUNTIME}._TorchTensorRTModule",
