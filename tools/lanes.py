@@ -13,8 +13,9 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from torchtrt_executorch.overlay.upstream import distribution_release
 
 ROOT = Path(__file__).resolve().parent.parent
 _FOLDER = ROOT / "build" / "lanes"
@@ -38,7 +39,7 @@ def main() -> int:
         folders = [
             _unpacked(name, release)
             for name, release in pins.items()
-            if _installed(name) != release
+            if distribution_release(name) != release
         ]
         left_out = _left_out(folders)
         for name, reason in left_out.items():
@@ -47,13 +48,6 @@ def main() -> int:
         releases = " ".join(f"{name} {release}" for name, release in pins.items())
         print(f"{lane.stem}: {releases}: {'failed' if left_out else 'all fit'}")
     return int(failed)
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _unpacked(name: str, release: str) -> Path:

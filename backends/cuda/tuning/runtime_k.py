@@ -48,19 +48,19 @@ def answers() -> dict[str, Callable[..., Any]]:
     @functools.wraps(own_size)
     def size(self: Any, name: str | None, index: int) -> Any:
         written = own_size(self, name, index)
-        return _argument(self) if written == _k(self) else written
+        return _argument(self, written) if written == _k(self) else written
 
     @functools.wraps(own_stride)
     def stride(self: Any, name: str | None, index: int | None = None) -> Any:
         written = own_stride(self, name, index)
-        return _argument(self) if written == _k(self) else written
+        return _argument(self, written) if written == _k(self) else written
 
     @functools.wraps(own_load)
     def load_input(self: Any, input_name: str, *args: Any, **kwargs: Any) -> Any:
         hook_name = own_load(self, input_name, *args, **kwargs)
         k = _k(self)
         if k is not None:
-            written, argument = self.render_hooks[hook_name], _argument(self)
+            written, argument = self.render_hooks[hook_name], _argument(self, k)
             factor = re.compile(rf"\b{k}\*(?=idx_[mn]\b)")
             self.render_hooks[hook_name] = lambda: factor.sub(f"{argument}*", written())
         return hook_name
@@ -72,10 +72,10 @@ def answers() -> dict[str, Callable[..., Any]]:
     }
 
 
-def _argument(kernel: Any) -> str:
+def _argument(kernel: Any, k: str) -> str:
     """Return the name of a kernel's argument that K is."""
     sizes: dict[Any, str] = kernel.args.sizevars
-    return sizes.setdefault(sympy.Integer(_k(kernel)), _NAME)
+    return sizes.setdefault(sympy.Integer(k), _NAME)
 
 
 def _k(kernel: Any) -> str | None:
