@@ -148,6 +148,20 @@ def problems() -> list[Problem]:
         (8, 64, 56, 64, 3, 1, 2),
         (2, 3, 384, 48, 5, 4, 1),
     ]
+    # Matmuls of one TF32 product, as convolutions are.
+    pointwise = [
+        (count, k, side, n, 1, 1, 1)
+        for (count, side), n, k in itertools.product(
+            ((8, 1), (1, 8), (8, 8), (1, 64)), (256, 1024, 4096), (256, 1024, 4096)
+        )
+    ]
+    # Parts of K of matmuls of few tiles.
+    parts = [
+        ("scores", (count, m, n, k))
+        for count in (4, 8)
+        for m in (16, 64, 256)
+        for n, k in ((512, 128), (1024, 256), (2560, 1024))
+    ]
     listed: list[Problem] = []
 
     def add(call: str, dtype: str, all_sizes: list[Any]) -> None:
@@ -159,7 +173,7 @@ def problems() -> list[Problem]:
     add("conv2d", fp16, images)
     add("linear", bf16, coarse)
     for dtype in (fp32, bf16):
-        for call, sizes in heads:
+        for call, sizes in heads + parts:
             add(call, dtype, [sizes])
     add("linear", bf16, thin + large)
     add("linear", fp32, coarse)
@@ -168,6 +182,7 @@ def problems() -> list[Problem]:
     add("linear", bf16, small)
     add("linear", bf16, fine)
     add("linear", fp32, thin + long + between)
+    add("conv2d", fp32, pointwise)
     add("linear", fp32, fine)
     add("linear", bf16, long + between)
     return list(dict.fromkeys(listed))

@@ -70,7 +70,7 @@ class Patch:
         replaces: Upstream modules that ours is served for.
         adds: Modules that upstream doesn't have, served beside its own, with their packages. Several patches
             may add one module.
-        data: Files that these read, as ``executorch/backends/cuda/tuning/measured/sm_90.json``.
+        data: Files that these read, as ``executorch/backends/cuda/tuning/measured/sm_90_ieee.json``.
         requires: Patches that this one needs in force, on releases that they are for.
         edits: What it changes in the source of upstream's modules.
         prepares: Functions run before upstream's module starts to execute.
