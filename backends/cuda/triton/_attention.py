@@ -145,7 +145,6 @@ def _attend(  # type: ignore[no-untyped-def]
         for first in tl.range(begin, stop, COLUMNS, num_stages=1 if EDGE else STAGES):
             there = first + columns < length
             k = _tile(key + first * k_step + keys, there, EDGE, WIDTH, PADDED)
-            v = _tile(value + first * v_step + values, there, EDGE, WIDTH, PADDED)
             seen = there[None, :]
             if CAUSAL:
                 seen = seen & ((first + columns)[None, :] <= rows[:, None])
@@ -153,6 +152,8 @@ def _attend(  # type: ignore[no-untyped-def]
             scores, rescale, largest = _exponents(
                 scores, mask + first * m_step + masks, largest, seen, scale, MASK, EDGE
             )
+            # Behind the scores: before them (8, 8, 1024, 64) takes 48.9 us on an H200 by Triton 3.8, and 44.6 so.
+            v = _tile(value + first * v_step + values, there, EDGE, WIDTH, PADDED)
             weights, rescale = tl.exp2(scores), tl.exp2(rescale)
             total = total * rescale + tl.sum(weights, 1)
             output = output * rescale[:, None]
@@ -179,54 +180,42 @@ class Tiles(NamedTuple):
         return 2 * width * (self.rows + 2 * self.columns * self.stages)
 
 
-#: From the fastest on, by the width of heads; the first that fits in shared memory is taken. Of 26 on an H200 (15 sizes,
-#: ``tests/gpu/time_attention.py prefill``) the best, or within 8 % of it.
-_MANY_ROWS = {
-    64: (Tiles(128, 64, 8, 3), Tiles(128, 64, 4, 2), Tiles(64, 64, 4, 1)),
-    128: (
-        Tiles(128, 128, 8, 3),
-        Tiles(128, 64, 8, 3),
-        Tiles(128, 64, 8, 2),
-        Tiles(64, 32, 4, 1),
-    ),
-}
-_FEW_ROWS = {
+#: From the fastest on, by the width of heads; the first that fits in shared memory is taken. Of seven on an H200 by Triton
+#: 3.8 (14 sizes, ``tests/gpu/time_attention.py prefill``) the best, or within 3 % of it.
+_TILES = {
     64: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 1)),
     128: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 1)),
     256: (Tiles(64, 64, 4, 3), Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 1)),
+}
+#: Where heads are narrower than a power of two, and their loads have a mask.
+_PADDED = {
+    64: (Tiles(128, 64, 4, 3), *_TILES[64]),
+    128: (Tiles(128, 64, 8, 3), *_TILES[128]),
 }
 #: Shared memory that is left for what the kernel needs beside tiles.
 _SPARE = 1 << 10
 
 
-def tiles(
-    width: int,
-    programs: int,
-    causal: bool,
-    masked: bool,
-    multi_processors: int,
-    shared_memory: int,
-) -> Tiles:
+def tiles(width: int, masked: bool, shared_memory: int) -> Tiles:
     """Choose the tile configuration.
 
     Args:
-        width: Of heads, rounded up to a power of two.
-        programs: Blocks of 128 queries in all heads of the batch.
-        causal: Whether half of the tiles are skipped.
+        width: Of heads.
         masked: Whether a mask is read.
-        multi_processors: Of the GPU.
         shared_memory: Bytes of it that one block can have.
 
     Raises:
         ValueError: No configuration has so little shared memory, or heads are wider than any.
     """
-    # Below two waves of blocks, smaller ones leave fewer multiprocessors idle at the end.
-    few = causal or programs < 2 * multi_processors
-    table = _FEW_ROWS if few or width > 128 else _MANY_ROWS
-    for each in table.get(max(width, 64), ()):
-        if each.shared_memory(width) + _SPARE <= shared_memory:
-            # A mask's values take the registers of half of the warps.
-            return each._replace(warps=4) if masked and width <= 64 else each
+    power = triton.next_power_of_2(width)
+    padded = max(64, power)
+    found = _TILES.get(padded, ())
+    for each in found if width == power else _PADDED.get(padded, found):
+        if masked and padded == 128:
+            # A mask's values take the registers of a stage.
+            each = each._replace(stages=min(2, each.stages))
+        if each.shared_memory(padded) + _SPARE <= shared_memory:
+            return each
     raise ValueError(
         f"attention has tiles for heads of up to 256 and {shared_memory} bytes of shared memory, not for {width}"
     )
@@ -297,12 +286,7 @@ def sdpa(
     rows = [each.stride(2) for each in (query, key, value, out)]
     aligned = all(isinstance(each, int) and each % _VECTOR == 0 for each in rows)
     vector = _VECTOR if aligned else 1
-    padded = triton.next_power_of_2(width)
-    multi_processors, shared_memory = _limits(query.device)
-    blocks = -(-_hint(q_length) // 128) * _hint(batches) * heads
-    configuration = tiles(
-        padded, blocks, causal, kind != _NO_MASK, multi_processors, shared_memory
-    )
+    configuration = tiles(width, kind != _NO_MASK, _shared_memory(query.device))
     wrap_triton(_attend)[(triton.cdiv(q_length, configuration.rows), batches * heads)](
         query,
         key,
@@ -324,7 +308,7 @@ def sdpa(
         CAUSAL=causal,
         VECTOR=vector,
         WIDTH=width,
-        PADDED=padded,
+        PADDED=triton.next_power_of_2(width),
         ROWS=configuration.rows,
         COLUMNS=configuration.columns,
         STAGES=configuration.stages,
@@ -333,12 +317,12 @@ def sdpa(
     return out
 
 
-def _limits(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors of the GPU, and bytes of shared memory that a block can have."""
+def _shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a block can have."""
     if device.type != "cuda":  # Triton's interpreter
-        return 1, 64 << 10
+        return 64 << 10
     gpu: Any = torch.cuda.get_device_properties(device)
-    return gpu.multi_processor_count, gpu.shared_memory_per_block_optin
+    return int(gpu.shared_memory_per_block_optin)
 
 
 def each_key_once(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
@@ -356,11 +340,6 @@ def each_key_once(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -
 def _rows_of_heads(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a copy whose heads' values lie beside one another."""
     return tensor if tensor.stride(3) == 1 else tensor.contiguous()
-
-
-def _hint(size: int | torch.SymInt) -> int:
-    """The size of the example, where it is dynamic."""
-    return size if isinstance(size, int) else int(size.node.hint or 1)
 
 
 @sdpa.register_fake

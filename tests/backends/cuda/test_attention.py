@@ -239,11 +239,12 @@ def test_tiles_fit_in_shared_memory(capability: int) -> None:
 
     limit, kernel = GPUS[capability] << 10, many_tokens.KERNEL
     dtype = "fp16" if capability < 80 else "bf16"
-    for width, programs, mask in ((64, 1000, 1), (128, 1000, 0), (256, 1, 0)):
-        tiles = many_tokens.tiles(width, programs, False, mask > 0, 100, limit)
+    for width, mask in ((64, 1), (40, 0), (128, 0), (96, 1), (256, 0)):
+        tiles = many_tokens.tiles(width, mask > 0, limit)
+        padded = triton.next_power_of_2(width)
         constants = {
             **{"MASK": mask, "CAUSAL": False, "VECTOR": 8},
-            **{"WIDTH": width, "PADDED": width},
+            **{"WIDTH": width, "PADDED": padded},
             **{"ROWS": tiles.rows, "COLUMNS": tiles.columns, "STAGES": tiles.stages},
         }
         types = dict.fromkeys(("query", "key", "value", "out"), f"*{dtype}")
@@ -271,7 +272,7 @@ def test_tiles_fit_in_shared_memory(capability: int) -> None:
 
 def test_heads_that_no_tile_fits_are_refused() -> None:
     with pytest.raises(ValueError, match="16384 bytes of shared memory, not for 256"):
-        many_tokens.tiles(256, 1, False, False, 100, 16 << 10)
+        many_tokens.tiles(256, False, 16 << 10)
 
 
 class Masked(nn.Module):
