@@ -38,6 +38,10 @@ class _HostBytes:
             self._tensor = torch.empty_like(tensor.detach()).copy_(tensor.detach())
         return self._tensor
 
+    def channels_last(self) -> torch.Tensor:
+        """A copy of the tensor, of images, whose channels lie beside one another."""
+        return self._tensor.detach().contiguous(memory_format=torch.channels_last)
+
     def item(self) -> Any:
         return self._tensor.item()
 

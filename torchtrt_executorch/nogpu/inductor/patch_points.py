@@ -94,6 +94,9 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.render": PatchPoint(
         "its templates multiply float32 without tensor cores"
     ),
+    f"{_INDUCTOR}.kernel.conv:convert_1x1_conv_to_mm": PatchPoint(
+        "a convolution would be as exact, and as slow, as a matmul"
+    ),
     f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.size": PatchPoint(
         "products that differ in K alone would each have a kernel"
     ),
@@ -135,6 +138,9 @@ PATCH_POINTS = {
     ),
     "executorch.backends.cuda.cuda_backend:_compile_time_cpu_clones": PatchPoint(
         "it spares the device's memory"
+    ),
+    f"{_INDUCTOR}.graph:GraphLowering.get_attr": PatchPoint(
+        "it reads weights of convolutions as they are, and converts them in each call"
     ),
     # Its memory
     f"{_INDUCTOR}.codegen.cpp_wrapper_cpu:CppWrapperCpu.codegen_model_constructor": PatchPoint(

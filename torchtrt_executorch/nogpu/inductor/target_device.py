@@ -30,6 +30,7 @@ from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets, only_
 
 from torchtrt_executorch.nogpu.cross.toolchain import Toolchain
 from torchtrt_executorch.nogpu.inductor import (
+    channels_last_weights,
     constant_folding,
     fat_binaries,
     host_code,
@@ -94,10 +95,11 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         **_memory_pool.answers(),
         **host_code.answers(),
         **host_weights.answers(),
+        **channels_last_weights.answers(),
         **kernel_accesses.answers(),
         **options.answers(toolchain.cross.program if toolchain.cross else None),
         **constant_folding.answers(),
-        **_mul_sum_decompositions.answers(),
+        **_mul_sum_decompositions.answers(gpu),
         **fat_binaries.answers(gpu, toolchain, targets),
         **_environment(gpu),
     }

@@ -1,14 +1,18 @@
-"""Quantized weights of stand-ins that the program's data has packed: a CUDA library's int4 has two values in a byte."""
+"""Weights of stand-ins that the program's data has in another form: int4 with two values in a byte, or channels-last."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
+from torchtrt_executorch.digests import digest_of
+
+CHANNELS_LAST = "channels_last"
 _BITS = (1, 2, 4)
 _ROWS = 1 << 22  # values that are unpacked at once
 
@@ -26,16 +30,24 @@ def find_packed(
         stored: The digests of what is in the data.
 
     Returns:
-        By name bits, group, least value, and the digest of the packed bytes.
+        By name bits, group, least value, and the digest of the packed bytes; or :data:`CHANNELS_LAST` and that of the bytes
+        in this order.
     """
-    integers = {n for n, t in weights.items() if t.dtype in (torch.int8, torch.uint8)}
-    if not integers or not stored:
+    if not stored:
         return {}
+    found: dict[str, list[Any]] = {}
+    for name, tensor in weights.items():
+        if tensor.ndim == 4 and tensor.is_floating_point():
+            digest = digest_of(tensor.detach().permute(0, 2, 3, 1).contiguous()).hex()
+            if digest in stored:
+                found[name] = [CHANNELS_LAST, digest]
+    integers = {n for n, t in weights.items() if t.dtype in (torch.int8, torch.uint8)}
+    if not integers:
+        return found
     try:
         from executorch.backends.cuda.quantized.pack_weights import packings
     except ImportError:  # of no CUDA backend, or one that packs nothing
-        return {}
-    found: dict[str, list[Any]] = {}
+        return found
     for name, packing in packings(program).items():
         if name not in integers:
             continue
@@ -47,18 +59,33 @@ def find_packed(
 
 
 def unpack(
-    packed: list[Any], sizes: list[int], read: Callable[[str], memoryview]
+    packed: list[Any],
+    dtype: torch.dtype,
+    sizes: list[int],
+    read: Callable[[str], memoryview],
 ) -> memoryview:
-    """Return the bytes of a weight of ``sizes`` that is stored packed.
+    """Return the bytes of a weight of ``sizes`` that is stored in another form.
 
     Args:
         packed: As :func:`find_packed` describes it.
-        sizes: Rows and columns.
+        dtype: Of the weight.
+        sizes: Its rows and columns; of images, all four.
         read: Returns stored bytes by their digest.
 
     Raises:
         ValueError: ``packed`` says nothing of the kind, or other bytes are stored.
     """
+    if packed[0] == CHANNELS_LAST:
+        _, digest = packed
+        outputs, channels, *window = sizes
+        size = math.prod(sizes) * dtype.itemsize
+        if len(data := read(digest)) != size or len(window) != 2:
+            raise ValueError(f"{len(data)} bytes for {sizes} of {dtype}")
+        # As bytes: no alignment is asked of them.
+        stored = torch.frombuffer(data, dtype=torch.uint8)
+        images = stored.view(outputs, *window, channels, dtype.itemsize)
+        ordered = images.permute(0, 3, 1, 2, 4).contiguous()
+        return ordered.numpy().data.cast("B")
     bits, group, least, digest = packed
     rows, columns = sizes
     integers = bits, group, least, rows, columns

@@ -40,8 +40,8 @@ class Weight:
         dtype: As ``bfloat16``.
         sizes: Of the tensor, which is contiguous.
         sha256: Of its bytes, in hexadecimal.
-        packed: How the program's data has it packed: bits, group, least value, and the digest of the packed bytes; empty if
-            it is as it is.
+        packed: How the program's data has it in another form, as :func:`~.packed.find_packed` describes it; empty if it is
+            as it is.
     """
 
     name: str
@@ -118,8 +118,9 @@ def unpacked(weight: Weight, read: Read) -> memoryview:
         DamagedWeightsError: It hasn't.
     """
     try:
-        return unpack(weight.packed, weight.sizes, read)
-    except (TypeError, ValueError) as error:
+        dtype = getattr(torch, weight.dtype)
+        return unpack(weight.packed, dtype, weight.sizes, read)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise DamagedWeightsError(
             f"{weight.name} isn't what was packed: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""Quantized weights of stand-ins that the program's data has packed, several values in a byte."""
+"""Weights of stand-ins that the program's data has in another form: several values in a byte, or channels-last."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_was_packed_is_unpacked(
     weight = values.to(dtype)
     data = packed(weight, bits, group, least).numpy().data.cast("B")
     stored = {"digest": data}
-    found = unpack([bits, group, least, "digest"], [50, 96], stored.__getitem__)
+    found = unpack([bits, group, least, "digest"], dtype, [50, 96], stored.__getitem__)
     assert torch.equal(torch.frombuffer(found, dtype=dtype).view(50, 96), weight)
 
 
@@ -51,7 +51,7 @@ def test_many_rows_are_unpacked_some_at_a_time() -> None:
     rows, columns = 50_000, 96
     weight = (torch.randint(0, 16, (rows, columns)) - 8).to(torch.int8)
     data = packed(weight, 4, 32, -8).numpy().data.cast("B")
-    found = unpack([4, 32, -8, ""], [rows, columns], lambda _: data)
+    found = unpack([4, 32, -8, ""], torch.int8, [rows, columns], lambda _: data)
     assert torch.equal(torch.frombuffer(found, dtype=torch.int8), weight.flatten())
 
 
@@ -71,7 +71,23 @@ def test_many_rows_are_unpacked_some_at_a_time() -> None:
 def test_what_is_no_packing_is_refused(row: list[Any]) -> None:
     data = memoryview(bytearray(50 * 48))
     with pytest.raises(ValueError):
-        unpack(row, [50, 96], lambda _: data)
+        unpack(row, torch.int8, [50, 96], lambda _: data)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_what_is_channels_last_is_put_in_order(dtype: torch.dtype) -> None:
+    weight = torch.randn(5, 7, 3, 2).to(dtype)
+    data = weight.permute(0, 2, 3, 1).contiguous().view(-1).view(torch.uint8).numpy()
+    row = ["channels_last", "digest"]
+    found = unpack(row, dtype, [5, 7, 3, 2], {"digest": data.data}.__getitem__)
+    assert torch.equal(torch.frombuffer(found, dtype=dtype).view_as(weight), weight)
+
+
+@pytest.mark.parametrize("sizes", [[5, 7, 3, 3], [5, 42], [210], [5, 7, 3, 2, 1]])
+def test_what_is_not_of_images_is_not_channels_last(sizes: list[int]) -> None:
+    data = memoryview(bytearray(5 * 7 * 6 * 4))
+    with pytest.raises(ValueError):
+        unpack(["channels_last", ""], torch.float32, sizes, lambda _: data)
 
 
 class Linears(nn.Module):
