@@ -15,7 +15,12 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from executorch.backends.cuda import _softmax_decomposition, _unfold_decomposition
+from executorch.backends.cuda import (
+    _softmax_decomposition,
+    _split_k_decomposition,
+    _unfold_decomposition,
+)
+from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
@@ -44,13 +49,14 @@ def limited_unrolling() -> Iterator[None]:
         _most.reset(before)
 
 
-def answers() -> dict[str, Callable[..., Any]]:
-    """What has Inductor decompose these, within a scope."""
+def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
+    """What has Inductor decompose these for ``gpu``, within a scope."""
     from torch._inductor.decomposition import select_decomp_table
 
+    matmul = _first_of(product, _split_k_decomposition.product(gpu))
     ours: dict[Any, Callable[..., Any]] = {
-        aten.mm.default: product,
-        aten.addmm.default: lambda bias, a, b: product(a, b, bias),
+        aten.mm.default: matmul,
+        aten.addmm.default: lambda bias, a, b: matmul(a, b, bias),
         aten.bmm.default: product,
         aten.convolution.default: _first_of(
             convolution, _unfold_decomposition.convolution

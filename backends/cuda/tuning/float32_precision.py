@@ -7,6 +7,7 @@ IEEE arithmetic (``ieee``), which tensor cores lack, or one TF32 product (``tf32
 ``torch.backends`` allows it, as eager mode does: by default in convolutions, and not in matmuls.
 IEEE arithmetic is asked for by ``torch.backends.cudnn.fp32_precision = "ieee"``, of matmuls alone by
 ``torch.backends.cuda.matmul.fp32_precision``; three products in convolutions by ``torch.backends.cudnn.allow_tf32 = False``.
+A convolution with a window of 1, which Inductor lowers to a matmul, stays a convolution in this.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from executorch.backends.cuda.tuning.kernels_per_gpu import only_gpu
 
-PATCH_POINT = "torch._inductor.select_algorithm:TritonTemplateKernel.render"
+RENDER = "torch._inductor.select_algorithm:TritonTemplateKernel.render"
+AS_MATMUL = "torch._inductor.kernel.conv:convert_1x1_conv_to_mm"
 #: The least compute capability whose tensor cores multiply TF32 numbers.
 CAPABILITY = (8, 0)
 TF32, TF32X3, IEEE = "tf32", "tf32x3", "ieee"
@@ -30,6 +33,9 @@ LEAST_SUMMANDS = 64
 _DOT = re.compile(
     r"^( *)acc \+= tl\.dot\((\w+), (\w+), allow_tf32=ALLOW_TF32(.*)\)$", re.MULTILINE
 )
+
+#: By graph of Inductor's, the buffers of weights of convolutions that it lowers to matmuls.
+_convolved: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def precision(
@@ -47,15 +53,32 @@ def precision(
     if capability < CAPABILITY:
         return IEEE
     weight = [*nodes[1].get_size()]
-    convolution = len(weight) > 3
-    summed = weight[1:] if convolution else [*nodes[-2].get_size()][-1:]
+    has_window = len(weight) > 3
+    summed = weight[1:] if has_window else [*nodes[-2].get_size()][-1:]
+    pointwise = not has_window and _is_convolved(nodes[-1])
+    convolution = has_window or pointwise
     backends: Any = torch.backends
     operation = backends.cudnn.conv if convolution else backends.cuda.matmul
+    allows_tf32 = allows_tf32 and not pointwise
     if allows_tf32 or (convolution and operation.fp32_precision == TF32):
         return TF32
     if operation.fp32_precision == IEEE or few(summed):
         return IEEE
     return TF32X3
+
+
+def precision_of_matmuls(capability: tuple[int, int]) -> str:
+    """Return how templates multiply large float32 matrices for a compute capability."""
+    asked = torch.backends.cuda.matmul.fp32_precision
+    if capability < CAPABILITY or asked == IEEE:
+        return IEEE
+    return TF32 if asked == TF32 else TF32X3
+
+
+def _is_convolved(weight: Any) -> bool:
+    from torch._inductor.virtualized import V
+
+    return weight.get_name() in _convolved.get(V.graph, ())
 
 
 def is_true(option: Any) -> bool:
@@ -70,14 +93,22 @@ def few(sizes: Sequence[Any]) -> bool:
 
 
 def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
-    """Override what renders Inductor's templates, within a scope.
+    """Override what renders Inductor's templates, and what lowers a convolution to a matmul, within a scope.
 
     Args:
         capability: Compute capability of the GPU, or the least of several.
     """
+    from torch._inductor.kernel import conv
     from torch._inductor.select_algorithm import TritonTemplateKernel
+    from torch._inductor.virtualized import V
 
     render: Any = TritonTemplateKernel.render
+    as_matmul: Any = conv.convert_1x1_conv_to_mm
+
+    def matmul_of_convolution(x: Any, weight: Any, bias: Any) -> Any:
+        weight.realize()
+        _convolved.setdefault(V.graph, set()).add(weight.get_name())
+        return as_matmul(x, weight, bias)
 
     def render_with_precision(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         rendered = render(kernel, *args, **kwargs)
@@ -93,7 +124,7 @@ def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
                 rendered._code = rendered._code.replace("allow_tf32=ALLOW_TF32", asked)
         return rendered
 
-    return {PATCH_POINT: render_with_precision}
+    return {RENDER: render_with_precision, AS_MATMUL: matmul_of_convolution}
 
 
 def three_products(source: str) -> str:

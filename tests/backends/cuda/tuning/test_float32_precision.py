@@ -108,6 +108,44 @@ def test_float32_is_multiplied_as_pytorch_is_asked(
         assert products <= {shared, *own}
 
 
+class Pointwise(torch.nn.Module):
+    """A convolution with a window of 1, which is a matmul to Inductor, and a linear of the same size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(512, 512, 1)
+        self.linear = torch.nn.Linear(512, 512)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.convolution(image).flatten(2).mT)
+
+
+@pytest.mark.parametrize(
+    "asked, expected",
+    [
+        ((), {TF32, TF32X3}),
+        (("none", "none"), {TF32X3}),
+        (("tf32", "ieee"), {TF32, INDUCTORS}),
+    ],
+)
+def test_a_pointwise_convolution_is_multiplied_as_convolutions_are(
+    asked: tuple[str, ...],
+    expected: set[str],
+    lower,
+    ask_precision: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv(SWITCH, "0")
+    if asked:
+        ask_precision(*asked)
+    lower(Pointwise(), (torch.randn(2, 512, 16, 16),), gpu="sm_90:80GiB")
+    kernels = [file.read_text() for file in tmp_path.rglob("*.py")]
+    assert not any("KERNEL_H" in kernel for kernel in kernels)
+    assert set(arithmetic("".join(kernels))) == expected
+
+
 @pytest.mark.parametrize(
     "left, right, expected",
     [

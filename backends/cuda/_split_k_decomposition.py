@@ -1,0 +1,111 @@
+"""Decompose matmuls of few tiles into a batched matmul over parts of K and a sum, so that all multiprocessors have work.
+
+A tile of (64, 64) of a matmul of (64, 4096) by (4096, 256) is computed by one of 4 multiprocessors of 132, which multiplies
+for as long as K is. In 8 parts 32 of them take part, and the sum is read where the result would be, with what is fused to it.
+Whether that is faster, the cost model says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from executorch.backends.cuda.tuning.cost_model import Product, cost, fastest
+from executorch.backends.cuda.tuning.float32_precision import IEEE, precision_of_matmuls
+from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
+from torch import Tensor
+
+aten = torch.ops.aten
+
+#: Parts that are tried, and the least summands of one.
+_PARTS, _LEAST = (2, 4, 8, 16), 64
+#: How much faster the parts have to be by the model, whose times are off by a tenth or so.
+_GAIN = 1.25
+#: Microseconds of a kernel that does next to nothing, as it was measured, and of a kernel that sums.
+_LEAST_US, _SUM_US = 4.5, 2.5
+#: How much slower the parts may be at the largest size that a dynamic dimension has.
+_LOSS = 1.2
+
+
+def product(gpu: GpuProperties) -> Callable[..., Any]:
+    """Return a decomposition of ``aten.mm`` and ``aten.addmm`` for ``gpu``, or ``NotImplemented`` of what stays whole."""
+
+    def decompose(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Any:
+        parts = parts_of_k(a, b, gpu)
+        if parts == 1:
+            return NotImplemented
+        each = a.shape[1] // parts
+        left = a.reshape(a.shape[0], parts, each).transpose(0, 1)
+        right = b.reshape(parts, each, b.shape[1])
+        if a.dtype == torch.float32:
+            partial = aten.bmm.default(left, right)
+        else:
+            partial = aten.bmm.dtype(left, right, torch.float32)
+        total = partial.sum(0)
+        if bias is not None:
+            total = total + bias
+        return total.to(a.dtype)
+
+    return decompose
+
+
+def parts_of_k(a: Tensor, b: Tensor, gpu: GpuProperties) -> int:
+    """How many parts of K are fastest; 1 if the matmul is to stay whole."""
+    (rows, summed), columns = a.shape, b.shape[1]
+    halves = (torch.float16, torch.bfloat16)
+    if a.dtype not in (*halves, torch.float32) or a.dtype != b.dtype:
+        return 1
+    if not isinstance(summed, int) or not isinstance(columns, int):
+        return 1
+    if a.dtype != torch.float32:
+        kind = "product float16"
+    elif (how := precision_of_matmuls(gpu.capability)) == IEEE:
+        kind = "product float32"
+    else:
+        kind = f"product float32 {how}"
+    at_example, at_most = _sizes(rows)
+
+    def microseconds(m: int, parts: int) -> float:
+        return _microseconds(kind, m, columns, summed, parts, a.dtype.itemsize, gpu)
+
+    whole, most = microseconds(at_example, 1), microseconds(at_most, 1)
+    if not math.isfinite(whole):
+        return 1
+    found, best = 1, whole / _GAIN
+    for parts in _PARTS:
+        each = summed // parts
+        if summed % parts or each < _LEAST or each % 16:
+            continue
+        us = microseconds(at_example, parts)
+        if us < best and microseconds(at_most, parts) < most * _LOSS:
+            found, best = parts, us
+    return found
+
+
+def _microseconds(
+    kind: str, m: int, n: int, k: int, parts: int, itemsize: int, gpu: GpuProperties
+) -> float:
+    """What a matmul takes in so many parts, and their sum."""
+    product = Product(kind, m, n, k // parts, parts)
+    tile = fastest(product, gpu)
+    if tile is None:
+        return math.inf
+    # Kilobytes a microsecond, of which a kernel has four fifths.
+    bandwidth = gpu.memory_clock_rate * 2 * gpu.memory_bus_width / 8 / 1e6 * 0.8
+    read = (m * k + k * n) * itemsize / 1e3 / bandwidth
+    us = max(math.exp(cost(product, tile, gpu)), _LEAST_US + read)
+    if parts > 1:
+        us += _SUM_US + 2 * parts * m * n * 4 / 1e3 / bandwidth
+    return us
+
+
+def _sizes(rows: int | torch.SymInt) -> tuple[int, int]:
+    """The number of rows of the example, and the most there may be; the example's if that isn't bounded."""
+    if isinstance(rows, int):
+        return rows, rows
+    node: Any = rows.node
+    example = int(node.hint or 1)
+    upper = node.shape_env.bound_sympy(node.expr).upper
+    return example, int(upper) if upper.is_Integer else example
