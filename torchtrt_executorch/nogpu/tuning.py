@@ -40,6 +40,10 @@ _OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     "shape_padding": False,
 }
 
+#: How often a kernel is timed. Processes that compile keep a processor from launching now and then: one time in ten is off by
+#: half on 16 cores.
+_TIMES = 3
+
 Row = dict[str, Any]
 
 
@@ -126,6 +130,7 @@ def problems() -> list[Problem]:
         (8, 128, 28, 128, 3, 1, 32),
         (8, 256, 28, 128, 1, 1, 1),
         (8, 128, 28, 256, 1, 2, 1),
+        (8, 128, 28, 32, 3, 1, 1),
         (1, 512, 7, 512, 3, 1, 1),
         (8, 256, 14, 256, 3, 1, 1),
         (1, 3, 224, 64, 7, 2, 1),
@@ -232,9 +237,13 @@ def in_turn(turn: str) -> None:
 
     @functools.wraps(benchmark)
     def alone(*args: Any, **kwargs: Any) -> Any:
-        with open(turn, "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            return benchmark(*args, **kwargs)
+        def once() -> Any:
+            with open(turn, "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                return benchmark(*args, **kwargs)
+
+        times = [once() for _ in range(_TIMES)]
+        return min(times) if isinstance(times[0], float) else times[0]
 
     kind.benchmark_gpu = alone
 
