@@ -1,4 +1,4 @@
-"""Which patches have no place in a release of a lane: all lanes in a minute, where their tests are run in turns.
+"""Which patches an import would warn of on a lane: all lanes in a minute, where their tests are run in turns.
 
     make lanes
 
@@ -20,15 +20,13 @@ from torchtrt_executorch.overlay.upstream import distribution_release
 ROOT = Path(__file__).resolve().parent.parent
 _FOLDER = ROOT / "build" / "lanes"
 _PIN = re.compile(r"^(torch-tensorrt(?:-rtx)?|executorch)==([\w.]+)", re.MULTILINE)
-#: A patch that isn't for a release says so by this, and is left out on purpose.
-_NOT_FOR = "is not a release it knows"
-_VERDICTS = f"""
+#: Those that an import would warn of, on this lane: of a supported release none may.
+_VERDICTS = """
 import json
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import patch_statuses
 found = patch_statuses(PATCHES)
-surprising = {{n: v.reason for n, v in found.items() if v.surprising}}
-print(json.dumps({{n: r for n, r in surprising.items() if {_NOT_FOR!r} not in r}}))
+print(json.dumps({n: v.reason for n, v in found.items() if v.surprising}))
 """
 
 

@@ -216,9 +216,14 @@ def _verdict_but_for_edits(
             )
     for name, release in installed.items():
         if not matches(patch.releases[name], release):
+            wanted = patch.releases[name]
+            # A supported release that has no need of the patch is no news; one beyond those is.
+            if name in TESTED and matches(TESTED[name], release):
+                reason = f"it is for {name} {wanted}, and this is {release}"
+                return PatchStatus(State.NOT_APPLICABLE, reason)
             return PatchStatus(
                 State.NOT_APPLICABLE,
-                f"{name} {release} is not a release it knows ({patch.releases[name]})",
+                f"{name} {release} is not a release it knows ({wanted})",
                 surprising=name in TESTED,
             )
     missing = [lack for anchor in patch.anchors if (lack := anchor.missing())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from packaging.specifiers import SpecifierSet
 
 from torchtrt_executorch.overlay.manifest import PATCHES
@@ -76,6 +77,15 @@ def test_unknown_release(run, tmp_path: Path) -> None:
     assert all(
         "executorch 9.9 is not a release it knows" in w for w in process.warnings
     )
+
+
+@pytest.mark.parametrize("supported", ["1.4.1", "1.5.1"])
+def test_a_patch_for_other_supported_releases_is_left_out_without_a_word(
+    run, tmp_path: Path, supported: str
+) -> None:
+    """What of upstream's source has no place there is another matter: ``make lanes`` reads each release's own."""
+    process = run(EXECUTORCH, release(tmp_path, "executorch", supported))
+    assert not [text for text in process.warnings if "is not a release" in text]
 
 
 #: A buffer that two methods share, without what keeps it on a device.
