@@ -81,7 +81,10 @@ TESTS: Mapping[str, Sequence[str]] = {
     ],
     "argument-validation": ["tests/exir/verification/test_arg_validator.py"],
     "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
-    "xnnpack-support": ["tests/backends/xnnpack/test_support.py"],
+    "xnnpack-support": [
+        "tests/backends/xnnpack/test_layers.py",
+        "tests/backends/xnnpack/test_support.py",
+    ],
     "operator-errors": [
         "tests/exir/passes/test_unroll_loops.py",
         "tests/exir/program/test_missing_kernels.py",

@@ -8,6 +8,7 @@ from torchtrt_executorch.overlay.edits import edits_of
 _AOTI = "executorch.backends.aoti"
 _CUDA = "executorch.backends.cuda"
 _XNNPACK_CONFIG = "executorch.backends.xnnpack.partition.config"
+_BEFORE_1_5 = {"executorch": "<1.5"}
 
 CUDA_OPERATORS = (
     *edits_of(
@@ -266,6 +267,79 @@ XNNPACK_SUPPORT = (
         ),
     ),
     *_recorded_reasons("generic_node_configs"),
+    # Constants of one name are one: those of a batch norm have its name, beside that of weights which several may share.
+    *edits_of(
+        f"{_XNNPACK}._passes.fuse_batch_norm",
+        (
+            "FuseBatchNormPass._fuse_ops",
+            "before fused_op_weight_node",
+            """
+            fused_weight_name += "_" + bn.name
+            fused_bias_name += "_" + bn.name
+            """,
+        ),
+    ),
+    *edits_of(
+        f"{_XNNPACK}._passes.decompose_batch_norm",
+        (
+            "DecomposeBatchNorm.replace_bn_node_with_conv",
+            "value gamma_name",
+            '{} + "_" + bn_node.name',
+        ),
+    ),
+    # These three are upstream's own from 1.5 on: defaults of pools, infinities, and names that torch.fx changes.
+    *edits_of(
+        f"{_XNNPACK_CONFIG}.xnnpack_config",
+        (
+            "",
+            "imports",
+            "from executorch.backends.xnnpack.partition._pools import write_out_pool_arguments",
+        ),
+        (
+            "XNNPartitionerConfig.check_common_constraints",
+            "first",
+            "write_out_pool_arguments(node)",
+        ),
+        releases=_BEFORE_1_5,
+    ),
+    *edits_of(
+        f"{_XNNPACK}.serialization.xnnpack_graph_serialize",
+        (
+            "",
+            "imports",
+            "from executorch.backends.xnnpack._infinities import quote_infinities",
+        ),
+        (
+            "convert_to_flatbuffer",
+            "value xnnpack_graph_json",
+            "quote_infinities({})",
+        ),
+        releases=_BEFORE_1_5,
+    ),
+    *edits_of(
+        "executorch.backends.transforms.utils",
+        (
+            "create_constant_placeholder",
+            "first",
+            """
+            for made in graph.find_nodes(op="placeholder"):
+                if made.meta.get("requested_name") == name:
+                    return made
+            requested_name = name
+            while name in exp_program.state_dict or name in exp_program.constants:
+                name += "_"
+            """,
+        ),
+        (
+            "create_constant_placeholder",
+            "after node",
+            """
+            node.meta["requested_name"] = requested_name
+            name = node.target = node.name
+            """,
+        ),
+        releases=_BEFORE_1_5,
+    ),
     *edits_of(
         f"{_XNNPACK}.partition.xnnpack_partitioner",
         (
@@ -335,7 +409,7 @@ CUDA_WITHOUT_GPU = (
                 return AotiBackend.preprocess.__func__(cls, edge_program, compile_specs)
             """,
         ),
-        releases={"executorch": "<1.5"},
+        releases=_BEFORE_1_5,
     ),
     *edits_of(
         "executorch.exir.backend.backend_api",
@@ -349,7 +423,7 @@ CUDA_WITHOUT_GPU = (
             "call copy.deepcopy",
             "copy_sharing_weights({args}, backend_id)",
         ),
-        releases={"executorch": "<1.5"},
+        releases=_BEFORE_1_5,
     ),
     *edits_of(
         f"{_CUDA}.cuda_partitioner",

@@ -114,7 +114,9 @@ EXECUTORCH_PATCHES = (
         adds=(
             _XNNPACK_SUPPORT,
             "executorch.backends.xnnpack.partition._activations",
+            "executorch.backends.xnnpack.partition._pools",
             "executorch.backends.xnnpack._constants",
+            "executorch.backends.xnnpack._infinities",
         ),
         edits=backends.XNNPACK_SUPPORT,
     ),
