@@ -18,11 +18,16 @@ def leaves_programs_traceable(lower: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(lower)
     def wrapper(programs: Any, *args: Any, **kwargs: Any) -> Any:
-        _forget_symbols(programs)
+        given = _exported(programs)
+        _forget_symbols(given)
+        # PyTorch 2.13 decomposes into the same table, and what a delegate takes is removed from it.
+        constants = [{**program.constants} for program in given]
         try:
             return lower(programs, *args, **kwargs)
         finally:  # the caller's next pass would trip over those of lowering
-            _forget_symbols(programs)
+            for program, kept in zip(given, constants, strict=True):
+                program._constants = kept
+            _forget_symbols(given)
             clear_caches()
 
     return wrapper
@@ -50,7 +55,11 @@ def clear_caches() -> None:
             FakeTensorMode.cache.pop(key, None)
 
 
-def _forget_symbols(programs: Any) -> None:
-    for program in programs.values() if isinstance(programs, Mapping) else [programs]:
-        if isinstance(program, ExportedProgram):
-            forget_unclaimed_symbols(program)
+def _exported(programs: Any) -> list[ExportedProgram]:
+    found = programs.values() if isinstance(programs, Mapping) else [programs]
+    return [program for program in found if isinstance(program, ExportedProgram)]
+
+
+def _forget_symbols(programs: list[ExportedProgram]) -> None:
+    for program in programs:
+        forget_unclaimed_symbols(program)

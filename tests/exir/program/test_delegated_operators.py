@@ -9,7 +9,7 @@ import pytest
 import torch
 from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, to_edge, to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
@@ -284,3 +284,28 @@ def test_what_is_written_is_not() -> None:
     edge = to_edge_transform_and_lower(program)
     (mutated,) = edge.exported_program().graph_signature.buffers_to_mutate.values()
     assert mutated in edge.exported_program().state_dict
+
+
+class WithConstants(nn.Module):
+    """Reads a buffer that isn't saved, and a constant tensor: those that a program has beside its state dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", torch.arange(16.0), persistent=False)
+        self.offset = torch.full((16,), 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.frequencies + self.offset
+
+
+@pytest.mark.parametrize("by", ["to_edge_transform_and_lower", "to_edge"])
+def test_a_program_keeps_the_constants_that_delegates_take(by: str) -> None:
+    """It can be lowered again, for another device."""
+    program, wanted = export(WithConstants(), (X,)), WithConstants()(X)
+    for _ in range(2):
+        if by == "to_edge":
+            edge = to_edge(program).to_backend(everything())
+        else:
+            edge = to_edge_transform_and_lower(program, partitioner=[everything()])
+        torch.testing.assert_close(edge.exported_program().module()(X), wanted)
+        torch.testing.assert_close(program.module()(X), wanted)
