@@ -10,7 +10,6 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -152,11 +151,15 @@ def _run() -> Iterator[Ability]:
             yield Ability("run", what, bool(gpu), f"on {gpu}" if gpu else no_gpu)
     yield Ability("run", "CUDA libraries", bool(gpu), f"on {gpu}" if gpu else no_gpu)
     lacks = [each for each in ("cmake", _compiler()) if shutil.which(each) is None]
-    libraries = importlib.util.find_spec("executorch") is not None and _has_cpp()
+    executorch = importlib.util.find_spec("executorch") is not None
+    installs = _PIP["executorch"]
     about = f"missing: {' and '.join(lacks)}" if lacks else ""
-    if not libraries:
-        about = about or "missing: executorch 1.5 or later, which has the C++ libraries"
-    installs = "apt-get install cmake g++" if lacks else _PIP["executorch"]
+    if lacks:
+        installs = "apt-get install cmake g++"
+    elif not (executorch and _has_cpp()):
+        about = "missing: executorch 1.5 or later, which has the C++ libraries"
+        if executorch:  # it exports beside this PyTorch, and stays
+            installs = _PIP["executorch"].replace("install", f"install {_BESIDE}", 1)
     can = not about
     yield Ability("run", "a C++ host", can, about, "" if can else installs)
 
@@ -169,6 +172,8 @@ def _check() -> Iterator[Ability]:
     yield Ability("check", "quantized models", *_package("torchao"))
 
 
+#: Where `docs/deploying_in_cpp.md` has a release that is for its C++ libraries alone.
+_BESIDE = "--no-deps --target build/cpp"
 _PIP = {
     "torch": "pip install torch==2.14.1",
     "executorch": "pip install executorch==1.5.1",
@@ -261,7 +266,10 @@ def _has_cpp() -> bool:
         files = importlib.metadata.files("executorch") or ()
     except importlib.metadata.PackageNotFoundError:
         return False
-    return any(Path(file).name == "executorch-config.cmake" for file in files)
+    # 1.4's has that file elsewhere, of a build of sources, and no libraries.
+    return any(
+        file.match("lib/cmake/executorch/executorch-config.cmake") for file in files
+    )
 
 
 def doctor(

@@ -272,6 +272,10 @@ def no_compilers() -> Iterator[None]:
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
+#: What a PyTorch with CUDA says of a tensor on a device that isn't there, and one without CUDA.
+_NO_DEVICE = "Found no NVIDIA driver", "with arguments from the 'CUDA' backend"
+
+
 def _in_words(error: BaseException, node: Node) -> str:
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     line = said[0] if said else type(error).__name__
@@ -284,7 +288,7 @@ def _in_words(error: BaseException, node: Node) -> str:
         )
         what = f"in {', '.join(types)}" if types else "with these arguments"
         return f"AOTInductor has no kernel for it {what}"
-    if "Found no NVIDIA driver" in line:
+    if any(each in line for each in _NO_DEVICE):
         return "PyTorch has no meta kernel for it, without which it can't be traced where there is no GPU"
     if line.endswith("BF16 is not supported"):
         return "torch.bfloat16 takes a GPU of compute capability 8.0 or later"

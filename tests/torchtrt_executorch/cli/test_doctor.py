@@ -224,6 +224,8 @@ def test_here() -> None:
         and shutil.which("g++") is not None
         and importlib.metadata.version("executorch") >= "1.5"
     )
+    if "executorch" in rows[HOST]["about"]:  # the one that exports here stays
+        assert "--target" in rows[HOST]["command"]
     said = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "400"}).output
     assert all(name in said for name in rows)
 
