@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.metadata import version
 from itertools import permutations
 from typing import Any, Callable
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from packaging.version import Version
 from torch import nn
 from torch.export import Dim
 from torch.nn import functional
@@ -100,9 +98,6 @@ class KeptEdges(nn.Module):
         return kept.t().clone() * 2
 
 
-@pytest.mark.skipif(
-    Version(version("executorch")) < Version("1.5"), reason="executorch before 1.5"
-)
 def test_strides_that_depend_on_data_have_an_order() -> None:
     edges = torch.tensor([[0, 1, 2, 2], [0, 2, 1, 2]])
     program = torch.export.export(KeptEdges(), (edges,))

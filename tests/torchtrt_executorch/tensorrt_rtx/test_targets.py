@@ -155,7 +155,7 @@ def test_an_engine_records_the_machine_that_it_is_for(gpu: str, platform: str) -
     """And its stand-in runs here whatever that is."""
     arm = gpu.startswith("linux-aarch64")
     if arm and not engine_targets.runs_on("linux-aarch64", present.bindings_version()):
-        pytest.skip("TensorRT-RTX is for aarch64 from 1.6 on")
+        pytest.skip("needs TensorRT-RTX 1.6, the first for aarch64")
     result = fresh.run(PLATFORM, env={**os.environ, "TORCHTRT_GPU": gpu})
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == platform

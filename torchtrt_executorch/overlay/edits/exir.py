@@ -101,7 +101,7 @@ MEMORY_FORMATS = (
                 return False  # u0 isn't smaller than 1, nor 2 * u0 than u0
             """,
         ),
-        releases={"executorch": ">=1.5"},
+        releases={"executorch": ">=1.4.1"},
     ),
 )
 
