@@ -1003,6 +1003,26 @@ def what_xnnpack_takes_loads() -> None:
     assert loaded.load_method("forward") is not None
 
 
+@of("xnnpack-support")
+def batch_norms_have_weights_of_their_own() -> None:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackPartitioner,
+    )
+    from executorch.exir import to_edge_transform_and_lower
+    from executorch.runtime import Runtime
+
+    norms = [nn.BatchNorm2d(3, affine=False).eval() for _ in range(2)]
+    norms[1].running_mean += 1
+    model, x = nn.Sequential(norms[0], nn.ReLU(), norms[1]).eval(), torch.ones(
+        1, 3, 4, 4
+    )
+    program = torch.export.export(model, (x,))
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
+    (found,) = loaded.load_method("forward").execute([x])  # type: ignore[union-attr]
+    torch.testing.assert_close(found, model(x))
+
+
 @of("branch-results")
 def what_a_branch_returns_stays() -> None:
     from executorch.exir import to_edge

@@ -110,7 +110,7 @@ EXECUTORCH_PATCHES = (
         releases=EXECUTORCH,
         upstream="claims tensors of any rank, and fails where a delegate is lowered or loaded",
         kept_because="1.5.1 still claims PReLU of two dimensions, and tensors of seven",
-        goes_when="XNNPACK's partitioner configurations check ranks (no pull request yet)",
+        goes_when="XNNPACK's partitioner configurations check ranks, and batch norms have weights of their own (no pull request yet)",
         adds=(
             _XNNPACK_SUPPORT,
             "executorch.backends.xnnpack.partition._activations",
