@@ -1,6 +1,7 @@
 """Decompose operators that no partitioner supports, and ExecuTorch has no kernel for, into ones that the host runs.
 
-Sorting, look-ups in sorted values, cumulative products, reductions by index, shifts, antialiased resizing, RoI align, volumes. What they
+Sorting, look-ups in sorted values, cumulative products, reductions by index, shifts, antialiased resizing, RoI align, volumes,
+adaptive max pools. What they
 become is in Core ATen, so that partitioners may support it as well.
 
 Upstream: ``executorch.exir.program._program``.
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.decompositions import (
+    adaptive_pools,
     order,
     pointwise,
     sampling,
@@ -53,6 +55,8 @@ def host_decompositions() -> dict[Any, Callable[..., Any]]:
         _aten.convolution.default: volumes.convolution,
         _aten.avg_pool3d.default: volumes.avg_pool3d,
         _aten.max_pool3d_with_indices.default: volumes.max_pool3d,
+        _aten.adaptive_max_pool2d.default: adaptive_pools.adaptive_max_pool2d,
+        _aten.adaptive_max_pool3d.default: adaptive_pools.adaptive_max_pool3d,
         _aten._adaptive_avg_pool3d.default: volumes.adaptive_avg_pool3d,
         _aten.fmax.default: pointwise.fmax,
         _aten.fmin.default: pointwise.fmin,

@@ -65,6 +65,14 @@ def test_cumulative_logarithms_of_sums(x: Tensor, dim: int) -> None:
     same(TABLE[aten.logcumsumexp.default](x, dim), aten.logcumsumexp.default(x, dim))
 
 
+@given(sizes=st.tuples(*[st.integers(1, 7)] * 4), seed=st.integers(0, 99))
+def test_adaptive_maxima_and_their_indices(sizes: tuple[int, ...], seed: int) -> None:
+    operator = aten.adaptive_max_pool2d.default
+    torch.manual_seed(seed)
+    x = torch.randint(-3, 3, (2, 3, *sizes[:2])).float()  # many are alike
+    same(TABLE[operator](x, sizes[2:]), operator(x, sizes[2:]))
+
+
 @given(x=ANY, dim=DIMS, descending=st.booleans())
 def test_sorting_is_stable(x: Tensor, dim: int, descending: bool) -> None:
     options = {"stable": True, "dim": dim, "descending": descending}
@@ -167,6 +175,12 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
     "aten._adaptive_avg_pool3d": lambda s, x: nn.functional.adaptive_avg_pool3d(
         volume(x), (2, 1, 3)
+    ),
+    "aten.adaptive_max_pool2d": lambda s, x: nn.functional.adaptive_max_pool2d(
+        volume(x).flatten(2, 3), (4, 2), return_indices=True
+    ),
+    "aten.adaptive_max_pool3d": lambda s, x: nn.functional.adaptive_max_pool3d(
+        volume(x), (2, 1, 2), return_indices=True
     ),
     "aten.fmax": lambda s, x: torch.fmax(x, 0 / x.relu()),
     "aten.fmin": lambda s, x: torch.fmin(0 / x.relu(), x),

@@ -81,8 +81,8 @@ EXECUTORCH_PATCHES = (
             *(
                 f"{EXIR}.decompositions.{name}"
                 for name in (
-                    *("_sizes", "host", "order", "pointwise", "sampling", "scans"),
-                    *("scatters", "volumes"),
+                    *("_sizes", "adaptive_pools", "host", "order", "pointwise"),
+                    *("sampling", "scans", "scatters", "volumes"),
                 )
             ),
             f"{EXIR}.program._delegated_operators",
