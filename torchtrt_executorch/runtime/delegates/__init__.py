@@ -12,6 +12,7 @@ import torch
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.stand_ins import StandIn
 from torchtrt_executorch.nogpu.stand_ins.file import StandInFile
+from torchtrt_executorch.payloads import xnnpack_graph
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload
 from torchtrt_executorch.runtime.profile.stats import Recorder
@@ -191,6 +192,8 @@ def inputs_of(payload: Payload) -> int | None:
     told = payload.compile_specs.get("num_inputs", b"")
     if told.isdigit() and len(told) < 10:
         return int(told)
+    if payload.backend_id == "XnnpackBackend":
+        return xnnpack_graph.count_inputs(payload.payload)
     try:
         return about(payload).num_inputs
     except ProgramError:  # said where the delegate is loaded
