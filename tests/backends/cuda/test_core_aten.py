@@ -154,7 +154,7 @@ def test_cuda_refuses(case: str) -> None:
 
 
 #: Neither ExecuTorch's kernels nor a decomposition have these.
-CUDA_ALONE = ["erfinv", "adaptive_max_pool2d", "addbmm"]
+CUDA_ALONE = ["erfinv", "addbmm"]
 
 
 @pytest.mark.parametrize("case", CUDA_ALONE)
