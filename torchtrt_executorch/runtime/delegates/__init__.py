@@ -12,10 +12,10 @@ import torch
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.stand_ins import StandIn
 from torchtrt_executorch.nogpu.stand_ins.file import StandInFile
-from torchtrt_executorch.payloads import xnnpack_graph
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload
 from torchtrt_executorch.runtime.profile.stats import Recorder
+from torchtrt_executorch.runtime.reading import xnnpack_graph
 from torchtrt_executorch.runtime.tensors.devices import Placement
 from torchtrt_executorch.runtime.tensors.layout import CPU
 from torchtrt_executorch.runtime.tensors.memory import CommonTensors

@@ -10,8 +10,8 @@ from executorch.exir.lowered_backend_module import get_lowered_submodules
 from torch import Tensor, nn
 from torch.export import Dim
 
-from torchtrt_executorch.payloads.xnnpack_graph import count_inputs
 from torchtrt_executorch.runtime import load
+from torchtrt_executorch.runtime.reading.xnnpack_graph import count_inputs
 
 
 class Recognizer(nn.Module):
