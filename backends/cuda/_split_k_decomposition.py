@@ -7,13 +7,19 @@ Whether that is faster, the cost model says.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from executorch.backends.cuda.tuning.cost_model import Product, cost, fastest
-from executorch.backends.cuda.tuning.float32_precision import IEEE, precision_of_matmuls
+from executorch.backends.cuda.tuning.float32_precision import (
+    IEEE,
+    arithmetic,
+    precision_of_matmuls,
+)
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 from torch import Tensor
 
@@ -59,16 +65,15 @@ def parts_of_k(a: Tensor, b: Tensor, gpu: GpuProperties) -> int:
         return 1
     if not isinstance(summed, int) or not isinstance(columns, int):
         return 1
-    if a.dtype != torch.float32:
-        kind = "product float16"
-    elif (how := precision_of_matmuls(gpu.capability)) == IEEE:
-        kind = "product float32"
-    else:
-        kind = f"product float32 {how}"
+    capability = gpu.capability
+    of_float32 = a.dtype == torch.float32
+    how = precision_of_matmuls(capability) if of_float32 else IEEE
+    kind = f"product {arithmetic(a.dtype, capability, how)}"
     at_example, at_most = _sizes(rows)
 
     def microseconds(m: int, parts: int) -> float:
-        return _microseconds(kind, m, columns, summed, parts, a.dtype.itemsize, gpu)
+        sizes = m, columns, summed, parts, a.dtype.itemsize
+        return _microseconds(kind, *sizes, gpu, gpu.measurements)
 
     whole, most = microseconds(at_example, 1), microseconds(at_most, 1)
     if not math.isfinite(whole):
@@ -84,8 +89,17 @@ def parts_of_k(a: Tensor, b: Tensor, gpu: GpuProperties) -> int:
     return found
 
 
+# A model's layers have the same matmuls, and each takes a tenth of a second. GPUs of one description may differ in measurements.
+@functools.lru_cache(maxsize=4096)
 def _microseconds(
-    kind: str, m: int, n: int, k: int, parts: int, itemsize: int, gpu: GpuProperties
+    kind: str,
+    m: int,
+    n: int,
+    k: int,
+    parts: int,
+    itemsize: int,
+    gpu: GpuProperties,
+    measurements: tuple[Path, ...],
 ) -> float:
     """What a matmul takes in so many parts, and their sum."""
     product = Product(kind, m, n, k // parts, parts)

@@ -67,6 +67,20 @@ def precision(
     return TF32X3
 
 
+def arithmetic(dtype: torch.dtype, capability: tuple[int, int], how: str = IEEE) -> str:
+    """Return what the cost model calls the arithmetic of a dtype: ``float16`` of 16 bits where tensor cores multiply these.
+
+    Args:
+        dtype: Of the operands.
+        capability: Compute capability of the GPU.
+        how: Of float32, as :func:`precision` returns it.
+    """
+    if dtype in (torch.float16, torch.bfloat16):
+        return "float16" if capability >= CAPABILITY else "float32"
+    name = str(dtype).removeprefix("torch.")
+    return name if how == IEEE else f"{name} {how}"
+
+
 def precision_of_matmuls(capability: tuple[int, int]) -> str:
     """Return how templates multiply large float32 matrices for a compute capability."""
     asked = torch.backends.cuda.matmul.fp32_precision

@@ -24,6 +24,7 @@ from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
 from executorch.backends.cuda.tuning.float32_precision import (
     CAPABILITY,
     IEEE,
+    arithmetic,
     is_true,
     precision,
 )
@@ -361,13 +362,9 @@ def product_of(
 ) -> Product:
     """The matrix product that an operator is, with the sizes that it was exported with."""
     dtype = input_nodes[0].get_dtype()
-    # What a type of 16 bits stands for makes no difference.
-    kind = {torch.bfloat16: "float16"}.get(dtype, str(dtype).removeprefix("torch."))
-    if kind == "float16" and capability < CAPABILITY:
-        kind = "float32"  # as Triton multiplies it without tensor cores
-    if dtype == torch.float32:
-        how = precision(input_nodes, allows_tf32, capability)
-        kind += "" if how == IEEE else f" {how}"
+    of_float32 = dtype == torch.float32
+    how = precision(input_nodes, allows_tf32, capability) if of_float32 else IEEE
+    kind = arithmetic(dtype, capability, how)
     if name == "convolution":
         image, weight, *_ = input_nodes
         images, channels, *pixels = _sizes(layout.size)

@@ -38,17 +38,13 @@ def answers() -> dict[str, Callable[..., Any]]:
 
 def _is_converted(graph: Any, target: str, weight: torch.Tensor) -> bool:
     """Whether convolutions of images alone read a weight, with a window of more than a pixel."""
+    if weight.ndim != 4 or weight.shape[1] == 1 or weight.shape[2:] == (1, 1):
+        return False
     nodes = graph.graph.find_nodes(op="get_attr", target=target)
     readers = [(user, node) for node in nodes for user in node.users]
-    return (
-        weight.ndim == 4
-        and weight.shape[1] > 1
-        and weight.shape[2:] != (1, 1)
-        and bool(readers)
-        and all(
-            user.target is torch.ops.aten.convolution.default
-            and user.args[1] is node
-            and user.args[0] is not node
-            for user, node in readers
-        )
+    return bool(readers) and all(
+        user.target is torch.ops.aten.convolution.default
+        and user.args[1] is node
+        and user.args[0] is not node
+        for user, node in readers
     )
