@@ -38,6 +38,21 @@ class ConvNet(nn.Module):
         return self.head(self.blocks(x).mean((2, 3)))
 
 
+class ResidualStages(nn.Module):
+    """Four widths of residual blocks behind convolutions of step 2, (batch, 64, height, width) to (batch, 512)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (64, 128, 256, 512)
+        self.layers = nn.Sequential(Residual(widths[0]))
+        for width, wider in zip(widths, widths[1:], strict=False):
+            self.layers.append(nn.Conv2d(width, wider, 3, stride=2, padding=1))
+            self.layers.append(Residual(wider))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).mean((2, 3))
+
+
 class Separable(nn.Module):
     """Depthwise and pointwise convolutions, (batch, 32, height, width) to the same."""
 
@@ -456,6 +471,8 @@ HELD_OUT = (
     Case(
         "products-8-fp16", _one(lambda: GatedMlp(1536, 8960)), _normal((8, 1536)), FP16
     ),
+    Case("one-image", _one(ResidualStages), _normal((1, 64, 56, 56))),
+    Case("one-image-fp16", _one(ResidualStages), _normal((1, 64, 56, 56)), FP16),
     Case("grouped", _one(GroupedBlock), _normal((8, 256, 28, 28))),
     Case("depthwise-bf16", _one(DepthwiseBlock), _normal((8, 96, 56, 56)), BF16),
     Case(

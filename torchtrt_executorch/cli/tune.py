@@ -34,8 +34,9 @@ def tune(
 
     from torchtrt_executorch.files import check_writable, staged
     from torchtrt_executorch.nogpu import tuning
+    from torchtrt_executorch.nogpu.tuning.problem import problems
 
-    rows, total = [], len(tuning.problems())
+    rows, total = [], len(problems())
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         tuning.check_gpu()

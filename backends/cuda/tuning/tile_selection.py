@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from executorch.backends.cuda import _mul_sum_decompositions
 from executorch.backends.cuda._concatenations import is_read_in_place
-from executorch.backends.cuda.tuning import kernels_per_gpu
+from executorch.backends.cuda.tuning import convolution_configs, kernels_per_gpu
 from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
 from executorch.backends.cuda.tuning.float32_precision import (
     CAPABILITY,
@@ -246,6 +246,7 @@ def answers(
 
     return {
         **kernels_per_gpu.answers(targets),
+        **(convolution_configs.answers() if gpu.capability >= CAPABILITY else {}),
         "torch._inductor.choices:InductorChoices._finalize_template_configs": only_the_fastest,
         "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
         "torch._inductor.graph:GraphLowering.run_node": run_node_apart,
@@ -334,13 +335,12 @@ def least_shared_memory(
 
     Args:
         product: What it is a tile of.
-        tile: Of a template of matmuls.
+        tile: Of a template of matmuls or convolutions.
         capability: Compute capability of the GPU.
         itemsize: Bytes of an element of the narrower operand.
     """
-    narrow = product.kind == "product float16"
-    tensor_cores = narrow or product.kind.startswith("product float32 tf32")
-    if capability < (8, 0) or not tensor_cores or not product.aligned:
+    tensor_cores = product.kind.endswith("float16") or " tf32" in product.kind
+    if capability < CAPABILITY or not tensor_cores or not product.aligned:
         return 0
     return (tile.stages - 1) * (tile.m + tile.n) * tile.k * itemsize
 

@@ -25,7 +25,7 @@ class Problem:
 
 
 def test_each_problem_is_a_call(monkeypatch) -> None:
-    monkeypatch.setattr(tuning, "DEVICE", "meta")
+    monkeypatch.setattr("torchtrt_executorch.nogpu.tuning.problem.DEVICE", "meta")
     problems = tuning.problems()
     assert len(set(problems)) == len(problems)
     for problem in problems:

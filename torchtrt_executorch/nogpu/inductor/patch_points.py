@@ -73,6 +73,9 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.codegen.simd:SIMDScheduling.codegen_template": PatchPoint(
         "of several GPUs each may have a kernel of its own"
     ),
+    f"{_INDUCTOR}.choices:InductorChoices.get_conv_configs": PatchPoint(
+        "convolutions have smaller tiles beside Inductor's"
+    ),
     f"{_INDUCTOR}.choices:InductorChoices._finalize_template_configs": PatchPoint(
         "it writes a kernel for each configuration, of which one is taken"
     ),

@@ -38,6 +38,7 @@ _DRY_RUN = tuple(
         "support.operands",
         "support.trial_keys",
         "support.trial_program",
+        "tuning.convolution_configs",
         "tuning.cost_model",
         "tuning.epilogue_indices",
         "tuning.float32_precision",

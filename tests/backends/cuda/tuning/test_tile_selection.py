@@ -75,7 +75,8 @@ def test_without_another_the_compiler_s_error_is_raised(
         ("product float16", (64, 64, 128, 5, 4), (9, 0), 131_072),
         ("product float16", (64, 64, 128, 5, 4), (7, 5), 0),
         ("product float32", (64, 64, 32, 5, 4), (9, 0), 0),
-        ("convolution float16", (64, 64, 128, 5, 4), (9, 0), 0),
+        ("convolution float16", (64, 64, 128, 5, 4), (9, 0), 131_072),
+        ("convolution float32 tf32", (64, 64, 64, 4, 4), (7, 5), 0),
     ],
 )
 def test_a_tile_takes_no_less_shared_memory(

@@ -1,0 +1,160 @@
+"""Record autotuning results of matmuls and convolutions on this GPU, for machines without one.
+
+Each problem is compiled by Inductor itself with ``max_autotune``, by as many processes as there are
+processors; one at a time has the GPU, so that times are those of a quiet one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import math
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchtrt_executorch.nogpu.thread_scope import answering
+from torchtrt_executorch.nogpu.tuning.problem import Problem, problems
+from torchtrt_executorch.nogpu.tuning.timing import in_turn, microseconds
+
+#: What ``CudaBackend`` has Inductor choose from, and nothing that is decided by other measurements.
+_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
+    "autotune_in_subproc": False,
+    "autotune_local_cache": False,
+    "benchmark_epilogue_fusion": False,
+    "compile_threads": 1,
+    "max_autotune_conv_backends": "TRITON",
+    "max_autotune_gemm": True,
+    "max_autotune_gemm_backends": "TRITON",
+    "shape_padding": False,
+}
+
+Row = dict[str, Any]
+
+
+def check_gpu() -> None:
+    """Raise a ``RuntimeError`` unless there is a GPU to measure on."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("tune measures kernels on a GPU, and there is none here")
+
+
+def measure(jobs: int, seconds: float) -> Iterator[Row]:
+    """Yield what each problem took, by tile, as each is done.
+
+    Args:
+        jobs: Processes that compile.
+        seconds: After which no more is waited for.
+
+    Raises:
+        RuntimeError: There is no GPU, or nothing was measured; then it names the last error.
+    """
+    check_gpu()
+    until = time.monotonic() + seconds
+    count, last = 0, ""
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(jobs, _begin, (folder,)) as pool:
+            results = pool.imap_unordered(_measured, problems())
+            while True:
+                try:
+                    rows, error = results.next(max(0.0, until - time.monotonic()))
+                except (StopIteration, multiprocessing.TimeoutError):
+                    break
+                count, last = count + len(rows), error or last
+                yield from rows
+    if not count:
+        why = last and f", and the last error was {last}"
+        raise RuntimeError(f"nothing was measured in {seconds:.0f} s{why}")
+
+
+def _begin(folder: str) -> None:
+    # Elsewhere than what other programs keep: what is found there isn't measured again.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    torch.set_num_threads(1)
+    in_turn(str(Path(folder, "turn")), microseconds)
+
+
+def _measured(problem: Problem) -> tuple[list[Row], str]:
+    """Return what a problem took, and what went wrong."""
+    from executorch.backends.cuda.tuning import convolution_configs, float32_precision
+    from torch._inductor import select_algorithm
+
+    rows: list[Row] = []
+    wrong = ""
+    select_algorithm.add_feedback_saver(functools.partial(note, rows.append))
+    torch._dynamo.reset()
+    try:
+        function, inputs = problem.function_and_inputs()
+        # float32 is multiplied as CudaBackend's libraries do, and convolutions have their tiles.
+        capability = torch.cuda.get_device_capability()
+        answers = float32_precision.answers(capability)
+        if capability >= float32_precision.CAPABILITY:
+            answers |= convolution_configs.answers()
+        options = _OPTIONS | {"force_layout_optimization": problem.is_channels_last}
+        # The default stream can't be captured.
+        stream: Any = torch.cuda.Stream
+        with answering(answers), torch.cuda.stream(stream()):
+            torch.compile(function, options=options)(*inputs)
+    except Exception as error:  # what doesn't compile has no time
+        wrong = f"{problem}: {error!r}"
+    selector: Any = select_algorithm
+    selector.clear_feedback_savers()
+    return rows, wrong
+
+
+def note(
+    save: Callable[[Row], object], timings: Any, name: str, nodes: Any, *rest: Any
+) -> None:
+    """Inductor's feedback: hand on the microseconds of each tile for an operator on ``nodes``."""
+    from executorch.backends.cuda.tuning.tile_selection import (
+        product_of,
+        takes_tf32,
+        tile_of,
+    )
+
+    tiled = {choice: us * 1e3 for choice, us in timings.items() if tile_of(choice)}
+    if tiled:
+        first = next(iter(tiled))
+        capability = torch.cuda.get_device_capability()
+        of = first.layout, takes_tf32(first), capability
+        product = product_of(name, nodes, *of)
+        times = [[tile_of(choice), us] for choice, us in tiled.items()]
+        save({"product": product, "us": times})
+
+
+def as_file(rows: Iterable[Row]) -> str:
+    """Return what ``TORCHTRT_TUNED`` names: times in microseconds, by product and tile."""
+    import triton
+
+    gpu = torch.cuda.get_device_properties(0)
+    found = [
+        (row["product"], {tuple(tile): us for tile, us in row["us"]}) for row in rows
+    ]
+    tiles = sorted({tile for _, times in found for tile in times})
+    lines = []
+    for product, times in sorted(found, key=lambda row: row[0]):
+        each = [times.get(tile, math.inf) for tile in tiles]
+        finite = [float(f"{us:.3g}") if us < math.inf else 0 for us in each]
+        lines.append("  " + json.dumps([product, finite], separators=(",", ":")))
+    head = {
+        "capability": [gpu.major, gpu.minor],
+        "multi_processors": gpu.multi_processor_count,
+        "how": {
+            "command": "torchtrt-executorch tune",
+            "gpu": gpu.name,
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "date": f"{datetime.date.today()}",
+        },
+        "tiles": tiles,
+    }
+    named = "".join(f" {json.dumps(k)}: {json.dumps(v)},\n" for k, v in head.items())
+    return f'{{\n{named} "products": [\n' + ",\n".join(lines) + "\n ]\n}\n"
