@@ -85,6 +85,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/backends/xnnpack/test_layers.py",
         "tests/backends/xnnpack/test_support.py",
     ],
+    "xnnpack-rewrites": ["tests/backends/xnnpack/test_rewriting.py"],
     "operator-errors": [
         "tests/exir/passes/test_unroll_loops.py",
         "tests/exir/program/test_missing_kernels.py",

@@ -1,9 +1,9 @@
-"""Transform programs before decomposition, as partitioners do, and each of several methods."""
+"""Transform programs as partitioners do, before decomposition and before each partitions, and each of several methods."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -47,3 +47,21 @@ def transformed(
             finally:
                 _behind.reset(token)
     return program
+
+
+def prepare_to_partition(
+    programs: Mapping[str, ExportedProgram], partitioners: Mapping[str, Partitioner]
+) -> None:
+    """Have partitioners change what they are about to partition: those with a ``prepare_to_partition``.
+
+    A partitioner may change nothing while it partitions. Unlike ``transform_for_pre_decomposition``, this is asked in
+    edge dialect, of what the partitioners before it have left.
+
+    Args:
+        programs: By method, in edge dialect. They are changed.
+        partitioners: By method, the next one.
+    """
+    for method, partitioner in partitioners.items():
+        prepare = getattr(partitioner, "prepare_to_partition", None)
+        if prepare is not None:
+            prepare(programs[method])

@@ -1023,6 +1023,23 @@ def batch_norms_have_weights_of_their_own() -> None:
     torch.testing.assert_close(found, model(x))
 
 
+@of("xnnpack-rewrites")
+def attention_is_in_one_delegate() -> None:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackPartitioner,
+    )
+    from executorch.exir import to_edge_transform_and_lower
+
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(x, x, x) * 2
+
+    program = torch.export.export(Attention(), (torch.ones(1, 2, 4, 8),))
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    plan = edge.to_executorch().executorch_program.execution_plan[0]
+    assert len(plan.chains[0].instructions) == len(plan.delegates) == 1
+
+
 @of("branch-results")
 def what_a_branch_returns_stays() -> None:
     from executorch.exir import to_edge

@@ -358,6 +358,19 @@ XNNPACK_SUPPORT = (
         ),
     ),
     *edits_of(
+        f"{_XNNPACK_CONFIG}.gemm_configs",
+        (
+            "",
+            "imports",
+            "from executorch.backends.xnnpack.partition._sources import sources_once",
+        ),
+        (
+            "AddmmConfig.get_deps",
+            "call get_source_partitions",
+            "sources_once(self, get_source_partitions, {args})",
+        ),
+    ),
+    *edits_of(
         f"{_XNNPACK}.xnnpack_preprocess",
         (
             "",
@@ -369,6 +382,25 @@ XNNPACK_SUPPORT = (
             "first",
             "make_constants_contiguous(edge_program)",
         ),
+    ),
+)
+
+XNNPACK_REWRITES = edits_of(
+    f"{_XNNPACK}.partition.xnnpack_partitioner",
+    (
+        "",
+        "imports",
+        "from executorch.backends.xnnpack.rewriting.rewrite import rewrite",
+    ),
+    (
+        "XnnpackPartitioner",
+        "last",
+        """
+
+        def prepare_to_partition(self, exported_program):
+            if not self.per_op_mode:
+                rewrite(exported_program, self.target_partitioner_configs)
+        """,
     ),
 )
 

@@ -364,6 +364,21 @@ LOWERING_TIME = (
     ),
 )
 
+#: Of xnnpack-rewrites: a partitioner may change nothing while it partitions.
+PREPARATION = edits_of(
+    _PROGRAM,
+    (
+        "",
+        "imports",
+        "from executorch.exir.program._transforms import prepare_to_partition",
+    ),
+    (
+        "to_edge_transform_and_lower",
+        "before edge_manager.to_backend",
+        "prepare_to_partition(edge_manager._edge_programs, method_to_partitioner)",
+    ),
+)
+
 #: Of executorch-export: engines are objects, which ExecuTorch's passes can't trace (pytorch/TensorRT#4329).
 ENGINES = edits_of(
     _PROGRAM,

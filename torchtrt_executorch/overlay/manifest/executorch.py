@@ -116,10 +116,40 @@ EXECUTORCH_PATCHES = (
             _XNNPACK_SUPPORT,
             "executorch.backends.xnnpack.partition._activations",
             "executorch.backends.xnnpack.partition._pools",
+            "executorch.backends.xnnpack.partition._sources",
             "executorch.backends.xnnpack._constants",
             "executorch.backends.xnnpack._infinities",
         ),
         edits=backends.XNNPACK_SUPPORT,
+    ),
+    Patch(
+        name="xnnpack-rewrites",
+        summary="XnnpackPartitioner writes what splits its delegates by operators that XNNPACK has",
+        pull_request="pytorch/executorch#8781",
+        releases=EXECUTORCH,
+        upstream="splits every attention, and leaves each squeeze, power and multiplication by a number to the host",
+        kept_because="1.5.1 still takes an operator as it is, or leaves it",
+        goes_when="XNNPACK's partitioner takes what its operators compute under other names (no pull request yet)",
+        adds=(
+            f"{EXIR}.program._operator_calls",
+            f"{EXIR}.program._transforms",
+            _XNNPACK_SUPPORT,
+            "executorch.backends.xnnpack.rewriting",
+            *(
+                f"executorch.backends.xnnpack.rewriting.{name}"
+                for name in (
+                    "arithmetic",
+                    "constants",
+                    "graph_builder",
+                    "masks",
+                    "normalization",
+                    "resizing",
+                    "rewrite",
+                    "views",
+                )
+            ),
+        ),
+        edits=(*edits.PREPARATION, *backends.XNNPACK_REWRITES),
     ),
     Patch(
         name="operator-errors",

@@ -1,0 +1,1 @@
+"""Rewrites of what XNNPACK computes by operators of another name, so that it splits no delegate."""

@@ -1,0 +1,106 @@
+"""Compute at export what a program computes of constants of integers and booleans, and of nothing: masks, positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch.backends.transforms.utils import (
+    create_constant_placeholder,
+    delete_constant_placeholder,
+)
+from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
+from executorch.exir.program._operator_calls import operator_of
+from torch._ops import OpOverload
+from torch._subclasses import FakeTensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+#: Bytes of a value that is computed at export: masks, no weights.
+_LARGEST = 1 << 20
+_TYPES = (torch.bool, torch.int32, torch.int64)
+
+
+def constants_of(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+    """Return a program's constants, by placeholder: parameters, tensors, and buffers that nothing writes to."""
+    return {
+        node: tensor
+        for node, tensor in get_constant_placeholder_dict(program).items()
+        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, FakeTensor)
+    }
+
+
+def fold_constants(program: ExportedProgram) -> None:
+    """Have ``program``, in edge dialect, hold as constants what no input and no weight determines, of at most 1 MiB each.
+
+    Of floating point, constants of one number take part alone: XNNPACK takes weights, and what dequantizes them, as they are.
+    """
+    values = {
+        node: tensor
+        for node, tensor in constants_of(program).items()
+        if tensor.numel() == 1 or (tensor.dtype in _TYPES and _is_small(tensor))
+    }
+    roots = {node for node in values if node.users}
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    folded = []
+    for node in calls:
+        if not _is_static(node):
+            continue
+        if operator_of(node) is torch.ops.aten.full_like.default:
+            value = node.meta["val"]
+            number: Any = node.args[1]
+            values[node] = torch.full(value.shape, number, dtype=value.dtype)
+        elif all(each in values for each in node.all_input_nodes):
+            args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = operator_of(node)(*args, **kwargs)
+        else:
+            continue
+        folded.append(node)
+    for node in folded:
+        if any(user not in values for user in node.users):
+            _replace(program, node, values[node])
+    for node in reversed(folded):
+        if not node.users:
+            program.graph.erase_node(node)
+    remove_unread(program, roots)
+
+
+def remove_unread(program: ExportedProgram, constants: set[Node]) -> None:
+    """Remove those of a program's constants that nothing reads any more, if they are there."""
+    for node in constants_of(program):
+        if node in constants and not node.users:
+            delete_constant_placeholder(program, node)
+
+
+def _is_static(node: Node) -> bool:
+    """Whether a call returns the same for the same, a tensor of a fixed size that may be kept."""
+    operator, value = operator_of(node), node.meta.get("val")
+    return (
+        isinstance(operator, OpOverload)
+        and operator.namespace in ("aten", "dim_order_ops")
+        and torch.Tag.nondeterministic_seeded not in operator.tags
+        and "empty" not in operator.name()  # type: ignore[no-untyped-call]
+        and isinstance(value, torch.Tensor)
+        and all(isinstance(size, int) for size in value.shape)
+        and _is_small(value)
+        and all(user.op != "output" for user in node.users)
+    )
+
+
+def _is_small(value: torch.Tensor) -> bool:
+    return value.numel() * value.element_size() <= _LARGEST
+
+
+def _replace(program: ExportedProgram, node: Node, value: torch.Tensor) -> None:
+    graph = program.graph
+    with graph.inserting_before(next(iter(graph.nodes))):
+        made = create_constant_placeholder(
+            program,
+            graph,
+            f"computed_{node.name}",
+            InputKind.CONSTANT_TENSOR,
+            value.contiguous(),
+        )
+    node.replace_all_uses_with(made)

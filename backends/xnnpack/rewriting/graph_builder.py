@@ -1,0 +1,119 @@
+"""Write edge operators in front of a node of a program, with their fake values, and constants that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from executorch.backends.transforms.utils import (
+    create_constant_placeholder,
+    delete_constant_placeholder,
+)
+from executorch.backends.xnnpack.partition._support import WHY_NOT_IN_XNNPACK
+from executorch.exir.dialects._ops import ops as exir_ops
+from torch._dispatch.python import enable_python_dispatcher
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+edge = exir_ops.edge.aten
+
+#: An operator is part of a decomposed ``nn.Linear`` by it, and what replaces one isn't.
+_SOURCE = "source_fn_stack"
+
+
+class Constants:
+    """The constants of a program, and those that are added to it, each once.
+
+    Attributes:
+        values: By placeholder, those that the program had.
+    """
+
+    def __init__(
+        self, program: ExportedProgram, values: Mapping[Node, torch.Tensor]
+    ) -> None:
+        self.values = values
+        self._program = program
+        self._added: dict[tuple[Any, ...], Node] = {}
+
+    def full(self, shape: tuple[int, ...], number: float, dtype: torch.dtype) -> Node:
+        """Return a constant that is a number everywhere."""
+        key = shape, number, dtype
+        if key not in self._added:
+            graph = self._program.graph
+            with graph.inserting_before(next(iter(graph.nodes))):
+                # A parameter, since of these alone each delegate gets a copy.
+                self._added[key] = create_constant_placeholder(
+                    self._program,
+                    graph,
+                    f"xnnpack_constant_{len(self._added)}",
+                    InputKind.PARAMETER,
+                    torch.full(shape, number, dtype=dtype),
+                )
+        return self._added[key]
+
+    def remove_unread(self) -> None:
+        """Remove those that were added and nothing reads."""
+        for node in self._added.values():
+            if not node.users:
+                delete_constant_placeholder(self._program, node)
+
+
+class GraphBuilder:
+    """Writes what may replace a node, in front of it.
+
+    Attributes:
+        node: The one that may be replaced.
+        constants: The program's.
+        calls: Those that were written, in order.
+    """
+
+    def __init__(self, node: Node, constants: Constants) -> None:
+        self.node = node
+        self.constants = constants
+        self.calls: list[Node] = []
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """What the node is called with."""
+        return self.node.args
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """Write a call of an edge operator."""
+        graph = self.node.graph
+        with graph.inserting_before(self.node):
+            made = graph.call_function(target, args, kwargs)
+        made.meta = {k: v for k, v in self.node.meta.items() if k != _SOURCE}
+        custom = {**(made.meta.get("custom") or {})}
+        custom.pop(WHY_NOT_IN_XNNPACK, None)
+        made.meta["custom"] = custom
+        with enable_python_dispatcher():  # for symbolic sizes
+            made.meta["val"] = target(
+                *map_arg(args, value_of), **map_arg(kwargs, value_of)
+            )
+        self.calls.append(made)
+        return made
+
+    def view(self, x: Node, shape: Sequence[Any]) -> Node:
+        """Write a view of ``x`` in a shape of which one size may be dynamic; ``x`` itself if it has that shape."""
+        if [*value_of(x).shape] == [*shape]:
+            return x
+        sizes = [size if isinstance(size, int) else -1 for size in shape]
+        return self.call(edge.view_copy.default, x, sizes)
+
+    def scalar(self, number: float, like: Node) -> Node:
+        """Return a constant of no dimension, in the type of another value."""
+        return self.constants.full((), number, value_of(like).dtype)
+
+    def erase(self) -> None:
+        """Remove the calls, which nothing else reads."""
+        for made in reversed(self.calls):
+            self.node.graph.erase_node(made)
+        self.calls = []
+
+
+def value_of(node: Node) -> Any:
+    """Return the fake value of a node."""
+    return node.meta["val"]

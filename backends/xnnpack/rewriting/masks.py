@@ -1,0 +1,203 @@
+"""Choices by a mask, by the minimum and the maximum of bounds; and the softmax of attention, which has rows that a mask empties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.rewriting.graph_builder import (
+    GraphBuilder,
+    edge,
+    value_of,
+)
+from executorch.exir.program._operator_calls import operator_of
+from torch.fx import Node
+
+_INFINITY = float("inf")
+
+
+def by_bounds(builder: GraphBuilder) -> Node | None:
+    """Write a choice between a value and a number as the value between bounds, which the mask alone determines.
+
+    The bounds are the number where it is chosen, and infinite elsewhere. A mask that is computed from the value, or
+    from what a delegate computes, is left: it would split the delegate just the same.
+    """
+    mask, first, second = builder.args
+    chosen, x, if_chosen = _number(builder, first), second, True
+    if chosen is None:
+        chosen, x, if_chosen = _number(builder, second), first, False
+    if chosen is None or not isinstance(x, Node) or not _is_given(mask, False):
+        return None
+    if value_of(x).shape != value_of(builder.node).shape:
+        return None
+    for target, bound in (
+        (edge.minimum.default, _INFINITY),
+        (edge.maximum.default, -_INFINITY),
+    ):
+        if chosen != bound:  # which bounds nothing anywhere
+            numbers = [builder.scalar(each, x) for each in (chosen, bound)]
+            bounds = builder.call(
+                edge.where.self, mask, *(numbers if if_chosen else reversed(numbers))
+            )
+            x = builder.call(target, x, bounds)
+    return x
+
+
+def by_softmax(builder: GraphBuilder) -> Node | None:
+    """Write ``_safe_softmax``, which is zero in rows of minus infinity, as a softmax.
+
+    As a softmax alone if no mask can make such a row; else of rows bounded by the lowest number, multiplied by
+    whether the mask leaves anything of a row.
+    """
+    parts = _safe_softmax(builder)
+    if parts is None:
+        return None
+    x, softmax = parts
+    mask = _mask(x)
+    if mask is None or _leaves_all_rows(builder, mask):
+        return softmax
+    if not _is_given(mask, True):
+        return None
+    dim = value_of(x).ndim - 1
+    lowest = torch.finfo(value_of(x).dtype).min
+    bounded = builder.call(edge.clamp.default, x, lowest)
+    found = builder.call(edge._softmax.default, bounded, dim, False)
+    number = builder.scalar(-_INFINITY, x)
+    left = builder.call(edge.ne.Tensor, mask, number)
+    rows = builder.call(edge.any.dim, left, value_of(mask).ndim - 1, True)
+    ones, zeros = (builder.scalar(each, x) for each in (1.0, 0.0))
+    kept = builder.call(edge.where.self, rows, ones, zeros)
+    return builder.call(edge.mul.Tensor, found, kept)
+
+
+def _safe_softmax(builder: GraphBuilder) -> tuple[Node, Node] | None:
+    """Return what a ``where`` has the safe softmax of, and its softmax; None if it is another ``where``.
+
+    PyTorch: ``where(logical_not(any(logical_not(x == -inf), -1, True)), 0, softmax(x, -1))``.
+    """
+    mask, zeros, softmax = builder.args
+    if not isinstance(softmax, Node) or softmax.target is not edge._softmax.default:
+        return None
+    x: Any = softmax.args[0]
+    if (
+        softmax.args[1] not in (-1, value_of(x).ndim - 1)
+        or _number(builder, zeros) != 0
+    ):
+        return None
+    for target in (
+        edge.logical_not.default,
+        edge.any.dim,
+        edge.logical_not.default,
+        edge.eq.Scalar,
+    ):
+        if not isinstance(mask, Node) or mask.target is not target:
+            return None
+        if target is edge.any.dim and mask.args[1] not in (-1, value_of(x).ndim - 1):
+            return None
+        if target is edge.eq.Scalar and mask.args != (x, -_INFINITY):
+            return None
+        mask = mask.args[0]
+    return x, softmax
+
+
+def _mask(scores: Node) -> Node | None:
+    """Return what is added to a matmul, None if nothing is; what can't be told is the scores themselves."""
+    while scores.target in _VIEWS:
+        scores = scores.args[0]  # type: ignore[assignment]
+    if scores.target is edge.bmm.default:
+        return None  # finite, of what is finite
+    if scores.target is edge.mul.Tensor:
+        return _mask_of_scaled(scores)
+    if scores.target is not edge.add.Tensor:
+        return scores
+    for first, second in (scores.args[:2], reversed(scores.args[:2])):
+        if isinstance(first, Node) and _mask(first) is None:
+            return second if isinstance(second, Node) else scores
+    return scores
+
+
+def _mask_of_scaled(scores: Node) -> Node | None:
+    operands = [each for each in scores.args[:2] if isinstance(each, Node)]
+    if any(_mask(each) is None for each in operands):
+        return None
+    return scores
+
+
+_VIEWS = (edge.view_copy.default, edge.expand_copy.default)
+
+
+def _is_given(mask: Any, of_floats: bool) -> bool:
+    """Whether no matmul, convolution or delegate has to run before a mask is known, which would be split by it.
+
+    Args:
+        mask: A node.
+        of_floats: Whether it may be computed of floating-point values. A choice may not: what is to be hidden may be
+            no number, which a minimum doesn't hide.
+    """
+    pending, seen = [mask], set()
+    while pending:
+        each = pending.pop()
+        if not isinstance(each, Node):
+            return False
+        if each in seen:
+            continue
+        seen.add(each)
+        if each.target in _LATE or (not of_floats and _is_float(each)):
+            return False
+        if each.op != "placeholder":
+            pending += each.all_input_nodes
+    return True
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+#: Of what is written here, what the host computes of a mask.
+ON_THE_HOST = (
+    edge.any.dim,
+    edge.ne.Tensor,
+    edge.where.self,
+)
+
+#: What a delegate computes.
+_LATE = (
+    edge.addmm.default,
+    edge.bmm.default,
+    edge.convolution.default,
+    edge.linear.default,
+    edge.mm.default,
+    edge._softmax.default,
+    torch.ops.higher_order.executorch_call_delegate,
+)
+
+
+def _leaves_all_rows(builder: GraphBuilder, mask: Node) -> bool:
+    """Whether a mask is a constant that makes no row minus infinity all over."""
+    value = builder.constants.values.get(mask)
+    if value is None:
+        return False
+    return bool(((value != -_INFINITY).any(-1)).all())
+
+
+def _number(builder: GraphBuilder, node: Any) -> float | None:
+    """Return the number that a value is everywhere, None if it isn't one."""
+    if not isinstance(node, Node):
+        return None
+    value = builder.constants.values.get(node)
+    if value is not None:
+        numbers = value.unique()  # type: ignore[no-untyped-call]
+        return float(numbers) if numbers.numel() == 1 else None
+    operator = operator_of(node)
+    index = _NUMBERS.get(operator)
+    found = None if index is None else node.args[index]
+    return float(found) if isinstance(found, (int, float)) else None
+
+
+#: Operators whose result is a number everywhere, and which argument that is.
+_NUMBERS = {
+    torch.ops.aten.full.default: 1,
+    torch.ops.aten.full_like.default: 1,
+    torch.ops.aten.scalar_tensor.default: 0,
+}

@@ -1,0 +1,30 @@
+"""Resizing of images by whole factors, which repeats each pixel, as a product with ones does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from executorch.backends.xnnpack.rewriting.graph_builder import (
+    GraphBuilder,
+    edge,
+    value_of,
+)
+from torch.fx import Node
+
+
+def by_ones(builder: GraphBuilder) -> Node | None:
+    """Write a resizing to the nearest pixel, of fixed sizes, to some times each, as a product that broadcasts."""
+    x: Any = builder.args[0]
+    shape, wanted = value_of(x).shape, value_of(builder.node).shape
+    sizes = [*shape[2:], *wanted[2:]]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    if any(after % before for before, after in zip(shape[2:], wanted[2:], strict=True)):
+        return None
+    apart, times = [*shape[:2]], []
+    for before, after in zip(shape[2:], wanted[2:], strict=True):
+        apart += [before, 1]
+        times += [1, after // before]
+    ones = builder.constants.full((*times,), 1.0, value_of(x).dtype)
+    repeated = builder.call(edge.mul.Tensor, builder.view(x, apart), ones)
+    return builder.view(repeated, wanted)

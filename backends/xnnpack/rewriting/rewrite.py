@@ -1,0 +1,226 @@
+"""Rewrite in a program what XNNPACK computes by other operators, where that keeps a delegate in one piece."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.rewriting import (
+    arithmetic,
+    masks,
+    normalization,
+    resizing,
+    views,
+)
+from executorch.backends.xnnpack.rewriting.constants import (
+    constants_of,
+    fold_constants,
+    remove_unread,
+)
+from executorch.backends.xnnpack.rewriting.graph_builder import (
+    Constants,
+    GraphBuilder,
+    edge,
+)
+from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_quant
+from executorch.exir.backend.canonical_partitioners.config_partitioner import (
+    format_target_name,
+)
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+#: What may replace a node: another, or one for each of its results.
+_Written = Any
+_Rule = Callable[[GraphBuilder], _Written]
+
+#: By operator, what is tried in turn.
+_RULES: dict[Any, tuple[_Rule, ...]] = {
+    edge._softmax.default: (arithmetic.by_last_dim,),
+    edge.elu.default: (arithmetic.by_clamps,),
+    edge.mean.dim: (arithmetic.by_reduction,),
+    edge.native_group_norm.default: (normalization.of_groups,),
+    edge.native_layer_norm.default: (normalization.of_layers,),
+    edge.pow.Tensor_Scalar: (arithmetic.by_root,),
+    edge.reciprocal.default: (arithmetic.by_division,),
+    edge.select_copy.int: (views.by_slice_and_view,),
+    edge.split_with_sizes_copy.default: (views.by_slices,),
+    edge.sum.dim_IntList: (arithmetic.by_reduction,),
+    edge.upsample_nearest2d.vec: (resizing.by_ones,),
+    edge.var.correction: (arithmetic.by_deviations,),
+    edge.where.self: (masks.by_softmax, masks.by_bounds),
+    **dict.fromkeys(
+        (
+            edge.squeeze_copy.dim,
+            edge.squeeze_copy.dims,
+            edge.unsqueeze_copy.default,
+            edge.view_copy.default,
+        ),
+        (views.by_view,),
+    ),
+    **dict.fromkeys(
+        (edge.add.Scalar, edge.div.Scalar, edge.mul.Scalar, edge.sub.Scalar),
+        (arithmetic.by_tensor,),
+    ),
+}
+#: What reads an operand expanded needn't.
+_BROADCASTING = (edge.add.Tensor, edge.div.Tensor, edge.mul.Tensor, edge.sub.Tensor)
+#: What moves values and computes none: a delegate of these alone is no gain.
+_MOVES = (
+    edge.cat.default,
+    edge.clone.default,
+    edge.permute_copy.default,
+    edge.slice_copy.Tensor,
+    edge.unsqueeze_copy.default,
+    edge.view_copy.default,
+)
+
+
+def rewrite(program: ExportedProgram, configs: Mapping[str, Any]) -> None:
+    """Replace operators by others that XNNPACK has, beside what it computes anyway.
+
+    Args:
+        program: In edge dialect, with what the partitioners before have left. It is changed.
+        configs: Of XNNPACK's partitioner, by the operator that each is for.
+    """
+
+    def supports(node: Node) -> bool:
+        config = configs.get(format_target_name(getattr(node.target, "__name__", "")))
+        return config is not None and config.check_constraints(node, program)
+
+    fold_constants(program)
+    _remove_noops(program)
+    constants = {
+        node: each for node, each in constants_of(program).items() if node.users
+    }
+    _Rewriting(program, supports, constants).run()
+    fold_constants(program)  # bounds by masks that are constants
+    remove_unread(program, {*constants})
+    program.graph.lint()
+    program.graph_module.recompile()
+
+
+def _remove_noops(program: ExportedProgram) -> None:
+    for node in [*program.graph.nodes]:
+        if (
+            node.op == "call_function"
+            and views.is_noop(node)
+            and not _is_quantized(node)
+            and all(user.op != "output" for user in node.users)
+        ):
+            node.replace_all_uses_with(node.args[0])
+            program.graph.erase_node(node)
+
+
+class _Rewriting:
+    """Of one program: what can be rewritten, and what of it is."""
+
+    def __init__(
+        self,
+        program: ExportedProgram,
+        supports: Callable[[Node], bool],
+        constants: Mapping[Node, torch.Tensor],
+    ) -> None:
+        self._program = program
+        self._supports = supports
+        self._constants = Constants(program, constants)
+        self._written: dict[Node, tuple[GraphBuilder, _Written]] = {}
+        self._group: dict[Node, Node] = {}
+        self._erased: set[Node] = set()
+
+    def run(self) -> None:
+        """Write what can replace nodes, and replace those that are beside what XNNPACK computes."""
+        calls = [n for n in self._program.graph.nodes if n.op == "call_function"]
+        taken = {node for node in calls if self._supports(node)}
+        for node in calls:
+            if not _is_quantized(node):
+                self._write(node, node in taken)
+        members = [node for node in calls if node in taken or node in self._written]
+        for node in members:
+            for read in self._reads(node):
+                if read in taken or read in self._written:
+                    self._join(node, read)
+        computing = {
+            self._root(node)
+            for node in members
+            if node in taken and node.target not in _MOVES
+        }
+        for node, (_, written) in self._written.items():
+            if self._root(node) in computing and node not in self._erased:
+                self._substitute(node, written)
+        for builder, _ in self._written.values():
+            for call in reversed(builder.calls):  # of what isn't replaced
+                self._erase_unread(call)
+        self._constants.remove_unread()
+
+    def _write(self, node: Node, taken: bool) -> None:
+        if taken:
+            rules: tuple[_Rule, ...] = ()
+            if node.target in _BROADCASTING:
+                rules = (views.without_expansion,)
+        else:
+            rules = _RULES.get(node.target, ())
+        for rule in rules:
+            builder = GraphBuilder(node, self._constants)
+            written = rule(builder)
+            if written is not None and self._is_taken(builder, written):
+                self._written[node] = builder, written
+                return
+            builder.erase()
+
+    def _is_taken(self, builder: GraphBuilder, written: _Written) -> bool:
+        """Whether XNNPACK takes what was written, but for what makes bounds of a mask."""
+        is_new = isinstance(written, dict) or written in builder.calls
+        if not is_new and any(user.op == "output" for user in builder.node.users):
+            return False  # what was there before can't be known as another output
+        return all(
+            call.target in masks.ON_THE_HOST or self._supports(call)
+            for call in builder.calls
+        )
+
+    def _reads(self, node: Node) -> Iterator[Node]:
+        """Yield the nodes that are read by a node, or by what may replace it; a result of several is their node."""
+        builder, _ = self._written.get(node, (None, None))
+        calls = builder.calls if builder is not None and builder.calls else [node]
+        for call in calls:
+            for read in call.all_input_nodes:
+                is_result = read.target is operator.getitem
+                yield read.all_input_nodes[0] if is_result else read
+
+    def _substitute(self, node: Node, written: _Written) -> None:
+        results = written if isinstance(written, dict) else {node: written}
+        for old, new in results.items():
+            for spec in self._program.graph_signature.output_specs:
+                if spec.arg.name == old.name:
+                    spec.arg.name = new.name
+            old.replace_all_uses_with(new)
+            self._erase_unread(old)
+
+    def _erase_unread(self, node: Node) -> None:
+        """Erase a node that nothing reads, and what nothing reads then."""
+        pending = [node]
+        while pending:
+            each = pending.pop()
+            is_call = each.op == "call_function" and each not in self._erased
+            if is_call and not each.users:
+                pending += each.all_input_nodes
+                each.graph.erase_node(each)
+                self._erased.add(each)
+
+    def _root(self, node: Node) -> Node:
+        while node in self._group:
+            node = self._group[node]
+        return node
+
+    def _join(self, node: Node, other: Node) -> None:
+        first, second = self._root(node), self._root(other)
+        if first is not second:
+            self._group[first] = second
+
+
+def _is_quantized(node: Node) -> bool:
+    """Whether a node is one of a quantized pattern's, whose operators are matched as they are."""
+    if is_quant(node) or is_dequant(node):
+        return True
+    return any(map(is_dequant, node.all_input_nodes)) or any(map(is_quant, node.users))
