@@ -29,6 +29,7 @@ PACKAGES = frozenset(
         "executorch.backends.cuda.quantized",
         "executorch.backends.cuda.support",
         "executorch.backends.cuda.tuning",
+        "executorch.backends.xnnpack.rewriting",
         "executorch.exir.decompositions",
         "executorch.exir.passes.streams",
         "torch_tensorrt.dynamo.executorch",

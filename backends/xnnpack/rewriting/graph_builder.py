@@ -98,7 +98,7 @@ class GraphBuilder:
 
     def view(self, x: Node, shape: Sequence[Any]) -> Node:
         """Write a view of ``x`` in a shape of which one size may be dynamic; ``x`` itself if it has that shape."""
-        if [*value_of(x).shape] == [*shape]:
+        if alike(value_of(x).shape, shape):
             return x
         sizes = [size if isinstance(size, int) else -1 for size in shape]
         return self.call(edge.view_copy.default, x, sizes)
@@ -112,6 +112,15 @@ class GraphBuilder:
         for made in reversed(self.calls):
             self.node.graph.erase_node(made)
         self.calls = []
+
+
+def alike(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether sizes are the same, whatever the dynamic ones are: asking one whether it equals another would narrow its range."""
+
+    def expression(size: Any) -> Any:
+        return size if isinstance(size, int) else size.node.expr
+
+    return [*map(expression, sizes)] == [*map(expression, others)]
 
 
 def value_of(node: Node) -> Any:

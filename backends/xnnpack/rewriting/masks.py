@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from executorch.backends.xnnpack.rewriting.graph_builder import (
     GraphBuilder,
+    alike,
     edge,
     value_of,
 )
@@ -28,7 +29,7 @@ def by_bounds(builder: GraphBuilder) -> Node | None:
         chosen, x, if_chosen = _number(builder, second), first, False
     if chosen is None or not isinstance(x, Node) or not _is_given(mask, False):
         return None
-    if value_of(x).shape != value_of(builder.node).shape:
+    if not alike(value_of(x).shape, value_of(builder.node).shape):
         return None
     for target, bound in (
         (edge.minimum.default, _INFINITY),

@@ -30,6 +30,7 @@ from executorch.exir.backend.canonical_partitioners.config_partitioner import (
 )
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 #: What may replace a node: another, or one for each of its results.
 _Written = Any
@@ -105,8 +106,8 @@ def _remove_noops(program: ExportedProgram) -> None:
     for node in [*program.graph.nodes]:
         if (
             node.op == "call_function"
+            and not _is_left(node)
             and views.is_noop(node)
-            and not _is_quantized(node)
             and all(user.op != "output" for user in node.users)
         ):
             node.replace_all_uses_with(node.args[0])
@@ -134,7 +135,7 @@ class _Rewriting:
         calls = [n for n in self._program.graph.nodes if n.op == "call_function"]
         taken = {node for node in calls if self._supports(node)}
         for node in calls:
-            if not _is_quantized(node):
+            if not _is_left(node):
                 self._write(node, node in taken)
         members = [node for node in calls if node in taken or node in self._written]
         for node in members:
@@ -219,8 +220,11 @@ class _Rewriting:
             self._group[first] = second
 
 
-def _is_quantized(node: Node) -> bool:
-    """Whether a node is one of a quantized pattern's, whose operators are matched as they are."""
+def _is_left(node: Node) -> bool:
+    """Whether a node is one of a quantized pattern's, whose operators are matched as they are, or of sizes that data decide."""
     if is_quant(node) or is_dequant(node):
         return True
-    return any(map(is_dequant, node.all_input_nodes)) or any(map(is_quant, node.users))
+    if any(map(is_dequant, node.all_input_nodes)) or any(map(is_quant, node.users)):
+        return True
+    values = (each.meta.get("val") for each in (node, *node.all_input_nodes))
+    return any(map(has_free_unbacked_symbols, values))

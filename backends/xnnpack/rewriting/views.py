@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import torch
 from executorch.backends.xnnpack.rewriting.graph_builder import (
     GraphBuilder,
+    alike,
     edge,
     value_of,
 )
@@ -25,12 +25,7 @@ def is_noop(node: Node) -> bool:
             return False
     if node.target is edge.slice_copy.Tensor and (*node.args, 1, 1, 1)[4] != 1:
         return False
-    return (
-        given.dtype == value.dtype
-        and given.ndim == value.ndim
-        and [*given.shape] == [*value.shape]
-        and given.dim_order() == value.dim_order()
-    )
+    return given.dtype == value.dtype and alike(given.shape, value.shape)
 
 
 _MAYBE_NOOPS = (
@@ -46,7 +41,8 @@ def by_view(builder: GraphBuilder) -> Node | None:
     """Write a view of the same elements, if at most one size is dynamic."""
     node = builder.node
     shape = value_of(node).shape
-    if sum(not isinstance(size, int) for size in shape) > 1 or 0 in shape:
+    dynamic = [not isinstance(size, int) for size in shape]
+    if sum(dynamic) > 1 or any(isinstance(size, int) and not size for size in shape):
         return None
     return builder.call(
         edge.view_copy.default,
@@ -90,8 +86,9 @@ def without_expansion(builder: GraphBuilder) -> Node | None:
     operands = [_unexpanded(each) for each in node.args[:2]]
     if operands == [*node.args[:2]]:
         return None
+    # One of them has the sizes of the result by itself.
     shapes = [value_of(each).shape for each in operands if isinstance(each, Node)]
-    if torch.broadcast_shapes(*shapes) != value_of(node).shape:  # type: ignore[no-untyped-call]
+    if not any(alike(shape, value_of(node).shape) for shape in shapes):
         return None
     return builder.call(node.target, *operands, *node.args[2:], **node.kwargs)
 

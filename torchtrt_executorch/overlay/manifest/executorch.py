@@ -134,7 +134,6 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.program._operator_calls",
             f"{EXIR}.program._transforms",
             _XNNPACK_SUPPORT,
-            "executorch.backends.xnnpack.rewriting",
             *(
                 f"executorch.backends.xnnpack.rewriting.{name}"
                 for name in (
