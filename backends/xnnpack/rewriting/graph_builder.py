@@ -40,7 +40,9 @@ class Constants:
 
     def full(self, shape: tuple[int, ...], number: float, dtype: torch.dtype) -> Node:
         """Return a constant that is a number everywhere."""
-        key = shape, number, dtype
+        # Matmuls that share a weight would be put in one partition, whatever is between them.
+        shared = 0 if len(shape) != 2 else len(self._added)
+        key = shape, number, dtype, shared
         if key not in self._added:
             graph = self._program.graph
             with graph.inserting_before(next(iter(graph.nodes))):

@@ -28,6 +28,7 @@ from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_quant
 from executorch.exir.backend.canonical_partitioners.config_partitioner import (
     format_target_name,
 )
+from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
@@ -226,5 +227,8 @@ def _is_left(node: Node) -> bool:
         return True
     if any(map(is_dequant, node.all_input_nodes)) or any(map(is_quant, node.users)):
         return True
+    sources = node.meta.get("source_fn_stack") or ()
+    if sources and sources[-1][1] in (nn.Linear, nn.functional.linear):
+        return True  # its parts are claimed together
     values = (each.meta.get("val") for each in (node, *node.all_input_nodes))
     return any(map(has_free_unbacked_symbols, values))

@@ -258,6 +258,25 @@ def test_layer_norm_far_from_zero_is_no_less_exact() -> None:
 
 
 @torch.no_grad()
+def test_softmax_of_channels_behind_a_convolution_is_right() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Softmax(1))
+    inputs = (torch.randn(1, 3, 8, 9),)
+    check(lower(model, inputs), model, [inputs])
+
+
+@torch.no_grad()
+def test_norms_of_one_size_are_in_delegates_of_their_own() -> None:
+    class Norms(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(3):
+                x = F.layer_norm(x.sigmoid(), (8,)).cumsum(0)  # on the host
+            return x
+
+    inputs = (torch.randn(4, 8),)
+    check(lower(Norms(), inputs), Norms(), [inputs])
+
+
+@torch.no_grad()
 def test_float16_is_reduced_by_the_host() -> None:
     model = Between(lambda model, x: x * x.sum(-1, keepdim=True) ** 2.0).half()
     inputs = (torch.rand(2, 6, 8).half(),)
