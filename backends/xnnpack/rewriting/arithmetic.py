@@ -163,8 +163,8 @@ def by_last_dim(builder: GraphBuilder) -> Node | None:
     ndim = value_of(x).ndim
     order = [*range(ndim)]
     dim %= max(ndim, 1)
-    if half or ndim == 4 or dim == ndim - 1:
-        return None  # images may be NHWC there, and a permutation of those was wrong
+    if half or dim == ndim - 1:
+        return None
     order[dim], order[-1] = order[-1], order[dim]
     moved = builder.call(edge.permute_copy.default, x, order)
     found = builder.call(edge._softmax.default, moved, ndim - 1, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 import torch
@@ -27,21 +28,32 @@ def by_bounds(builder: GraphBuilder) -> Node | None:
     chosen, x, if_chosen = _number(builder, first), second, True
     if chosen is None:
         chosen, x, if_chosen = _number(builder, second), first, False
-    if chosen is None or not isinstance(x, Node) or not _is_given(mask, False):
+    if chosen is None or isnan(chosen) or not isinstance(x, Node):
+        return None
+    if not _is_given(mask, False):
         return None
     if not alike(value_of(x).shape, value_of(builder.node).shape):
         return None
-    for target, bound in (
-        (edge.minimum.default, _INFINITY),
-        (edge.maximum.default, -_INFINITY),
-    ):
-        if chosen != bound:  # which bounds nothing anywhere
-            numbers = [builder.scalar(each, x) for each in (chosen, bound)]
-            bounds = builder.call(
-                edge.where.self, mask, *(numbers if if_chosen else reversed(numbers))
-            )
-            x = builder.call(target, x, bounds)
-    return x
+    if abs(chosen) == _INFINITY:
+        numbers = [builder.scalar(each, x) for each in (chosen, -chosen)]
+        bound = _choice(builder, mask, numbers, if_chosen)
+        target = edge.minimum if chosen < 0 else edge.maximum
+        return builder.call(target.default, x, bound)
+    numbers = [builder.scalar(each, x) for each in (0.0, _INFINITY)]
+    distance = _choice(builder, mask, numbers, if_chosen)
+    number = builder.scalar(chosen, x)
+    highest = builder.call(edge.add.Tensor, distance, number)
+    lowest = builder.call(edge.sub.Tensor, number, distance)
+    below = builder.call(edge.minimum.default, x, highest)
+    return builder.call(edge.maximum.default, below, lowest)
+
+
+def _choice(
+    builder: GraphBuilder, mask: Node, numbers: list[Node], if_chosen: bool
+) -> Node:
+    """Write a choice of the first of two numbers where a mask is as given, which the host makes of the mask alone."""
+    ordered = numbers if if_chosen else numbers[::-1]
+    return builder.call(edge.where.self, mask, *ordered)
 
 
 def by_softmax(builder: GraphBuilder) -> Node | None:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import torch
-from executorch.backends.xnnpack.rewriting import (
-    arithmetic,
-    masks,
-    normalization,
-    resizing,
-    views,
-)
+from executorch.backends.xnnpack.rewriting import masks, views
 from executorch.backends.xnnpack.rewriting.constants import (
     constants_of,
     fold_constants,
@@ -24,6 +18,13 @@ from executorch.backends.xnnpack.rewriting.graph_builder import (
     GraphBuilder,
     edge,
 )
+from executorch.backends.xnnpack.rewriting.rollback import Delegation, ProgramState
+from executorch.backends.xnnpack.rewriting.rules import (
+    BROADCASTING,
+    RULES,
+    Rule,
+    Written,
+)
 from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_quant
 from executorch.exir.backend.canonical_partitioners.config_partitioner import (
     format_target_name,
@@ -33,41 +34,6 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
-#: What may replace a node: another, or one for each of its results.
-_Written = Any
-_Rule = Callable[[GraphBuilder], _Written]
-
-#: By operator, what is tried in turn.
-_RULES: dict[Any, tuple[_Rule, ...]] = {
-    edge._softmax.default: (arithmetic.by_last_dim,),
-    edge.elu.default: (arithmetic.by_clamps,),
-    edge.mean.dim: (arithmetic.by_reduction,),
-    edge.native_group_norm.default: (normalization.of_groups,),
-    edge.native_layer_norm.default: (normalization.of_layers,),
-    edge.pow.Tensor_Scalar: (arithmetic.by_root,),
-    edge.reciprocal.default: (arithmetic.by_division,),
-    edge.select_copy.int: (views.by_slice_and_view,),
-    edge.split_with_sizes_copy.default: (views.by_slices,),
-    edge.sum.dim_IntList: (arithmetic.by_reduction,),
-    edge.upsample_nearest2d.vec: (resizing.by_ones,),
-    edge.var.correction: (arithmetic.by_deviations,),
-    edge.where.self: (masks.by_softmax, masks.by_bounds),
-    **dict.fromkeys(
-        (
-            edge.squeeze_copy.dim,
-            edge.squeeze_copy.dims,
-            edge.unsqueeze_copy.default,
-            edge.view_copy.default,
-        ),
-        (views.by_view,),
-    ),
-    **dict.fromkeys(
-        (edge.add.Scalar, edge.div.Scalar, edge.mul.Scalar, edge.sub.Scalar),
-        (arithmetic.by_tensor,),
-    ),
-}
-#: What reads an operand expanded needn't.
-_BROADCASTING = (edge.add.Tensor, edge.div.Tensor, edge.mul.Tensor, edge.sub.Tensor)
 #: What moves values and computes none: a delegate of these alone is no gain.
 _MOVES = (
     edge.cat.default,
@@ -79,28 +45,79 @@ _MOVES = (
 )
 
 
-def rewrite(program: ExportedProgram, configs: Mapping[str, Any]) -> None:
-    """Replace operators by others that XNNPACK has, beside what it computes anyway.
+#: How often parts are kept as they were before all of a program is.
+_ATTEMPTS = 3
+
+
+def rewrite(program: ExportedProgram, partitioner: Any) -> None:
+    """Replace operators by others that XNNPACK has, beside what it computes anyway, where that leaves no more calls.
+
+    The partitioner is asked about the program with and without: what would have more delegates or more operators on the
+    host is left as it was, by parts where they can be told apart, as a whole else.
 
     Args:
         program: In edge dialect, with what the partitioners before have left. It is changed.
-        configs: Of XNNPACK's partitioner, by the operator that each is for.
+        partitioner: XNNPACK's, which has its configurations by operator in ``target_partitioner_configs``.
     """
+    configs: Mapping[str, Any] = partitioner.target_partitioner_configs
 
     def supports(node: Node) -> bool:
         config = configs.get(format_target_name(getattr(node.target, "__name__", "")))
         return config is not None and config.check_constraints(node, program)
 
+    before = ProgramState(program)
+    kept: set[str] = set()
+    for _ in range(_ATTEMPTS):
+        rewriting = _rewrite_but(program, supports, kept)
+        worse = _worse(program, partitioner, before, rewriting)
+        if not worse:
+            return
+        kept |= worse
+        before.restore(program)
+
+
+def _rewrite_but(
+    program: ExportedProgram, supports: Callable[[Node], bool], kept: set[str]
+) -> _Rewriting:
+    """Rewrite a program but for the nodes of some names."""
     fold_constants(program)
     _remove_noops(program)
     constants = {
         node: each for node, each in constants_of(program).items() if node.users
     }
-    _Rewriting(program, supports, constants).run()
+    rewriting = _Rewriting(program, supports, constants)
+    rewriting.run(kept)
     fold_constants(program)  # bounds by masks that are constants
     remove_unread(program, {*constants})
     program.graph.lint()
     program.graph_module.recompile()
+    return rewriting
+
+
+def _worse(
+    program: ExportedProgram,
+    partitioner: Any,
+    before: ProgramState,
+    rewriting: _Rewriting,
+) -> set[str]:
+    """Return the names of what was rewritten and should not have been; empty if a program is no worse than before."""
+    if not rewriting.replaced:
+        return set()
+    after = Delegation(program, partitioner)
+    found = {
+        name
+        for name, (calls, count) in rewriting.replaced.items()
+        if sum(call in after.host for call in calls) > count
+    }
+    if found:
+        return found
+    delegates = after.delegates
+    with before.restored(program):
+        original = Delegation(program, partitioner)
+        is_worse = len(after.host) > len(original.host) or (
+            delegates > original.least and delegates > original.delegates
+        )
+    return {*rewriting.replaced} if is_worse else set()
 
 
 def _remove_noops(program: ExportedProgram) -> None:
@@ -127,16 +144,18 @@ class _Rewriting:
         self._program = program
         self._supports = supports
         self._constants = Constants(program, constants)
-        self._written: dict[Node, tuple[GraphBuilder, _Written]] = {}
+        self._written: dict[Node, tuple[GraphBuilder, Written]] = {}
         self._group: dict[Node, Node] = {}
         self._erased: set[Node] = set()
+        #: By name of what was replaced: the calls that replace it, and how many operators of the host they do.
+        self.replaced: dict[str, tuple[list[Node], int]] = {}
 
-    def run(self) -> None:
-        """Write what can replace nodes, and replace those that are beside what XNNPACK computes."""
+    def run(self, kept: Container[str]) -> None:
+        """Write what can replace nodes, and replace those that are beside what XNNPACK computes, but those of some names."""
         calls = [n for n in self._program.graph.nodes if n.op == "call_function"]
         taken = {node for node in calls if self._supports(node)}
         for node in calls:
-            if not _is_left(node):
+            if node.name not in kept and not _is_left(node):
                 self._write(node, node in taken)
         members = [node for node in calls if node in taken or node in self._written]
         for node in members:
@@ -148,9 +167,13 @@ class _Rewriting:
             for node in members
             if node in taken and node.target not in _MOVES
         }
-        for node, (_, written) in self._written.items():
+        for node, (builder, written) in self._written.items():
             if self._root(node) in computing and node not in self._erased:
+                erased = {*self._erased}
                 self._substitute(node, written)
+                hosts = self._erased - erased - taken
+                count = sum(each.target is not operator.getitem for each in hosts)
+                self.replaced[node.name] = builder.calls, count
         for builder, _ in self._written.values():
             for call in reversed(builder.calls):  # of what isn't replaced
                 self._erase_unread(call)
@@ -158,11 +181,11 @@ class _Rewriting:
 
     def _write(self, node: Node, taken: bool) -> None:
         if taken:
-            rules: tuple[_Rule, ...] = ()
-            if node.target in _BROADCASTING:
+            rules: tuple[Rule, ...] = ()
+            if node.target in BROADCASTING:
                 rules = (views.without_expansion,)
         else:
-            rules = _RULES.get(node.target, ())
+            rules = RULES.get(node.target, ())
         for rule in rules:
             builder = GraphBuilder(node, self._constants)
             written = rule(builder)
@@ -171,7 +194,7 @@ class _Rewriting:
                 return
             builder.erase()
 
-    def _is_taken(self, builder: GraphBuilder, written: _Written) -> bool:
+    def _is_taken(self, builder: GraphBuilder, written: Written) -> bool:
         """Whether XNNPACK takes what was written, but for what makes bounds of a mask."""
         is_new = isinstance(written, dict) or written in builder.calls
         if not is_new and any(user.op == "output" for user in builder.node.users):
@@ -190,7 +213,7 @@ class _Rewriting:
                 is_result = read.target is operator.getitem
                 yield read.all_input_nodes[0] if is_result else read
 
-    def _substitute(self, node: Node, written: _Written) -> None:
+    def _substitute(self, node: Node, written: Written) -> None:
         results = written if isinstance(written, dict) else {node: written}
         for old, new in results.items():
             for spec in self._program.graph_signature.output_specs:

@@ -287,6 +287,15 @@ XNNPACK_SUPPORT = (
             '{} + "_" + bn_node.name',
         ),
     ),
+    # A softmax of a convolution's result would be one of channels: they are last there.
+    *edits_of(
+        f"{_XNNPACK}._passes.channels_last_tagged_reshape_pass",
+        (
+            "ChannelsLastTaggedReshapePass",
+            "value memory_sensitive_ops_nchw",
+            "{} | {exir_ops.edge.aten._softmax.default}",
+        ),
+    ),
     # These three are upstream's own from 1.5 on: defaults of pools, infinities, and names that torch.fx changes.
     *edits_of(
         f"{_XNNPACK_CONFIG}.xnnpack_config",
@@ -399,7 +408,7 @@ XNNPACK_REWRITES = edits_of(
 
         def prepare_to_partition(self, exported_program):
             if not self.per_op_mode:
-                rewrite(exported_program, self.target_partitioner_configs)
+                rewrite(exported_program, self)
         """,
     ),
 )

@@ -144,6 +144,8 @@ EXECUTORCH_PATCHES = (
                     "normalization",
                     "resizing",
                     "rewrite",
+                    "rollback",
+                    "rules",
                     "views",
                 )
             ),

@@ -1,0 +1,85 @@
+"""Compare what XNNPACK's partitioner makes of a program before and after a rewrite, and take the rewrite back."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+
+
+class Delegation:
+    """How a partitioner would divide a program, which has to stay as it is until all is asked.
+
+    Attributes:
+        host: The calls that no delegate would have.
+        least: The fewest delegates that can have the others: how often one path through the program enters them.
+    """
+
+    def __init__(self, program: ExportedProgram, partitioner: Any) -> None:
+        self._program, self._partitioner = program, partitioner
+        matches = partitioner.get_matched_nodes_from_configs(program)
+        taken = {node for match in matches for node in match}
+        self.host: set[Node] = set()
+        depths: dict[Node, int] = {}
+        for node in program.graph.nodes:
+            if node.op != "call_function":
+                continue
+            read = [each for each in node.all_input_nodes if each in depths]
+            if node.target is operator.getitem and taken.issuperset(read):
+                taken.add(node)
+            elif node not in taken and node.target is not operator.getitem:
+                self.host.add(node)
+            entered = [
+                depths[each] + ((node in taken) > (each in taken)) for each in read
+            ]
+            depths[node] = max(entered, default=int(node in taken))
+        self.least = max(depths.values(), default=0)
+
+    @cached_property
+    def delegates(self) -> int:
+        """How many delegates there would be."""
+        return len(self._partitioner.generate_partitions(self._program))
+
+
+class ProgramState:
+    """The graph, the signature and the constants of a program, to go back to: its nodes have the same names then."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._graph = _copied(program.graph)
+        self._signature = copy.deepcopy(program.graph_signature)
+        self._tensors = {**program.state_dict}, {**program.constants}
+
+    def restore(self, program: ExportedProgram) -> None:
+        """Have a program as it was, as often as it is asked."""
+        program.graph_module.graph = _copied(self._graph)
+        program._graph_signature = copy.deepcopy(self._signature)
+        program._state_dict, program._constants = ({**each} for each in self._tensors)
+
+    @contextmanager
+    def restored(self, program: ExportedProgram) -> Iterator[None]:
+        """Have a program as it was for a while, and as it is then."""
+        graph, signature = program.graph, program.graph_signature
+        tensors = program.state_dict, program.constants
+        self.restore(program)
+        try:
+            yield
+        finally:
+            program.graph_module.graph = graph
+            program._graph_signature = signature
+            program._state_dict, program._constants = tensors
+
+
+def _copied(graph: Graph) -> Graph:
+    """Return a copy of a graph, with its output and what calls it."""
+    made = Graph(tracer_cls=graph._tracer_cls)
+    copies: dict[Node, Node] = {}
+    made.set_codegen(graph._codegen)
+    for node in graph.nodes:
+        copies[node] = made.node_copy(node, copies.__getitem__)
+    return made

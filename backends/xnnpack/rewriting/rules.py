@@ -1,0 +1,51 @@
+"""By operator, the rules that write it by others that XNNPACK has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from executorch.backends.xnnpack.rewriting import (
+    arithmetic,
+    masks,
+    normalization,
+    resizing,
+    views,
+)
+from executorch.backends.xnnpack.rewriting.graph_builder import GraphBuilder, edge
+
+#: What may replace a node: another, or one for each of its results.
+Written = Any
+Rule = Callable[[GraphBuilder], Written]
+
+#: By operator, what is tried in turn.
+RULES: dict[Any, tuple[Rule, ...]] = {
+    edge._softmax.default: (arithmetic.by_last_dim,),
+    edge.elu.default: (arithmetic.by_clamps,),
+    edge.mean.dim: (arithmetic.by_reduction,),
+    edge.native_group_norm.default: (normalization.of_groups,),
+    edge.native_layer_norm.default: (normalization.of_layers,),
+    edge.pow.Tensor_Scalar: (arithmetic.by_root,),
+    edge.reciprocal.default: (arithmetic.by_division,),
+    edge.select_copy.int: (views.by_slice_and_view,),
+    edge.split_with_sizes_copy.default: (views.by_slices,),
+    edge.sum.dim_IntList: (arithmetic.by_reduction,),
+    edge.upsample_nearest2d.vec: (resizing.by_ones,),
+    edge.var.correction: (arithmetic.by_deviations,),
+    edge.where.self: (masks.by_softmax, masks.by_bounds),
+    **dict.fromkeys(
+        (
+            edge.squeeze_copy.dim,
+            edge.squeeze_copy.dims,
+            edge.unsqueeze_copy.default,
+            edge.view_copy.default,
+        ),
+        (views.by_view,),
+    ),
+    **dict.fromkeys(
+        (edge.add.Scalar, edge.div.Scalar, edge.mul.Scalar, edge.sub.Scalar),
+        (arithmetic.by_tensor,),
+    ),
+}
+#: What reads an operand expanded needn't.
+BROADCASTING = (edge.add.Tensor, edge.div.Tensor, edge.mul.Tensor, edge.sub.Tensor)
