@@ -110,7 +110,9 @@ def check_with_and_without(
     check(edge, model, calls, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 8))]
+)
 @torch.no_grad()
 def test_patterns_among_images_are_as_eager_computes_them(
     seed: int, monkeypatch: pytest.MonkeyPatch

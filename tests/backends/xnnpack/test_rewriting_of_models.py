@@ -1,0 +1,199 @@
+"""Models of several kinds, quantized ones among them: what is rewritten for XNNPACK leaves no more calls than without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+    XNNPACKQuantizer,
+    get_symmetric_quantization_config,
+)
+from executorch.exir import to_edge_transform_and_lower
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.nn import functional as F
+from torchao import quantization as torchao
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+from tests.backends.xnnpack.test_rewriting import operators
+from tests.backends.xnnpack.test_rewriting_of_images import check_with_and_without
+from tests.executorch_runtime import UpstreamMethod
+
+
+class Function(nn.Module):
+    """Calls a function of some layers and the input."""
+
+    def __init__(self, function: Callable[..., Any], *layers: nn.Module) -> None:
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x, *self.layers)
+
+
+def volumes() -> nn.Module:
+    """Convolutions of volumes, which the host computes, with norms and activations between them."""
+    layers: list[nn.Module] = []
+    for given, made in ((2, 4), (4, 8)):
+        norm = nn.GroupNorm(2, made) if made > 4 else nn.InstanceNorm3d(made)
+        layers += [nn.Conv3d(given, made, 3, 2, 1), norm, nn.PReLU()]
+    return nn.Sequential(*layers, nn.Upsample(scale_factor=2, mode="trilinear"))
+
+
+def recurrent(kind: type[nn.RNNBase]) -> nn.Module:
+    return Function(lambda x, cell: cell(x)[0], kind(8, 8, batch_first=True))
+
+
+IMAGE, SEQUENCE, VOLUME = (2, 3, 16, 16), (2, 6, 8), (1, 2, 8, 8, 8)
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "volumes": (volumes, VOLUME),
+    "transformer": (lambda: nn.TransformerEncoderLayer(8, 2, 16), SEQUENCE),
+    "decoder": (
+        lambda: Function(
+            lambda x, layer: layer(x, x), nn.TransformerDecoderLayer(8, 2, 16)
+        ),
+        SEQUENCE,
+    ),
+    "attention with weights": (
+        lambda: Function(lambda x, layer: layer(x, x, x), nn.MultiheadAttention(8, 2)),
+        SEQUENCE,
+    ),
+    "LSTM": (lambda: recurrent(nn.LSTM), SEQUENCE),
+    "GRU": (lambda: recurrent(nn.GRU), SEQUENCE),
+    "norms apart": (
+        lambda: Function(
+            lambda x: F.layer_norm(F.layer_norm(x, (8,)).cumsum(1).sigmoid(), (8,))
+        ),
+        SEQUENCE,
+    ),
+    "sorted": (
+        lambda: Function(
+            lambda x, layer: layer(x.sort(1)[0].mean(1)).topk(2)[0], nn.Linear(8, 8)
+        ),
+        SEQUENCE,
+    ),
+    "masked by itself": (
+        lambda: Function(
+            lambda x, layer: layer(x.masked_fill(x > 0, 0.5)).softmax(1).sum(-1),
+            nn.Linear(8, 8),
+        ),
+        SEQUENCE,
+    ),
+    "images": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8), nn.Hardswish()),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4), nn.Softmax(1)),
+        ),
+        IMAGE,
+    ),
+    "patches": (
+        lambda: Function(
+            lambda x, embed, layer: layer(embed(x).flatten(2).transpose(1, 2)).mean(1),
+            nn.Conv2d(3, 8, 4, 4),
+            nn.TransformerEncoderLayer(8, 2, 16, norm_first=True, batch_first=True),
+        ),
+        IMAGE,
+    ),
+    "up and down": (
+        lambda: Function(
+            lambda x, down, up: up(
+                torch.cat(
+                    [F.interpolate(F.max_pool2d(down(x), 2), scale_factor=2), x], 1
+                )
+            ),
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Conv2d(7, 2, 1),
+        ),
+        IMAGE,
+    ),
+    "shifted windows": (
+        lambda: Function(
+            lambda x, layer: layer(x.roll(1, 1).unfold(1, 3, 3).mean(-1)).var(1),
+            nn.Linear(8, 8),
+        ),
+        SEQUENCE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_a_rewritten_model_has_no_more_calls(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    calls = [(torch.randn(shape),)]
+    check_with_and_without(make().eval(), calls, None, monkeypatch)
+
+
+def quantizable() -> nn.Module:
+    def forward(x: Tensor, *layers: nn.Module) -> Tensor:
+        convolution, depthwise, first, norm, last = layers
+        y = depthwise(convolution(x).relu()) + convolution(x)
+        y = y.softmax(1) * F.max_pool2d(y, 3, 1, 1)
+        z = norm(first(y.flatten(2).mean(1)))
+        weights = (z[:, None] * z[:, :, None]).softmax(-1)
+        return last((weights @ z[..., None])[..., 0] ** 2.0)  # type: ignore[no-any-return]
+
+    return Function(
+        forward,
+        *(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1, groups=4)),
+        *(nn.Linear(256, 64), nn.LayerNorm(64), nn.Linear(64, 32)),
+    ).eval()
+
+
+def by_pt2e(inputs: tuple[Tensor, ...], is_dynamic: bool) -> ExportedProgram:
+    config = get_symmetric_quantization_config(
+        is_per_channel=True, is_dynamic=is_dynamic
+    )
+    module = torch.export.export(quantizable(), inputs).module()
+    prepared = prepare_pt2e(module, XNNPACKQuantizer().set_global(config))
+    prepared(*inputs)
+    return torch.export.export(convert_pt2e(prepared), inputs)
+
+
+def by_torchao(inputs: tuple[Tensor, ...], bits: torch.dtype) -> ExportedProgram:
+    model = quantizable()
+    config = torchao.Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=bits, weight_granularity=torchao.granularity.PerGroup(32)
+    )
+    torchao.quantize_(model, config)
+    return torch.export.export(model, inputs)
+
+
+QUANTIZED: dict[str, Callable[[tuple[Tensor, ...]], ExportedProgram]] = {
+    "static int8": lambda inputs: by_pt2e(inputs, False),
+    "dynamic int8": lambda inputs: by_pt2e(inputs, True),
+    "8da4w": lambda inputs: by_torchao(inputs, torch.int4),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+@torch.no_grad()
+def test_quantized_patterns_are_left(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    inputs = (torch.randn(2, 3, 16, 16),)
+    program = QUANTIZED[name](inputs)
+    ours = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    with monkeypatch.context() as patch:
+        patch.delattr(XnnpackPartitioner, "prepare_to_partition")
+        plain = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    found, before = operators(ours), operators(plain)
+    delegates = "executorch_call_delegate"
+    assert found[delegates] <= before[delegates]
+    assert found.total() - found[delegates] <= before.total() - before[delegates]
+    assert not any("quantize" in each for each in found - before)
+    values, expected = (
+        UpstreamMethod(edge.to_executorch().buffer).execute(inputs)
+        for edge in (ours, plain)
+    )
+    torch.testing.assert_close(values, expected, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(values[0], program.module()(*inputs), rtol=0.1, atol=0.1)
