@@ -135,7 +135,8 @@ def test_a_rewritten_model_has_no_more_calls(
 def quantizable() -> nn.Module:
     def forward(x: Tensor, *layers: nn.Module) -> Tensor:
         convolution, depthwise, first, norm, last = layers
-        y = depthwise(convolution(x).relu()) + convolution(x)
+        y = convolution(x)
+        y = depthwise(y.relu()) + y
         y = y.softmax(1) * F.max_pool2d(y, 3, 1, 1)
         z = norm(first(y.flatten(2).mean(1)))
         weights = (z[:, None] * z[:, :, None]).softmax(-1)
@@ -197,3 +198,34 @@ def test_quantized_patterns_are_left(
     )
     torch.testing.assert_close(values, expected, rtol=2e-2, atol=2e-2)
     torch.testing.assert_close(values[0], program.module()(*inputs), rtol=0.1, atol=0.1)
+
+
+class WithoutReductions(XnnpackPartitioner):
+    """Takes no matmul by a weight once it divides a program, whatever its configurations say."""
+
+    def get_matched_nodes_from_configs(self, ep: ExportedProgram) -> Any:
+        matches = super().get_matched_nodes_from_configs(ep)
+        return [
+            match
+            for match in matches
+            if not any("aten.mm" in str(node.target) for node in match)
+        ]
+
+
+@torch.no_grad()
+def test_what_the_partitioner_leaves_after_all_is_as_it_was() -> None:
+    model = Function(
+        lambda x, first, last: last(F.layer_norm(first(x).sigmoid(), (8,)) * 2).softmax(
+            1
+        ),
+        *(nn.Linear(8, 8), nn.Linear(8, 8)),
+    ).eval()
+    inputs = (torch.randn(SEQUENCE),)
+    program = torch.export.export(model, inputs)
+    edge = to_edge_transform_and_lower(program, partitioner=[WithoutReductions()])
+    found = operators(edge)
+    assert "aten.mm.default" not in found
+    assert found["aten.native_layer_norm.default"] == 1
+    assert "aten._softmax.default" not in found  # which is rewritten just the same
+    values = UpstreamMethod(edge.to_executorch().buffer).execute(inputs)
+    torch.testing.assert_close(values, [model(*inputs)], rtol=1e-4, atol=1e-5)
