@@ -86,7 +86,25 @@ def _is_static(node: Node) -> bool:
         and all(isinstance(size, int) for size in value.shape)
         and _is_small(value)
         and all(user.op != "output" for user in node.users)
+        and not (value.is_floating_point() and is_weight(node))
     )
+
+
+def is_weight(node: Node) -> bool:
+    """Whether an operator reads a value that XNNPACK's passes would change in place, if it were a constant, for all that read it."""
+    return any(operator_of(user) in _WEIGHTED for user in node.users)
+
+
+#: Of these, weights and biases are reshaped, fused and transposed.
+_WEIGHTED = (
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.linear.default,
+    torch.ops.aten.mm.default,
+    torch.ops.aten.prelu.default,
+    torch.ops.aten._native_batch_norm_legit_no_training.default,
+)
 
 
 def _is_small(value: torch.Tensor) -> bool:

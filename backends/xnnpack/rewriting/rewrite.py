@@ -11,6 +11,7 @@ from executorch.backends.xnnpack.rewriting import masks, views
 from executorch.backends.xnnpack.rewriting.constants import (
     constants_of,
     fold_constants,
+    is_weight,
     remove_unread,
 )
 from executorch.backends.xnnpack.rewriting.graph_builder import (
@@ -126,6 +127,7 @@ def _remove_noops(program: ExportedProgram) -> None:
             node.op == "call_function"
             and not _is_left(node)
             and views.is_noop(node)
+            and not is_weight(node)
             and all(user.op != "output" for user in node.users)
         ):
             node.replace_all_uses_with(node.args[0])

@@ -283,3 +283,16 @@ def test_float16_is_reduced_by_the_host() -> None:
     edge = lower(model, inputs)
     assert operators(edge)["aten.sum.dim_IntList"] == 1
     check(edge, model, [inputs], rtol=2e-2, atol=2e-2)
+
+
+@torch.no_grad()
+def test_a_weight_that_is_computed_of_nothing_is_no_other_operands() -> None:
+    class Kernel(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            weight = torch.full((4, 8, 1), 0.5)
+            product = torch.full((4, 4), 0.25)
+            y = F.conv1d(x.sigmoid(), weight).sigmoid() + weight.sum(1)
+            return product @ y.sigmoid()[0] * product
+
+    inputs = (torch.randn(1, 8, 4),)
+    check(lower(Kernel(), inputs), Kernel(), [inputs])
