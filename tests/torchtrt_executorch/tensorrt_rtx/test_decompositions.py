@@ -211,8 +211,10 @@ def test_what_is_left_is_whole_for_xnnpack(refused: None) -> None:
     assert "no prelu today" in prelu.reason
 
 
-def test_what_the_user_leaves_out_stays_whole() -> None:
+def test_what_the_user_leaves_out_is_another_s() -> None:
+    """Whole for TensorRT, and so none of its parts: XNNPACK takes them."""
     name = "torch.ops.aten.affine_grid_generator.default"
     model, x = Call(transformed), torch.randn(1, 3, 15, 15)
     edge = lower(model, x, torch_executed_ops={name})
-    assert len(on_host(edge)) > 1  # ExecuTorch has no kernel, and decomposes it
+    assert sorted(delegates(edge)) == ["TensorRTBackend"] * 2 + ["XnnpackBackend"]
+    assert on_host(edge) == []
