@@ -83,6 +83,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
     "xnnpack-support": [
         "tests/backends/xnnpack/test_layers.py",
+        "tests/backends/xnnpack/test_shared_biases.py",
         "tests/backends/xnnpack/test_support.py",
     ],
     "xnnpack-rewrites": ["tests/backends/xnnpack/test_rewriting.py"],

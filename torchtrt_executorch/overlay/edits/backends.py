@@ -384,12 +384,16 @@ XNNPACK_SUPPORT = (
         (
             "",
             "imports",
-            "from executorch.backends.xnnpack._constants import make_constants_contiguous",
+            "from executorch.backends.xnnpack._constants import make_constants_contiguous\n"
+            "from executorch.backends.xnnpack._shared_biases import give_each_reader_its_bias",
         ),
         (
             "XnnpackBackend.preprocess",
             "first",
-            "make_constants_contiguous(edge_program)",
+            """
+            make_constants_contiguous(edge_program)
+            give_each_reader_its_bias(edge_program)
+            """,
         ),
     ),
 )

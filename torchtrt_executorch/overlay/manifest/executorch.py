@@ -118,6 +118,7 @@ EXECUTORCH_PATCHES = (
             "executorch.backends.xnnpack.partition._pools",
             "executorch.backends.xnnpack.partition._sources",
             "executorch.backends.xnnpack._constants",
+            "executorch.backends.xnnpack._shared_biases",
             "executorch.backends.xnnpack._infinities",
         ),
         edits=backends.XNNPACK_SUPPORT,
