@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from executorch.backends.cuda.tuning.cost_model import Tile
+from executorch.backends.cuda.tuning.float32_precision import CAPABILITY
 
 #: Those without which the fastest of what was measured takes longest, the most useful first. None has more than four warps.
 TILES = (
@@ -30,8 +31,14 @@ TILES = (
 )
 
 
-def answers() -> dict[str, Callable[..., Any]]:
-    """What has Inductor offer them, within a scope."""
+def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
+    """What has Inductor offer them, within a scope; nothing where tensor cores don't load ahead.
+
+    Args:
+        capability: Compute capability of the GPU, or the least of several.
+    """
+    if capability < CAPABILITY:
+        return {}
     from torch._inductor.choices import InductorChoices
 
     own = InductorChoices.get_conv_configs
@@ -41,9 +48,7 @@ def answers() -> dict[str, Callable[..., Any]]:
         offer = own(self, *args, **kwargs)
         configs = offer.keywords["configs"]
         new = type(configs[0])
-        smaller = [
-            new(tile.m, tile.n, tile.k, tile.stages, tile.warps) for tile in TILES
-        ]
+        smaller = [new(*tile) for tile in TILES]
         return functools.partial(offer, configs=[*configs, *smaller])
 
     return {

@@ -246,7 +246,7 @@ def answers(
 
     return {
         **kernels_per_gpu.answers(targets),
-        **(convolution_configs.answers() if gpu.capability >= CAPABILITY else {}),
+        **convolution_configs.answers(gpu.capability),
         "torch._inductor.choices:InductorChoices._finalize_template_configs": only_the_fastest,
         "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
         "torch._inductor.graph:GraphLowering.run_node": run_node_apart,

@@ -96,8 +96,7 @@ def _measured(problem: Problem) -> tuple[list[Row], str]:
         # float32 is multiplied as CudaBackend's libraries do, and convolutions have their tiles.
         capability = torch.cuda.get_device_capability()
         answers = float32_precision.answers(capability)
-        if capability >= float32_precision.CAPABILITY:
-            answers |= convolution_configs.answers()
+        answers |= convolution_configs.answers(capability)
         options = _OPTIONS | {"force_layout_optimization": problem.is_channels_last}
         # The default stream can't be captured.
         stream: Any = torch.cuda.Stream
