@@ -21,6 +21,7 @@ from executorch.exir.program._operator_calls import (
     calls,
     module_of,
     operator_of,
+    replace_by_constant,
     replace_reads,
 )
 from executorch.exir.program._whole_operators import AllPartitioners
@@ -29,7 +30,6 @@ from torch._export.verifier import SpecViolationError
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.fx.node import map_arg
 
@@ -226,24 +226,13 @@ def _values(
 
 def _replace(program: ExportedProgram, values: Mapping[Node, torch.Tensor]) -> None:
     """Have the program take ``values`` as constants, instead of the constants that nothing else reads."""
-    # Which import this module's package.
-    from executorch.backends.transforms.utils import (
-        create_constant_placeholder,
-        delete_constant_placeholder,
-    )
+    # Which imports this module's package.
+    from executorch.backends.transforms.utils import delete_constant_placeholder
 
-    graph, constants = program.graph, [*get_constant_placeholder_dict(program)]
+    constants = [*get_constant_placeholder_dict(program)]
     for node, value in values.items():
-        with graph.inserting_before(next(iter(graph.nodes))):
-            computed = create_constant_placeholder(
-                program,
-                graph,
-                f"computed_{node.name}",
-                InputKind.CONSTANT_TENSOR,
-                value.contiguous(),
-            )
-        node.replace_all_uses_with(computed)
-    graph.eliminate_dead_code()
+        replace_by_constant(program, node, value)
+    program.graph.eliminate_dead_code()
     for node in constants:
         if not node.users:
             delete_constant_placeholder(program, node)

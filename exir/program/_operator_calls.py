@@ -9,6 +9,9 @@ from executorch.exir.graph_module import (
     get_cond_while_submodules,
     get_control_flow_submodules,
 )
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule, Node
 
 
@@ -47,3 +50,20 @@ def module_of(node: Node) -> str:
     stack = list(node.meta.get("nn_module_stack", {}).values())
     path = str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
     return path or "the method itself"
+
+
+def replace_by_constant(program: ExportedProgram, node: Node, value: Tensor) -> None:
+    """Have all that reads ``node`` read ``value``, a constant tensor of the program that is contiguous there."""
+    # Which imports this module's package.
+    from executorch.backends.transforms.utils import create_constant_placeholder
+
+    graph = program.graph
+    with graph.inserting_before(next(iter(graph.nodes))):
+        computed = create_constant_placeholder(
+            program,
+            graph,
+            f"computed_{node.name}",
+            InputKind.CONSTANT_TENSOR,
+            value.contiguous(),
+        )
+    node.replace_all_uses_with(computed)

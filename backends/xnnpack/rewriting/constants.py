@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from executorch.backends.transforms.utils import (
-    create_constant_placeholder,
-    delete_constant_placeholder,
-)
+from executorch.backends.transforms.utils import delete_constant_placeholder
 from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
-from executorch.exir.program._operator_calls import operator_of
+from executorch.exir.program._operator_calls import operator_of, replace_by_constant
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.fx.node import map_arg
 
@@ -60,7 +56,7 @@ def fold_constants(program: ExportedProgram) -> None:
         folded.append(node)
     for node in folded:
         if any(user not in values for user in node.users):
-            _replace(program, node, values[node])
+            replace_by_constant(program, node, values[node])
     for node in reversed(folded):
         if not node.users:
             program.graph.erase_node(node)
@@ -109,16 +105,3 @@ _WEIGHTED = (
 
 def _is_small(value: torch.Tensor) -> bool:
     return value.numel() * value.element_size() <= _LARGEST
-
-
-def _replace(program: ExportedProgram, node: Node, value: torch.Tensor) -> None:
-    graph = program.graph
-    with graph.inserting_before(next(iter(graph.nodes))):
-        made = create_constant_placeholder(
-            program,
-            graph,
-            f"computed_{node.name}",
-            InputKind.CONSTANT_TENSOR,
-            value.contiguous(),
-        )
-    node.replace_all_uses_with(made)
