@@ -26,6 +26,7 @@ def give_each_reader_its_bias(program: ExportedProgram) -> None:
         program: Of one delegate, before XNNPACK's passes.
     """
     graph = program.graph
+    changed = False
     for node in graph.find_nodes(op="placeholder"):
         readers = [*node.users]
         if len(readers) < 2 or not any(map(_reads_quantized, readers)):
@@ -45,7 +46,9 @@ def give_each_reader_its_bias(program: ExportedProgram) -> None:
                 )
             own.meta = {**node.meta, "val": node.meta["val"]}
             reader.replace_input_with(node, own)
-    program.graph_module.recompile()
+            changed = True
+    if changed:
+        program.graph_module.recompile()
 
 
 def _reads_quantized(node: Node) -> bool:

@@ -36,7 +36,7 @@ def by_root(builder: GraphBuilder) -> Node | None:
     if power in (0.5, -0.5):
         return builder.call(edge.sqrt.default if power > 0 else edge.rsqrt.default, x)
     if power == -1:
-        return builder.call(edge.div.Tensor, builder.scalar(1.0, x), x)
+        return _inverse(builder, x)
     if power not in (2, 3, 4):
         return None
     square = builder.call(edge.pow.Tensor_Scalar, x, 2)
@@ -48,6 +48,10 @@ def by_root(builder: GraphBuilder) -> Node | None:
 def by_division(builder: GraphBuilder) -> Node:
     """Write a reciprocal."""
     (x,) = builder.args
+    return _inverse(builder, x)
+
+
+def _inverse(builder: GraphBuilder, x: Node) -> Node:
     return builder.call(edge.div.Tensor, builder.scalar(1.0, x), x)
 
 
@@ -76,7 +80,7 @@ def by_reduction(builder: GraphBuilder) -> Node | None:
     if averages and value_of(x).ndim == 4 and dims == [2, 3]:
         mean = builder.call(edge.mean.dim, x, [2, 3], True)
         return builder.view(mean, value_of(node).shape)
-    return reduced(builder, x, dims, bool(keepdim), averages)
+    return reduced(builder, x, dims, bool(keepdim), None if averages else 1.0)
 
 
 def by_deviations(builder: GraphBuilder) -> Node | None:
@@ -89,7 +93,7 @@ def by_deviations(builder: GraphBuilder) -> Node | None:
     keepdim = bool(node.kwargs.get("keepdim", False))
     if not all(isinstance(size, int) for size in sizes) or prod(sizes) <= correction:
         return None
-    mean = reduced(builder, x, dims, True, True)
+    mean = reduced(builder, x, dims, True, None)
     if mean is None:
         return None
     off = builder.call(edge.sub.Tensor, x, mean)
@@ -98,7 +102,7 @@ def by_deviations(builder: GraphBuilder) -> Node | None:
 
 
 def reduced(
-    builder: GraphBuilder, x: Node, dims: list[int], keepdim: bool, scale: float | bool
+    builder: GraphBuilder, x: Node, dims: list[int], keepdim: bool, scale: float | None
 ) -> Node | None:
     """Write a sum along dimensions, of fixed sizes, as a matmul.
 
@@ -107,7 +111,7 @@ def reduced(
         x: What is summed.
         dims: Along which.
         keepdim: Whether they are left, with a size of 1.
-        scale: By what the sum is multiplied; True for a mean.
+        scale: By what the sum is multiplied; None for a mean.
 
     Returns:
         The sum; None if XNNPACK hasn't one of such sizes.
@@ -122,7 +126,7 @@ def reduced(
     if not all(isinstance(size, int) for size in sizes):
         return None
     count = prod(sizes)
-    factor = 1 / count if scale is True else float(scale) or 1.0
+    factor = 1 / count if scale is None else scale
     if kept + dims != [*range(value.ndim)]:
         x = builder.call(edge.permute_copy.default, x, kept + dims)
     total = row_sums(builder, x, count, factor)

@@ -102,8 +102,7 @@ class GraphBuilder:
         """Write a view of ``x`` in a shape of which one size may be dynamic; ``x`` itself if it has that shape."""
         if alike(value_of(x).shape, shape):
             return x
-        sizes = [size if isinstance(size, int) else -1 for size in shape]
-        return self.call(edge.view_copy.default, x, sizes)
+        return self.call(edge.view_copy.default, x, sizes_of_view(shape))
 
     def scalar(self, number: float, like: Node) -> Node:
         """Return a constant of no dimension, in the type of another value."""
@@ -114,6 +113,11 @@ class GraphBuilder:
         for made in reversed(self.calls):
             self.node.graph.erase_node(made)
         self.calls = []
+
+
+def sizes_of_view(shape: Sequence[Any]) -> list[int]:
+    """Return a shape as a view takes it, of which one size may be dynamic."""
+    return [size if isinstance(size, int) else -1 for size in shape]
 
 
 def alike(sizes: Sequence[Any], others: Sequence[Any]) -> bool:

@@ -9,6 +9,7 @@ from executorch.backends.xnnpack.rewriting.graph_builder import (
     GraphBuilder,
     alike,
     edge,
+    sizes_of_view,
     value_of,
 )
 from torch.fx import Node
@@ -44,11 +45,7 @@ def by_view(builder: GraphBuilder) -> Node | None:
     dynamic = [not isinstance(size, int) for size in shape]
     if sum(dynamic) > 1 or any(isinstance(size, int) and not size for size in shape):
         return None
-    return builder.call(
-        edge.view_copy.default,
-        node.args[0],
-        [size if isinstance(size, int) else -1 for size in shape],
-    )
+    return builder.call(edge.view_copy.default, node.args[0], sizes_of_view(shape))
 
 
 def by_slice_and_view(builder: GraphBuilder) -> Node | None:
