@@ -8,17 +8,13 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-    XNNPACKQuantizer,
-    get_symmetric_quantization_config,
-)
 from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.nn import functional as F
 from torchao import quantization as torchao
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+from tests.backends.xnnpack.quantized import by_pt2e
 from tests.backends.xnnpack.test_rewriting import operators
 from tests.backends.xnnpack.test_rewriting_of_images import check_with_and_without
 from tests.executorch_runtime import UpstreamMethod
@@ -149,16 +145,6 @@ def quantizable() -> nn.Module:
     ).eval()
 
 
-def by_pt2e(inputs: tuple[Tensor, ...], is_dynamic: bool) -> ExportedProgram:
-    config = get_symmetric_quantization_config(
-        is_per_channel=True, is_dynamic=is_dynamic
-    )
-    module = torch.export.export(quantizable(), inputs).module()
-    prepared = prepare_pt2e(module, XNNPACKQuantizer().set_global(config))
-    prepared(*inputs)
-    return torch.export.export(convert_pt2e(prepared), inputs)
-
-
 def by_torchao(inputs: tuple[Tensor, ...], bits: torch.dtype) -> ExportedProgram:
     model = quantizable()
     config = torchao.Int8DynamicActivationIntxWeightConfig(
@@ -169,8 +155,10 @@ def by_torchao(inputs: tuple[Tensor, ...], bits: torch.dtype) -> ExportedProgram
 
 
 QUANTIZED: dict[str, Callable[[tuple[Tensor, ...]], ExportedProgram]] = {
-    "static int8": lambda inputs: by_pt2e(inputs, False),
-    "dynamic int8": lambda inputs: by_pt2e(inputs, True),
+    "static int8": lambda inputs: by_pt2e(quantizable(), inputs, is_per_channel=True),
+    "dynamic int8": lambda inputs: by_pt2e(
+        quantizable(), inputs, is_per_channel=True, is_dynamic=True
+    ),
     "8da4w": lambda inputs: by_torchao(inputs, torch.int4),
 }
 

@@ -7,14 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-    XNNPACKQuantizer,
-    get_symmetric_quantization_config,
-)
 from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor, nn
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+from tests.backends.xnnpack.quantized import by_pt2e
 from torchtrt_executorch.runtime import load
 
 VECTORS = torch.linspace(-3, 3, 4 * 8).sin().reshape(4, 8)
@@ -52,15 +48,8 @@ def test_each_layer_adds_its_bias_by_its_own_scale(
     """Upstream's second linear is off by more than the largest value, and its second convolution isn't created."""
     make, x = LAYERS[name]
     model = Twice(make, tied).eval()
-    config = get_symmetric_quantization_config(is_per_channel=per_channel)
-    prepared = prepare_pt2e(
-        torch.export.export(model, (x,)).module(), XNNPACKQuantizer().set_global(config)
-    )
-    prepared(x)
-    quantized = convert_pt2e(prepared)
-    edge = to_edge_transform_and_lower(
-        torch.export.export(quantized, (x,)), partitioner=[XnnpackPartitioner()]
-    )
-    (found,), wanted = load(edge.to_executorch().buffer).run(x), quantized(x)
+    program = by_pt2e(model, (x,), is_per_channel=per_channel)
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    (found,), wanted = load(edge.to_executorch().buffer).run(x), program.module()(x)
     step = wanted.abs().max() / 127
     assert (found - wanted).abs().max() <= 2 * step

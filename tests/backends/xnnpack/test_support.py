@@ -9,10 +9,6 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition._support import WHY_NOT_IN_XNNPACK
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-    XNNPACKQuantizer,
-    get_symmetric_quantization_config,
-)
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.backend.utils import get_delegates
@@ -21,8 +17,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn import functional as F
 from torchao import quantization as torchao
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+from tests.backends.xnnpack.quantized import by_pt2e
 from torchtrt_executorch.runtime import load
 
 
@@ -235,17 +231,6 @@ def test_the_reason_is_recorded(cause: str) -> None:
     assert why.startswith("XnnpackBackend: ") and reason in why
 
 
-def quantized(model: nn.Module, x: Tensor, shapes: Any) -> torch.export.ExportedProgram:
-    """Quantize weights and activations by PT2E."""
-    quantizer = XNNPACKQuantizer().set_global(
-        get_symmetric_quantization_config(is_per_channel=True)
-    )
-    program = torch.export.export(model, (x[:2],), dynamic_shapes=shapes)
-    prepared = prepare_pt2e(program.module(), quantizer)
-    prepared(x)
-    return torch.export.export(convert_pt2e(prepared), (x[:2],), dynamic_shapes=shapes)
-
-
 @pytest.mark.parametrize("form", ["float32", "quantized"])
 def test_images_that_join_in_a_later_call(form: str) -> None:
     """XNNPACK's quantized mean has memory for those of the first call, and returns wrong values of more."""
@@ -262,7 +247,7 @@ def test_images_that_join_in_a_later_call(form: str) -> None:
     shapes = ({0: torch.export.Dim("batch", min=1, max=4)},)
     for layer in layers:
         if form == "quantized":
-            program = quantized(layer.eval(), x, shapes)
+            program = by_pt2e(layer.eval(), (x[:2],), shapes, (x,), is_per_channel=True)
         else:
             program = torch.export.export(layer.eval(), (x[:2],), dynamic_shapes=shapes)
         edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
