@@ -83,11 +83,13 @@ TESTS: Mapping[str, Sequence[str]] = {
     "memory-formats": ["tests/exir/passes/test_memory_formats.py"],
     "xnnpack-support": [
         "tests/backends/xnnpack/test_layers.py",
+        "tests/backends/xnnpack/test_outputs.py",
         "tests/backends/xnnpack/test_shared_biases.py",
         "tests/backends/xnnpack/test_support.py",
     ],
     "xnnpack-rewrites": ["tests/backends/xnnpack/test_rewriting.py"],
     "operator-errors": [
+        "tests/exir/emit/test_containers.py",
         "tests/exir/passes/test_unroll_loops.py",
         "tests/exir/program/test_missing_kernels.py",
         "tests/exir/program/test_off_graph_cache.py",

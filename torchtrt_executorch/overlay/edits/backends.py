@@ -384,8 +384,11 @@ XNNPACK_SUPPORT = (
         (
             "",
             "imports",
-            "from executorch.backends.xnnpack._constants import make_constants_contiguous\n"
-            "from executorch.backends.xnnpack._shared_biases import give_each_reader_its_bias",
+            """
+            from executorch.backends.xnnpack._constants import make_constants_contiguous
+            from executorch.backends.xnnpack._outputs import give_each_output_its_memory
+            from executorch.backends.xnnpack._shared_biases import give_each_reader_its_bias
+            """,
         ),
         (
             "XnnpackBackend.preprocess",
@@ -394,6 +397,11 @@ XNNPACK_SUPPORT = (
             make_constants_contiguous(edge_program)
             give_each_reader_its_bias(edge_program)
             """,
+        ),
+        (
+            "XnnpackBackend.preprocess",
+            "before generate_node_to_external_map",
+            "give_each_output_its_memory(graph_module)",
         ),
     ),
 )

@@ -247,14 +247,28 @@ DELEGATED_OPERATORS = edits_of(
     ),
 )
 
-OPERATOR_ERRORS = edits_of(
-    _PROGRAM,
-    (
-        "",
-        "imports",
-        "from executorch.exir.program._operator_errors import names_operators",
+OPERATOR_ERRORS = (
+    *edits_of(
+        _PROGRAM,
+        (
+            "",
+            "imports",
+            "from executorch.exir.program._operator_errors import names_operators",
+        ),
+        ("EdgeProgramManager.to_executorch", "decorator", "@names_operators"),
     ),
-    ("EdgeProgramManager.to_executorch", "decorator", "@names_operators"),
+    *edits_of(
+        _EMITTER,
+        (
+            "_TopLevelEmitter.__init__.create_container_str",
+            "first",
+            """
+            from executorch.exir.emit._containers import with_named_types
+
+            spec = with_named_types(spec)
+            """,
+        ),
+    ),
 )
 
 LOWERING_LEFTOVERS = (
