@@ -100,6 +100,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/program/test_leftovers.py",
         "tests/exir/program/test_narrowed_ranges.py",
         "tests/exir/program/test_scale_factors.py",
+        "tests/exir/program/test_strided_views.py",
         "tests/exir/passes/test_contiguous_operands_pass.py",
         "tests/exir/passes/test_portable_kernels_pass.py",
     ],

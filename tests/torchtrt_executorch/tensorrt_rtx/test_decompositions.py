@@ -80,6 +80,7 @@ WHOLE: dict[str, Callable[..., Any]] = {
     "hardswish": lambda s, x: functional.hardswish(x),
     "var": lambda s, x: x / x.var(1, keepdim=True, unbiased=False),
     "std": lambda s, x: x.std((2, 3), keepdim=True).sin(),
+    "unfold": lambda s, x: x.sin().transpose(1, 3).unfold(-1, 3, 2).sin(),
 }  # fmt: skip
 
 

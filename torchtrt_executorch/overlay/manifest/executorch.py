@@ -184,6 +184,7 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.program._operator_calls",
             f"{EXIR}.program._narrowed_ranges",
             f"{EXIR}.program._scale_factors",
+            f"{EXIR}.program._strided_views",
             f"{EXIR}.program._transforms",
             f"{EXIR}._size_ranges",
             f"{_PASSES}.contiguous_operands_pass",

@@ -78,8 +78,13 @@ def decomposes(table: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
 
 
 def without_kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return decompositions without those of the operators that :func:`keeps_whole` names, and of what is no ATen."""
+    """Return decompositions without those of the operators that :func:`keeps_whole` names, and with ours of two.
+
+    These are what is no ATen, and windows, which are in no memory of the values that they are of.
+    """
     table = {torch.ops.prims.broadcast_in_dim.default: _broadcast_in_dim, **table}
+    if _aten.unfold.default in table:
+        table[_aten.unfold.default] = _unfold
     kept = _kept_whole.get()
     return {each: function for each, function in table.items() if each not in kept}
 
@@ -98,6 +103,23 @@ def _broadcast_in_dim(
     if all(statically_known_true(before == after) for before, after in sizes):
         return x
     return _aten.expand.default(x, shape)
+
+
+def _unfold(x: Tensor, dim: int, size: int, step: int) -> Any:
+    """Decompose ``aten.unfold`` by indices.
+
+    PyTorch's decomposition is ``as_strided`` of what it is given, by the strides of a permuted value in eager mode: the engine in front
+    returns a contiguous one, and Torch-TensorRT's converter takes each value for one.
+    """
+    if x.ndim == 0:
+        return NotImplemented
+    dim %= x.ndim
+    begins = _aten.arange.start_step(0, x.shape[dim] - size + 1, step)
+    places = begins.unsqueeze(-1) + torch.arange(size)
+    shape = [*x.shape[:dim], *places.shape, *x.shape[dim + 1 :]]
+    windows = x.index_select(dim, places.flatten()).reshape(shape)
+    order = [each for each in range(x.ndim + 1) if each != dim + 1]
+    return windows.permute([*order, dim + 1])
 
 
 def decomposes_unsupported(compile_module: Callable[..., Any]) -> Callable[..., Any]:
