@@ -52,7 +52,8 @@ class Constants:
                     graph,
                     f"xnnpack_constant_{len(self._added)}",
                     InputKind.PARAMETER,
-                    torch.full(shape, number, dtype=dtype),
+                    # Beyond what float16 holds, infinite, as a choice of it is.
+                    torch.full(shape, number, dtype=torch.float64).to(dtype),
                 )
         return self._added[key]
 

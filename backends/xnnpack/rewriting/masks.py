@@ -34,6 +34,8 @@ def by_bounds(builder: GraphBuilder) -> Node | None:
         return None
     if not alike(value_of(x).shape, value_of(builder.node).shape):
         return None
+    # Infinite, if float16 has no such number.
+    chosen = float(torch.tensor(chosen, dtype=torch.float64).to(value_of(x).dtype))
     if abs(chosen) == _INFINITY:
         numbers = [builder.scalar(each, x) for each in (chosen, -chosen)]
         bound = _choice(builder, mask, numbers, if_chosen)

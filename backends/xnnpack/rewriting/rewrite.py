@@ -157,7 +157,7 @@ class _Rewriting:
         calls = [n for n in self._program.graph.nodes if n.op == "call_function"]
         taken = {node for node in calls if self._supports(node)}
         for node in calls:
-            if node.name not in kept and not _is_left(node):
+            if node.name not in kept and _is_floating(node) and not _is_left(node):
                 self._write(node, node in taken)
         members = [node for node in calls if node in taken or node in self._written]
         for node in members:
@@ -244,6 +244,14 @@ class _Rewriting:
         first, second = self._root(node), self._root(other)
         if first is not second:
             self._group[first] = second
+
+
+def _is_floating(node: Node) -> bool:
+    """Whether a node returns floating-point numbers, first: XNNPACK has no integers, but of quantized patterns."""
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):
+        value = value[0] if value else None
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _is_left(node: Node) -> bool:

@@ -191,6 +191,37 @@ def test_a_choice_by_what_a_delegate_computes_is_left() -> None:
     check(edge, model, [inputs])
 
 
+#: Each of (6, 8) integers.
+OF_INTEGERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "masked fill": lambda i: i.masked_fill(torch.arange(8).ge(5), -1),
+    "choice where a mask isn't": lambda i: torch.where(torch.arange(8).ge(5), i, 7),
+    "sum": lambda i: i.sum(1, keepdim=True).expand(6, 8),
+    "square": lambda i: i**2,
+    "product with a number": lambda i: i * 3 + 1,
+    "select": lambda i: i[:, 2:3].expand(6, 8) + i.select(1, 3)[:, None],
+    "split": lambda i: torch.cat(i.split([3, 5], 1)[::-1], 1),
+    "nearest": lambda i: i.repeat_interleave(2, 1)[:, ::2],
+}
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+@torch.no_grad()
+def test_integers_are_left_to_the_host(name: str) -> None:
+    function = OF_INTEGERS[name]
+    model = Between(lambda model, x, i: x + function(i))
+    inputs = (torch.randn(6, 8), torch.arange(48).reshape(6, 8))
+    check(lower(model, inputs), model, [inputs], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_number_that_float16_has_not_is_infinite() -> None:
+    def attend(model: Between, x: Tensor) -> Tensor:
+        return torch.where(model.causal[2], x.mT, -1e9).softmax(-1).mT
+
+    model, inputs = Between(attend).half(), (torch.randn(6, 8).half(),)
+    check(lower(model, inputs), model, [inputs], rtol=1e-2, atol=1e-2)
+
+
 @torch.no_grad()
 def test_what_is_no_number_is_hidden_by_a_choice() -> None:
     model = Between(lambda model, x, y: x + y.exp().nan_to_num(0.0, 1.0, 2.0))
