@@ -74,6 +74,20 @@ class Scan(Layers):
         return torch.cat([last[None], rows]) * 3
 
 
+class Shared(Layers):
+    """Layers whose parameters a branch, a body and a list read as well."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def body(row: Tensor, weight: Tensor) -> Tensor:
+            return row @ weight
+
+        x = self.last(self.one(x).relu())
+        x = torch.cond(x.max() > 0.2, self.one, lambda x: self.last(x) * 2, (x,))
+        x = self.last(x + map_over(body, x, self.one.weight))
+        rows = (self.one.weight, *[self.last.weight] * 5, x)
+        return torch.cat(rows).cumsum(0) + self.one.bias
+
+
 def inputs() -> Iterator[Tensor]:
     """Yield for each outcome of every predicate inputs of the smallest, the example's and the largest length."""
     for x in (X + 1, X - 1, X * 0.1 + 0.01, -3 * X - 0.5):
@@ -87,10 +101,11 @@ def inputs() -> Iterator[Tensor]:
         pytest.param([XnnpackPartitioner()], id="xnnpack", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("kind", [Branches, Nested, Map, Scan])
+@pytest.mark.parametrize("kind", [Branches, Nested, Map, Scan, Shared])
 def test_computes_what_eager_does_in_both_runtimes(
     kind: type[nn.Module], partitioners: list[Any]
 ) -> None:
+    """Upstream raises of what is shared: "constant data node (p_last_weight) is tagged with (tag0) but has user (cond)"."""
     model = kind().eval()
     rows = Dim("rows", min=2, max=8)
     with torch.no_grad():

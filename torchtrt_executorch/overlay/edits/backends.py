@@ -350,6 +350,19 @@ XNNPACK_SUPPORT = (
         releases=_BEFORE_1_5,
     ),
     *edits_of(
+        "executorch.exir.backend.canonical_partitioners.duplicate_constant_node_pass",
+        (
+            "duplicate_constant_node",
+            "after users[ith].kwargs",
+            """
+            # In lists as well: a branch's operands, what is concatenated.
+            users[ith].replace_input_with(
+                constant_or_attribute_node, copied_constant_or_attribute_node
+            )
+            """,
+        ),
+    ),
+    *edits_of(
         f"{_XNNPACK}.partition.xnnpack_partitioner",
         (
             "",
