@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import pytest
 import torch
-from executorch.exir import to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, to_edge, to_edge_transform_and_lower
 from torch.export import Dim
 from torch.nn import functional
 
@@ -71,3 +71,20 @@ def test_negative_padding_cuts(padding: tuple[int, ...]) -> None:
     for rows in (3, 1, 6):
         given = torch.randn(rows, 4, 5)
         torch.testing.assert_close([*method.execute([given, y])], [model(given, y)])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_floor_division_that_stays_whole_takes_a_number(dtype: torch.dtype) -> None:
+    """As CudaPartitioner has it; upstream's check refuses a number in int64 beside all other integers."""
+    floor_divide = torch.ops.aten.floor_divide.default
+    x, y = VALUES.to(dtype), DIVISORS.to(dtype)
+    program = torch.export.export(Calls(lambda x, y: x // 4 + y), (x, y))
+    config = EdgeCompileConfig(preserve_ops=[floor_divide])
+    edge = to_edge(program, compile_config=config)
+    called = [
+        getattr(node.target, "_op", None)
+        for node in edge.exported_program().graph.nodes
+    ]
+    assert floor_divide in called
+    (found,) = UpstreamMethod(edge.to_executorch().buffer).execute([x, y])
+    torch.testing.assert_close(found, x // 4 + y)

@@ -273,6 +273,14 @@ OPERATOR_ERRORS = (
 
 LOWERING_LEFTOVERS = (
     *edits_of(
+        "executorch.exir.passes.remove_mixed_type_operators",
+        (
+            "RemoveMixedTypeOperators.call_operator",
+            "value promotion_type_allow_list",
+            "{} | {torch.ops.aten.floor_divide.default: ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT}",
+        ),
+    ),
+    *edits_of(
         _PROGRAM,
         (
             "",
