@@ -23,6 +23,7 @@ from executorch.exir.decompositions import (
     scatters,
     volumes,
 )
+from executorch.exir.program._delegated_operators import with_constant_weights
 from executorch.exir.program._host_kernels import host_kernels, kernel_of
 from executorch.exir.program._operator_calls import calls
 from executorch.exir.program._whole_operators import AllPartitioners
@@ -117,6 +118,8 @@ def decomposed_for_host(
         return program
     kept = {*preserved, *(called - left)}
     table = {**defaults, **table}
-    return program.run_decompositions(
-        {each: function for each, function in table.items() if each not in kept}
+    return with_constant_weights(
+        program.run_decompositions(
+            {each: function for each, function in table.items() if each not in kept}
+        )
     )

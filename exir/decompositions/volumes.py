@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from executorch.exir.decompositions._sizes import fits
 from torch import Tensor
 
 _aten = torch.ops.aten
@@ -25,7 +26,10 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Any:
-    """Decompose ``aten.convolution`` of (N, C, D, H, W): a convolution of slices for each tap along D, and their sum."""
+    """Decompose ``aten.convolution`` of (N, C, D, H, W): one of slices, each beside those that the taps along D reach, as channels.
+
+    Transposed, in groups, or where that is too large: a convolution of slices for each tap, and their sum.
+    """
     if x.ndim != 5:
         return NotImplemented
     taps = weight.shape[2]
@@ -38,26 +42,54 @@ def convolution(
     depth, reach = slices.shape[1], apart * (taps - 1)
     if transposed:
         size = (depth - 1) * step - 2 * pad + reach + 1 + ends[0]
+        reached = [slices] * taps
     else:
         size = (depth + 2 * pad - reach - 1) // step + 1
-        slices = _aten.constant_pad_nd(slices, [0] * 6 + [pad, pad])
+        behind = pad if step == 1 else max(pad, reach + size * step - depth - pad)
+        slices = _padded(slices, pad, behind)
+        reached = [_every(slices, tap * apart, size, step) for tap in range(taps)]
 
-    found: Any = None
-    for tap in range(taps):
-        begin = tap * apart
-        taken = slices
-        if not transposed:
-            taken = slices[:, begin : begin + (size - 1) * step + 1 : step]
-        images = taken.reshape(-1, *taken.shape[2:])
-        part = _aten.convolution(
-            images, weight[:, :, tap], None, *plane, transposed, ends[1:], groups
-        )
-        part = part.reshape(-1, taken.shape[1], out, *part.shape[2:])
-        if transposed:
-            part = _placed(part, step, begin - pad, size)
-        found = part if found is None else found + part
-    found = found.permute(0, 2, 1, 3, 4)
+    def convolved(slices: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        images = slices.reshape(-1, *slices.shape[2:])
+        rest = (*plane, transposed, ends[1:], groups)
+        found = _aten.convolution(images, weight, bias, *rest)
+        return found.reshape(-1, slices.shape[1], out, *found.shape[2:])
+
+    if not transposed and groups == 1 and fits(*reached[0].shape, taps):
+        channels = weight.permute(0, 2, 1, 3, 4).flatten(1, 2)
+        # Contiguous as the convolution's own result: a view of it may follow.
+        found = convolved(_joined(reached), channels, bias)
+        return found.permute(0, 2, 1, 3, 4).contiguous()
+    parts = [
+        convolved(each, weight[:, :, tap], None) for tap, each in enumerate(reached)
+    ]
+    if transposed and pad == ends[0] == 0 and taps == step and apart == 1:
+        between = _joined([each.unsqueeze(2) for each in parts])
+        found = between.reshape(-1, size, *between.shape[3:])
+    elif transposed:
+        placed = enumerate(parts)
+        parts = [_placed(each, step, tap * apart - pad, size) for tap, each in placed]
+        found = sum(parts[1:], parts[0])
+    else:
+        found = sum(parts[1:], parts[0])
+    found = found.permute(0, 2, 1, 3, 4).contiguous()
     return found if bias is None else found + bias.view(-1, 1, 1, 1)
+
+
+def _every(slices: Tensor, first: int, count: Any, step: int) -> Tensor:
+    """Return slices along dimension 1, every ``step`` from ``first`` on: by views, as XNNPACK slices by no step."""
+    if step == 1:
+        return slices[:, first : first + count]
+    apart = slices[:, first : first + count * step]
+    return apart.reshape(-1, count, step, *slices.shape[2:]).select(2, 0)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return tensors behind each other along dimension 2, of which XNNPACK takes a few at once."""
+    while len(parts) > 1:
+        few = [parts[i : i + _FEW] for i in range(0, len(parts), _FEW)]
+        parts = [torch.cat(each, 2) if len(each) > 1 else each[0] for each in few]
+    return parts[0]
 
 
 def _placed(slices: Tensor, step: int, first: int, size: int) -> Tensor:
@@ -67,8 +99,22 @@ def _placed(slices: Tensor, step: int, first: int, size: int) -> Tensor:
         spread = slices.unsqueeze(2)
         spread = _aten.constant_pad_nd(spread, [0] * 6 + [0, step - 1])
         slices = spread.reshape(-1, count * step, *slices.shape[2:])
+    if first < 0:
+        slices, first = slices[:, -first:], 0
     behind = size - first - slices.shape[1]
-    return _aten.constant_pad_nd(slices, [0] * 6 + [first, behind])
+    if isinstance(behind, int) and behind < 0:
+        slices, behind = slices[:, :behind], 0
+    return _padded(slices, first, behind)
+
+
+def _padded(slices: Tensor, before: Any, behind: Any) -> Tensor:
+    if isinstance(behind, int) and before == behind == 0:
+        return slices
+    return _aten.constant_pad_nd(slices, [0] * 6 + [before, behind])
+
+
+#: Tensors that XNNPACK concatenates at once.
+_FEW = 5
 
 
 def avg_pool3d(

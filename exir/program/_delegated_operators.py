@@ -81,6 +81,22 @@ def without_constant_operators(
     return program
 
 
+def with_constant_weights(program: ExportedProgram) -> ExportedProgram:
+    """Compute at export weights of convolutions that are made of constants: XNNPACK takes a constant alone.
+
+    Args:
+        program: Decomposed, in ATen. It is changed.
+    """
+    determined = _determined_by_constants(program)
+    target = torch.ops.aten.convolution.default
+    convolutions = program.graph.find_nodes(op="call_function", target=target)
+    weights = dict.fromkeys(node.args[1] for node in convolutions)
+    made = [node for node in weights if determined.get(node, node) is None]
+    if made:
+        _replace(program, _values(determined, made))
+    return program
+
+
 _COPIES = (
     torch.ops.aten.clone.default,
     torch.ops.aten.lift_fresh_copy.default,

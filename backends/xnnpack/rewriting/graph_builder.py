@@ -44,18 +44,28 @@ class Constants:
         shared = 0 if len(shape) != 2 else len(self._added)
         key = shape, number, dtype, shared
         if key not in self._added:
-            graph = self._program.graph
-            with graph.inserting_before(next(iter(graph.nodes))):
-                # A parameter, since of these alone each delegate gets a copy.
-                self._added[key] = create_constant_placeholder(
-                    self._program,
-                    graph,
-                    f"xnnpack_constant_{len(self._added)}",
-                    InputKind.PARAMETER,
-                    # Beyond what float16 holds, infinite, as a choice of it is.
-                    torch.full(shape, number, dtype=torch.float64).to(dtype),
-                )
+            # Beyond what float16 holds, infinite, as a choice of it is.
+            value = torch.full(shape, number, dtype=torch.float64).to(dtype)
+            self._added[key] = self._placeholder(value)
         return self._added[key]
+
+    def tensor(self, value: torch.Tensor) -> Node:
+        """Return a constant that is added for one reader."""
+        key = (len(self._added),)
+        self._added[key] = self._placeholder(value)
+        return self._added[key]
+
+    def _placeholder(self, value: torch.Tensor) -> Node:
+        graph = self._program.graph
+        with graph.inserting_before(next(iter(graph.nodes))):
+            # A parameter, since of these alone each delegate gets a copy.
+            return create_constant_placeholder(
+                self._program,
+                graph,
+                f"xnnpack_constant_{len(self._added)}",
+                InputKind.PARAMETER,
+                value,
+            )
 
     def remove_unread(self) -> None:
         """Remove those that were added and nothing reads."""

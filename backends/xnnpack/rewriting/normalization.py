@@ -1,4 +1,4 @@
-"""Normalization over groups of values, by means that are matmuls."""
+"""Normalization over groups of values, by means that are matmuls, and by statistics that are constants."""
 
 from __future__ import annotations
 
@@ -41,6 +41,43 @@ def of_groups(builder: GraphBuilder) -> dict[Node, Node] | None:
     aligned = [1, channels, *[1] * (len(shape) - 2)]
     weight, bias = (each and builder.view(each, aligned) for each in (weight, bias))
     return {result: _affine(builder, builder.view(scaled, shape), weight, bias)}
+
+
+def of_instances(builder: GraphBuilder) -> dict[Node, Node] | None:
+    """Write a batch normalization of a batch of one by its own statistics: that of instances, whose channels are a batch's and their own."""
+    x, weight, bias, training, _, epsilon = builder.args
+    result, shape = _only_result(builder.node), [*value_of(x).shape]
+    if result is None or not training or value_of(x).dtype != torch.float32:
+        return None
+    if shape[0] != 1 or not all(isinstance(size, int) for size in shape):
+        return None
+    scaled = _normalized(builder, x, prod(shape[2:]), epsilon)
+    aligned = [1, shape[1], *[1] * (len(shape) - 2)]
+    weight, bias = (each and builder.view(each, aligned) for each in (weight, bias))
+    return {result: _affine(builder, builder.view(scaled, shape), weight, bias)}
+
+
+def of_batches(builder: GraphBuilder) -> dict[Node, Node] | None:
+    """Write a batch normalization of constant statistics, which no layer in front can take, as a product and a sum."""
+    x, weight, bias, mean, variance, _, epsilon = builder.args
+    result, ndim = _only_result(builder.node), value_of(x).ndim
+    known = builder.constants.values
+    given = [each for each in (weight, bias, mean, variance) if each is not None]
+    if result is None or ndim < 2 or not all(each in known for each in given):
+        return None
+    dtype = value_of(x).dtype
+    scale = (known[variance].double() + epsilon).rsqrt()
+    if weight is not None:
+        scale = scale * known[weight].double()
+    shift = -known[mean].double() * scale
+    if bias is not None:
+        shift = shift + known[bias].double()
+    factor, term = (
+        builder.constants.tensor(each.detach().to(dtype).view(-1, *[1] * (ndim - 2)))
+        for each in (scale, shift)
+    )
+    scaled = builder.call(edge.mul.Tensor, x, factor)
+    return {result: builder.call(edge.add.Tensor, scaled, term)}
 
 
 def _normalized(builder: GraphBuilder, x: Any, count: int, epsilon: Any) -> Node:

@@ -20,6 +20,8 @@ Rule = Callable[[GraphBuilder], Written]
 
 #: By operator, what is tried in turn.
 RULES: dict[Any, tuple[Rule, ...]] = {
+    edge._native_batch_norm_legit.no_stats: (normalization.of_instances,),
+    edge._native_batch_norm_legit_no_training.default: (normalization.of_batches,),
     edge._softmax.default: (arithmetic.by_last_dim,),
     edge.elu.default: (arithmetic.by_clamps,),
     edge.mean.dim: (arithmetic.by_reduction,),

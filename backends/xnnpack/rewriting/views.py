@@ -33,6 +33,7 @@ _MAYBE_NOOPS = (
     edge.alias_copy.default,
     edge.expand_copy.default,
     edge.permute_copy.default,
+    edge.repeat.default,
     edge.slice_copy.Tensor,
     edge.view_copy.default,
 )

@@ -73,6 +73,12 @@ OF_ANY_BATCH: dict[str, Callable[..., Tensor]] = {
     "group norm": lambda model, x: F.group_norm(
         x.transpose(1, 2), 2, model.weight, model.bias
     ).transpose(1, 2),
+    "batch norm behind no layer": lambda model, x: F.batch_norm(
+        x.transpose(1, 2), model.bias, model.weight, model.weight, model.bias
+    ).transpose(1, 2),
+    "batch norm without weights": lambda model, x: F.batch_norm(
+        x.transpose(1, 2).sin(), model.bias, model.weight
+    ).transpose(1, 2),
     "mean": lambda model, x: x - x.mean(-1, keepdim=True),
     "mean of the middle": lambda model, x: x.mean(1),
     "sum of the middle": lambda model, x: x * x.sum(1, keepdim=True),
