@@ -76,6 +76,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "whole-operators": ["tests/exir/program/test_whole_operators.py"],
     "delegated-operators": [
         "tests/exir/decompositions/test_host_decompositions.py",
+        "tests/exir/decompositions/test_linear_algebra.py",
         "tests/exir/decompositions/test_volumes.py",
         "tests/exir/program/test_delegated_operators.py",
         "tests/exir/passes/test_complex_arithmetic.py",

@@ -1,7 +1,7 @@
 """Decompose operators that no partitioner supports, and ExecuTorch has no kernel for, into ones that the host runs.
 
 Sorting, look-ups in sorted values, cumulative products, reductions by index, shifts, antialiased resizing, RoI align, volumes,
-adaptive max pools. What they
+adaptive max pools, small matrices. What they
 become is in Core ATen, so that partitioners may support it as well.
 
 Upstream: ``executorch.exir.program._program``.
@@ -16,6 +16,7 @@ import torch
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.decompositions import (
     adaptive_pools,
+    linear_algebra,
     order,
     pointwise,
     sampling,
@@ -39,6 +40,7 @@ def host_decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions, by operator; torchvision's where it is imported."""
     return {
         **order.STATISTICS,
+        **linear_algebra.DECOMPOSITIONS,
         **scatters.BAGS,
         **sampling.decompositions(),
         _aten.sort.default: order.sort,

@@ -31,6 +31,8 @@ F = nn.functional
 X = torch.linspace(-1, 1, 128).reshape(8, 16).sin()
 COUNTS = (9 * X).int()
 SQUARE = X @ X.T + 8 * torch.eye(8)
+#: Of more rows than are decomposed.
+LARGE = torch.eye(17) * 3
 
 
 class CudaDryRunBackend(BackendDetails):
@@ -79,6 +81,8 @@ class Radiance(nn.Module):
 
 
 SUPPORTED: dict[str, tuple[Callable[..., Any] | nn.Module, tuple[Tensor, ...]]] = {
+    "inv": (torch.linalg.inv, (SQUARE,)),
+    "cholesky": (torch.linalg.cholesky, (SQUARE,)),
     "cumprod": (lambda x: (x + 1).cumprod(-1), (X,)),
     "cummax": (lambda x: x.cummax(-1).values, (X,)),
     "logcumsumexp": (lambda x: x.logcumsumexp(-1), (X,)),
@@ -116,8 +120,8 @@ class Recommendation(nn.Module):
 #: With a part of the reason.
 REFUSED: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
     "geqrf": (lambda x: torch.geqrf(x)[0], SQUARE, "has no meta kernel"),
-    "linalg_inv_ex": (torch.linalg.inv, SQUARE, "aten::linalg_inv_ex"),
-    "linalg_cholesky_ex": (torch.linalg.cholesky, SQUARE, "aten::linalg_cholesky_ex"),
+    "linalg_inv_ex": (torch.linalg.inv, LARGE, "aten::linalg_inv_ex"),
+    "linalg_cholesky_ex": (torch.linalg.cholesky, LARGE, "aten::linalg_cholesky_ex"),
     "linalg_qr": (lambda x: torch.linalg.qr(x)[1], SQUARE, "aten::linalg_qr"),
     "_linalg_svd": (torch.linalg.svdvals, SQUARE, "aten::_linalg_svd"),
     "_linalg_eigh": (torch.linalg.eigvalsh, SQUARE, "aten::_linalg_eigh"),

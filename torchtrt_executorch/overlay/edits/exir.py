@@ -297,18 +297,19 @@ LOWERING_LEFTOVERS = (
             from executorch.exir.program._narrowed_ranges import warns_of_narrowed_ranges
             from executorch.exir.program._scale_factors import with_ratios_of_sizes
             from executorch.exir.program._strided_views import with_contiguous_storage
+            from executorch.exir.program._unchecked_factorizations import without_error_checks
             from executorch.exir._size_ranges import ReplaceViewOpsPass
             """,
         ),
         (
             "to_edge",
             "first",
-            "programs = with_contiguous_storage(with_ratios_of_sizes(programs))",
+            "programs = without_error_checks(with_contiguous_storage(with_ratios_of_sizes(programs)))",
         ),
         (
             "to_edge_transform_and_lower",
             "first",
-            "programs = with_contiguous_storage(with_ratios_of_sizes(programs))",
+            "programs = without_error_checks(with_contiguous_storage(with_ratios_of_sizes(programs)))",
         ),
         (
             "_generate_edge_program",

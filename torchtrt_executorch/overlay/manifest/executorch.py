@@ -82,7 +82,8 @@ EXECUTORCH_PATCHES = (
             *(
                 f"{EXIR}.decompositions.{name}"
                 for name in (
-                    *("_sizes", "adaptive_pools", "host", "order", "pointwise"),
+                    *("_sizes", "adaptive_pools", "host", "linear_algebra", "order"),
+                    "pointwise",
                     *("sampling", "scans", "scatters", "volumes"),
                 )
             ),
@@ -185,6 +186,7 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.program._narrowed_ranges",
             f"{EXIR}.program._scale_factors",
             f"{EXIR}.program._strided_views",
+            f"{EXIR}.program._unchecked_factorizations",
             f"{EXIR}.program._transforms",
             f"{EXIR}._size_ranges",
             f"{_PASSES}.contiguous_operands_pass",
