@@ -1,4 +1,7 @@
-"""Read how many inputs a delegate of XNNPACK's takes: the length of ``input_ids`` in its ``XNNGraph``.
+"""Read how many inputs a delegate of XNNPACK's takes: the arguments that its ``XNNGraph`` counts, but for its outputs.
+
+``num_externs`` counts all arguments. ``input_ids`` are the inputs that an operator reads, and a delegate may have others, as what it
+was given for a constant's shape alone; ``output_ids`` are all outputs, which are written by every call.
 
 Upstream: ``executorch/backends/xnnpack/serialization/schema.fbs``, behind the header of ``xnnpack_graph_serialize.py``.
 """
@@ -23,20 +26,23 @@ class _Graph:
     version: None
     xnodes: None
     xvalues: None
-    num_externs: None
+    num_externs: int
     input_ids: list[int]
+    output_ids: list[int]
 
 
 _SCHEMA: dict[type, dict[str, Any]] = {
     _Graph: {
-        **dict.fromkeys(("version", "xnodes", "xvalues", "num_externs"), SKIPPED),
+        **dict.fromkeys(("version", "xnodes", "xvalues"), SKIPPED),
+        "num_externs": "I",
         "input_ids": ["I"],
+        "output_ids": ["I"],
     }
 }
 
 
 def count_inputs(payload: memoryview) -> int | None:
-    """Return how many inputs a payload takes, None if its bytes don't tell."""
+    """Return how many inputs a payload takes, read or not; None if its bytes don't tell."""
     if bytes(payload[4:8]) == _HEADER and len(payload) >= _BEGIN.size:
         (begin,) = _BEGIN.unpack_from(payload)
         payload = payload[begin:]
@@ -44,6 +50,8 @@ def count_inputs(payload: memoryview) -> int | None:
     if identifier not in _IDENTIFIERS:
         return None
     try:
-        return len(decode(_SCHEMA, _Graph, identifier, payload).input_ids)
+        graph = decode(_SCHEMA, _Graph, identifier, payload)
     except ProgramError:  # it is damaged, which is said where the delegate is loaded
         return None
+    count = graph.num_externs - len(graph.output_ids)
+    return count if len(graph.input_ids) <= count else None
