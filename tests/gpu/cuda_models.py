@@ -192,6 +192,64 @@ class GatedMlp(nn.Module):
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
+class DecoderLayer(nn.Module):
+    """Qwen3's, of one token with a cache: (1, 1, width) and a position (1,), int64, to (1, 1, width)."""
+
+    def __init__(self, width: int, inner: int, heads: int, length: int) -> None:
+        super().__init__()
+        self.norm, self.mlp = nn.RMSNorm(width), GatedMlp(width, inner)
+        self.q_norm, self.k_norm = nn.RMSNorm(128), nn.RMSNorm(128)
+        self.q = nn.Linear(width, heads * 128, bias=False)
+        self.k = nn.Linear(width, 8 * 128, bias=False)
+        self.v = nn.Linear(width, 8 * 128, bias=False)
+        self.out = nn.Linear(heads * 128, width, bias=False)
+        self.register_buffer("keys", torch.zeros(1, 8, length, 128))
+        self.register_buffer("values", torch.zeros(1, 8, length, 128))
+        self.register_buffer("positions", torch.arange(length))
+        frequencies = 1e6 ** (-torch.arange(0, 128, 2) / 128)
+        self.register_buffer("frequencies", frequencies.repeat(2))
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        y = self.norm(x)
+        q = self._turned(self.q_norm(self.q(y).view(1, 1, -1, 128)), position)
+        k = self._turned(self.k_norm(self.k(y).view(1, 1, -1, 128)), position)
+        v = self.v(y).view(1, 1, -1, 128).transpose(1, 2)
+        self.keys.index_copy_(2, position, k.transpose(1, 2))
+        self.values.index_copy_(2, position, v)
+        mask = (self.positions <= position)[None, None, None]
+        y = F.scaled_dot_product_attention(
+            q.transpose(1, 2), self.keys, self.values, attn_mask=mask, enable_gqa=True
+        )
+        x = x + self.out(y.transpose(1, 2).reshape(1, 1, -1))
+        return self.mlp(x)
+
+    def _turned(self, x: Tensor, position: Tensor) -> Tensor:
+        angles = position * self.frequencies.float()
+        first, second = x.float().chunk(2, -1)
+        turned = torch.cat((-second, first), -1)
+        return (x.float() * angles.cos() + turned * angles.sin()).to(x.dtype)
+
+
+class DecoderLayers(nn.Module):
+    """Some of Qwen3 0.6B's layers: (1, 1, 1024) and a position (1,), int64, to (1, 1, 1024)."""
+
+    def __init__(self, layers: int = 6, length: int = 1024) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            DecoderLayer(1024, 3072, 16, length) for _ in range(layers)
+        )
+        for parameter in self.parameters():
+            if parameter.dim() == 2:  # few values, many times: a file that compresses
+                few = parameter.detach().flatten()[: 2**14 + 1]
+                many = few.repeat(parameter.numel() // len(few) + 1)
+                parameter.data = many[: parameter.numel()].view_as(parameter).clone()
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, position)
+        return x
+
+
 class GroupedBlock(nn.Module):
     """ResNeXt's bottleneck of 32 groups, (batch, 256, height, width) to the same."""
 
@@ -470,6 +528,14 @@ HELD_OUT = (
     ),
     Case(
         "products-8-fp16", _one(lambda: GatedMlp(1536, 8960)), _normal((8, 1536)), FP16
+    ),
+    Case(
+        "decoder-layers-bf16",
+        _one(DecoderLayers),
+        lambda: {
+            "forward": [(torch.randn(1, 1, 1024), torch.tensor([n])) for n in range(32)]
+        },
+        BF16,
     ),
     Case("one-image", _one(ResidualStages), _normal((1, 64, 56, 56))),
     Case("one-image-fp16", _one(ResidualStages), _normal((1, 64, 56, 56)), FP16),

@@ -149,6 +149,16 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.codegen.cpp_wrapper_cpu:CppWrapperCpu.codegen_model_constructor": PatchPoint(
         "what a call frees goes back to the driver before the next one"
     ),
+    # Launches
+    "torch._inductor.codegen.cuda.device_op_overrides:CUDADeviceOpOverrides.kernel_driver": PatchPoint(
+        "it launches each kernel behind the end of the one before"
+    ),
+    "triton.backends.nvidia.compiler:CUDABackend.parse_options": PatchPoint(
+        "kernels that wait for the one before are told from others on disk"
+    ),
+    "triton.backends.nvidia.compiler:CUDABackend.make_ptx": PatchPoint(
+        "kernels don't wait for the one before"
+    ),
     # The environment
     f"{_INDUCTOR}.runtime.cache_dir_utils:os": PatchPoint(
         "it reads in the environment where compilers keep things", True

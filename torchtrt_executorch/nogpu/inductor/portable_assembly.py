@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from executorch.backends.cuda._dependent_launch import waiting
 from executorch.backends.cuda.tuning.float32_precision import CAPABILITY as TENSOR_CORES
 
 _TARGET = re.compile(r"^\.target sm_(\w+)", re.MULTILINE)
@@ -30,9 +31,9 @@ class Assembled:
         architecture: What ``cubin`` is for.
     """
 
-    def __init__(self, first: Any, architecture: str, cubin: bytes) -> None:
+    def __init__(self, first: Any, architecture: str, ptx: str, cubin: bytes) -> None:
         self.metadata = first.metadata
-        self.asm = {"ptx": first.asm["ptx"], "cubin": cubin}
+        self.asm = {"ptx": ptx, "cubin": cubin}
         self.architecture = architecture
 
 
@@ -78,8 +79,9 @@ def assemble(kernel: Any, target: Any, options: Any) -> Assembled:
     stages: dict[str, Any] = {}
     parsed = backend.parse_options(dict(options or {}))
     backend.add_stages(stages, parsed, Language.TRITON)
-    cubin = stages["cubin"](kernel.asm["ptx"], {"name": kernel.metadata.name})
-    return Assembled(kernel, str(target.arch), cubin)
+    ptx = waiting(kernel.asm["ptx"], target.arch)
+    cubin = stages["cubin"](ptx, {"name": kernel.metadata.name})
+    return Assembled(kernel, str(target.arch), ptx, cubin)
 
 
 __all__ = ["Assembled", "architecture", "assemble", "is_portable", "serves"]

@@ -16,7 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.cuda import _memory_pool, _mul_sum_decompositions
+from executorch.backends.cuda import (
+    _dependent_launch,
+    _memory_pool,
+    _mul_sum_decompositions,
+)
 from executorch.backends.cuda.tuning import (
     epilogue_indices,
     float32_precision,
@@ -93,6 +97,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         **epilogue_indices.answers(),
         **runtime_k.answers(),
         **_memory_pool.answers(),
+        **_dependent_launch.answers(),
         **host_code.answers(),
         **host_weights.answers(),
         **channels_last_weights.answers(),

@@ -28,6 +28,7 @@ _DRY_RUN = tuple(
     f"{_CUDA}.{name}"
     for name in (
         "_concatenations",
+        "_dependent_launch",
         "_memory_pool",
         "_mul_sum_decompositions",
         "_softmax_decomposition",

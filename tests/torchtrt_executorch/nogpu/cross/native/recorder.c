@@ -81,7 +81,7 @@ static __attribute__((unused)) const char *sha256(const void *data, size_t size)
 
 #ifdef PART_CUDA
 typedef struct { int number; const uint8_t *image; } Module;
-typedef struct { char name[256]; int parameters; uint16_t size[64]; } Function;
+typedef struct { char name[256]; int parameters, ptx; uint16_t size[64]; } Function;
 static int modules;
 
 #define AT(type, base, offset) (*(const type __attribute__((aligned(1), may_alias)) *)((base) + (offset)))
@@ -144,12 +144,23 @@ API int cuModuleLoadData(Module **module, const uint8_t *image) {
          sha256(image, size), kinds + 1);
   return 0;
 }
+static int capability(void) {
+  const char *number = getenv("RECORDER_CAPABILITY");
+  return number ? atoi(number) : 0;
+}
 API int cuModuleGetFunction(Function **function, Module *module, const char *name) {
   Function *f = *function = calloc(1, sizeof **function);
   snprintf(f->name, sizeof f->name, "%s", name);
   const uint8_t *image = module->image;
+  f->ptx = capability(); /* of code for one GPU; of several images, the one that this GPU takes */
   if (AT(uint32_t, image, 0) == 0xBA55ED50) {
     uint64_t at = AT(uint16_t, image, 6), end = at + AT(uint64_t, image, 8);
+    f->ptx = 0;
+    for (uint64_t i = at; i < end; i += AT(uint32_t, image, i + 4) + AT(uint64_t, image, i + 8)) {
+      int gpu = AT(uint32_t, image, i + 28), elf = AT(uint16_t, image, i) == 2;
+      if (elf && gpu / 10 != capability() / 10) continue; /* PTX is for later ones, too */
+      if (gpu <= capability() && gpu > f->ptx) f->ptx = gpu;
+    }
     for (; at < end; at += AT(uint32_t, image, at + 4) + AT(uint64_t, image, at + 8)) {
       const uint8_t *code = image + at + AT(uint32_t, image, at + 4);
       if (!memcmp(code, "\177ELF", 4)) { parameters(code, f); break; }
@@ -160,6 +171,10 @@ API int cuModuleGetFunction(Function **function, Module *module, const char *nam
 }
 API int cuFuncSetAttribute(Function *f, int attribute, int value) {
   record("cuFuncSetAttribute name=%s attribute=%d value=%d", f->name, attribute, value);
+  return 0;
+}
+API int cuFuncGetAttribute(int *value, int attribute, Function *f) { /* 5: the version of its PTX */
+  *value = attribute == 5 ? f->ptx : 0;
   return 0;
 }
 API int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
@@ -176,10 +191,18 @@ API int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsig
          text[0] ? text + 1 : "");
   return 0;
 }
+/* As cuLaunchKernel, by numbers and, behind a pointer, attributes of 72 bytes: a kind and, 8 bytes on, a value. */
+typedef struct { unsigned of[7]; void *stream; const uint8_t *attributes; unsigned count; } Launch;
+API int cuLaunchKernelEx(const Launch *launch, Function *f, void **args, void **extra) {
+  const unsigned *n = launch->of;
+  for (unsigned i = 0; i < launch->count; i++)
+    record("cuLaunchKernelEx attribute=%d value=%d", AT(int, launch->attributes, 72 * i),
+           AT(int, launch->attributes, 72 * i + 8));
+  return cuLaunchKernel(f, n[0], n[1], n[2], n[3], n[4], n[5], n[6], launch->stream, args, extra);
+}
 API int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
 API int cuDeviceGetAttribute(int *value, int attribute, int device) { /* 75 and 76: the compute capability */
-  const char *capability = getenv("RECORDER_CAPABILITY");
-  int number = capability ? atoi(capability) : 0;
+  int number = capability();
   *value = attribute == 75 ? number / 10 : attribute == 76 ? number % 10 : 0;
   return 0;
 }

@@ -1,0 +1,127 @@
+"""Programmatic dependent launch: a kernel is launched while the one before it runs, and waits for its end.
+
+Small kernels take about as long as what lies between two of them: the last blocks of one end, its memory is flushed, the
+next one's blocks are launched and compute their indices. From compute capability 9.0 on a launch may overlap with that if the
+kernel waits by an instruction of its own. Each kernel waits before its first access to memory, then allows the next
+one's launch. Because all of them wait, the end of one is the end of all before it, also for another stream or the host.
+
+Inductor's ``triton.enable_pdl`` writes waits into some of its kernels, not into templates or kernels of others, and
+its host code launches none of them so (pytorch/pytorch#194079 changes the latter).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+#: The first compute capability that has the instruction, times ten.
+CAPABILITY = 90
+
+WAIT = "griddepcontrol.wait;"
+#: Allowing the launch before the wait, or at the kernel's end, is slower: 153 and 166 us on an H200 for six layers of Qwen3 0.6B
+#: that take 145 so, and 173 without.
+_WAIT_AND_ALLOW = f"\t{WAIT}\n\tgriddepcontrol.launch_dependents;\n"
+
+_TARGET = re.compile(r"^\.target sm_\w+", re.MULTILINE)
+#: Lines that a wait may come after: directives, comments, and arithmetic on indices and parameters.
+_BEFORE_WAIT = re.compile(
+    r"\s*(?:$|//|\.|\{?\s*$|(?:ld\.param|mov|cvta?|add|sub|mul|mad|shl|shr|and|or|xor|not|setp|selp|div|rem|min|max)\b)"
+)
+
+#: The kernel that the driver has loaded may be an image for an older GPU, translated for this one, which doesn't wait:
+#: the version of its PTX says so.
+_LAUNCH = """
+template <class... More>
+static inline void launchKernel(
+    CUfunction kernel, uint32_t x, uint32_t y, uint32_t z, uint32_t warps,
+    uint32_t shared, void* arguments[], cudaStream_t stream, More... more) {
+  int ptx = 0;
+  CUDA_DRIVER_CHECK(cuFuncGetAttribute(&ptx, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel));
+  if (ptx < MINIMUM) {
+    launchInOrder(kernel, x, y, z, warps, shared, arguments, stream, more...);
+    return;
+  }
+  CUlaunchAttribute dependent{};
+  dependent.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  dependent.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchConfig launch{};
+  launch.gridDimX = x;
+  launch.gridDimY = y;
+  launch.gridDimZ = z;
+  launch.blockDimX = 32 * warps;
+  launch.blockDimY = launch.blockDimZ = 1;
+  launch.sharedMemBytes = shared;
+  launch.hStream = stream;
+  launch.attrs = &dependent;
+  launch.numAttrs = 1;
+  CUDA_DRIVER_CHECK(cuLaunchKernelEx(&launch, kernel, arguments, nullptr));
+}
+""".replace("MINIMUM", str(CAPABILITY))
+
+
+def answers() -> dict[str, Callable[..., Any]]:
+    """What has Triton write waits, and Inductor host code that launches kernels with them early, within a scope.
+
+    All kernels of a library have to be compiled within the scope.
+    """
+    from torch._inductor.codegen.cuda.device_op_overrides import CUDADeviceOpOverrides
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    parse: Any = getattr(CUDABackend, "parse_options", None)
+    make: Any = getattr(CUDABackend, "make_ptx", None)
+    write: Any = getattr(CUDADeviceOpOverrides, "kernel_driver", None)
+    if None in (parse, make, write):  # all of them or none
+        return {}
+
+    def parse_options(self: Any, options: dict[str, Any]) -> Any:
+        # By its options Triton tells kernels on disk apart.
+        waits = {"launch_pdl": True} if self.target.arch >= CAPABILITY else {}
+        return parse(self, {**options, **waits})
+
+    def make_ptx(
+        self: Any, source: Any, metadata: Any, options: Any, capability: int
+    ) -> str:
+        return waiting(make(self, source, metadata, options, capability), capability)
+
+    def kernel_driver(self: Any) -> str:
+        return launching_early(write(self))
+
+    backend = "triton.backends.nvidia.compiler:CUDABackend"
+    overrides = "torch._inductor.codegen.cuda.device_op_overrides:CUDADeviceOpOverrides"
+    return {
+        f"{backend}.parse_options": parse_options,
+        f"{backend}.make_ptx": make_ptx,
+        f"{overrides}.kernel_driver": kernel_driver,
+    }
+
+
+def waiting(ptx: str, capability: int) -> str:
+    """Return a kernel's PTX with a wait before its first access to memory and its first branch.
+
+    Args:
+        ptx: Of one kernel.
+        capability: What it is assembled for, 90 for 9.0; below :data:`CAPABILITY` the PTX is returned as it is. PTX for
+            an older GPU than that becomes PTX for it.
+    """
+    if capability < CAPABILITY or WAIT in ptx:
+        return ptx
+    if int(re.findall(r"^\.target sm_(\d+)", ptx, re.MULTILINE)[0]) < CAPABILITY:
+        ptx = _TARGET.sub(f".target sm_{CAPABILITY}", ptx, count=1)
+    entry = ptx.index(".entry")
+    body = ptx.index("\n{\n", entry) + len("\n{\n")
+    lines = ptx[body:].splitlines(keepends=True)
+    first = next(i for i, line in enumerate(lines) if not _BEFORE_WAIT.match(line))
+    lines.insert(first, _WAIT_AND_ALLOW)
+    return ptx[:body] + "".join(lines)
+
+
+def launching_early(driver: str) -> str:
+    """Return AOTInductor's helpers of C++ with a ``launchKernel`` for kernels that wait; unchanged if they have none."""
+    own = "static inline void launchKernel("
+    if driver.count(own) != 1:
+        return driver
+    return driver.replace(own, "static inline void launchInOrder(") + _LAUNCH
+
+
+__all__ = ["CAPABILITY", "WAIT", "answers", "launching_early", "waiting"]
