@@ -231,13 +231,25 @@ class DecoderLayer(nn.Module):
 
 
 class DecoderLayers(nn.Module):
-    """Some of Qwen3 0.6B's layers: (1, 1, 1024) and a position (1,), int64, to (1, 1, 1024)."""
+    """Layers of Qwen3's: (1, 1, width) and a position (1,), int64, to the same, or to logits (1, 1, vocabulary)."""
 
-    def __init__(self, layers: int = 6, length: int = 1024) -> None:
+    def __init__(
+        self,
+        width: int,
+        inner: int,
+        heads: int,
+        layers: int,
+        vocabulary: int | None = None,
+        length: int = 1024,
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            DecoderLayer(1024, 3072, 16, length) for _ in range(layers)
+            DecoderLayer(width, inner, heads, length) for _ in range(layers)
         )
+        self.head = nn.Identity()
+        if vocabulary is not None:
+            head = nn.Linear(width, vocabulary, bias=False)
+            self.head = nn.Sequential(nn.RMSNorm(width), head)
         for parameter in self.parameters():
             if parameter.dim() == 2:  # few values, many times: a file that compresses
                 few = parameter.detach().flatten()[: 2**14 + 1]
@@ -247,7 +259,7 @@ class DecoderLayers(nn.Module):
     def forward(self, x: Tensor, position: Tensor) -> Tensor:
         for layer in self.layers:
             x = layer(x, position)
-        return x
+        return self.head(x)
 
 
 class GroupedBlock(nn.Module):
@@ -433,6 +445,12 @@ def _steps(count: int) -> dict[str, list[Inputs]]:
     }
 
 
+def _positions(width: int, count: int) -> dict[str, list[Inputs]]:
+    return {
+        "forward": [(torch.randn(1, 1, width), torch.tensor([n])) for n in range(count)]
+    }
+
+
 def _cached(count: int) -> dict[str, list[Inputs]]:
     sizes = (16, 8, 8)
     return {
@@ -531,10 +549,8 @@ HELD_OUT = (
     ),
     Case(
         "decoder-layers-bf16",
-        _one(DecoderLayers),
-        lambda: {
-            "forward": [(torch.randn(1, 1, 1024), torch.tensor([n])) for n in range(32)]
-        },
+        _one(lambda: DecoderLayers(1024, 3072, 16, 6)),
+        lambda: _positions(1024, 32),
         BF16,
     ),
     Case("one-image", _one(ResidualStages), _normal((1, 64, 56, 56))),
@@ -565,4 +581,37 @@ HELD_OUT = (
             {0: Dim("batch", min=2, max=16), 1: Dim("length", min=2, max=256)},
         ),
     ),
+)
+
+
+def _decoder(name: str, *sizes: int, scheme: str | None = None) -> Case:
+    """Qwen3's layers and head, one token; with weights that torchao quantized, by ``scheme``."""
+
+    def model() -> nn.Module:
+        layers = DecoderLayers(*sizes, 151936).to(BF16)
+        if scheme is not None:
+            from torchao import quantization as q
+
+            groups = q.granularity.PerGroup(128)
+            config = {
+                "int8": q.Int8WeightOnlyConfig,
+                "int4": lambda: q.IntxWeightOnlyConfig(torch.int4, groups),
+            }
+            q.quantize_(layers, config[scheme]())
+        return layers
+
+    kind = scheme or "bf16"
+    return Case(
+        f"qwen3-{name}-{kind}", _one(model), lambda: _positions(sizes[0], 8), BF16
+    )
+
+
+_4B = (2560, 9728, 32, 12)
+#: Large: those to ask for by name.
+DECODERS = (
+    _decoder("0.6b", 1024, 3072, 16, 28),
+    _decoder("1.7b", 2048, 6144, 16, 28),
+    _decoder("4b-12-layers", *_4B),
+    _decoder("4b-12-layers", *_4B, scheme="int8"),
+    _decoder("4b-12-layers", *_4B, scheme="int4"),
 )

@@ -39,12 +39,18 @@ from typing import Any, Callable, Sequence
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cuda_models import CASES, HELD_OUT, Case  # type: ignore[import-not-found]
+from cuda_models import (  # type: ignore[import-not-found]
+    CASES,
+    DECODERS,
+    HELD_OUT,
+    Case,
+)
 
 from torchtrt_executorch.nogpu import tuning
 
 DEVICE = "cuda:0"
-NAMED = {case.name: case for case in CASES + HELD_OUT}
+NAMED = {case.name: case for case in CASES + HELD_OUT + DECODERS}
+USUAL = [case.name for case in CASES + HELD_OUT]
 #: Calls in a graph, graphs in a round, and rounds.
 CALLS, REPLAYS, ROUNDS = 10, 10, 7
 
@@ -261,7 +267,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--turn", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    names = arguments.names or list(NAMED)
+    names = arguments.names or USUAL
     if arguments.turn is not None:  # one of several processes, with one program
         sys.exit(one(NAMED[names[0]], arguments))
     given = [each for each in sys.argv[1:] if each not in arguments.names]

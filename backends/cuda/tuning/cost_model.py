@@ -94,10 +94,10 @@ def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
     return mean + unknown + math.log(tile.work(product, gpu.multi_processor_count))
 
 
-def fastest(product: Product, gpu: GpuProperties) -> Tile | None:
-    """Return the tile to take for a product; None if nothing of its kind was measured."""
+def fastest(product: Product, gpu: GpuProperties, least_k: int = 1) -> Tile | None:
+    """Return the tile to take for a product, of those with steps of ``least_k``; None if nothing of its kind was measured."""
     _, products = measured(product.kind, gpu)
-    tiles = {tile for _, times in products for tile in times}
+    tiles = {tile for _, times in products for tile in times if tile.k >= least_k}
     return min(sorted(tiles), key=lambda tile: cost(product, tile, gpu), default=None)
 
 

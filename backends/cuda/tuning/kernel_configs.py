@@ -17,6 +17,8 @@ FRAME = 16
 
 #: A size of a kernel, where it is written.
 _SIZE = re.compile(r"^ +(x|r0_)numel = (\d+)$", re.MULTILINE)
+#: Where a block has all that is summed, how much that is.
+_AT_ONCE = re.compile(r"^ +R0_BLOCK: tl\.constexpr = (\d+)$", re.MULTILINE)
 
 
 def compile_and_save(
@@ -109,7 +111,8 @@ def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
     """
     config = copy.deepcopy(launcher.config)
     if blocks := _blocks_of_sum(kernel, launcher, gpu):
-        config.kwargs.update(XBLOCK=blocks.m, R0_BLOCK=blocks.k)
+        chosen = {"XBLOCK": blocks.m, "R0_BLOCK": blocks.k}
+        config.kwargs.update({name: chosen[name] for name in config.kwargs})
         config.num_warps = blocks.warps
         return _unless_spilled(kernel, config) or launcher
     if launcher.n_spills <= FRAME:
@@ -160,16 +163,19 @@ def _unless_spilled(kernel: Any, config: Any) -> Any:
 def _blocks_of_sum(kernel: Any, launcher: Any, gpu: GpuProperties) -> Tile | None:
     """Return the fastest blocks of a sum over many rows of 16 bits, if the kernel is one."""
     narrow = {"*bf16", "*fp16"} & set(kernel.triton_meta["signature"].values())
-    # Inductor gives a row to a block where what is summed lies beside one another.
+    # Inductor gives a row to a block where what is summed lies beside one another: a warp, if it is summed at once.
     blocks = dict(launcher.config.kwargs)
-    if not narrow or set(blocks) != {"XBLOCK", "R0_BLOCK"} or blocks["XBLOCK"] != 1:
+    at_once = _AT_ONCE.search(kernel.fn.src)
+    summed = {"XBLOCK"} if at_once else {"XBLOCK", "R0_BLOCK"}
+    if not narrow or set(blocks) != summed or blocks["XBLOCK"] != 1:
         return None
     # Powers of two, if sizes are to be known when it runs.
     sizes = dict(kernel.size_hints)
     sizes |= {name: int(size) for name, size in re.findall(_SIZE, kernel.fn.src)}
     if sizes["x"] < 1024:
         return None
-    return fastest(Product("sum float16", sizes["x"], 1, sizes["r0_"]), gpu)
+    product = Product("sum float16", sizes["x"], 1, sizes["r0_"])
+    return fastest(product, gpu, int(at_once[1]) if at_once else 1)
 
 
 def best(launchers: list[Any], gpu: GpuProperties, sizes: Mapping[str, int]) -> Any:

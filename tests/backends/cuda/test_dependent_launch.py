@@ -24,6 +24,8 @@ from .conftest import delegates, needs_compilers
 _ACCESS = re.compile(r"\b(?:LD|ST|LDG|STG|LDGSTS|ATOM|ATOMG|RED|REDG|UTMALDG|UBLKCP)\b")
 _WAIT, _ALLOW = "ACQBULK", "PREEXIT"
 _CUDA_MACHINE = 190
+#: Programmatic stream serialization.
+EARLY = "cuLaunchKernelEx attribute=6 value=1"
 
 
 class Model(torch.nn.Module):
@@ -61,6 +63,17 @@ def instructions(library: bytes, folder: Path) -> Iterator[tuple[int, list[str]]
         yield cubin.capability(image), code
 
 
+class Large(torch.nn.Module):
+    """A product of which a tile takes much shared memory, between two kernels that take none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4096, 4096, dtype=torch.float16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.linear(torch.softmax(x, -1)), -1)
+
+
 @needs_compilers
 @pytest.mark.builds
 @pytest.mark.skipif(
@@ -85,7 +98,6 @@ def test_each_waits_before_it_touches_memory_where_gpus_can(
 
     given = (machines.described((64, 64), torch.float16),)
     loaded = machines.Loaded(delegate.library, delegate.weights, given)
-    early = "cuLaunchKernelEx attribute=6 value=1"  # programmatic stream serialization
     # On 8.6 there is the code for 8.0, on 12.0 its PTX.
     for gpu, all_early in ((86, False), (90, True), (120, False)):
         said = machines.recorded(own_platform(), loaded, gpu).splitlines()
@@ -93,7 +105,29 @@ def test_each_waits_before_it_touches_memory_where_gpus_can(
             i for i, line in enumerate(said) if line.startswith("cuLaunchKernel name")
         ]
         assert len(launches) > 4
-        assert {said[i - 1] == early for i in launches} == {all_early}
+        assert {said[i - 1] == EARLY for i in launches} == {all_early}
+
+
+@needs_compilers
+@pytest.mark.builds
+@pytest.mark.skipif(
+    own_platform() != "linux-x86_64", reason="the recorder is compiled for Linux here"
+)
+def test_one_with_much_shared_memory_is_launched_in_order(
+    lower: Callable[..., Any],
+) -> None:
+    x = torch.randn(512, 4096, dtype=torch.float16)
+    (delegate,) = delegates(lower(Large(), (x,), gpu="sm_90:80GiB"))
+    given = (machines.described((512, 4096), torch.float16),)
+    loaded = machines.Loaded(delegate.library, delegate.weights, given)
+    said = machines.recorded(own_platform(), loaded, 90).splitlines()
+    found = {True: 0, False: 0}
+    for before, line in zip(said, said[1:], strict=False):
+        if launch := re.match(r"cuLaunchKernel name=.* shared=(\d+)", line):
+            large = int(launch[1]) >= _dependent_launch.LARGE
+            assert (before == EARLY) is not large
+            found[large] += 1
+    assert found[True] and found[False] >= 2
 
 
 def test_a_wait_stands_before_the_first_branch() -> None:
@@ -101,12 +135,14 @@ def test_a_wait_stands_before_the_first_branch() -> None:
     begin = ".version 8.0\n.target sm_80\n.visible .entry k(\n)\n.reqntid 32\n{\n"
     index = "\t.reg .b32 %r<2>;\n// %bb.0:\n\tmov.u32 %r1, %ctaid.x;\n"
     end = "\t@%p1 bra $L__BB0_2;\n\tld.global.b32 %r2, [%rd1];\n$L__BB0_2:\n\tret;\n}\n"
-    waiting = _dependent_launch.waiting(begin + index + end, 90)
-    assert _dependent_launch.WAIT in waiting
+    waiting = _dependent_launch.waiting(begin + index + end, 90, 0)
+    assert _dependent_launch.WAIT in waiting and _dependent_launch.ALLOW in waiting
     assert waiting.startswith(begin.replace("sm_80", "sm_90") + index)
     assert waiting.endswith(end)
-    assert _dependent_launch.waiting(waiting, 90) == waiting
-    assert _dependent_launch.waiting(begin + index + end, 89) == begin + index + end
+    assert _dependent_launch.waiting(waiting, 90, 0) == waiting
+    assert _dependent_launch.waiting(begin + index + end, 89, 0) == begin + index + end
+    large = _dependent_launch.waiting(begin + index + end, 90, _dependent_launch.LARGE)
+    assert _dependent_launch.WAIT in large and _dependent_launch.ALLOW not in large
 
 
 def test_helpers_of_another_form_are_left() -> None:

@@ -30,7 +30,7 @@ programs = load_file("tests/gpu/cuda_programs.py")
 GPUS = ("sm_80:40GiB", "sm_86:8GiB", "sm_89:24GiB", "sm_120:32GiB")
 #: As the programs that are timed: others are these in another type, or have two methods.
 NAMES = sorted(
-    set(programs.NAMED)
+    set(programs.USUAL)
     - {"recurrent", "recurrent-fp16", "recurrent-bf16"}
     - {"two-methods-bf16", "decoder-kv-cache-bf16"}
 )

@@ -177,8 +177,11 @@ def test_few_rows_are_given_to_as_many_multiprocessors(lower, monkeypatch) -> No
 @pytest.mark.builds
 @needs_compilers
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
-def test_a_sum_has_the_blocks_that_were_fastest(lower, monkeypatch) -> None:
-    """For the sizes that it has, not for powers of two above them."""
+@pytest.mark.parametrize("terms, at_once", [(2560, False), (1024, True)])
+def test_a_sum_has_the_blocks_that_were_fastest(
+    terms: int, at_once: bool, lower, monkeypatch
+) -> None:
+    """For the sizes that it has, not for powers of two above them, also where a block has all terms."""
     saved = []
     save = CachingAutotuner.save_gpu_kernel
 
@@ -187,13 +190,14 @@ def test_a_sum_has_the_blocks_that_were_fastest(lower, monkeypatch) -> None:
         return save(kernel, stream, launcher)
 
     monkeypatch.setattr(CachingAutotuner, "save_gpu_kernel", noted)
-    module = torch.nn.Linear(2560, 1100, bias=False).bfloat16()
-    inputs = (torch.ones(1, 2560, dtype=torch.bfloat16),)
+    module = torch.nn.Linear(terms, 1100, bias=False).bfloat16()
+    inputs = (torch.ones(1, terms, dtype=torch.bfloat16),)
     lower(module, inputs, gpu="sm_90:80GiB")
     gpu = properties(GpuDescription.parse_list("sm_90:80GiB")[0])
-    product = cost_model.Product("sum float16", 1100, 1, 2560)
-    found = cost_model.fastest(product, gpu)
+    product = cost_model.Product("sum float16", 1100, 1, terms)
+    found = cost_model.fastest(product, gpu, terms if at_once else 1)
     blocks = [
         (c.kwargs["XBLOCK"], c.kwargs.get("R0_BLOCK"), c.num_warps) for c in saved
     ]
-    assert (found.m, found.k, found.warps) in blocks, (found, blocks)
+    step = None if at_once else found.k
+    assert (found.m, step, found.warps) in blocks, (found, blocks)

@@ -79,7 +79,7 @@ def assemble(kernel: Any, target: Any, options: Any) -> Assembled:
     stages: dict[str, Any] = {}
     parsed = backend.parse_options(dict(options or {}))
     backend.add_stages(stages, parsed, Language.TRITON)
-    ptx = waiting(kernel.asm["ptx"], target.arch)
+    ptx = waiting(kernel.asm["ptx"], target.arch, kernel.metadata.shared)
     cubin = stages["cubin"](ptx, {"name": kernel.metadata.name})
     return Assembled(kernel, str(target.arch), ptx, cubin)
 
