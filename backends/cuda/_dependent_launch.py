@@ -29,10 +29,10 @@ WAIT = "griddepcontrol.wait;"
 #: that take 145 so, and 173 without.
 ALLOW = "griddepcontrol.launch_dependents;"
 
-_TARGET = re.compile(r"^\.target sm_\w+", re.MULTILINE)
+_TARGET = re.compile(r"^\.target sm_(\d+)\w*", re.MULTILINE)
 #: Lines that a wait may come after: directives, comments, and arithmetic on indices and parameters.
 _BEFORE_WAIT = re.compile(
-    r"\s*(?:$|//|\.|\{?\s*$|(?:ld\.param|mov|cvta?|add|sub|mul|mad|shl|shr|and|or|xor|not|setp|selp|div|rem|min|max)\b)"
+    r"\s*(?://|\.|\{?\s*$|(?:ld\.param|mov|cvta?|add|sub|mul|mad|shl|shr|and|or|xor|not|setp|selp|div|rem|min|max)\b)"
 )
 
 #: The kernel that the driver has loaded may be an image for an older GPU, translated for this one, which doesn't wait:
@@ -114,7 +114,8 @@ def waiting(ptx: str, capability: int, shared: int) -> str:
     """
     if capability < CAPABILITY or WAIT in ptx:
         return ptx
-    if int(re.findall(r"^\.target sm_(\d+)", ptx, re.MULTILINE)[0]) < CAPABILITY:
+    target = _TARGET.search(ptx)
+    if target is not None and int(target[1]) < CAPABILITY:
         ptx = _TARGET.sub(f".target sm_{CAPABILITY}", ptx, count=1)
     entry = ptx.index(".entry")
     body = ptx.index("\n{\n", entry) + len("\n{\n")

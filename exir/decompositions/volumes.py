@@ -66,11 +66,12 @@ def convolution(
     if transposed and pad == ends[0] == 0 and taps == step and apart == 1:
         between = _joined([each.unsqueeze(2) for each in parts])
         found = between.reshape(-1, size, *between.shape[3:])
-    elif transposed:
-        placed = enumerate(parts)
-        parts = [_placed(each, step, tap * apart - pad, size) for tap, each in placed]
-        found = sum(parts[1:], parts[0])
     else:
+        if transposed:
+            parts = [
+                _placed(each, step, tap * apart - pad, size)
+                for tap, each in enumerate(parts)
+            ]
         found = sum(parts[1:], parts[0])
     found = found.permute(0, 2, 1, 3, 4).contiguous()
     return found if bias is None else found + bias.view(-1, 1, 1, 1)

@@ -5,13 +5,12 @@ There ``permute_copy`` returns contiguous values, of which strides that were mea
 
 from __future__ import annotations
 
-import copy
 import logging
 from typing import Any
 
 import torch
-from executorch.exir.program._operator_calls import calls, module_of
-from executorch.exir.program._transforms import of_each_program
+from executorch.exir.program._operator_calls import module_of
+from executorch.exir.program._transforms import of_each_program, with_calls_replaced
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
@@ -37,13 +36,7 @@ def with_contiguous_storage(program: ExportedProgram) -> ExportedProgram:
     Args:
         program: In ATen, as ``torch.export.export`` returned it. It is left as it is.
     """
-    if not any(_is_misread(node) for node in calls(program.graph_module)):
-        return program
-    module = copy.deepcopy(program.graph_module)
-    for node in [*filter(_is_misread, calls(module))]:
-        _read_storage(node)
-    module.recompile()
-    return program._update(module, program.graph_signature)
+    return with_calls_replaced(program, _is_misread, _read_storage)
 
 
 def _is_misread(node: Node) -> bool:

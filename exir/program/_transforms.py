@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from executorch.exir.backend.partitioner import Partitioner
+from executorch.exir.program._operator_calls import calls
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 _behind: ContextVar[Sequence[Partitioner]] = ContextVar("_behind", default=())
 
@@ -27,6 +30,27 @@ def of_each_program(
         )
 
     return transform_each
+
+
+def with_calls_replaced(
+    program: ExportedProgram,
+    wanted: Callable[[Node], bool],
+    replace: Callable[[Node], None],
+) -> ExportedProgram:
+    """Return a copy of a program of whose calls those that are wanted were replaced; the program if it has none.
+
+    Args:
+        program: It is left as it is.
+        wanted: Whether a call is to be replaced.
+        replace: Replaces a call of the copy, in place.
+    """
+    if not any(map(wanted, calls(program.graph_module))):
+        return program
+    module = copy.deepcopy(program.graph_module)
+    for node in [*filter(wanted, calls(module))]:
+        replace(node)
+    module.recompile()
+    return program._update(module, program.graph_signature)
 
 
 def partitioners_behind() -> Sequence[Partitioner]:

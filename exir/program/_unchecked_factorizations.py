@@ -5,13 +5,11 @@ PyTorch decomposes ``linalg_inv`` to ``linalg_inv_ex`` and ``_linalg_check_error
 
 from __future__ import annotations
 
-import copy
 import operator
 from typing import Any
 
 import torch
-from executorch.exir.program._operator_calls import calls
-from executorch.exir.program._transforms import of_each_program
+from executorch.exir.program._transforms import of_each_program, with_calls_replaced
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -31,14 +29,9 @@ def without_error_checks(program: ExportedProgram) -> ExportedProgram:
     Args:
         program: In ATen, as ``torch.export.export`` returned it. It is left as it is.
     """
-    if not any(node.target in _UNCHECKED for node in calls(program.graph_module)):
-        return program
-    module = copy.deepcopy(program.graph_module)
-    for node in [*calls(module)]:
-        if node.target in _UNCHECKED:
-            _replace(node)
-    module.recompile()
-    return program._update(module, program.graph_signature)
+    return with_calls_replaced(
+        program, lambda node: node.target in _UNCHECKED, _replace
+    )
 
 
 def _replace(node: Node) -> None:

@@ -271,6 +271,9 @@ OPERATOR_ERRORS = (
     ),
 )
 
+#: What is lowered, by ``to_edge`` and by ``to_edge_transform_and_lower``.
+_PREPARED = "programs = without_error_checks(with_contiguous_storage(with_ratios_of_sizes(programs)))"
+
 LOWERING_LEFTOVERS = (
     *edits_of(
         "executorch.exir.passes.remove_mixed_type_operators",
@@ -304,12 +307,12 @@ LOWERING_LEFTOVERS = (
         (
             "to_edge",
             "first",
-            "programs = without_error_checks(with_contiguous_storage(with_ratios_of_sizes(programs)))",
+            _PREPARED,
         ),
         (
             "to_edge_transform_and_lower",
             "first",
-            "programs = without_error_checks(with_contiguous_storage(with_ratios_of_sizes(programs)))",
+            _PREPARED,
         ),
         (
             "_generate_edge_program",

@@ -74,11 +74,13 @@ def test_any_size_has_an_order(dtype, m, n, k, gpu) -> None:
     assert min(costs) < float("inf")
 
 
-@pytest.mark.parametrize("rows", [1024, 4096, 151936])
-def test_the_fastest_blocks_of_a_sum(rows: int) -> None:
+@pytest.mark.parametrize("rows, most", [(1024, 4), (4096, 4), (151936, 8)])
+def test_the_fastest_blocks_of_a_sum(rows: int, most: int) -> None:
     """As wide as four warps load at once, for all but the longest rows; several rows of a matrix of very many."""
     found = tiles.fastest(tiles.Product("sum float16", rows, 1, 2560), HOPPER)
-    assert found.m <= 8 and found.k in (512, 1024) and found.warps in (2, 4, 8), found
+    assert (
+        found.m <= most and found.k in (512, 1024) and found.warps in (2, 4, 8)
+    ), found
 
 
 def test_small_and_large() -> None:
