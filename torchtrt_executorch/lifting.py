@@ -13,6 +13,7 @@ load_alone(
     f"{_DYNAMO}.graphs.strides",
     f"{_DYNAMO}.state.mutations",
     f"{_DYNAMO}.graphs.lifting",
+    f"{_DYNAMO}.runtime._engine_bytes",
 )
 
 # isort: split
@@ -22,5 +23,12 @@ from torch_tensorrt.dynamo.graphs.fake_values import (  # noqa: E402
     normalize_values,
 )
 from torch_tensorrt.dynamo.graphs.lifting import lifted_program  # noqa: E402
+from torch_tensorrt.dynamo.runtime._engine_bytes import tensor_of  # noqa: E402
 
-__all__ = ["copied_graph", "lifted_program", "mode_of", "normalize_values"]
+__all__ = [
+    "copied_graph",
+    "lifted_program",
+    "mode_of",
+    "normalize_values",
+    "tensor_of",
+]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,18 @@ from typing import Any
 from torchtrt_executorch import progress
 from torchtrt_executorch.cache import sharing
 from torchtrt_executorch.cache.sizes import parse_size
-from torchtrt_executorch.cache.store import Blob, Parts, Store
+from torchtrt_executorch.cache.store import Blob, Parts, Store, process_folder
 
-__all__ = ["Blob", "Parts", "Store", "folder", "is_off", "kept", "limit"]
+__all__ = [
+    "Blob",
+    "Parts",
+    "Store",
+    "folder",
+    "is_off",
+    "kept",
+    "limit",
+    "process_folder",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +53,11 @@ def folder() -> Path:
         FileNotFoundError: There is no home, as in a container whose user has no entry in passwd.
     """
     if is_off():
-        return Path(_own_folder(os.getpid()).name)
+        return process_folder()
     found = _chosen()
     if not sharing.is_trusted() and (others := sharing.writers(found)):
         _say_refused(found, others)
-        return Path(_own_folder(os.getpid()).name)
+        return process_folder()
     return found
 
 
@@ -80,11 +88,6 @@ def _chosen() -> Path:
 def is_off() -> bool:
     """Whether nothing is to be kept."""
     return os.environ.get(SWITCH, "").lower() in _NO
-
-
-@functools.cache
-def _own_folder(process: int) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="torchtrt-executorch-")
 
 
 def kept(

@@ -22,6 +22,11 @@ def is_trusted() -> bool:
     return os.environ.get(TRUSTED, "") == "1"
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder of the cache, and those that it is in, for this user or for all who are trusted."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o777 if is_trusted() else 0o700)
+
+
 def writers(folder: Path) -> str:
     """Return who else may write to a folder, or put another in its place, in words; empty if nobody may.
 
@@ -62,9 +67,7 @@ def building(folder: Path, key: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            folder.mkdir(
-                parents=True, exist_ok=True, mode=0o777 if is_trusted() else 0o700
-            )
+            make_folder(folder)
             while True:
                 file = stack.enter_context(open(folder / key, "a"))
                 fcntl.flock(file, fcntl.LOCK_EX)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from torchtrt_executorch.cache.sharing import is_trusted
+from torchtrt_executorch.cache.sharing import is_trusted, make_folder
 
 logger = logging.getLogger(__name__)
 
@@ -108,9 +108,7 @@ class Store:
         line = json.dumps(header).encode()
         if len(_MAGIC) + len(line) + sum(map(len, parts)) > self.size:
             return
-        self.path.mkdir(
-            parents=True, exist_ok=True, mode=0o777 if is_trusted() else 0o700
-        )
+        make_folder(self.path)
         for part, (_, digest, apart) in zip(parts, header["parts"], strict=True):
             if apart and not self._blob(digest).exists():
                 self._put(self._blob(digest), [part])
@@ -173,7 +171,7 @@ class Store:
     def _taken(self, length: int, digest: str) -> Blob:
         """Return a large part as a file that nobody else removes, once its bytes are known to be the right ones."""
         source = self._blob(digest)
-        path = Path(tempfile.mkdtemp(dir=_own_folder(os.getpid()).name), "part")
+        path = Path(tempfile.mkdtemp(dir=process_folder()), "part")
         try:
             os.link(source, path)
         except FileNotFoundError:
@@ -223,6 +221,11 @@ def _write(part: Any, file: Any) -> None:
         file.write(part)
 
 
+def process_folder() -> Path:
+    """Return a folder of this process's own, which ends with it."""
+    return Path(_temporary_folder(os.getpid()).name)
+
+
 @functools.cache
-def _own_folder(process: int) -> tempfile.TemporaryDirectory[str]:
+def _temporary_folder(process: int) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="torchtrt-executorch-")

@@ -158,14 +158,9 @@ def own_output_folder() -> Iterator[None]:
     from torch._inductor import config
 
     # Kernels that Inductor keeps for the next program stay until the process ends.
-    folder = tempfile.mkdtemp(dir=_process_folder(os.getpid()).name)
+    folder = tempfile.mkdtemp(dir=cache.process_folder())
     with config.patch({"aot_inductor.output_path": folder}):
         yield
-
-
-@functools.cache
-def _process_folder(process: int) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="torchtrt-executorch-")
 
 
 def _digest(result: Any, compile_specs: Any) -> str:

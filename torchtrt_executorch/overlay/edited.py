@@ -39,8 +39,10 @@ def edited_file(name: str, source: bytes, edits: Sequence[Edit]) -> Path:
     digest = hashlib.sha256(source)
     digest.update(_how_edits_are_made())
     digest.update(repr(edits).encode())
-    for folder in (_folder, _own_folder):
-        path = folder() / digest.hexdigest()[:32] / f"{name}.py"
+    from torchtrt_executorch import cache
+
+    for folder in (cache.folder, cache.process_folder):
+        path = folder() / "edited" / digest.hexdigest()[:32] / f"{name}.py"
         try:
             if not path.is_file():
                 _write(path, edited(importlib.util.decode_source(source), edits))
@@ -109,18 +111,3 @@ def _write(path: Path, source: str) -> None:
         except py_compile.PyCompileError as error:
             raise EditError(f"{path.stem} isn't Python any more: {error.msg}") from None
         os.replace(file, path)
-
-
-def _folder() -> Path:
-    from torchtrt_executorch import cache
-
-    return cache.folder() / "edited"
-
-
-def _own_folder() -> Path:
-    return Path(_temporary(os.getpid()).name)
-
-
-@functools.cache
-def _temporary(process: int) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="torchtrt-executorch-")

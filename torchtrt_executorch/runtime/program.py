@@ -29,7 +29,12 @@ from torchtrt_executorch.runtime.plans.reader import read_plans
 from torchtrt_executorch.runtime.profile.profiling import Profile
 from torchtrt_executorch.runtime.profile.stats import Recorder, Stats
 from torchtrt_executorch.runtime.reading.data_files import data_of
-from torchtrt_executorch.runtime.reading.files import ProgramFile, Source, read_program
+from torchtrt_executorch.runtime.reading.files import (
+    ProgramFile,
+    Source,
+    is_path,
+    read_program,
+)
 from torchtrt_executorch.runtime.tensors.devices import Placement
 from torchtrt_executorch.runtime.tensors.memory import SharedState
 
@@ -235,7 +240,7 @@ def _stand_ins_beside(
     source: Source, file: ProgramFile, plans: Mapping[str, Plan]
 ) -> StandInFile | None:
     """The stand-ins that were saved for a program's payloads, in a file that is named after it."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
+    if not is_path(source):
         return None
     for path in StandInFile.named_after(Path(source)):
         try:

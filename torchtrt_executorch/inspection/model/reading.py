@@ -21,6 +21,7 @@ from torchtrt_executorch.runtime.reading.data_files import data_files as files_b
 from torchtrt_executorch.runtime.reading.files import (
     ProgramFile,
     Source,
+    is_path,
     read_program,
 )
 
@@ -37,7 +38,6 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
         ProgramError: The file is damaged, or isn't such a file.
         OSError: It can't be read.
     """
-    is_path = not isinstance(source, (bytes, bytearray, memoryview))
     found = files_beside(source) if data_files is None else []
     wanted, problem = list(data_files or found), ""
     try:
@@ -49,13 +49,13 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
     plans = list(read_plans(file, inputs_of).values())
     common = file.common or CommonState()
     return Facts(
-        name=Path(source).name if is_path else "program",  # type: ignore[arg-type]
-        nbytes=Path(source).stat().st_size if is_path else len(source),  # type: ignore[arg-type]
+        name=Path(source).name if is_path(source) else "program",
+        nbytes=Path(source).stat().st_size if is_path(source) else len(source),  # type: ignore[arg-type]
         methods=[
             method_facts(plan, needs_shared_stream(plans), common) for plan in plans
         ],
         named_data={key: len(entry.held) for key, entry in file.named_data.items()},
-        data_files=tuple(Path(each).name for each in wanted if _is_path(each)),  # type: ignore[arg-type]
+        data_files=tuple(Path(each).name for each in wanted if is_path(each)),
         missing_data=_missing(file, plans),
         data_problem=problem,
         common=common,
@@ -103,10 +103,6 @@ def _look(view: memoryview) -> tuple[int, bytes]:
     size = len(view) // _LOOKED_AT
     places = range(0, size * _LOOKED_AT, size)
     return len(view), b"".join(view[at : at + _LOOKED_AT] for at in places)
-
-
-def _is_path(source: Source) -> bool:
-    return not isinstance(source, (bytes, bytearray, memoryview))
 
 
 def _missing(file: ProgramFile, plans: Sequence[Plan]) -> dict[str, int]:

@@ -7,14 +7,12 @@ program, written once, and those of a program that is read back are views of the
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import json
 import struct
 import zlib
 from typing import Any, Iterator, Mapping
 
-import numpy
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
@@ -22,7 +20,7 @@ from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 from torch.utils import _pytree as pytree
 
-from torchtrt_executorch.lifting import copied_graph
+from torchtrt_executorch.lifting import copied_graph, tensor_of
 from torchtrt_executorch.nogpu.stand_ins import Buffer
 from torchtrt_executorch.nogpu.stand_ins.archive import read_archive, write_archive
 from torchtrt_executorch.nogpu.stand_ins.plain import check_plain
@@ -187,11 +185,5 @@ def _program(
 
 
 def _view(data: memoryview, dtype: torch.dtype, shape: list[int], start: int) -> Tensor:
-    count = torch.Size(shape).numel()
-    # The bytes are read-only, and nobody writes. PyTorch would warn of that, and warning filters are the
-    # whole process's, so it gets their memory, which keeps them.
-    read = numpy.frombuffer(data, numpy.uint8)
-    memory = (ctypes.c_uint8 * read.size).from_address(read.ctypes.data)
-    memory.bytes = read  # type: ignore[attr-defined]
-    flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=start)
-    return flat.reshape(shape)
+    nbytes = torch.Size(shape).numel() * dtype.itemsize
+    return tensor_of(data[start : start + nbytes]).view(dtype).reshape(shape)

@@ -10,6 +10,7 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.reading.files import (
     NamedData,
     Source,
+    is_path,
     read_data,
     read_expected,
 )
@@ -29,7 +30,7 @@ def data_files(program: Source) -> list[Path]:
         ProgramError: The program is damaged.
         OSError: It can't be read.
     """
-    if isinstance(program, (bytes, bytearray, memoryview)):
+    if not is_path(program):
         return []
     path = Path(program)
     expected, named = read_expected(path), _named_after(path)

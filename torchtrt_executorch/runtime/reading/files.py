@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Callable, TypeVar, Union
+from typing import Any, Callable, TypeGuard, TypeVar, Union
 
 import numpy
 
@@ -343,18 +343,19 @@ def _read_data(source: Source, mapped: list[Mapped]) -> dict[str, NamedData]:
             f"a .ptd file of version {file.version}; this reads version 0"
         )
     segments = schemas.segments(data, base, total, file.segments)
-    return _named(file.named_data, segments, mapped if _is_path(source) else [])
+    return _named(file.named_data, segments, mapped if is_path(source) else [])
 
 
 def _map(source: Source, mapped: list[Mapped]) -> memoryview:
-    if not _is_path(source):
+    if not is_path(source):
         # A copy: a program may write to what it holds, and must not reach the caller's bytes.
         return memoryview(bytearray(source))  # type: ignore[arg-type]
-    mapped.append(Mapped(Path(source)))  # type: ignore[arg-type]
+    mapped.append(Mapped(Path(source)))
     return mapped[-1].data
 
 
-def _is_path(source: Source) -> bool:
+def is_path(source: Source) -> TypeGuard[str | PathLike[str]]:
+    """Whether a source is a file, rather than what is in it."""
     return not isinstance(source, (bytes, bytearray, memoryview))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import binascii
+import ctypes
 from typing import Any
 
+import numpy
 import torch
 from torch._subclasses.fake_tensor import is_fake
 
@@ -34,6 +36,16 @@ def engine_bytes(payload: Any) -> bytes | bytearray | memoryview:
     if not memoryview(payload).nbytes:
         raise RuntimeError("the engine is empty")
     return payload
+
+
+def tensor_of(data: bytes | bytearray | memoryview) -> torch.Tensor:
+    """Return bytes that nobody writes as a tensor of uint8, of shape (bytes,), which is a view of them."""
+    # PyTorch would warn of read-only ones, and warning filters are the whole process's, so it gets their
+    # memory, which keeps them.
+    read = numpy.frombuffer(data, numpy.uint8)
+    memory = (ctypes.c_uint8 * read.size).from_address(read.ctypes.data)
+    memory.bytes = read  # type: ignore[attr-defined]
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _decode(text: str) -> bytes:

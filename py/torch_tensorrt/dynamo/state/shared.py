@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
+from torch.fx import GraphModule
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch_tensorrt.dynamo.graphs.copies import copied_graph
 from torch_tensorrt.dynamo.state.mutations import writes_in_place
@@ -124,13 +125,9 @@ def _without(
         taken = {str(s.target) for s in signature.input_specs} - targets
         return {name: held for name, held in tensors.items() if name not in taken}
 
-    return ExportedProgram(
-        root=program.graph_module,
-        graph=graph,
-        graph_signature=ExportGraphSignature(specs, signature.output_specs),
+    return program._update(
+        GraphModule(program.graph_module, graph),
+        ExportGraphSignature(specs, signature.output_specs),
         state_dict=kept(program.state_dict),
-        range_constraints=program.range_constraints,
-        module_call_graph=program.module_call_graph,
         constants=kept(program.constants),
-        verifiers=program.verifiers,
     )

@@ -8,12 +8,10 @@ that they never appear in generated source (pytorch/TensorRT#4329).
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from copy import deepcopy
 from typing import Any
 
-import numpy
 import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -27,20 +25,15 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 from torch_tensorrt.dynamo.graphs.attribute_names import unique_name
 from torch_tensorrt.dynamo.graphs.copies import copied_graph
-from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes
-from torch_tensorrt.executorch.backend import (
-    _validate_engine_info,
-)
+from torch_tensorrt.dynamo.runtime._engine_bytes import engine_bytes, tensor_of
+from torch_tensorrt.executorch.backend import _validate_engine_info
 from torch_tensorrt.executorch.engines.nodes import (
     EXECUTE,
     engine_record,
     payload_of,
     schema_name,
 )
-from torch_tensorrt.executorch.engines.record import (
-    Slot,
-    text,
-)
+from torch_tensorrt.executorch.engines.record import Slot, text
 
 
 def with_engine_placeholders(program: ExportedProgram) -> ExportedProgram:
@@ -127,13 +120,7 @@ class _Rewrite:
 
     def _engine(self, held: Node, payload: Any) -> Node:
         """Return the constant that the placeholder call takes for the engine behind ``held``."""
-        data = engine_bytes(payload)
-        # The bytes are read-only, and nobody writes. PyTorch would warn of that, and warning filters are
-        # the whole process's, so it gets their memory, which keeps them.
-        read = numpy.frombuffer(data, numpy.uint8)
-        memory = (ctypes.c_uint8 * read.size).from_address(read.ctypes.data)
-        memory.bytes = read  # type: ignore[attr-defined]
-        tensor = torch.frombuffer(memory, dtype=torch.uint8)
+        tensor = tensor_of(engine_bytes(payload))
         # Pickled, in an ETRecord, it is an ordinary tensor, which a reader that trusts nobody takes.
         vars(tensor).update(__deepcopy__=_Shared(tensor), __getstate__=dict)
         return self._lift(held, tensor)
@@ -167,16 +154,10 @@ class _Rewrite:
         self._graph.lint()
         program = self._program
         outputs = list(program.graph_signature.output_specs)
-        return ExportedProgram(
-            root=program.graph_module,
-            graph=self._graph,
-            graph_signature=ExportGraphSignature(self._specs, outputs),
-            state_dict=program.state_dict,
-            range_constraints=program.range_constraints,
-            module_call_graph=program.module_call_graph,
-            example_inputs=program.example_inputs,
+        return program._update(
+            GraphModule(program.graph_module, self._graph),
+            ExportGraphSignature(self._specs, outputs),
             constants=self._constants,
-            verifiers=program.verifiers,
         )
 
 
