@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy as shallow_copy
+from dataclasses import replace
 
 import torch
 from executorch.exir import memory
-from executorch.exir.passes._aliases import (
-    Aliases,
-    is_device_write_back,
-    producer,
-)
+from executorch.exir.passes._aliases import Aliases, is_device_write_back, producer
 from executorch.exir.passes._device_nodes import (
     D2H,
     H2D,
@@ -33,7 +30,6 @@ from executorch.exir.passes._device_nodes import (
     operator_name,
 )
 from executorch.exir.passes.streams.copy_schedule import (
-    STEPS,
     Copy,
     Fence,
     Hazard,
@@ -130,9 +126,7 @@ class DelegateOrderPass(PassBase):
 def missing_fences(module: GraphModule) -> int:
     """How many copies a graph lacks between its delegates, each where it serves most of them."""
     nodes = list(module.graph.nodes)
-    hazards = list(_hazards(module, nodes))
-    aliases = Aliases(module.graph)
-    added, _ = schedule(_copies(aliases, nodes, False), hazards, _end(nodes))
+    added, _ = schedule(_copies(nodes), list(_hazards(module, nodes)), _end(nodes))
     return len(added)
 
 
@@ -141,10 +135,13 @@ def _order(module: GraphModule) -> bool:
     hazards, end = list(_hazards(module, nodes)), _end(nodes)
     if not hazards:
         return False
-    aliases = Aliases(module.graph)
-    added, moved = schedule(_copies(aliases, nodes, False), hazards, end)
+    copies = _copies(nodes)
+    added, moved = schedule(copies, hazards, end)
     if added:
-        fewer, places = schedule(_copies(aliases, nodes, True), hazards, end)
+        aliases = Aliases(module.graph)
+        fewer, places = schedule(
+            _movable(copies, aliases, nodes, hazards), hazards, end
+        )
         if cost(fewer) < cost(added):
             added, moved = fewer, places
     _move(nodes, moved)
@@ -166,8 +163,8 @@ def _order(module: GraphModule) -> bool:
 def _declare_shared_streams(module: GraphModule) -> None:
     """Marks the delegates that meet what is still at work, where no copy orders the two."""
     nodes = list(module.graph.nodes)
-    copies = _copies(Aliases(module.graph), nodes, False)
-    marked = {nodes[each.last] for each in unserved(copies, _hazards(module, nodes))}
+    left = unserved(_copies(nodes), _hazards(module, nodes))
+    marked = {nodes[each.last] for each in left}
     for node in marked:
         lowered = lowered_module(module, node)
         assert lowered is not None
@@ -200,8 +197,7 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
                 # A copy may still go anywhere up to its first reader.
                 late = min(map(index.__getitem__, one.users)) if copied else first
                 first = max(min(late, end), last + 1)
-            copy = index[one] if copied and not next_call else None
-            yield Hazard(device, first, last, not later.follows_copies, copy)
+            yield Hazard(device, first, last, not later.follows_copies)
 
     waited_for = devices_of_outputs(nodes)
     for reader, device in delegates.items():
@@ -253,50 +249,58 @@ def _end(nodes: list[Node]) -> int:
     return next(writes, len(nodes) - 1)
 
 
-def _copies(aliases: Aliases, nodes: list[Node], movable: bool) -> list[Copy]:
-    """The copies that order something, in the graph's order."""
+def _copies(nodes: list[Node]) -> list[Copy]:
+    """The copies that order something, in the graph's order, where they are."""
+    return [
+        Copy(node, device, operator_name(node) == D2H, index, index, index)
+        for index, node in enumerate(nodes)
+        if (device := copied_on(node)) is not None
+    ]
+
+
+def _movable(
+    copies: list[Copy], aliases: Aliases, nodes: list[Node], hazards: Sequence[Hazard]
+) -> list[Copy]:
+    """The same copies, each to stand wherever its operands allow it.
+
+    Those stay that a delegate has to wait for, and those between two devices, of which one copies the other's
+    result.
+    """
     index = {node: position for position, node in enumerate(nodes)}
     body = next(index[node] for node in nodes if node.op != "placeholder")
     end = _end(nodes)
+    awaited = {each.first - 1 for each in hazards if each.first <= each.last}
     written = {
         aliases.root(value, on_host=True)
         for value, writers in aliases.writers.items()
         if not all(map(is_device_write_back, writers))
     }
-    found: dict[Node, Copy] = {}
-    for node in nodes:
-        device = copied_on(node)
-        if device is None:
-            continue
-        source, to_host = node.all_input_nodes[0], operator_name(node) == D2H
-        copy = found[node] = Copy(node, device, to_host, index[node])
-        stays = aliases.root(source, on_host=True) in written or "out" in node.kwargs
-        if movable and node.users and not stays:
-            copy.source = None if to_host else found.get(source)
-            first = max(index[producer(source)] + 1, body)
-            if copy.source is not None:
-                copy.source.is_source = True
-                first = min(first, copy.source.first // STEPS)
-            copy.between(first, min(end, *(index[user] for user in node.users)))
-    for copy in reversed(found.values()):
-        if copy.is_source and copy.place is None:
-            users = copy.node.users
-            lasts = (
-                found[user].last // STEPS if user in found else min(end, index[user])
-                for user in users
-            )
-            copy.between(copy.first // STEPS, min(lasts))
-    return list(found.values())
+
+    def range_of(copy: Copy) -> Copy:
+        node = copy.node
+        source = node.all_input_nodes[0]
+        if (
+            not node.users
+            or copy.index in awaited
+            or "out" in node.kwargs
+            or any(map(copied_on, (source, *node.users)))
+            or aliases.root(source, on_host=True) in written
+        ):
+            return copy
+        first = max(index[producer(source)] + 1, body)
+        return replace(
+            copy, first=first, last=min(end, *(index[user] for user in node.users))
+        )
+
+    return [*map(range_of, copies)]
 
 
-def _move(nodes: list[Node], moved: list[Copy]) -> None:
+def _move(nodes: list[Node], moved: Mapping[Copy, int]) -> None:
     moving = {copy.node for copy in moved}
-    for copy in moved:
+    for copy, place in moved.items():
         source = copy.node.all_input_nodes[0]
         if is_getitem(source):  # which may stand anywhere after its delegate
             source.all_input_nodes[0].append(source)
-        assert copy.place is not None
-        place = copy.place // STEPS
         while nodes[place] in moving:
             place += 1
         nodes[place].prepend(copy.node)
