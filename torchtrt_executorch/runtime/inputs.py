@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Sequence
 
@@ -10,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from torchtrt_executorch.runtime.errors import InputError, shortened
+from torchtrt_executorch.runtime.nesting import Tree, arguments
 from torchtrt_executorch.runtime.plans.analysis import Uses
 from torchtrt_executorch.runtime.plans.plan import Plan
 from torchtrt_executorch.runtime.profile.stats import Recorder
@@ -264,55 +264,16 @@ def _inputs(count: int) -> str:
     return f"{count} input{'' if count == 1 else 's'}"
 
 
-@dataclass(frozen=True)
-class Tree:
-    """One level of how inputs were nested, of which a ``.pte`` holds PyTorch's own description.
-
-    That isn't given to PyTorch, which imports what it names. ``keys`` are a dictionary's, in the order of
-    its ``children``; None for all else.
-    """
-
-    children: Sequence[Tree] = ()
-    keys: Sequence[Any] | None = None
-    leaf: bool = False
-
-
 def read_tree(text: str) -> Tree | None:
     """The arguments, then the keyword arguments; None for what isn't such a description."""
     found = arguments(text)
-    return found and Tree([*found[0].children, *found[1].children])
-
-
-def arguments(text: str) -> tuple[Tree, Tree] | None:
-    """The arguments and the keyword arguments; None for what is no such description."""
-    try:
-        _, whole = json.loads(text)
-        args, keywords = _tree(whole).children
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return args, keywords
+    return found and Tree(children=[*found[0].children, *found[1].children])
 
 
 def keywords(text: str) -> tuple[str, ...]:
     """The names of the keyword arguments, in the order of their inputs."""
     found = arguments(text)
     return tuple(map(str, found[1].keys or ())) if found else ()
-
-
-_DICTIONARIES = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
-
-
-def _tree(node: Any) -> Tree:
-    children = [_tree(each) for each in node["children_spec"]]
-    if node["type"] not in _DICTIONARIES:
-        return Tree(children, leaf=node["type"] is None)
-    context = node["context"]
-    own = node["type"] == "collections.defaultdict"
-    keys = context["dict_context"] if own else json.loads(context)
-    # A set of what can't be in one is an error, too.
-    if not isinstance(keys, list) or not len(keys) == len({*keys}) == len(children):
-        raise ValueError
-    return Tree(children, keys)
 
 
 def flatten(given: Sequence[Any], tree: Tree | None, method: str) -> list[Any]:

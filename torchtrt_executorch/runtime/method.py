@@ -24,8 +24,8 @@ from torchtrt_executorch.runtime.errors import (
     ProgramError,
 )
 from torchtrt_executorch.runtime.inputs import Inputs
+from torchtrt_executorch.runtime.nesting import Nesting
 from torchtrt_executorch.runtime.operators.kernels import registered_kernels
-from torchtrt_executorch.runtime.outputs import Nesting
 from torchtrt_executorch.runtime.plans.analysis import (
     Uses,
     fences,

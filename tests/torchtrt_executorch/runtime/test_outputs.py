@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_structure, treespec_dumps
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import InputError, Program, load
-from torchtrt_executorch.runtime.outputs import Nesting
+from torchtrt_executorch.runtime.nesting import Nesting
 
 X, SCALE = torch.linspace(-1, 1, 8).reshape(2, 4), torch.tensor([2.0])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from torchtrt_executorch.inspection.formatting import short
 from torchtrt_executorch.inspection.model.facts import Method
 from torchtrt_executorch.inspection.model.state import state
-from torchtrt_executorch.runtime.inputs import Tree, arguments
+from torchtrt_executorch.runtime.nesting import Tree, arguments
 
 
 def input_names(text: str, count: int) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def input_names(text: str, count: int) -> tuple[str, ...]:
 def _leaves(name: str, tree: Tree) -> Iterator[str]:
     # A key is handed down to all that is below it: a long one isn't to be there as often.
     name = short(name)
-    if tree.leaf:
+    if tree.kind is None:
         yield name
     keys = range(len(tree.children)) if tree.keys is None else tree.keys
     for key, below in zip(keys, tree.children, strict=True):

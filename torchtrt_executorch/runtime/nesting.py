@@ -1,0 +1,124 @@
+"""Read how inputs and outputs were nested when a model was exported: PyTorch's own description, which a ``.pte`` holds.
+
+It isn't given to PyTorch, which imports what it names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_DICTIONARIES = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One level.
+
+    Attributes:
+        kind: The type, by its qualified name; None of a leaf.
+        names: What the children are called, of a dictionary or of another type that says so.
+        leaves: How many leaves it has.
+    """
+
+    kind: str | None = "builtins.tuple"
+    children: Sequence[Tree] = ()
+    names: Sequence[Any] | None = None
+    leaves: int = 0
+
+    @property
+    def keys(self) -> Sequence[Any] | None:
+        """A dictionary's, in the order of its children; None for all else."""
+        return self.names if self.kind in _DICTIONARIES else None
+
+
+def read(text: str) -> Tree | None:
+    """Return the tree of a description; None for what is none."""
+    try:
+        _, whole = json.loads(text)
+        return _tree(whole)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def arguments(text: str) -> tuple[Tree, Tree] | None:
+    """Return the positional and the keyword arguments of a description; None for what is none."""
+    found = read(text)
+    if found is None or len(found.children) != 2:
+        return None
+    args, keywords = found.children
+    return args, keywords
+
+
+class Nesting:
+    """Nests the outputs of a method as the exported model returned them.
+
+    A type of the user's is a dictionary of its fields where the description names them, else a tuple.
+
+    Args:
+        text: The description. What is none, or describes another number of outputs, nests nothing.
+        count: How many outputs there are.
+    """
+
+    def __init__(self, text: str, count: int) -> None:
+        found = read(text)
+        nests = found is not None and found.kind is not None and found.leaves == count
+        self._tree = found if nests else None
+
+    def __call__(self, outputs: tuple[Any, ...]) -> Any:
+        """Return flat ``outputs`` as the model did; one that is no container, as a tuple."""
+        if self._tree is None:
+            return outputs
+        made = _made_of(self._tree, iter(outputs))
+        return tuple(made) if type(made) is list else made
+
+
+def _made_of(tree: Tree, values: Iterator[Any]) -> Any:
+    if tree.kind is None:
+        return next(values)
+    made = [_made_of(each, values) for each in tree.children]
+    if tree.names is not None:
+        kind = OrderedDict if tree.kind == "collections.OrderedDict" else dict
+        return kind(zip(tree.names, made, strict=True))
+    return made if tree.kind == "builtins.list" else tuple(made)
+
+
+def _tree(node: Any) -> Tree:
+    children = [_tree(each) for each in node["children_spec"]]
+    kind, names = node["type"], None
+    if not (kind is None or isinstance(kind, str)):
+        raise ValueError(f"a container of the type {kind!r}")
+    if kind in _DICTIONARIES or not (kind is None or kind.startswith("builtins.")):
+        names = _names(node["context"], kind, len(children))
+        if names is None and kind in _DICTIONARIES:
+            raise ValueError(f"a dictionary of {len(children)} without as many keys")
+    leaves = 1 if kind is None else sum(each.leaves for each in children)
+    return Tree(kind, children, names, leaves)
+
+
+def _names(context: Any, kind: str, count: int) -> Sequence[Any] | None:
+    """What the children are called, if the description says."""
+    found = context
+    try:
+        if kind == "collections.defaultdict":
+            found = context["dict_context"]
+        elif isinstance(context, str):
+            found = json.loads(context)
+        if kind not in _DICTIONARIES and _is_of_a_dataclass(found):
+            found = found[0]  # the other fields were None
+        if isinstance(found, list) and len(found) == len({*found}) == count:
+            return found
+    except (ValueError, TypeError, KeyError):
+        pass  # a type of the user's may write what it likes
+    return None
+
+
+def _is_of_a_dataclass(context: Any) -> bool:
+    return (
+        isinstance(context, list)
+        and len(context) == 2
+        and all(isinstance(each, list) for each in context)
+    )
