@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torchtrt_executorch.overlay.anchors import anchors
 from torchtrt_executorch.overlay.edits import backends
 from torchtrt_executorch.overlay.edits import exir as edits
@@ -51,12 +53,14 @@ _DRY_RUN = tuple(
     )
 )
 
+#: Of all releases that are supported.
+_patch = partial(Patch, releases=EXECUTORCH)
+
 EXECUTORCH_PATCHES = (
-    Patch(
+    _patch(
         name="whole-operators",
         summary="What a partitioner wants whole stays whole for it, beside any other, in any order",
         pull_request="pytorch/executorch#8781",
-        releases=EXECUTORCH,
         upstream="asks one partitioner after the other, and decomposes in between",
         kept_because="1.5.1 still decomposes for the first what the second wants whole",
         goes_when="to_edge_transform_and_lower asks all partitioners before it decomposes (pytorch/executorch#8781)",
@@ -70,11 +74,10 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.backend.partitioner:Partitioner.ops_to_not_decompose(ep)",
         ),
     ),
-    Patch(
+    _patch(
         name="delegated-operators",
         summary="An operator that a partitioner supports needs no place in Core ATen",
         pull_request="pytorch/executorch#8781",
-        releases=EXECUTORCH,
         upstream="refuses operators outside of Core ATen before it asks any partitioner",
         kept_because="1.5.1 still refuses cumprod, which CudaPartitioner supports",
         goes_when="to_edge_transform_and_lower checks for Core ATen what partitioners leave (no pull request yet)",
@@ -95,22 +98,20 @@ EXECUTORCH_PATCHES = (
         ),
         edits=edits.DELEGATED_OPERATORS,
     ),
-    Patch(
+    _patch(
         name="memory-formats",
         summary="A cast or copy of a transposed value lowers, and strides that depend on data have an order",
         pull_request="pytorch/executorch#11086",
-        releases=EXECUTORCH,
         upstream="maps contiguous and channels-last layouts alone, and raises on any other",
         kept_because="1.5.1 still raises on a cast of a transposed weight or input",
         goes_when="MemoryFormatOpsPass lowers copies of any dim order (pytorch/executorch#11086)",
         adds=(f"{_PASSES}._memory_formats", f"{EXIR}._kernel_layouts"),
         edits=edits.MEMORY_FORMATS,
     ),
-    Patch(
+    _patch(
         name="xnnpack-support",
         summary="XnnpackPartitioner claims what XNNPACK lowers and loads, and records why it leaves the rest",
         pull_request="pytorch/executorch#8781",
-        releases=EXECUTORCH,
         upstream="claims tensors of any rank, and fails where a delegate is lowered or loaded",
         kept_because="1.5.1 still claims PReLU of two dimensions, and tensors of seven",
         goes_when="XNNPACK's partitioner configurations check ranks, and batch norms have weights of their own (no pull request yet)",
@@ -126,11 +127,10 @@ EXECUTORCH_PATCHES = (
         ),
         edits=backends.XNNPACK_SUPPORT,
     ),
-    Patch(
+    _patch(
         name="xnnpack-rewrites",
         summary="XnnpackPartitioner writes what splits its delegates by operators that XNNPACK has",
         pull_request="pytorch/executorch#8781",
-        releases=EXECUTORCH,
         upstream="splits every attention, and leaves each squeeze, power and multiplication by a number to the host",
         kept_because="1.5.1 still takes an operator as it is, or leaves it",
         goes_when="XNNPACK's partitioner takes what its operators compute under other names (no pull request yet)",
@@ -156,11 +156,10 @@ EXECUTORCH_PATCHES = (
         ),
         edits=(*edits.PREPARATION, *backends.XNNPACK_REWRITES),
     ),
-    Patch(
+    _patch(
         name="operator-errors",
         summary="to_executorch names the operator that it can't emit, its module and its method",
         pull_request="pytorch/executorch#8781",
-        releases=EXECUTORCH,
         upstream="names an operator, and no node, module or method",
         kept_because="1.5.1 still doesn't say what in the model to change",
         goes_when="to_executorch names the node behind its errors (no pull request yet)",
@@ -173,11 +172,10 @@ EXECUTORCH_PATCHES = (
         ),
         edits=edits.OPERATOR_ERRORS,
     ),
-    Patch(
+    _patch(
         name="lowering-leftovers",
         summary="A program can be lowered twice, and no cache keeps what was lowered",
         pull_request="pytorch/TensorRT#4574",
-        releases=EXECUTORCH,
         upstream="leaves unbacked symbols pending, and delegates with their weights in caches",
         kept_because="1.5.1 still does",
         goes_when="ExecuTorch's passes claim their unbacked symbols, and is_same_node keeps no nodes (no pull request yet)",
@@ -196,11 +194,10 @@ EXECUTORCH_PATCHES = (
         ),
         edits=edits.LOWERING_LEFTOVERS,
     ),
-    Patch(
+    _patch(
         name="lowering-time",
         summary="Passes that rewrite single operators run as one, nodes share their history, partitions are executed once",
         pull_request="pytorch/executorch#18497",
-        releases=EXECUTORCH,
         upstream="executes a graph four times to rewrite its operators, once more for each time that it is verified, and "
         "each partition in each pass; and copies the history of each node each time",
         kept_because="1.5.1 still does",
@@ -208,41 +205,37 @@ EXECUTORCH_PATCHES = (
         adds=(f"{EXIR}.program._lowering_time",),
         edits=edits.LOWERING_TIME,
     ),
-    Patch(
+    _patch(
         name="argument-validation",
         summary="Verifying a program leaves the dynamic sizes of lists that operators return",
         pull_request="pytorch/TensorRT#4574",
-        releases=EXECUTORCH,
         upstream="takes a returned list apart, and fixes its sizes to the example's",
         kept_because="1.5.1 still does",
         goes_when="EdgeOpArgValidator takes a list as one return (no pull request yet)",
         edits=edits.ARGUMENT_VALIDATION,
     ),
-    Patch(
+    _patch(
         name="host-staging",
         summary="The TensorRT delegate of torchtrt_executorch.runtime stages host I/O, logged once",
         pull_request="pytorch/TensorRT#4328",
-        releases=EXECUTORCH,
         upstream="stages in its C++ runtime, without a word",
         kept_because="it is how our own runtime works, and amends nothing upstream",
         goes_when="never: it is how this project's own runtime works",
     ),
-    Patch(
+    _patch(
         name="propagate-device-pass",
         summary="Device labels that are true of the memory behind them",
         pull_request="pytorch/executorch#18078",
-        releases=EXECUTORCH,
         upstream="labels what the host reads as well, and can't emit the copy of a constant",
         kept_because="1.5.1 still labels the host's memory as a device's",
         goes_when="PropagateDevicePass labels what only delegates touch (pytorch/executorch#18078)",
         adds=(f"{_PASSES}._device_labels",),
         edits=edits.DEVICE_LABELS,
     ),
-    Patch(
+    _patch(
         name="device-copies",
         summary="Each value crosses to a device at most once, and comes back at most once",
         pull_request="pytorch/executorch#19921",
-        releases=EXECUTORCH,
         upstream="copies a value for each delegate that reads it",
         kept_because="1.5.1 still copies a shared value once for every delegate",
         goes_when="upstream shares a copy among its readers (pytorch/executorch#20914 elides some)",
@@ -254,11 +247,10 @@ EXECUTORCH_PATCHES = (
         ),
         edits=edits.DEVICE_COPIES,
     ),
-    Patch(
+    _patch(
         name="delegate-order",
         summary="Delegates run in order in ExecuTorch's C++ runtime, whatever the host's streams are",
         pull_request="pytorch/executorch#18078",
-        releases=EXECUTORCH,
         upstream="gives each CUDA delegate a stream, and orders none of them",
         kept_because="1.5.1 still orders no delegates",
         goes_when="CUDA delegates wait for one another in ExecuTorch's runtime (no pull request yet)",
@@ -272,11 +264,10 @@ EXECUTORCH_PATCHES = (
         ),
         edits=edits.DELEGATE_ORDER,
     ),
-    Patch(
+    _patch(
         name="device-state",
         summary="Mutable buffers live on the device that uses them, and no call copies them",
         pull_request="pytorch/executorch#18078",
-        releases=EXECUTORCH,
         upstream="keeps mutable buffers in host memory, and copies them there and back",
         kept_because="1.5.1 still copies them",
         goes_when="memory planning places mutable buffers on devices (pytorch/TensorRT#4667, pytorch/executorch#22814)",
@@ -289,11 +280,10 @@ EXECUTORCH_PATCHES = (
         ),
         edits=edits.DEVICE_STATE,
     ),
-    Patch(
+    _patch(
         name="common-state",
         summary="State of several methods is one, or its export says that it isn't",
         pull_request="pytorch/executorch#21958",
-        releases=EXECUTORCH,
         upstream="has a cache for each method, without a word",
         kept_because="1.5.1 still does, and shares none on a device",
         goes_when="one arena per device serves all methods (pytorch/executorch#21958)",
@@ -322,11 +312,10 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.backend.backend_details:BackendDetails.copy_exported_program_for_preprocess(edge_program, compile_specs)",
         ),
     ),
-    Patch(
+    _patch(
         name="external-data",
         summary="save writes external weights beside the program, which knows them by size and digest",
         pull_request="pytorch/TensorRT#4404",
-        releases=EXECUTORCH,
         upstream="writes the program alone, and takes any data that has its keys",
         kept_because="1.5.1 still does",
         goes_when="save writes external data with the program (pytorch/TensorRT#4404)",
@@ -339,11 +328,10 @@ EXECUTORCH_PATCHES = (
             f"{PROGRAM}:ExecutorchProgramManager.write_tensor_data_to_file(outdir)",
         ),
     ),
-    Patch(
+    _patch(
         name="branch-results",
         summary="What torch.cond returns, and a buffer's old value, isn't written over while it is read",
         pull_request="pytorch/executorch#21490",
-        releases=EXECUTORCH,
         upstream="has all branches write to the same memory, and leaves their results there",
         kept_because="1.5.1 still plans all branches into the same memory",
         goes_when="branches are planned apart (pytorch/executorch#21494 or #21818)",
@@ -355,11 +343,10 @@ EXECUTORCH_PATCHES = (
         ),
         edits=edits.BRANCH_RESULTS,
     ),
-    Patch(
+    _patch(
         name="aoti-partitioner",
         summary="Composes after any partitioner, fewest partitions, linear time",
         pull_request="pytorch/executorch#20077",
-        releases=EXECUTORCH,
         upstream="skips foreign delegates, in quadratic time",
         kept_because="1.5.1 still proposes partitions in quadratic time",
         goes_when="upstream's AotiPartitioner makes the fewest partitions, in linear time (pytorch/executorch#20077)",
@@ -371,12 +358,11 @@ EXECUTORCH_PATCHES = (
             f"{_AOTI}._sizes",
         ),
     ),
-    Patch(
+    _patch(
         name="cuda-operators",
         summary="What AOTInductor can't compile for ExecuTorch's CUDA runtime is replaced or left to others",
         pull_request="pytorch/executorch#20077",
         extra="cuda",
-        releases=EXECUTORCH,
         upstream="has attention in bfloat16 alone, and fails on what it has no kernel for",
         kept_because="1.5.1 still fails on all of it but split_copy",
         goes_when="CudaPartitioner claims only what CudaBackend compiles (no pull request yet)",
@@ -404,12 +390,11 @@ EXECUTORCH_PATCHES = (
             f"{_TRITON}:EDGE_TO_TRITON_KERNELS",
         ),
     ),
-    Patch(
+    _patch(
         name="cuda-quantized-weights",
         summary="Quantized weights of CUDA delegates take the bytes that their bits do, and are read so",
         pull_request="pytorch/executorch#19213",
         extra="cuda",
-        releases=EXECUTORCH,
         upstream="keeps a byte for each, and writes the weight in floating point before each product",
         kept_because="1.5.1 packs what its own layouts hold, for kernels of its own",
         goes_when="Inductor has a GEMV over packed weights of any width (pytorch/executorch#19213 has int4)",
@@ -425,12 +410,11 @@ EXECUTORCH_PATCHES = (
         requires=("cuda-operators",),
         edits=(*edits.QUANTIZED_DTYPES, *backends.CUDA_QUANTIZED_WEIGHTS),
     ),
-    Patch(
+    _patch(
         name="cuda-without-gpu",
         summary="CUDA delegates compiled on a host without a GPU, for a described one",
         pull_request="pytorch/executorch#21984",
         extra="cuda",
-        releases=EXECUTORCH,
         upstream="compiles for the GPU that it finds, and can't be imported without Triton",
         kept_because="1.5.1 still needs a GPU",
         goes_when="CudaBackend compiles for a compute capability by name (pytorch/executorch#22198 has libraries for several, on a GPU)",

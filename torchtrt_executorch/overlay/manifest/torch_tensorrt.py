@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torchtrt_executorch.overlay.anchors import anchors
 from torchtrt_executorch.overlay.edits import exir
 from torchtrt_executorch.overlay.edits import torch_tensorrt as edits
@@ -31,12 +33,15 @@ _PASS_MANAGER = f"{DYNAMO}.lowering.passes.pass_manager"
 _EXPORTER = f"{DYNAMO}._exporter"
 _MUTABLE = f"{RUNTIME}._MutableTorchTensorRTModule"
 
+#: Of compilation with ``target_executorch``.
+_for_executorch = partial(
+    Patch, pull_request="pytorch/TensorRT#4355", releases=TORCH_TENSORRT
+)
+
 TORCH_TENSORRT_PATCHES = (
-    Patch(
+    _for_executorch(
         name="target-executorch",
         summary="Operators that need an output allocator run in PyTorch",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="nothing under this setting",
         kept_because="2.14 has neither the setting nor an error for engines that need an allocator after all",
         goes_when="pytorch/TensorRT#4355 is merged, with its error for an engine that needs an allocator after all",
@@ -50,11 +55,9 @@ TORCH_TENSORRT_PATCHES = (
             f"{_MUTABLE}:MutableTorchTensorRTModule.__init__(pytorch_model)",
         ),
     ),
-    Patch(
+    _for_executorch(
         name="node-routing",
         summary="executorch_allocator_routing='node': only what would need an output allocator leaves TensorRT",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="as fallback_data_dependent_ops",
         kept_because="2.14's takes no part in target_executorch: it is off unless it is asked for as well",
         goes_when="pytorch/TensorRT#4355 turns fallback_data_dependent_ops on for ExecuTorch",
@@ -62,11 +65,9 @@ TORCH_TENSORRT_PATCHES = (
         adds=(f"{DYNAMO}.executorch.node_routing",),
         edits=edits.NODE_ROUTING,
     ),
-    Patch(
+    _for_executorch(
         name="failing-validators",
         summary="A converter's validator that raises leaves its node to PyTorch",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="ends the compilation with the validator's error",
         kept_because="2.13's sort_validator raises IndexError for torch.sort(x), which 2.14 has mended; so may a user's own",
         goes_when="ConverterRegistry takes an error of a validator for a no (no pull request yet)",
@@ -74,11 +75,9 @@ TORCH_TENSORRT_PATCHES = (
         adds=(f"{CONVERSION}._selection",),
         edits=edits.FAILING_VALIDATORS,
     ),
-    Patch(
+    _for_executorch(
         name="named-refusals",
         summary="Errors of converters and of TensorRT's builder name the nodes that they are about",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="logs what the builder says, and raises an assertion",
         kept_because="2.14's errors name no node",
         goes_when="TRTInterpreter names the node of an error (no pull request yet)",
@@ -87,11 +86,9 @@ TORCH_TENSORRT_PATCHES = (
         edits=edits.NAMED_REFUSALS,
         anchors=anchors("torch_tensorrt.logging:_LOGGER"),
     ),
-    Patch(
+    _for_executorch(
         name="partition-support",
         summary="A partition is partitioned again without the nodes that no converter takes in it",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="asks converters in the whole graph, and fails where one differs in its partition",
         kept_because="2.14 fails on a cast alone in its partition under dynamic shapes, and on dtypes that TensorRT lacks",
         goes_when="partitioners ask for converters, and dtypes, per partition (no pull request yet)",
@@ -106,11 +103,9 @@ TORCH_TENSORRT_PATCHES = (
             f"{_PARTITIONING}.common:construct_submodule_inputs(module)",
         ),
     ),
-    Patch(
+    _for_executorch(
         name="fallback-reasons",
         summary="Each node that is left to PyTorch has the reason in its metadata",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="logs them in a dry run",
         kept_because="2.14 keeps no reason in what it compiles",
         goes_when="compile_module records why a node is in no engine (no pull request yet)",
@@ -118,11 +113,9 @@ TORCH_TENSORRT_PATCHES = (
         adds=(f"{DYNAMO}.fallback.reasons", f"{DYNAMO}.fallback.metadata_keys"),
         edits=edits.FALLBACK_REASONS,
     ),
-    Patch(
+    _for_executorch(
         name="control-flow",
         summary="Branches of torch.cond stay out of engines with the global partitioner",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="puts them into engines as if they were weights, and fails",
         kept_because="2.14's compile_module takes a branch for an engine",
         goes_when="the global partitioner leaves graph modules alone (no pull request yet)",
@@ -130,11 +123,9 @@ TORCH_TENSORRT_PATCHES = (
         adds=(f"{DYNAMO}.executorch.branches",),
         edits=edits.BRANCHES,
     ),
-    Patch(
+    _for_executorch(
         name="constant-outputs",
         summary="Outputs that are None or numbers, and a tensor that is returned twice, are returned",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="fails on the first, and leaves the second out of the engine",
         kept_because="2.14's compile_module asks each output for a target",
         goes_when="compile_module takes outputs that are no nodes (no pull request yet)",
@@ -142,11 +133,9 @@ TORCH_TENSORRT_PATCHES = (
         adds=(f"{DYNAMO}.executorch.constant_outputs",),
         edits=edits.CONSTANT_OUTPUTS,
     ),
-    Patch(
+    _for_executorch(
         name="compile-arguments",
         summary="For ExecuTorch misspelled arguments are errors, masks stay masks, and inputs keep their names",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="ignores what it doesn't know, and takes any mask of attention for a causal one",
         kept_because="2.14 does so by default",
         goes_when="compile refuses arguments that it doesn't know, and attn_bias_is_causal is False by default (no pull request yet)",
@@ -155,11 +144,9 @@ TORCH_TENSORRT_PATCHES = (
         edits=edits.COMPILE_ARGUMENTS,
         anchors=anchors(f"{_COMPILER}:compile(attn_bias_is_causal)"),
     ),
-    Patch(
+    _for_executorch(
         name="size-ranges",
         summary="A dynamic size keeps its range through compile, or the operator that narrows it is named",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="plans profiles by what is left of a range, without a word",
         kept_because="2.14 fixes a dimension that a variance is over to the example's size",
         goes_when="var_decomposition takes symbolic sizes, and compile says which operator narrows a range (no pull request yet)",
@@ -167,11 +154,9 @@ TORCH_TENSORRT_PATCHES = (
         adds=(*_REJECTIONS, f"{DYNAMO}.lowering._size_ranges"),
         edits=edits.SIZE_RANGES,
     ),
-    Patch(
+    _for_executorch(
         name="decomposed-operators",
         summary="What no converter supports is decomposed where engines support all of its parts, and whole otherwise",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="decomposes by operator, whatever the arguments and whoever runs it",
         kept_because="2.14 leaves unsafe_split (each LSTMCell), affine_grid_generator and avg_pool2d with ceil_mode to PyTorch",
         goes_when="compile decomposes the operators that no converter supports (no pull request yet)",
@@ -183,11 +168,9 @@ TORCH_TENSORRT_PATCHES = (
         ),
         edits=edits.DECOMPOSED_OPERATORS,
     ),
-    Patch(
+    _for_executorch(
         name="recurrent-layers",
         summary="LSTMs and GRUs are loops in engines, built once for all time steps",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="decomposes them into the operators of each time step",
         kept_because="2.14 builds an engine of three layers over 80 frames in two minutes",
         goes_when="Torch-TensorRT converts aten.lstm.input (no pull request yet)",
@@ -205,11 +188,9 @@ TORCH_TENSORRT_PATCHES = (
             f"{_PARTITIONING}._global_partitioner:TRTPartitioner.__init__(allowed_single_node_partition_ops)",
         ),
     ),
-    Patch(
+    _for_executorch(
         name="build-fallback",
         summary="executorch_build_fallback: what TensorRT can't convert or build runs in PyTorch",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="raises, or leaves the whole graph to PyTorch in torch.compile",
         kept_because="2.14 has no such setting",
         goes_when="compile leaves to PyTorch what TensorRT can't build (no pull request yet)",
@@ -228,11 +209,9 @@ TORCH_TENSORRT_PATCHES = (
             f"{_COMPILER}:compile(decompose_attention)",
         ),
     ),
-    Patch(
+    _for_executorch(
         name="quantized-engines",
         summary="What a model computes quantized reaches an engine, or who is behind it, in as few bytes",
-        pull_request="pytorch/TensorRT#4355",
-        releases=TORCH_TENSORRT,
         upstream="converts modelopt's operators alone, and folds what others quantized into floating point",
         kept_because="2.14 has no converter of PT2E's and torchao's conversions, and folds them",
         goes_when="Torch-TensorRT converts quantized_decomposed and torchao operators (no pull request yet)",
