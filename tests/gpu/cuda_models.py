@@ -584,20 +584,26 @@ HELD_OUT = (
 )
 
 
+def quantize(model: nn.Module, scheme: str, own: bool = False) -> None:
+    """Have torchao keep the weights of linears in ``scheme``, in place; ``own``, in a layout of its kernels."""
+    from torchao import quantization as q
+
+    config: Any = q.IntxWeightOnlyConfig(torch.int4, q.granularity.PerGroup(128))
+    if scheme != "int4":
+        config = {"int8": q.Int8WeightOnlyConfig, "float8": q.Float8WeightOnlyConfig}
+        config = config[scheme]()
+    elif own:
+        config = q.Int4WeightOnlyConfig(128, int4_packing_format="tile_packed_to_4d")
+    q.quantize_(model, config)
+
+
 def _decoder(name: str, *sizes: int, scheme: str | None = None) -> Case:
     """Qwen3's layers and head, one token; with weights that torchao quantized, by ``scheme``."""
 
     def model() -> nn.Module:
         layers = DecoderLayers(*sizes, 151936).to(BF16)
         if scheme is not None:
-            from torchao import quantization as q
-
-            groups = q.granularity.PerGroup(128)
-            config = {
-                "int8": q.Int8WeightOnlyConfig,
-                "int4": lambda: q.IntxWeightOnlyConfig(torch.int4, groups),
-            }
-            q.quantize_(layers, config[scheme]())
+            quantize(layers, scheme)
         return layers
 
     kind = scheme or "bf16"

@@ -36,6 +36,7 @@ from torch import Tensor
 from torch.export import export
 
 sys.path.insert(0, str(Path(__file__).parent))
+from cuda_models import quantize  # type: ignore[import-not-found]
 from cuda_programs import resident  # type: ignore[import-not-found]
 
 DEVICE = "cuda:0"
@@ -133,19 +134,6 @@ def model(
     if scheme is not None:
         quantize(llama, scheme, own)
     return llama.to(device)
-
-
-def quantize(llama: torch.nn.Module, scheme: str, own: bool) -> None:
-    """Have torchao keep the weights of linears in ``scheme``, in place."""
-    from torchao import quantization as q
-
-    config: Any = q.IntxWeightOnlyConfig(torch.int4, q.granularity.PerGroup(128))
-    if scheme != "int4":
-        config = {"int8": q.Int8WeightOnlyConfig, "float8": q.Float8WeightOnlyConfig}
-        config = config[scheme]()
-    elif own:
-        config = q.Int4WeightOnlyConfig(128, int4_packing_format="tile_packed_to_4d")
-    q.quantize_(llama, config)
 
 
 def exportable(llama: torch.nn.Module, cache: str | None = None) -> torch.nn.Module:

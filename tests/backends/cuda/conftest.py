@@ -16,11 +16,15 @@ from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import export
 
+from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.payloads import cuda_payload
 
 needs_compilers = pytest.mark.skipif(
     not (importlib.util.find_spec("triton") and shutil.which("g++")),
     reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
+)
+needs_recorder = pytest.mark.skipif(
+    own_platform() != "linux-x86_64", reason="the recorder is compiled for Linux here"
 )
 
 

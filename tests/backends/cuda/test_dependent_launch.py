@@ -18,7 +18,7 @@ from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.payloads import cubin
 
 from ...torchtrt_executorch.nogpu.cross import cross_machines as machines
-from .conftest import delegates, needs_compilers
+from .conftest import delegates, needs_compilers, needs_recorder
 
 #: Instructions that read or write the GPU's memory, and what waits and allows the next kernel's launch.
 _ACCESS = re.compile(r"\b(?:LD|ST|LDG|STG|LDGSTS|ATOM|ATOMG|RED|REDG|UTMALDG|UBLKCP)\b")
@@ -76,9 +76,7 @@ class Large(torch.nn.Module):
 
 @needs_compilers
 @pytest.mark.builds
-@pytest.mark.skipif(
-    own_platform() != "linux-x86_64", reason="the recorder is compiled for Linux here"
-)
+@needs_recorder
 def test_each_waits_before_it_touches_memory_where_gpus_can(
     lower: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -110,9 +108,7 @@ def test_each_waits_before_it_touches_memory_where_gpus_can(
 
 @needs_compilers
 @pytest.mark.builds
-@pytest.mark.skipif(
-    own_platform() != "linux-x86_64", reason="the recorder is compiled for Linux here"
-)
+@needs_recorder
 def test_one_with_much_shared_memory_is_launched_in_order(
     lower: Callable[..., Any],
 ) -> None:

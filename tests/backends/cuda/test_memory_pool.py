@@ -12,7 +12,7 @@ from executorch.backends.cuda import _memory_pool
 from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 
 from ...torchtrt_executorch.nogpu.cross import cross_machines as machines
-from .conftest import delegates, needs_compilers
+from .conftest import delegates, needs_compilers, needs_recorder
 
 #: cudaMemPoolAttrReleaseThreshold, and all there is.
 RAISED = f"cudaMemPoolSetAttribute attribute=4 value={2**64 - 1}"
@@ -20,9 +20,7 @@ RAISED = f"cudaMemPoolSetAttribute attribute=4 value={2**64 - 1}"
 
 @needs_compilers
 @pytest.mark.builds
-@pytest.mark.skipif(
-    own_platform() != "linux-x86_64", reason="the recorder is compiled for Linux here"
-)
+@needs_recorder
 def test_the_threshold_is_raised_once_and_a_host_s_own_is_left(
     lower: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
