@@ -10,17 +10,12 @@ import operator
 from typing import Callable, Collection, Container, Iterator, Mapping
 
 import torch
-from executorch.backends.aoti._constant_owners import (
-    constant_owners,
-)
+from executorch.backends.aoti._constant_owners import constant_owners
 from executorch.backends.aoti._convex_partitions import (
     convex_partitions,
     leave_crossing_sizes,
 )
-from executorch.backends.aoti._sizes import (
-    is_size,
-    leave_sizes_to_host,
-)
+from executorch.backends.aoti._sizes import is_size, leave_sizes_to_host
 from executorch.exir._data_dependent import (
     forget_unclaimed_symbols,
     has_data_dependent_shape,

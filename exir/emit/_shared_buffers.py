@@ -23,13 +23,7 @@ from executorch.exir.emit._device_state import (
 from executorch.exir.emit._emitter import _AbstractValue, _Emitter
 from executorch.exir.passes._aliases import is_device_write_back
 from executorch.exir.passes._shared_buffers import GROUP_META, Group
-from executorch.exir.schema import (
-    EValue,
-    Instruction,
-    Int,
-    JumpFalseCall,
-    KernelCall,
-)
+from executorch.exir.schema import EValue, Instruction, Int, JumpFalseCall, KernelCall
 from executorch.exir.tensor import TensorSpec
 from torch.fx import Node
 

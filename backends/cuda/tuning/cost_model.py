@@ -16,9 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from executorch.backends.cuda.tuning.gpu_properties import (
-    GpuProperties,
-)
+from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 
 
 class Product(NamedTuple):

@@ -27,9 +27,7 @@ from executorch.exir.backend._modules import (
 )
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.decompositions.host import host_decompositions
-from executorch.exir.passes.propagate_device_pass import (
-    TARGET_DEVICE_COMPILE_SPEC_KEY,
-)
+from executorch.exir.passes.propagate_device_pass import TARGET_DEVICE_COMPILE_SPEC_KEY
 from executorch.exir.program._transforms import partitioners_behind
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind

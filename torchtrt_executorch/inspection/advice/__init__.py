@@ -24,11 +24,7 @@ from torchtrt_executorch.inspection.advice.delegates import (
 )
 from torchtrt_executorch.inspection.advice.finding import Finding
 from torchtrt_executorch.inspection.advice.language_model import language_model
-from torchtrt_executorch.inspection.advice.target import (
-    elsewhere,
-    too_large,
-    unfit,
-)
+from torchtrt_executorch.inspection.advice.target import elsewhere, too_large, unfit
 from torchtrt_executorch.inspection.formatting import counted, duration, short, size
 from torchtrt_executorch.inspection.model.facts import Facts, Method
 from torchtrt_executorch.inspection.model.state import state

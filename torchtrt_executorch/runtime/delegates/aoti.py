@@ -18,11 +18,7 @@ from torchtrt_executorch.payloads import cuda_payload
 from torchtrt_executorch.payloads.cuda_library import capabilities
 from torchtrt_executorch.payloads.cuda_payload import CudaPayload, Weight
 from torchtrt_executorch.runtime.delegates import DelegateContext
-from torchtrt_executorch.runtime.delegates.on_gpu import (
-    GpuDelegate,
-    InPyTorch,
-    instead,
-)
+from torchtrt_executorch.runtime.delegates.on_gpu import GpuDelegate, InPyTorch, instead
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload
 from torchtrt_executorch.runtime.reading.schemas import schema

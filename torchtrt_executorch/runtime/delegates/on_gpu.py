@@ -8,11 +8,7 @@ from typing import Protocol, Sequence
 import torch
 
 from torchtrt_executorch.nogpu.stand_ins import StandIn
-from torchtrt_executorch.runtime.delegates import (
-    Delegate,
-    DelegateContext,
-    digest,
-)
+from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext, digest
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError, misplaced
 from torchtrt_executorch.runtime.profile.stats import Traffic
 from torchtrt_executorch.runtime.tensors.layout import CPU

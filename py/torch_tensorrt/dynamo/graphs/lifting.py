@@ -30,9 +30,7 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
-from torch_tensorrt.dynamo.graphs.attribute_names import (
-    unique_name,
-)
+from torch_tensorrt.dynamo.graphs.attribute_names import unique_name
 from torch_tensorrt.dynamo.graphs.copies import copied_graph
 from torch_tensorrt.dynamo.graphs.fake_values import mode_of, normalize_values
 from torch_tensorrt.dynamo.state.mutations import take_writes

@@ -14,9 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, OutputSpec
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
-from torch_tensorrt.dynamo.graphs.copies import (
-    with_graph_of_its_own,
-)
+from torch_tensorrt.dynamo.graphs.copies import with_graph_of_its_own
 from torch_tensorrt.dynamo.graphs.strides import let_views_copy
 
 _DECLARED = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
