@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from executorch.exir.dialects._ops import ops
+from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
@@ -35,15 +36,9 @@ def inline_loop_constants(program: ExportedProgram) -> None:
     graph = program.graph
     if not graph.find_nodes(op="call_function", target=_WHILE):
         return
-    signature = program.graph_signature
-    values = {**program.state_dict, **program.constants}
-    for mutated in signature.buffers_to_mutate.values():
-        values.pop(mutated, None)
-    targets = {spec.arg.name: spec.target for spec in signature.input_specs}
     placeholders = graph.find_nodes(op="placeholder")
-    for node in placeholders:
-        value = values.get(targets.get(node.name) or "")
-        if isinstance(value, torch.Tensor) and value.ndim == 0 and node.users:
+    for node, value in get_constant_placeholder_dict(program).items():
+        if value.ndim == 0 and node.users:
             with graph.inserting_after(placeholders[-1]):
                 node.replace_all_uses_with(_full(node, value))
     program.graph_module.recompile()

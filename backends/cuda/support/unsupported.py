@@ -12,6 +12,7 @@ from executorch.backends.cuda._edge_calls import operator
 from executorch.backends.cuda.support.dry_run import Trials
 from executorch.exir.backend._modules import OTHER_MODULES, outside_of_modules
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -44,7 +45,7 @@ def unsupported_operators(
         if any(map(branch_module, node.all_input_nodes))
         and is_claimable(node, (), outside)
     ]
-    constants = _constants(program)
+    constants = get_constant_placeholder_dict(program)
     refused = support_check.refused(candidates, _scalars(constants), constants)
     return {**outside, **refused}
 
@@ -72,22 +73,6 @@ def _is_operator(node: Node) -> bool:
     return isinstance(
         node.target, (torch._ops.OpOverload, EdgeOpOverload)
     ) and not is_size(node)
-
-
-def _constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
-    """Return the tensors of a program that are never written to, by their placeholders."""
-    signature = program.graph_signature
-    values = {**program.state_dict, **program.constants}
-    for mutated in signature.buffers_to_mutate.values():
-        values.pop(mutated, None)
-    targets = {spec.arg.name: spec.target for spec in signature.input_specs}
-    constants = {
-        node: values.get(targets[node.name] or "")
-        for node in program.graph.find_nodes(op="placeholder")
-    }
-    return {
-        n: value for n, value in constants.items() if isinstance(value, torch.Tensor)
-    }
 
 
 def _scalars(
