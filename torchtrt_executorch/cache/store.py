@@ -101,7 +101,7 @@ class Store:
             "key": key,
             "facts": facts,
             "parts": [
-                [len(part), _digest(part), apart]
+                [len(part), sha256_of(part).hex(), apart]
                 for part, apart in zip(parts, large, strict=True)
             ],
         }
@@ -208,10 +208,11 @@ def _remove(parts: Sequence[bytes | Blob]) -> None:
             part.path.unlink(missing_ok=True)
 
 
-def _digest(part: Any) -> str:
-    if hasattr(part, "sha256"):
-        return str(part.sha256().hex())
-    return hashlib.sha256(part).hexdigest()
+def sha256_of(part: bytes | bytearray | memoryview | InFile) -> bytes:
+    """Return the sha256 of bytes, which a file may know of its own."""
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return hashlib.sha256(part).digest()
+    return part.sha256()
 
 
 def _write(part: Any, file: Any) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Iterator
 
-from torchtrt_executorch.inspection.model.facts import Crossing, Facts, Method
+from torchtrt_executorch.inspection.model.facts import Facts, Method
 from torchtrt_executorch.inspection.model.memory import usage
 
 
@@ -30,6 +30,18 @@ class Change:
     unit: str = ""
 
 
+#: What is compared of two methods, in this order, and its unit.
+_UNITS = {
+    "delegates": "",
+    "payloads": "bytes",
+    "kernels": "",
+    "copies": "",
+    "copied": "bytes",
+    "memory": "bytes",
+    "memory in use": "bytes",
+}
+
+
 def difference(before: Facts, after: Facts) -> list[Change]:
     """Return what changed, in the order of ``after``'s methods, then what is gone.
 
@@ -37,7 +49,10 @@ def difference(before: Facts, after: Facts) -> list[Change]:
     """
     olds = {method.name: method for method in before.methods}
     news = {method.name: method for method in after.methods}
-    found = _changes("", "file", "size", before.nbytes, after.nbytes, "bytes")
+    sizes = before.nbytes, after.nbytes
+    found = (
+        [Change("", "file", "size", *sizes, "bytes")] if sizes[0] != sizes[1] else []
+    )
     for name in dict.fromkeys((*news, *olds)):
         old, new = olds.get(name), news.get(name)
         if old is None or new is None:
@@ -48,67 +63,30 @@ def difference(before: Facts, after: Facts) -> list[Change]:
 
 
 def _of_method(old: Method, new: Method) -> Iterator[Change]:
-    for what, count, unit in (
-        ("delegates", _delegates, ""),
-        ("payloads", _payloads, "bytes"),
-        ("kernels", _kernels, ""),
-        ("copies", _copies, ""),
-        ("copied", _copied, "bytes"),
-        ("memory", _planned, "bytes"),
-        ("memory in use", _in_use, "bytes"),
-    ):
-        before, after = count(old), count(new)
-        for name in dict.fromkeys((*after, *before)):
-            yield from _changes(new.name, what, name, before[name], after[name], unit)
+    before, after = _amounts(old), _amounts(new)
+    for what, unit in _UNITS.items():
+        for key in dict.fromkeys((*after, *before)):
+            if key[0] == what and before[key] != after[key]:
+                yield Change(new.name, *key, before[key], after[key], unit)
 
 
-def _changes(
-    method: str, what: str, name: str, before: int, after: int, unit: str
-) -> list[Change]:
-    return [Change(method, what, name, before, after, unit)] if before != after else []
-
-
-def _delegates(method: Method) -> Counter[str]:
-    return Counter(
-        " ".join(filter(None, (each.backend, "on", each.device, each.payload)))
-        for each in method.delegates
-    )
-
-
-def _payloads(method: Method) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for each in method.delegates:
-        found[f"{each.backend} on {each.device}"] += each.nbytes
-    return found
-
-
-def _kernels(method: Method) -> Counter[str]:
-    return Counter(s.name for s in method.instructions if s.kind == "kernel")
-
-
-def _copies(method: Method) -> Counter[str]:
-    return Counter(_direction(each) for each in method.crossings)
-
-
-def _copied(method: Method) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for each in method.crossings:
-        found[_direction(each)] += each.nbytes
-    return found
-
-
-def _direction(crossing: Crossing) -> str:
-    source, target = crossing.source, crossing.target
-    staged = ", staged by delegates" if crossing.staged else ""
-    return f"{source} to {target}{staged}"
-
-
-def _planned(method: Method) -> Counter[str]:
-    found: Counter[str] = Counter()
+def _amounts(method: Method) -> Counter[tuple[str, str]]:
+    """How much there is of what, and of which."""
+    found: Counter[tuple[str, str]] = Counter()
+    for delegate in method.delegates:
+        place = " ".join(filter(None, (delegate.backend, "on", delegate.device)))
+        called = " ".join(filter(None, (place, delegate.payload)))
+        found["delegates", called] += 1
+        found["payloads", place] += delegate.nbytes
+    for step in method.instructions:
+        found["kernels", step.name] += step.kind == "kernel"
+    for crossing in method.crossings:
+        staged = ", staged by delegates" if crossing.staged else ""
+        direction = f"{crossing.source} to {crossing.target}{staged}"
+        found["copies", direction] += 1
+        found["copied", direction] += crossing.nbytes
     for arena in method.arenas:
-        found[arena.device] += arena.nbytes
+        found["memory", arena.device] += arena.nbytes
+    for used in usage(method):
+        found["memory in use", used.device] += used.peak
     return found
-
-
-def _in_use(method: Method) -> Counter[str]:
-    return Counter({each.device: each.peak for each in usage(method)})

@@ -85,13 +85,6 @@ class MethodReport:
     unknown: int = 0
     warnings: Sequence[str] = ()
 
-    def per_backend(self) -> Counter[str]:
-        """Return how many operators each backend runs, ``"host"`` among them."""
-        counts: Counter[str] = Counter({HOST: 0})
-        for each in self.operators:
-            counts[each.backend] += each.count
-        return counts
-
     def on_host(self) -> list[Operators]:
         """Return what stayed on the host, with the reasons."""
         return [each for each in self.operators if each.backend == HOST]

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from executorch.backends.cuda.tuning.gpu_properties import (
 from torchtrt_executorch import cache, progress
 from torchtrt_executorch.cache import folders
 from torchtrt_executorch.cache.libraries import kept_library
+from torchtrt_executorch.cache.store import sha256_of
 from torchtrt_executorch.heap import trim_heap
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.cross import compiler, toolchain
@@ -171,16 +171,8 @@ def _digest(result: Any, compile_specs: Any) -> str:
         entries.update(external)
     keys = cuda_payload.read(result.processed_bytes).keys
     return stand_ins.digest_of_digests(
-        *(_sha256(store.buffers[entries[key].buffer_index]) for key in keys)
+        *(sha256_of(store.buffers[entries[key].buffer_index]) for key in keys)
     )
-
-
-def _sha256(data: Any) -> bytes:
-    """Return the digest of data, which may be in a file that knows its own."""
-    known: bytes = (
-        data.sha256() if hasattr(data, "sha256") else hashlib.sha256(data).digest()
-    )
-    return known
 
 
 def target_gpu(compile_specs: Any) -> GpuProperties | None:

@@ -219,10 +219,10 @@ def _lines(
     for arrow in sorted(found, key=lambda each: (each.source, each.target)):
         source, target = boxes[arrow.source], boxes[arrow.target]
         says = _said(method, arrow, source.row, target.row)
-        start = _out_of(source, lanes), source.bottom
+        start = _centre(lanes, source.row.device), source.bottom
         if source.row.kind == "copy":
             start = start[0], source.y + source.height // 2
-        end = _into(target, lanes), target.y
+        end = _centre(lanes, target.row.source or target.row.device), target.y
         if target.row.kind == "copy":
             end = end[0], target.y + target.height // 2
         if arrow.target - arrow.source > FAR:
@@ -257,14 +257,6 @@ def _neighbours(boxes: Sequence[Drawn]) -> list[int]:
     return found
 
 
-def _out_of(box: Drawn, lanes: Sequence[str]) -> float:
-    return _centre(lanes, box.row.device)
-
-
-def _into(box: Drawn, lanes: Sequence[str]) -> float:
-    return _centre(lanes, box.row.source or box.row.device)
-
-
 def _stubs(
     arrow: Arrow,
     start: tuple[float, int],
@@ -276,8 +268,8 @@ def _stubs(
 ) -> list[Line]:
     """Both ends of an arrow; what is at the other end stands beside the first of a row alone."""
     ends = (
-        ("leaves", source, f"to {_number(target)}", (start, (start[0], start[1] + 9))),
-        ("arrives", target, f"from {_number(source)}", ((end[0], end[1] - 11), end)),
+        ("leaves", source, f"to {target.called}", (start, (start[0], start[1] + 9))),
+        ("arrives", target, f"from {source.called}", ((end[0], end[1] - 11), end)),
     )
     lines = []
     for stub, row, far, corners in ends:
@@ -287,14 +279,10 @@ def _stubs(
     return lines
 
 
-def _number(row: Row) -> str:
-    return row.kind if row.first < 0 else f"#{row.first}"
-
-
 def _said(method: Method, arrow: Arrow, source: Row, target: Row) -> str:
     count = len(arrow.values)
     words = f"{count} value{'s' * (count != 1)}, {size(arrow.nbytes)}"
-    words += f", from {_number(source)} to {_number(target)}"
+    words += f", from {source.called} to {target.called}"
     if arrow.staged:
         words += "; the delegate stages what is on another device itself"
     return words

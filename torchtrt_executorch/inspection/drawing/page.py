@@ -134,13 +134,12 @@ def _some(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _row(method: Method, row: Row) -> dict[str, Any]:
-    number = row.kind if row.first < 0 else f"#{row.first}"
     steps = (
         method.instructions[row.first : row.last + 1] if row.kind == "kernels" else ()
     )
     return {
         "kind": row.kind,
-        "name": number if row.first == row.last else f"{number}–{row.last}",
+        "name": row.called if row.first == row.last else f"{row.called}–{row.last}",
         "first": row.first,
         "last": row.last,
         "kernels": [f"#{each.index} {short(each.name)}" for each in steps[:100]],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from typing import Iterator, Mapping, Sequence
 
 from torchtrt_executorch.inspection.formatting import duration, payload, short, size
@@ -51,6 +52,11 @@ class Row:
     doubtful: bool = False
     taken: float | None = None
 
+    @property
+    def called(self) -> str:
+        """Its first instruction, as ``#3``, or what it is."""
+        return self.kind if self.first < 0 else f"#{self.first}"
+
 
 @dataclass
 class Arrow:
@@ -69,17 +75,15 @@ class Arrow:
 
 def rows(method: Method) -> list[Row]:
     """Return the rows of a method, :data:`MOST_ROWS` at most."""
-    found: list[Row] = []
-    for row in _rows(method):
-        if len(found) == MOST_ROWS:
-            break
+    found = [*islice(_rows(method), MOST_ROWS)]
+    if (times := method.times) is None:
+        return found
+    timed = []
+    for row in found:
         steps = range(row.first, row.last + 1)
-        if method.times is not None and any(
-            each in method.times.instructions for each in steps
-        ):
-            row = replace(row, taken=method.times.of(steps))
-        found.append(row)
-    return found
+        measured = any(each in times.instructions for each in steps)
+        timed.append(replace(row, taken=times.of(steps)) if measured else row)
+    return timed
 
 
 def arrows(method: Method, shown: Sequence[Row]) -> list[Arrow]:
@@ -104,7 +108,7 @@ def arrows(method: Method, shown: Sequence[Row]) -> list[Arrow]:
 
 
 def _rows(method: Method) -> Iterator[Row]:
-    numbers = iter(range(MOST_ROWS + 1))
+    numbers = count()
     yield Row(
         next(numbers), "inputs", -1, -1, HOST, "Inputs", listed(method, method.inputs),
         writes=method.inputs, look="edge",

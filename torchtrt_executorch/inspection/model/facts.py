@@ -247,33 +247,20 @@ class Method:
         ]
 
     def _crossings(self, step: Instruction) -> list[Crossing]:
-        if step.kind == "copy":
-            return [
-                Crossing(
-                    step.index,
-                    value.index,
-                    value.device,
-                    step.device,
-                    value.nbytes,
-                    False,
-                )
-                for value in map(self.values.__getitem__, step.reads)
-                if value.kind == "tensor"
-            ]
-        if step.kind != "delegate" or step.device == HOST:
+        staged = step.kind == "delegate" and step.device != HOST
+        if step.kind != "copy" and not staged:
             return []
-        found = []
-        for indices, inwards in ((step.reads, True), (step.writes, False)):
-            for value in map(self.values.__getitem__, indices):
-                if value.kind == "tensor" and value.device != step.device:
-                    ends = (value.device, step.device)
-                    source, target = ends if inwards else ends[::-1]
-                    found.append(
-                        Crossing(
-                            step.index, value.index, source, target, value.nbytes, True
-                        )
-                    )
-        return found
+        reads, writes = (
+            [self.values[index] for index in indices]
+            for indices in (step.reads, step.writes if staged else ())
+        )
+        ways = [(value, value.device, step.device) for value in reads]
+        ways += [(value, step.device, value.device) for value in writes]
+        return [
+            Crossing(step.index, value.index, source, target, value.nbytes, staged)
+            for value, source, target in ways
+            if value.kind == "tensor" and (source != target or not staged)
+        ]
 
 
 @dataclass(frozen=True)
