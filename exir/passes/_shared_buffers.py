@@ -80,6 +80,8 @@ def choose_shared_buffers(
 ) -> dict[str, SharedBuffer]:
     """Return the mutable buffers that methods share, by name; none if no memory planning pass shares any.
 
+    One lives on a device if every method that has it writes it by a delegate there.
+
     Args:
         config: The program's ``ExecutorchBackendConfig``.
         programs: The methods, lowered by their partitioners.
@@ -87,8 +89,39 @@ def choose_shared_buffers(
     Raises:
         ValueError: One has another shape or type in one method than in another.
     """
-    sharing = {name: programs[name] for name in _sharing(config, programs)}
-    return choose(sharing, config.enable_non_cpu_memory_planning)
+    kinds: dict[str, tuple[str, str]] = {}
+    uses: dict[str, list[SharedBuffer]] = {}
+    programs = {name: programs[name] for name in _sharing(config, programs)}
+    for program in programs.values():
+        for name in program.graph_signature.buffers_to_mutate.values():
+            uses.setdefault(name, [])
+    for method, program in programs.items():
+        signature = program.graph_signature
+        nodes = {node.name: node for node in program.graph.nodes}
+        values = {
+            name: nodes[value] for value, name in signature.buffers_to_mutate.items()
+        }
+        written = Counter(map(reshaped_root, values.values()))
+        for placeholder, name in signature.inputs_to_buffers.items():
+            if name in uses and placeholder in nodes:
+                held = nodes[placeholder].meta["val"]
+                kind = f"{held.dtype} of shape {[*held.shape]}"
+                other, theirs = kinds.setdefault(name, (method, kind))
+                if kind != theirs:
+                    raise ValueError(
+                        f"methods share the buffer {name}, which is {theirs} in {other} and {kind} in "
+                        f"{method}: rename one of the two, or give MemoryPlanningPass "
+                        "share_mutable_buffers=False"
+                    )
+                value, found = values.get(name), SharedBuffer()
+                if (
+                    config.enable_non_cpu_memory_planning
+                    and value is not None
+                    and written[reshaped_root(value)] == 1
+                ):
+                    found = _used(program.graph_module, nodes[placeholder], value)
+                uses[name].append(found)
+    return {name: _common(each) for name, each in uses.items() if each}
 
 
 def mark_shared_buffers(
@@ -129,131 +162,8 @@ def place_shared_buffers(
     if not shared:
         return frozenset()
     plans = _sharing(config, programs)
+    programs = {name: programs[name] for name in plans}
     alignment = max(each.alignment for each in plans.values())
-    return place({name: programs[name] for name in plans}, shared, alignment)
-
-
-def _sharing(config: Any, methods: Iterable[str]) -> dict[str, Any]:
-    """The memory planning passes of the methods that share buffers."""
-    plans = {name: memory_planning_of(config, name) for name in methods}
-    return {
-        name: each
-        for name, each in plans.items()
-        if getattr(each, "share_mutable_buffers", False)
-    }
-
-
-@contextmanager
-def _without_buffers(planning: Any, graph_module: GraphModule) -> Iterator[None]:
-    """Scope in which a planning pass gives mutable buffers no memory, nor their new values on devices."""
-    algorithm = planning.memory_planning_algo
-
-    def plan(alignment: int, specs: Any, *rest: Any) -> Any:
-        left_out = withheld(graph_module)
-        sizes = algorithm(alignment, [s for s in specs if s not in left_out], *rest)
-        for index, spec in enumerate(each for each in specs if each in left_out):
-            # Of no other's: the verifier looks for memory that is given away twice.
-            spec.realign(alignment)
-            spec.mem_id, spec.mem_offset = _NOWHERE + index, 0
-        return sizes
-
-    planning.share_mutable_buffers = planning.alloc_mutable_buffers = False
-    planning.memory_planning_algo = plan
-    try:
-        yield
-    finally:
-        planning.share_mutable_buffers = planning.alloc_mutable_buffers = True
-        planning.memory_planning_algo = algorithm
-
-
-def choose(
-    programs: Mapping[str, ExportedProgram], on_devices: bool
-) -> dict[str, SharedBuffer]:
-    """Return the mutable buffers of all methods, by name, and where each lives.
-
-    That is on a device if every method that has the buffer writes it by a delegate there.
-
-    Args:
-        programs: The methods, lowered by their partitioners.
-        on_devices: Whether memory is planned on devices.
-
-    Raises:
-        ValueError: One has another shape or type in one method than in another.
-    """
-    kinds: dict[str, tuple[str, str]] = {}
-    uses: dict[str, list[SharedBuffer]] = {}
-    for program in programs.values():
-        for name in program.graph_signature.buffers_to_mutate.values():
-            uses.setdefault(name, [])
-    for method, program in programs.items():
-        signature = program.graph_signature
-        nodes = {node.name: node for node in program.graph.nodes}
-        values = {
-            name: nodes[value] for value, name in signature.buffers_to_mutate.items()
-        }
-        written = Counter(map(reshaped_root, values.values()))
-        for placeholder, name in signature.inputs_to_buffers.items():
-            if name in uses and placeholder in nodes:
-                held = nodes[placeholder].meta["val"]
-                kind = f"{held.dtype} of shape {[*held.shape]}"
-                other, theirs = kinds.setdefault(name, (method, kind))
-                if kind != theirs:
-                    raise ValueError(
-                        f"methods share the buffer {name}, which is {theirs} in {other} and {kind} in "
-                        f"{method}: rename one of the two, or give MemoryPlanningPass "
-                        "share_mutable_buffers=False"
-                    )
-                value, found = values.get(name), SharedBuffer()
-                if (
-                    on_devices
-                    and value is not None
-                    and written[reshaped_root(value)] == 1
-                ):
-                    found = _used(program.graph_module, nodes[placeholder], value)
-                uses[name].append(found)
-    return {name: _common(each) for name, each in uses.items() if each}
-
-
-def _common(uses: list[SharedBuffer]) -> SharedBuffer:
-    device, *others = {each.device for each in uses}
-    in_place = all(each.in_place for each in uses)
-    return SharedBuffer() if others else SharedBuffer(device, in_place)
-
-
-def _used(module: GraphModule, old: Node, value: Node) -> SharedBuffer:
-    root = reshaped_root(value)
-    made_by = producer(root)
-    if not is_getitem(root) or not is_delegate(made_by):
-        return SharedBuffer()
-    device = device_of_delegate(module, made_by)
-    if device == HOST:
-        return SharedBuffer()
-    output = module.graph.output_node()
-    returned = sum(each is root for each in output.args[0])  # type: ignore[union-attr]
-    alone = {*old.users} == {made_by} and {*root.users} == {output} and returned == 1
-    in_place = root is value and alone and streams_in(module, made_by).writes_last
-    return SharedBuffer(device, in_place)
-
-
-def withheld(graph_module: GraphModule) -> set[TensorSpec]:
-    """The specs of new values of shared buffers on devices, which are placed for all methods at once."""
-    return {new for _, new in _memories(graph_module).values()}
-
-
-def place(
-    programs: Mapping[str, ExportedProgram],
-    shared: Mapping[str, SharedBuffer],
-    alignment: int,
-) -> frozenset[int]:
-    """Give shared buffers their memory in all methods, in arenas behind those that each method has.
-
-    Returns those arenas.
-
-    Args:
-        programs: The methods, planned without shared buffers.
-        shared: As :func:`choose` has it.
-        alignment: In bytes, in host memory.
-    """
     specs: dict[str, dict[str, tuple[Node, TensorSpec]]] = {}
     for method, program in programs.items():
         for node in program.graph.find_nodes(op="placeholder"):
@@ -305,6 +215,60 @@ def place(
         if on:
             meta["non_const_buffer_device"] = on
     return frozenset(arena.index for arena in arenas.values())
+
+
+def _sharing(config: Any, methods: Iterable[str]) -> dict[str, Any]:
+    """The memory planning passes of the methods that share buffers."""
+    plans = {name: memory_planning_of(config, name) for name in methods}
+    return {
+        name: each
+        for name, each in plans.items()
+        if getattr(each, "share_mutable_buffers", False)
+    }
+
+
+@contextmanager
+def _without_buffers(planning: Any, graph_module: GraphModule) -> Iterator[None]:
+    """Scope in which a planning pass gives mutable buffers no memory, nor their new values on devices."""
+    algorithm = planning.memory_planning_algo
+
+    def plan(alignment: int, specs: Any, *rest: Any) -> Any:
+        left_out = {new for _, new in _memories(graph_module).values()}
+        sizes = algorithm(alignment, [s for s in specs if s not in left_out], *rest)
+        for index, spec in enumerate(each for each in specs if each in left_out):
+            # Of no other's: the verifier looks for memory that is given away twice.
+            spec.realign(alignment)
+            spec.mem_id, spec.mem_offset = _NOWHERE + index, 0
+        return sizes
+
+    planning.share_mutable_buffers = planning.alloc_mutable_buffers = False
+    planning.memory_planning_algo = plan
+    try:
+        yield
+    finally:
+        planning.share_mutable_buffers = planning.alloc_mutable_buffers = True
+        planning.memory_planning_algo = algorithm
+
+
+def _common(uses: list[SharedBuffer]) -> SharedBuffer:
+    device, *others = {each.device for each in uses}
+    in_place = all(each.in_place for each in uses)
+    return SharedBuffer() if others else SharedBuffer(device, in_place)
+
+
+def _used(module: GraphModule, old: Node, value: Node) -> SharedBuffer:
+    root = reshaped_root(value)
+    made_by = producer(root)
+    if not is_getitem(root) or not is_delegate(made_by):
+        return SharedBuffer()
+    device = device_of_delegate(module, made_by)
+    if device == HOST:
+        return SharedBuffer()
+    output = module.graph.output_node()
+    returned = sum(each is root for each in output.args[0])  # type: ignore[union-attr]
+    alone = {*old.users} == {made_by} and {*root.users} == {output} and returned == 1
+    in_place = root is value and alone and streams_in(module, made_by).writes_last
+    return SharedBuffer(device, in_place)
 
 
 @dataclass

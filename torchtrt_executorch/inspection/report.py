@@ -270,31 +270,18 @@ def _payload(lowered: LoweredBackendModule) -> Payload:
         name=lowered.backend_id,
         held=memoryview(lowered.processed_bytes),
         compile_specs={each.key: each.value for each in lowered.compile_specs},
-        named_data=_NamedData(lowered.named_data_store_output),
+        named_data=_named_data(lowered.named_data_store_output),
     )
 
 
-class _NamedData(Mapping[str, NamedData]):
-    """What a delegate has stored: weights that wait in files are mapped, and never copied."""
-
-    def __init__(self, store: NamedDataStoreOutput | None) -> None:
-        self._buffers: Sequence[Any] = store.buffers if store else ()
-        files = [store.pte_data, *store.external_data.values()] if store else []
-        self._entries = {
-            key: e.buffer_index for named in files for key, e in named.items()
-        }
-
-    def __getitem__(self, key: str) -> NamedData:
-        return NamedData(_view(self._buffers[self._entries[key]]), key=key)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+def _named_data(store: NamedDataStoreOutput | None) -> dict[str, NamedData]:
+    """Return what a delegate has stored: weights that wait in files are mapped, and never copied."""
+    files = [store.pte_data, *store.external_data.values()] if store else []
+    return {
+        key: NamedData(_view(store.buffers[entry.buffer_index]), key=key)  # type: ignore[union-attr]
+        for named in files
+        for key, entry in named.items()
+    }
 
 
 def _view(buffer: Any) -> memoryview:
