@@ -25,7 +25,7 @@ from executorch.exir.decompositions import (
     volumes,
 )
 from executorch.exir.program._delegated_operators import with_constant_weights
-from executorch.exir.program._host_kernels import host_kernels, kernel_of
+from executorch.exir.program._host_kernels import has_kernel
 from executorch.exir.program._operator_calls import calls
 from executorch.exir.program._whole_operators import AllPartitioners
 from torch import Tensor
@@ -81,7 +81,7 @@ def _has_kernel(node: Node) -> bool:
     """Whether ExecuTorch has a kernel for a call; that of convolutions refuses three dimensions."""
     if node.target is _aten.convolution.default:
         return node.all_input_nodes[0].meta["val"].ndim < 5
-    return kernel_of(node.target) in host_kernels()
+    return has_kernel(node.target)
 
 
 def _shifted_left(x: Tensor, bits: int) -> Tensor:

@@ -16,7 +16,7 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.capture._config import EdgeCompileConfig
 from executorch.exir.passes._complex_arithmetic import why_complex
 from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
-from executorch.exir.program._host_kernels import host_kernels, kernel_of
+from executorch.exir.program._host_kernels import has_kernel
 from executorch.exir.program._operator_calls import (
     calls,
     module_of,
@@ -47,7 +47,7 @@ def delegated_operators(
         partitioners: Of the method. Each names what it supports in ``ops_to_not_decompose``.
     """
     nodes = [node for node in calls(program.graph_module) if _needs_exemption(node)]
-    nodes_of_delegates = [node for node in nodes if not _has_kernel(node)]
+    nodes_of_delegates = [node for node in nodes if not has_kernel(operator_of(node))]
     left = _unsupported(program, nodes_of_delegates, partitioners)
     violations = {node.target for node in left}
     return [*{operator_of(n): None for n in nodes if n.target not in violations}]
@@ -174,7 +174,7 @@ def check_left_operators(
     decomposed = torch.export.default_decompositions()
     for node in calls(program.graph_module):
         operator = operator_of(node)
-        if operator in decomposed or _has_kernel(node):
+        if operator in decomposed or has_kernel(operator):
             continue  # it was kept whole: see check_operators_taken
         if error := refused(operator):
             raise _violation(error, node, method, "") from error
@@ -263,11 +263,6 @@ def _needs_exemption(node: Node) -> bool:
         and torch.Tag.core not in target.tags
         and not target.is_view
     )
-
-
-def _has_kernel(node: Node) -> bool:
-    """Whether the installed runtime has a kernel for what a node calls."""
-    return kernel_of(operator_of(node)) in host_kernels()
 
 
 def _is_named(node: Node, error: SpecViolationError) -> bool:

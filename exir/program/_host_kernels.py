@@ -19,6 +19,11 @@ def host_kernels() -> frozenset[str]:
     return frozenset(Runtime.get().operator_registry.operator_names)
 
 
+def has_kernel(operator: Any) -> bool:
+    """Whether the installed runtime has a kernel for an ATen operator."""
+    return kernel_of(operator) in host_kernels()
+
+
 def kernel_of(operator: Any) -> str:
     """Return the name of the kernel that is called for an ATen operator, empty if it has no out variant."""
     if not isinstance(operator, torch._ops.OpOverload):

@@ -112,16 +112,13 @@ class Segment:
         if graph is None:
             self._run_each()
             return
-        self._keep(key, graph)
-        with current_on(self._device):
-            graph.launch()
-
-    def _keep(self, key: object, graph: Graph) -> None:
         self._graphs[key] = graph
         self._graphs.move_to_end(key)
         if len(self._graphs) > MAX_GRAPHS:
             synchronize(self._device)  # it may still be running
             self._graphs.popitem(last=False)
+        with current_on(self._device):
+            graph.launch()
 
     def _captured(self) -> Graph | None:
         if not CAPTURING.acquire(blocking=False):

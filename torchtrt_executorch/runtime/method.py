@@ -36,7 +36,7 @@ from torchtrt_executorch.runtime.plans.placement_check import (
     find_violations,
     with_inputs_on,
 )
-from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload, Plan, ValueInfo
+from torchtrt_executorch.runtime.plans.plan import Plan, ValueInfo
 from torchtrt_executorch.runtime.profile.profiling import Profiler
 from torchtrt_executorch.runtime.tensors.layout import CPU
 from torchtrt_executorch.runtime.tensors.memory import SharedState, Values
@@ -312,13 +312,10 @@ class Method:
             return
         plan = with_inputs_on(self._plan, homes)
         ordered = self._surroundings.placement.ordered_streams
-        for fault in find_violations(plan, self._about, ordered):
+        for fault in find_violations(plan, lambda p: self._told[p.name], ordered):
             self._position = fault.operation
             raise DeviceError(fault.text)
         self._sound.append(homes)
-
-    def _about(self, payload: Payload) -> BackendInfo:
-        return self._told[payload.name]
 
     def _named(self, error: Exception) -> ProgramError:
         """``error``, with the instruction that has failed."""

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import torch
 import wrapt
@@ -96,14 +97,10 @@ def device_properties_name(utils: ModuleType) -> Iterator[None]:
     A CPU build of PyTorch has no such class, and the annotations are evaluated as functions
     are defined. The name is gone again afterwards: others test for it.
     """
-    if hasattr(torch._C, "_CudaDeviceProperties"):
+    name, known = "_CudaDeviceProperties", torch._C
+    there = getattr(known, name, GpuDescription)
+    with mock.patch.object(known, name, there, create=True):
         yield
-        return
-    torch._C._CudaDeviceProperties = GpuDescription  # type: ignore
-    try:
-        yield
-    finally:
-        del torch._C._CudaDeviceProperties
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -45,7 +46,7 @@ def runtime_libraries_hidden(features: ModuleType) -> Iterator[None]:
             return False
         return isfile(path)
 
-    with _replaced(os.path, "isfile", isfile_but_runtime):
+    with mock.patch.object(os.path, "isfile", isfile_but_runtime):
         yield
     package: Any = sys.modules["torch_tensorrt"]
     package._register_with_torch = _register_nothing
@@ -71,7 +72,7 @@ def runtime_registrations_skipped(register_meta_ops: ModuleType) -> Iterator[Non
             (torch.library, "register_fake"),
         ):
             skipping = _skipping(getattr(owner, name), absent)
-            scope.enter_context(_replaced(owner, name, skipping))
+            scope.enter_context(mock.patch.object(owner, name, skipping))
         yield
 
 
@@ -101,21 +102,7 @@ def _skipping(register: Callable[..., Any], absent: set[str]) -> Callable[..., A
     @functools.wraps(register)
     def skipping(name: Any, *args: Any, **kwargs: Any) -> Any:
         if name in absent:
-            return _unchanged
+            return lambda decorated: decorated
         return register(name, *args, **kwargs)
 
     return skipping
-
-
-def _unchanged(decorated: Any) -> Any:
-    return decorated
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from unittest import mock
 
 
 @contextmanager
@@ -24,8 +25,5 @@ def named(module: ModuleType) -> Iterator[None]:
         except KeyError:
             return pwd.struct_passwd((str(user), "x", user, user, "", "/", ""))
 
-    pwd.getpwuid = entry
-    try:
+    with mock.patch.object(pwd, "getpwuid", entry):
         yield
-    finally:
-        pwd.getpwuid = entry_of

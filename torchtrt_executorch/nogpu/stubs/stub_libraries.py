@@ -6,7 +6,6 @@ content.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import platform
@@ -101,8 +100,13 @@ class StubLibraries:
                 staged.mkdir()
                 for file_name, library in self.libraries.items():
                     self._compile(compiler, library, staged / file_name)
-                with contextlib.suppress(FileExistsError):
-                    _rename(staged, directory)
+                try:
+                    staged.rename(directory)
+                except (
+                    OSError
+                ):  # ENOTEMPTY, for which Python has no class, if another process was first
+                    if not directory.is_dir():
+                        raise
         except OSError as error:
             raise self._unkept(f"{directory.parent}: {error}") from error
         return directory
@@ -138,15 +142,3 @@ class StubLibraries:
                 f"one failed.\n$ {shlex.join(command)}\n{result.stderr.strip()}\n"
                 f"Set CC to a working C compiler, or {self.remedy}."
             )
-
-
-def _rename(source_directory: Path, target: Path) -> None:
-    """Rename a directory; ``FileExistsError`` when another process was first."""
-    try:
-        source_directory.rename(target)
-    except OSError as error:
-        # A directory that is not empty makes rename(2) fail with ENOTEMPTY on Linux, for
-        # which Python has no class of its own.
-        if target.is_dir():
-            raise FileExistsError(str(target)) from error
-        raise
