@@ -29,7 +29,7 @@ __all__ = [
     "Store",
     "folder",
     "is_off",
-    "kept",
+    "get_or_build",
     "limit",
     "process_folder",
 ]
@@ -90,13 +90,13 @@ def is_off() -> bool:
     return os.environ.get(SWITCH, "").lower() in _NO
 
 
-def kept(
+def get_or_build(
     what: str,
     key: Callable[[], str | None],
     build: Callable[[], Any],
     parts_of: Callable[[Any], tuple[Any, Parts] | None],
     from_parts: Callable[[Any, list[bytes | Blob]], Any],
-    said: bool = True,
+    announce: bool = True,
 ) -> Any:
     """Return what ``build`` builds, or built before.
 
@@ -107,7 +107,7 @@ def kept(
         parts_of: Returns facts about it, in JSON's types, and its bytes, in one part or several; None
             if it isn't to be kept.
         from_parts: Makes it of those.
-        said: Whether to say that it was taken.
+        announce: Whether to say that it was taken.
     """
     store = _store()
     if store is None:
@@ -115,11 +115,11 @@ def kept(
     name = _tried(f"{what} is not kept, since what goes into it can't be told", key)
     if name is None:
         return build()
-    if (taken := _taken(store, name, what, from_parts, said)) is not None:
+    if (taken := _taken(store, name, what, from_parts, announce)) is not None:
         return taken[0]
     with sharing.building(store.path.parent / sharing.LOCKS, name):
         # Another process may have built it meanwhile.
-        if (taken := _taken(store, name, what, from_parts, said)) is not None:
+        if (taken := _taken(store, name, what, from_parts, announce)) is not None:
             return taken[0]
         built = build()
         _tried(
@@ -134,7 +134,7 @@ def _taken(
     name: str,
     what: str,
     from_parts: Callable[[Any, list[Any]], Any],
-    said: bool,
+    announce: bool,
 ) -> list[Any] | None:
     """Return the entry of a name, in a list; None if there is none that fits."""
     if (found := store.read(name)) is None:
@@ -143,7 +143,7 @@ def _taken(
         f"{store.path / name} doesn't fit, and {what} is built again",
         lambda: [from_parts(*found)],
     )
-    if taken is not None and said:
+    if taken is not None and announce:
         progress.say(f"{what}: taken from {store.path}, where it was kept")
     return taken
 

@@ -6,34 +6,36 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from torchtrt_executorch.cache import Blob, Parts, kept
+from torchtrt_executorch.cache import Blob, Parts, get_or_build
 
 #: Of a compile spec that names the target, which the properties of its GPU tell.
 TARGET = "gpu"
 
 
-def kept_for_any_memory(
+def get_or_build_for_any_memory(
     what: str,
     key_for: Callable[[Any], str | None],
     gpu: Any,
     build: Callable[[], Any],
     parts_of: Callable[[Any], tuple[Any, Parts] | None],
     from_parts: Callable[[Any, list[bytes | Blob]], Any],
-    said: bool = True,
+    announce: bool = True,
 ) -> Any:
     """Return what ``build`` builds, or built before for a GPU that differs in memory alone.
 
     A build that asked for its size is kept for this GPU by itself.
 
     Args:
-        what: As :func:`.kept` takes it, and what follows ``build``.
+        what: As :func:`.get_or_build` takes it, and what follows ``build``.
         key_for: Returns the digest of all that goes into it with such properties of the GPU.
         gpu: The ``GpuProperties`` of the target; of anything else there is but one key.
         build: Builds it.
     """
     alike = without_memory(gpu)
     if alike is gpu:
-        return kept(what, lambda: key_for(gpu), build, parts_of, from_parts, said)
+        return get_or_build(
+            what, lambda: key_for(gpu), build, parts_of, from_parts, announce
+        )
     from torchtrt_executorch.nogpu.inductor.target_device import memory_queries
 
     is_alike = False
@@ -46,22 +48,22 @@ def kept_for_any_memory(
         return result
 
     def build_for_this() -> Any:
-        return kept(
+        return get_or_build(
             what,
             lambda: key_for(gpu),
             build_and_note,
             lambda result: None if is_alike else parts_of(result),
             from_parts,
-            said,
+            announce,
         )
 
-    return kept(
+    return get_or_build(
         what,
         lambda: key_for(alike),
         build_for_this,
         lambda result: parts_of(result) if is_alike else None,
         from_parts,
-        said,
+        announce,
     )
 
 

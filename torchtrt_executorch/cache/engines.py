@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from torchtrt_executorch.cache import Blob, kept
+from torchtrt_executorch.cache import Blob, get_or_build
 from torchtrt_executorch.cache.keys import key
 from torchtrt_executorch.cache.store import in_memory
 
@@ -55,7 +55,7 @@ def kept_engine(
         }
         return result(**facts, **found)
 
-    return kept("the engine", key_of_engine, build, parts_of, from_parts)
+    return get_or_build("the engine", key_of_engine, build, parts_of, from_parts)
 
 
 def _converted_by_upstream(partition: GraphModule) -> bool:

@@ -15,7 +15,7 @@ from executorch.exir.backend.backend_details import PreprocessResult
 from torch.export import ExportedProgram
 
 from torchtrt_executorch.cache import Blob
-from torchtrt_executorch.cache.any_memory import TARGET, kept_for_any_memory
+from torchtrt_executorch.cache.any_memory import TARGET, get_or_build_for_any_memory
 from torchtrt_executorch.cache.keys import key_for_gpu
 from torchtrt_executorch.cache.store import LARGE, in_memory
 from torchtrt_executorch.digests import digest_of, large_tensors
@@ -43,7 +43,7 @@ def kept_library(
         return key_for_gpu("library", program, specs, repr((gpu, [*tiles])))
 
     weights = _large_weights(program)  # which compilation replaces
-    found: PreprocessResult = kept_for_any_memory(
+    found: PreprocessResult = get_or_build_for_any_memory(
         "the CUDA library",
         key_of_library,
         gpu,

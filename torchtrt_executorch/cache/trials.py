@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchtrt_executorch.cache.any_memory import TARGET, kept_for_any_memory
+from torchtrt_executorch.cache.any_memory import TARGET, get_or_build_for_any_memory
 from torchtrt_executorch.cache.keys import key_for_gpu
 
 #: Compile specs of which no result depends: one names the method.
@@ -39,13 +39,13 @@ def _kept(
     def key_of_trial(gpu: Any) -> str | None:
         return key_for_gpu("trial", [*decides], said, repr((gpu, tiles)))
 
-    found: str | None = kept_for_any_memory(
+    found: str | None = get_or_build_for_any_memory(
         "the support check of CUDA operators",
         key_of_trial,
         target,
         trial,
         lambda reason: None if reason is None else (reason, []),
         lambda reason, parts: str(reason),
-        said=False,
+        announce=False,
     )
     return found

@@ -1,4 +1,4 @@
-"""Format sizes, shapes and instructions."""
+"""Format sizes, durations, tensors and payloads."""
 
 from __future__ import annotations
 

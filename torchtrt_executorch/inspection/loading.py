@@ -245,7 +245,7 @@ def _contexts(
     registry = Runtime.get().backend_registry
     file = read_program(path, data_of(path, data_files))
     placement = Placement(simulate=True)
-    around = ProgramContext(file, placement, Recorder(), StandIns())
+    context = ProgramContext(file, placement, Recorder(), StandIns())
     for plan in read_plans(file, inputs_of).values():
         values = Values(plan, Uses.of(plan), file, placement, SharedState([plan]))
         told: set[int] = set()
@@ -257,6 +257,6 @@ def _contexts(
             if registry.is_available(payload.backend_id):
                 told.add(index)
                 args = values.at(call.args)
-                yield (plan.name, index), around.of_delegate(
+                yield (plan.name, index), context.of_delegate(
                     payload, args, call.inputs, CommonTensors()
                 )

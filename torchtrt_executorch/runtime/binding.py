@@ -65,7 +65,7 @@ class Binder:
     Args:
         skipped: Operations that needn't run.
         peers: By copy to a GPU, the slot on another one that it copies from.
-        twins: Another method's delegates, which these are to run beside.
+        clone_sources: Another method's delegates, which these are to run beside.
         common: What its delegates have in common with those of others.
 
     Attributes:
@@ -78,16 +78,16 @@ class Binder:
         self,
         plan: Plan,
         values: Values,
-        surroundings: ProgramContext,
+        context: ProgramContext,
         skipped: Collection[int],
         peers: Mapping[int, int],
-        twins: Mapping[Key, Delegate],
+        clone_sources: Mapping[Key, Delegate],
         common: CommonTensors,
     ) -> None:
         self._plan = plan
         self._values = values
-        self._surroundings = surroundings
-        self._twins = twins
+        self._context = context
+        self._clone_sources = clone_sources
         self._common = common
         self._peers = peers
         self._kernels: dict[str, Bind] = {}
@@ -103,13 +103,15 @@ class Binder:
             self.runs.append(run)
 
     def _bind(self, index: int, operation: Operation) -> Run:
-        args, around = self._values.at(operation.args), self._surroundings
+        args, context = self._values.at(operation.args), self._context
         name = operation.name
         if index in self._peers:
-            return peer_copy(self._values[self._peers[index]], args[1], around.recorder)
+            return peer_copy(
+                self._values[self._peers[index]], args[1], context.recorder
+            )
         if operation.kind is Kind.KERNEL:
             if name not in self._kernels:
-                prim = find_prim(name, around.placement, around.recorder)
+                prim = find_prim(name, context.placement, context.recorder)
                 self._kernels[name] = find_kernel(name, prim)
             return self._kernels[name](args)
         if operation.kind is Kind.DELEGATE:
@@ -127,11 +129,15 @@ class Binder:
         # What a delegate checked when it was loaded holds for calls with values of the same kinds.
         key = operation.delegate, inputs, *(value.signature for value in args)
         if key not in self.delegates:
-            twin = self._twins.get(key)
-            context = self._surroundings.of_delegate(
+            source = self._clone_sources.get(key)
+            for_delegate = self._context.of_delegate(
                 payload, args, inputs, self._common
             )
-            loaded = load_delegate(context) if twin is None else twin.clone(context)
+            loaded = (
+                load_delegate(for_delegate)
+                if source is None
+                else source.clone(for_delegate)
+            )
             self.delegates[key] = loaded
         delegate = self.delegates[key]
         run = delegate.bind(args)

@@ -60,13 +60,13 @@ class Graph:
 class Segment:
     """Calls of delegates, one after another, on one GPU.
 
-    ``renewals`` give values that aren't planned memory for one call, by their index.
+    ``allocators`` give values that aren't planned memory for one call, by their index.
     """
 
     def __init__(
         self,
         calls: Sequence[DelegateCall],
-        renewals: Mapping[int, Callable[[], None]],
+        allocators: Mapping[int, Callable[[], None]],
     ) -> None:
         # First, and so let go of first: a graph runs what the calls' delegates have loaded.
         self._graphs: OrderedDict[object, Graph] = OrderedDict()
@@ -84,7 +84,9 @@ class Segment:
         self._inputs = [*inputs.values()]
         #: What the calls write.
         self.outputs: Sequence[Value] = [*outputs.values()]
-        self._renewals = [renewals[index] for index in outputs if index in renewals]
+        self._allocators = [
+            allocators[index] for index in outputs if index in allocators
+        ]
         self._seen: set[object] = set()
         self._last_shapes: object = None
         self._refused = False
@@ -137,31 +139,31 @@ class Segment:
         for value in self.outputs:
             if not value.planned and value not in self._inputs:
                 value.data = None  # it may be a graph's memory
-        for renew in self._renewals:
-            renew()
+        for allocate in self._allocators:
+            allocate()
         for call in self._calls:
             call.run()
 
     def _capture(self) -> Graph:
-        moving = [
+        rebindable = [
             value for value in self._inputs if not value.planned and not value.constant
         ]
-        given = [value.data for value in moving]
-        for value in moving:
+        given = [value.data for value in rebindable]
+        for value in rebindable:
             value.data = torch.empty_strided(
                 value.data.shape,
                 value.data.stride(),
                 dtype=value.data.dtype,
                 device=value.data.device,
             )
-        inputs = [(value, value.data) for value in moving]
+        inputs = [(value, value.data) for value in rebindable]
         graph = torch.cuda.CUDAGraph()
         try:
             with current_on(self._device), _capture_into(graph):
                 self._run_each()
             results = [(v, v.data, v.data.shape) for v in self.outputs]
         finally:
-            for value, tensor in zip(moving, given, strict=True):
+            for value, tensor in zip(rebindable, given, strict=True):
                 value.data = tensor
         return Graph(graph, inputs, results)
 
@@ -198,12 +200,12 @@ def why_not(call: DelegateCall) -> str | None:
 def find_segments(
     calls: Sequence[DelegateCall | None],
     destinations: Container[int],
-    renewals: Mapping[int, Callable[[], None]],
+    allocators: Mapping[int, Callable[[], None]],
 ) -> dict[range, Segment]:
     """Return what can be captured of a method's instructions, by their indices.
 
     ``calls`` has a delegate's call, or None, for each instruction; ``destinations`` the indices that
-    jumps go to. ``renewals`` are :class:`Segment`'s. Says in the log what can't be captured, and why.
+    jumps go to. ``allocators`` are :class:`Segment`'s. Says in the log what can't be captured, and why.
     """
     found: dict[range, Segment] = {}
     reached: list[DelegateCall] = []
@@ -214,7 +216,7 @@ def find_segments(
             call = None
         ends = call is None or index in destinations
         if reached and (ends or call.delegate.device != reached[0].delegate.device):  # type: ignore[union-attr]
-            found[range(index - len(reached), index)] = Segment(reached, renewals)
+            found[range(index - len(reached), index)] = Segment(reached, allocators)
             reached = []
         if call is not None:
             reached.append(call)

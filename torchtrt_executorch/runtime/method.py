@@ -55,16 +55,16 @@ class Method:
     def __init__(
         self,
         plan: Plan,
-        surroundings: ProgramContext,
+        context: ProgramContext,
         shared: SharedState,
-        turns: CallLock,
+        call_lock: CallLock,
         original: Method | None = None,
     ) -> None:
         self.name: str = plan.name
         self._plan = plan
-        self._surroundings = surroundings
-        self._turns = turns
-        file, placement = surroundings.file, surroundings.placement
+        self._context = context
+        self._call_lock = call_lock
+        file, placement = context.file, context.placement
         file.check_unchanged()
         # What follows from the plan, then memory, then what runs on it, then what a call begins with.
         uses = Uses.of(plan)
@@ -81,27 +81,25 @@ class Method:
             shared,
             views.values(),
             pinned=not placement.in_host_memory and uses_gpu(plan.delegates),
-            twin=None if original is None else original._values,
+            clone_source=None if original is None else original._values,
         )
         loaded = {} if original is None else original._delegates
         common = shared.tensors_of(plan.name)
-        binder = Binder(
-            plan, self._values, surroundings, needless, peers, loaded, common
-        )
+        binder = Binder(plan, self._values, context, needless, peers, loaded, common)
         self._delegates: dict[Key, Delegate] = binder.delegates
         file.check_unchanged()
         self._nesting = Nesting(plan.output_tree, len(plan.outputs))
-        self._inputs = Inputs(
-            plan, self._values, uses, placement, surroundings.recorder
-        )
-        self._tally = surroundings.recorder.tally(self, self.name, plan.operations)
+        self._inputs = Inputs(plan, self._values, uses, placement, context.recorder)
+        self._tally = context.recorder.tally(self, self.name, plan.operations)
         self._devices = self._gpus()
-        turns.order.keep(self._devices, self._values.memory() if self._devices else [])
-        fresh = self._arrange(binder, uses)
+        call_lock.order.keep(
+            self._devices, self._values.memory() if self._devices else []
+        )
+        per_call = self._arrange(binder, uses)
         once = Counter(plan.outputs)
         #: outputs, and whether what they are after a call is the caller's
         self._returns = [
-            (self._values[index], index in fresh and once[index] == 1)
+            (self._values[index], index in per_call and once[index] == 1)
             for index in plan.outputs
         ]
         self._owned = [value for value, own in self._returns if own]
@@ -109,57 +107,59 @@ class Method:
         self._numbers = [
             (self._values[slot.index], slot.literal)
             for slot in plan.slots
-            if slot.index in uses.moving and slot.layout is None and slot.items is None
+            if slot.index in uses.rebindable
+            and slot.layout is None
+            and slot.items is None
         ]
         self._position = 0
         self._simulate = placement.simulate
         #: what delegates say of themselves, asked while the file is what it was
-        self._told = {
+        self._described = {
             each.name: about(each) for each in plan.delegates if placement.simulate
         }
         #: where inputs lived in calls that were looked at
-        self._sound: list[dict[int, torch.device]] = []
+        self._checked_homes: list[dict[int, torch.device]] = []
 
     def _arrange(self, binder: Binder, uses: Uses) -> set[int]:
         """Set what a call makes anew at first, and what it runs. Return what it may leave to the caller."""
         plan, runs = self._plan, [*binder.runs]
         #: what runs as one, by its first operation
         self._spans: dict[int, range] = {}
-        renewals, fresh = self._values.renewals(), set(uses.fresh)
+        allocators, per_call = self._values.allocators(), set(uses.per_call)
         for call in binder.calls.values():
             if call.delegate.makes_results:
                 for value in call.args[call.num_inputs :]:
-                    if value.lone:
-                        renewals.pop(value.index, None)
-        if self._surroundings.cuda_graphs:
+                    if value.delegate_private:
+                        allocators.pop(value.index, None)
+        if self._context.cuda_graphs:
             each = [binder.calls.get(index) for index in range(len(runs))]
-            segments = graphs.find_segments(each, plan.destinations, renewals)
+            segments = graphs.find_segments(each, plan.destinations, allocators)
             for span, segment in segments.items():
                 runs[span.start : span.stop] = [nothing] * len(span)
                 runs[span.start], self._spans[span.start] = segment.run, span
                 # What a graph keeps needs no memory of a call's own where it is launched.
                 written = {value.index for value in segment.outputs}
-                fresh -= written
+                per_call -= written
                 if plan.straight:  # else another branch may write them
                     for index in written:
-                        renewals.pop(index, None)
+                        allocators.pop(index, None)
         self._clock: Profiler | None = None
-        if self._surroundings.profile:
+        if self._context.profile:
             self._clock = clock = self._new_clock(binder)
             runs = [
                 run if run is nothing else clock.run(index, run)
                 for index, run in enumerate(runs)
             ]
-        self._renewals = list(renewals.values())
+        self._allocators = list(allocators.values())
         #: what each operation runs, and those that run something
         self._runs = runs
         self._steps = [each for each in enumerate(runs) if each[1] is not nothing]
-        return fresh
+        return per_call
 
     def _new_clock(self, binder: Binder) -> Profiler:
         """What times the calls, by the clocks of the devices where operations run."""
         devices = [CPU] * len(self._plan.operations)
-        if not self._surroundings.placement.in_host_memory:
+        if not self._context.placement.in_host_memory:
             for index, each in enumerate(self._plan.operations):
                 if index in binder.calls:
                     devices[index] = binder.calls[index].delegate.device
@@ -167,7 +167,7 @@ class Method:
                     ends = (self._values[slot].device for slot in each.args[:2])
                     devices[index] = next((d for d in ends if d.type != "cpu"), CPU)
         until = {span.start: span.stop - 1 for span in self._spans.values()}
-        recorder = self._surroundings.recorder
+        recorder = self._context.recorder
         return recorder.clock(self.name, self._plan.operations, devices, until)
 
     @as_it_is
@@ -184,7 +184,7 @@ class Method:
         refuse_modes(f"{self.name} is cloned")
         alone = SharedState([self._plan]), CallLock()
         return without_modes(
-            lambda: Method(self._plan, self._surroundings, *alone, original=self)
+            lambda: Method(self._plan, self._context, *alone, original=self)
         )
 
     @property
@@ -199,7 +199,7 @@ class Method:
 
     def _gpus(self) -> list[int]:
         """The GPUs on which calls leave work running, by index."""
-        if self._surroundings.placement.in_host_memory:
+        if self._context.placement.in_host_memory:
             return []
         places = {value.device for value in self._values}
         places.update(delegate.device for delegate in self._delegates.values())
@@ -239,14 +239,14 @@ class Method:
             refuse_modes(f"{self.name} is called")
         if keywords:
             inputs = self._inputs.with_keywords(inputs, keywords)
-        turns = self._turns
-        if turns.lock._is_owned():
+        call_lock = self._call_lock
+        if call_lock.lock._is_owned():
             raise InstructionError(
-                f"{self.name} is called by a kernel or delegate of {turns.caller}, which runs on the "
+                f"{self.name} is called by a kernel or delegate of {call_lock.caller}, which runs on the "
                 "same memory: load the program a second time for that"
             )
-        with turns.lock:
-            turns.caller = self.name
+        with call_lock.lock:
+            call_lock.caller = self.name
             if self._clock is not None:
                 clock = self._clock
                 return without_modes(lambda: clock.call(self._call, inputs))
@@ -256,15 +256,15 @@ class Method:
 
     def _call(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """A call whose turn it is, in none of the caller's modes but that of gradients."""
-        devices, order = self._devices, self._turns.order
+        devices, order = self._devices, self._call_lock.order
         recording, changed = torch.is_grad_enabled(), False
         try:
             if recording:  # as torch.no_grad does, which takes a microsecond more
                 torch._C._set_grad_enabled(False)
             if devices:
                 changed = order.begin(devices)
-            for renew in self._renewals:
-                renew()
+            for allocate in self._allocators:
+                allocate()
             self._inputs.set(inputs)
             self._run()
             results = tuple(
@@ -308,14 +308,14 @@ class Method:
             for slot in self._plan.tensors(self._plan.inputs)
             if slot.free
         }
-        if homes in self._sound:
+        if homes in self._checked_homes:
             return
         plan = with_inputs_on(self._plan, homes)
-        ordered = self._surroundings.placement.ordered_streams
-        for fault in find_violations(plan, lambda p: self._told[p.name], ordered):
-            self._position = fault.operation
-            raise DeviceError(fault.text)
-        self._sound.append(homes)
+        ordered = self._context.placement.ordered_streams
+        for each in find_violations(plan, lambda p: self._described[p.name], ordered):
+            self._position = each.operation
+            raise DeviceError(each.text)
+        self._checked_homes.append(homes)
 
     def _named(self, error: Exception) -> ProgramError:
         """``error``, with the instruction that has failed."""

@@ -44,13 +44,13 @@ logger = logging.getLogger("torchtrt_executorch.runtime")
 class Program:
     """A loaded ``.pte``. Methods are prepared when they are first asked for."""
 
-    def __init__(self, plans: Mapping[str, Plan], surroundings: ProgramContext) -> None:
+    def __init__(self, plans: Mapping[str, Plan], context: ProgramContext) -> None:
         self._plans = plans
-        self._surroundings = surroundings
+        self._context = context
         self._lock = threading.Lock()
         self._methods: dict[str, Method] = {}
-        self._shared = SharedState(plans.values(), surroundings.file.common)
-        self._turns = CallLock()
+        self._shared = SharedState(plans.values(), context.file.common)
+        self._call_lock = CallLock()
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -72,8 +72,8 @@ class Program:
         with self._lock:
             if name not in self._methods:
                 refuse_modes(f"{name} is prepared")
-                turns = self._turns if self._shared else CallLock()
-                prepared = plan, self._surroundings, self._shared, turns
+                call_lock = self._call_lock if self._shared else CallLock()
+                prepared = plan, self._context, self._shared, call_lock
                 with uncollected():
                     self._methods[name] = without_modes(lambda: Method(*prepared))
             return self._methods[name]
@@ -123,13 +123,13 @@ class Program:
 
         Raises ``ValueError`` if the program was loaded without.
         """
-        if not self._surroundings.profile:
+        if not self._context.profile:
             raise ValueError("nothing was timed: load the program with profile=True")
-        return Profile([*self._surroundings.recorder.histories.values()])
+        return Profile([*self._context.recorder.histories.values()])
 
     def stats(self) -> Stats:
         """What the program did since it was loaded."""
-        return self._surroundings.recorder.snapshot()
+        return self._context.recorder.snapshot()
 
 
 @as_it_is
@@ -200,8 +200,8 @@ def load(
         ordered_streams = not simulate_devices or needs_shared_stream(plans.values())
     placement = Placement(simulate_devices, ordered_streams)
     instead = StandIns(emulated, given)
-    around = ProgramContext(file, placement, Recorder(), instead, cuda_graphs, profile)
-    return Program(plans, around)
+    context = ProgramContext(file, placement, Recorder(), instead, cuda_graphs, profile)
+    return Program(plans, context)
 
 
 def save_stand_ins(

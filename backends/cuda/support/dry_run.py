@@ -4,7 +4,8 @@ What AOTInductor compiles into what ExecuTorch's CUDA runtime can run depends on
 arguments, and the releases of both. So operators are handed to ``CudaBackend.preprocess``, which runs its
 passes, has Inductor lower them and write its code, and knows which kernels its runtime has; it is stopped
 before any kernel or library is compiled, or timed. One trial takes a tenth of a second and each operator
-more some hundredths; operators that differ in nothing are tried once, and those that sizes are no matter to once for sizes that are alike.
+more some hundredths. Operators that are alike in all that decides are tried once; which of them are decided
+by sizes, too, ``key_of`` says.
 """
 
 from __future__ import annotations

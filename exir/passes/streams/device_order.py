@@ -145,7 +145,7 @@ def _includes(releases: str, release: str) -> bool:
 
 
 def runs_after(later: Streams, earlier: Streams) -> bool:
-    """Whether any delegate of a kind does."""
+    """Whether each delegate of the one kind runs after all that were called before it of the other."""
     if not earlier.leaves_running or later.waits:
         return True
     if earlier is COPY_TO_DEVICE:

@@ -11,7 +11,7 @@ from executorch.backends.cuda.tuning.gpu_properties import common_properties
 
 from torchtrt_executorch import cache
 from torchtrt_executorch.cache import keys
-from torchtrt_executorch.cache.any_memory import kept_for_any_memory
+from torchtrt_executorch.cache.any_memory import get_or_build_for_any_memory
 from torchtrt_executorch.nogpu.cross import toolchain
 from torchtrt_executorch.nogpu.cuda_backend import DRIVER
 from torchtrt_executorch.nogpu.inductor.target_device import target_device_scope
@@ -32,7 +32,7 @@ def built(text: str, asks: bool) -> int:
         assert free in (0, gpu.total_memory)
         return gpu.total_memory
 
-    found: int = kept_for_any_memory(
+    found: int = get_or_build_for_any_memory(
         "it",
         lambda properties: keys.key_for_gpu("it", asks, repr(properties)),
         gpu,

@@ -26,7 +26,7 @@ def kept(built: list[int], key: str = "key") -> Any:
         built.append(1)
         return b"it"
 
-    return cache.kept(
+    return cache.get_or_build(
         "it", lambda: key, build, lambda b: (None, [b]), lambda _, parts: parts[0]
     )
 
@@ -83,7 +83,7 @@ def _build(builds: Any, ready: Any) -> None:
         return b"it"
 
     ready.wait()
-    found = cache.kept(
+    found = cache.get_or_build(
         "it", lambda: "key", build, lambda b: (None, [b]), lambda _, parts: parts[0]
     )
     assert found == b"it"

@@ -94,7 +94,7 @@ def kept(built: list[str], key: str | None = "a", length: int = 2) -> Any:
         built.append("it")
         return b"it".ljust(length)
 
-    return cache.kept(
+    return cache.get_or_build(
         "it", lambda: key, build, lambda b: (None, [b]), lambda _, parts: parts[0]
     )
 
@@ -175,15 +175,17 @@ def test_what_fails_is_no_reason_not_to_build(
         return "kept" if facts == {"names": 1} else fail()
 
     for step in ((fail, parts_of), (key, fail), (key, lambda _: ({fail}, [b""]))):
-        assert cache.kept("it", step[0], lambda: "it", step[1], fail) == "it"
+        assert cache.get_or_build("it", step[0], lambda: "it", step[1], fail) == "it"
         assert not folder.exists() or not [*folder.iterdir()]
     assert caplog.text.count("no driver here") == 2
 
     cache.Store(folder, 1 << 20).write("a", {"of": "another release"}, [b""])
     with caplog.at_level("INFO", "torchtrt_executorch.progress"):
-        assert cache.kept("it", key, lambda: "it", parts_of, from_parts) == "it"
+        assert cache.get_or_build("it", key, lambda: "it", parts_of, from_parts) == "it"
         assert "built again" in caplog.text and "taken from" not in caplog.text
-        assert cache.kept("it", key, lambda: "it", parts_of, from_parts) == "kept"
+        assert (
+            cache.get_or_build("it", key, lambda: "it", parts_of, from_parts) == "kept"
+        )
 
 
 def test_entries_have_a_large_part_in_common(tmp_path: Path) -> None:

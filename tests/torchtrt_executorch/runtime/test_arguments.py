@@ -34,9 +34,9 @@ PINNED = {"fixed": True, "planned": True, "pinned": True}
 @pytest.mark.parametrize(
     "one, on_host, as_output, as_input",
     [
-        (value(lone=True), False, "made", "others"),
-        (value(lone=True), True, "others", "others"),
-        (value((1, 0), lone=True), False, "others", "others"),
+        (value(delegate_private=True), False, "made", "others"),
+        (value(delegate_private=True), True, "others", "others"),
+        (value((1, 0), delegate_private=True), False, "others", "others"),
         (value(), False, "others", "others"),
         (value(**PINNED), False, "staged", "staged"),
         (value(**PINNED), True, "others", "others"),

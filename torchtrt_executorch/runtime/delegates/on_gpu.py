@@ -163,8 +163,8 @@ class InPyTorch:
         program = self._program
         if program is None or program.instance() is not program:
             return None
-        twin = program.copy(share_weights=True)
-        return InPyTorch(twin, self._memory, *self._order)
+        clone = program.copy(share_weights=True)
+        return InPyTorch(clone, self._memory, *self._order)
 
     def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
         """What runs on values in the delegate's order."""

@@ -85,9 +85,9 @@ class TensorRTDelegate(GpuDelegate):
         runner = self.runner.clone() if isinstance(self.runner, shareable) else None
         if runner is None:
             return super().clone(context)
-        twin = copy(self)
-        twin.runner = runner
-        return twin
+        clone = copy(self)
+        clone.runner = runner
+        return clone
 
     def bind(self, args: Sequence[Value]) -> Run:
         """As :meth:`GpuDelegate.bind`, on inputs that TensorRT wouldn't refuse as too small."""

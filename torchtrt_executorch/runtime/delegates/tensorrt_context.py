@@ -171,7 +171,7 @@ class Arguments:
         for binding, value in zip(bindings, values, strict=True):
             assert value.layout is not None
             here = value.memory == device and not binding.on_host
-            if value.lone and here and value.layout.dense:
+            if value.delegate_private and here and value.layout.dense:
                 like = torch.empty(0, dtype=value.layout.dtype, device=device)
                 arguments.made.append((binding, value, like.new_empty))
             else:

@@ -77,9 +77,9 @@ class TensorRTEngine:
 
     def clone(self) -> TensorRTEngine:
         """The same engine, with an execution context of its own, to be run beside this one."""
-        twin = copy(self)
-        twin._begin()
-        return twin
+        clone = copy(self)
+        clone._begin()
+        return clone
 
     def _begin(self) -> None:
         """Make what a run writes to."""
@@ -113,7 +113,11 @@ class TensorRTEngine:
         # Whoever frees what these had leaves it to this stream, where others use it after the engine.
         passing = [
             *self._outputs,
-            *[b for b, value in read.others if value.lone and not b.on_host],
+            *[
+                b
+                for b, value in read.others
+                if value.delegate_private and not b.on_host
+            ],
             *[self._inputs[source] for _, source in self._aliases],
         ]
         with current_on(device):
@@ -152,7 +156,7 @@ class TensorRTEngine:
                 binding.bind(tensor)
             for binding, value in written.others:
                 if value.data is None:
-                    value.renewal()()
+                    value.allocator()()
                 if not binding.takes(value.data):
                     target = self._set_output(binding, value)
                     if target is not value.data:

@@ -91,17 +91,17 @@ class Uses:
     """Sets of slots.
 
     Attributes:
-        moving: Those that hold another object from call to call, as tensors without planned memory do.
+        rebindable: Those that hold another object from call to call, as tensors without planned memory do.
             All others hold the same one for good, a tensor at most of another shape.
-        lone: Moving tensors that one delegate writes, and none but delegates read.
-        fresh: Tensors whose memory is made for one call, and is nobody else's after it.
+        delegate_private: Rebindable tensors that one delegate writes, and none but delegates read.
+        per_call: Tensors whose memory is made for one call, and is nobody else's after it.
         looked_at: Those that something else than a delegate uses.
         written: Those whose memory is written to, maybe as another one's.
     """
 
-    moving: frozenset[int]
-    lone: frozenset[int]
-    fresh: frozenset[int]
+    rebindable: frozenset[int]
+    delegate_private: frozenset[int]
+    per_call: frozenset[int]
     looked_at: frozenset[int]
     written: frozenset[int]
 
@@ -110,16 +110,18 @@ class Uses:
         """Read them off a plan."""
         others = [each for each in plan.operations if each.kind is not Kind.DELEGATE]
         replaced = {slot for each in others for slot in each.replaces}
-        lent = {slot for each in others for slot in each.lends}
+        aliased = {slot for each in others for slot in each.aliases}
         looked_at = {slot for each in others for slot in each.touches}
         free = {slot.index for slot in plan.slots if slot.free}
         made = free - set(plan.inputs)
         return cls(
-            moving=frozenset(free | replaced),
-            lone=frozenset((made - looked_at) & _written_once(plan)),
-            fresh=frozenset(made - lent - replaced),
+            rebindable=frozenset(free | replaced),
+            delegate_private=frozenset((made - looked_at) & _written_once(plan)),
+            per_call=frozenset(made - aliased - replaced),
             looked_at=frozenset(looked_at),
-            written=frozenset(lent.union(*(each.writes for each in plan.operations))),
+            written=frozenset(
+                aliased.union(*(each.writes for each in plan.operations))
+            ),
         )
 
 

@@ -147,7 +147,7 @@ class Operation:
         args: The slots that it names, in order.
         reads, writes: Slots that it reads and writes, lists taken apart.
         replaces: Slots that hold another object after it, not the same one with other contents.
-        lends: Slots whose memory may be another one's after it.
+        aliases: Slots whose memory may be another one's after it.
         delegate: Index of the delegate that it calls.
         inputs: Of a delegate's ``args``, how many are inputs; the others are outputs.
         destination: Of a jump, the operation that it may go on at.
@@ -159,7 +159,7 @@ class Operation:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     replaces: tuple[int, ...] = ()
-    lends: tuple[int, ...] = ()
+    aliases: tuple[int, ...] = ()
     delegate: int | None = None
     inputs: int = 0
     destination: int | None = None

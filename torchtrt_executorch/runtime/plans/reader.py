@@ -245,9 +245,9 @@ class _Reader:
         new = not outs or not {*results} <= {*reads}
         if out_variant:  # else in place: what it writes it reads
             reads = tuple(v for v in reads if v not in {*writes})
-        lends = (args[0], returned) if name == VIEW else ()
+        aliases = (args[0], returned) if name == VIEW else ()
         return Operation(
-            Kind.KERNEL, name, args, reads, writes, (returned,) if new else (), lends
+            Kind.KERNEL, name, args, reads, writes, (returned,) if new else (), aliases
         )
 
     def _delegate(self, call: schema.DelegateCall) -> Operation:

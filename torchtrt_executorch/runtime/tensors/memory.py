@@ -139,7 +139,7 @@ class Values:
         views: What is a view of a constant in the place of planned memory.
         pinned: Whether host memory is to be in pages that a GPU can copy from and to by itself, where
             such memory is to be had.
-        twin: The same method's, whose constants these are to hold, too.
+        clone_source: The same method's, whose constants these are to hold, too.
 
     Raises:
         ProgramError: The file doesn't have what they begin with, or there is no memory for them.
@@ -154,7 +154,7 @@ class Values:
         shared: SharedState,
         views: Iterable[Transposed] = (),
         pinned: bool = False,
-        twin: Values | None = None,
+        clone_source: Values | None = None,
     ) -> None:
         self._plan = plan
         self._uses = uses
@@ -165,7 +165,7 @@ class Values:
         self._buffers: Buffers = {}
         self._all = [Value(slot.name, index=slot.index) for slot in plan.slots]
         for slot in plan.slots:
-            self._fill(self._all[slot.index], slot, twin)
+            self._fill(self._all[slot.index], slot, clone_source)
         for view in views:
             constant = self._all[view.constant].tensor
             self._all[view.copy].data = constant.permute(view.dims)
@@ -186,25 +186,25 @@ class Values:
         constants = [value.data for value in self._all if value.constant]
         return [*self._buffers.values(), *self._shared.buffers.values(), *constants]
 
-    def renewals(self) -> dict[int, Callable[[], None]]:
+    def allocators(self) -> dict[int, Callable[[], None]]:
         """What gives memory, for one call, to each tensor that has none and is no input."""
         inputs = {*self._plan.inputs}
         return {
-            slot.index: self._all[slot.index].renewal()
+            slot.index: self._all[slot.index].allocator()
             for slot in self._plan.slots
             if slot.free and slot.index not in inputs
         }
 
-    def _fill(self, value: Value, slot: PlanValue, twin: Values | None) -> None:
+    def _fill(self, value: Value, slot: PlanValue, clone_source: Values | None) -> None:
         layout, place, stored = slot.layout, slot.place, slot.stored
-        value.fixed = slot.index not in self._uses.moving
+        value.fixed = slot.index not in self._uses.rebindable
         value.data = slot.literal
         if slot.items is not None:
             value.data = Boxed([i if i is None else self._all[i] for i in slot.items])
         if layout is None:
             return
         value.layout, value.label, value.device = layout, slot.label, layout.device
-        value.lone = slot.index in self._uses.lone
+        value.delegate_private = slot.index in self._uses.delegate_private
         value.memory = self._placement.memory(layout.device)
         value.planned, value.constant = slot.planned, slot.constant
         if place is not None:
@@ -212,8 +212,8 @@ class Values:
             value.pinned = self._pinned and value.data.is_cpu and value.data.is_pinned()
             if stored is not None and self._shared.is_new(place):
                 value.data.copy_(_stored(self._file, stored, layout))
-        elif stored is not None and twin is not None:
-            value.data = twin[slot.index].data
+        elif stored is not None and clone_source is not None:
+            value.data = clone_source[slot.index].data
         elif stored is not None:
             stays = value.memory.type == "cpu"
             value.data = _stored(self._file, stored, layout, stays).to(value.memory)

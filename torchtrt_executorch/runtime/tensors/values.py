@@ -30,7 +30,7 @@ class Value:
             is neither may hold None until it is given memory, or takes a tensor.
         pinned: Whether it is planned where a GPU copies from and to by itself.
         fixed: Whether ``data`` is the same object in every call, a tensor at most of another shape.
-        lone: Whether one delegate writes it, and none but delegates read it, so that it may have other
+        delegate_private: Whether one delegate writes it, and none but delegates read it, so that it may have other
             memory in every call.
         memory: Where the memory of a tensor is.
     """
@@ -45,7 +45,7 @@ class Value:
     constant: bool = False
     pinned: bool = False
     fixed: bool = False
-    lone: bool = False
+    delegate_private: bool = False
     memory: torch.device = CPU
 
     def get(self) -> Any:
@@ -99,7 +99,7 @@ class Value:
                 f"{self.name} is {layout.dtype}, but its producer made {result.dtype}"
             )
         if self.data is None:
-            self.renewal()()
+            self.allocator()()
         held = self.tensor
         if held.shape != result.shape:
             layout.resize(held, tuple(result.shape))
@@ -121,7 +121,7 @@ class Value:
             raise ProgramError(f"{self.name} can't be written: it is a constant")
         return self.layout
 
-    def renewal(self) -> Callable[[], None]:
+    def allocator(self) -> Callable[[], None]:
         """Return what gives a tensor that has no planned memory its own, for one call."""
         assert self.layout is not None
         layout = self.layout
@@ -129,11 +129,11 @@ class Value:
         device, strides = layout.device, layout.strides(sizes)
         made = torch.empty(0, dtype=layout.dtype, device=self.memory).new_empty_strided
 
-        def renew() -> None:
+        def allocate() -> None:
             self.device = device
             self.data = made(sizes, strides)
 
-        return renew
+        return allocate
 
 
 @dataclass(frozen=True)
