@@ -15,12 +15,12 @@ _NO_MATTER = ("method_name", TARGET)
 
 def keep_trials() -> None:
     """Have partitioners of this process find what was tried before: for another method, or by another process."""
-    from executorch.backends.cuda.support.dry_run import Trials
+    from executorch.backends.cuda.support.dry_run import SupportCheck
 
-    Trials.kept = staticmethod(_kept)  # type: ignore[method-assign,assignment]
+    SupportCheck.get_or_check = staticmethod(_get_or_check)  # type: ignore[method-assign,assignment]
 
 
-def _kept(
+def _get_or_check(
     specs: Sequence[Any], decides: Sequence[str], trial: Callable[[], str | None]
 ) -> str | None:
     from executorch.backends.cuda.tuning import cost_model

@@ -30,7 +30,7 @@ from torchtrt_executorch.inspection.formatting import short
 from torchtrt_executorch.inspection.model.facts import HOST, Delegate
 from torchtrt_executorch.inspection.model.known_defects import known_defects
 from torchtrt_executorch.inspection.model.payloads import delegate_facts
-from torchtrt_executorch.inspection.suggestions import cures
+from torchtrt_executorch.inspection.suggestions import suggestions
 from torchtrt_executorch.payloads.engine_blob import deserialize_engine
 from torchtrt_executorch.payloads.provenance import operators_of
 from torchtrt_executorch.runtime.operators.kernels import has_executorch_kernel
@@ -199,7 +199,7 @@ def _asked(reasons: Iterable[str]) -> set[str]:
 
 
 def _cure(reason: str, without: set[str]) -> str:
-    return "; ".join(dict.fromkeys(cure for _, cure in cures(reason, without)))
+    return "; ".join(dict.fromkeys(each for _, each in suggestions(reason, without)))
 
 
 def _unable(node: Node) -> set[str]:

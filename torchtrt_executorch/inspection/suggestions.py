@@ -10,7 +10,7 @@ _BEHIND = {
     "XnnpackBackend": "XnnpackPartitioner()",
 }
 #: By what a reason, or one of several, begins with. What is in braces depends on who is there.
-_CURES = {
+_SUGGESTIONS = {
     "output allocator": (
         'executorch_allocator_routing="node" keeps look-ups by integers in TensorRT{else_behind}'
     ),
@@ -34,8 +34,10 @@ _CURES = {
 )
 
 
-def cures(reason: str, backends: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield each part of a reason that there is a cure for, with it.
+def suggestions(
+    reason: str, backends: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield each part of a reason that something can be suggested for, with the suggestion.
 
     Args:
         backends: Those that were asked already, or have no such operator, and aren't suggested.
@@ -50,6 +52,6 @@ def cures(reason: str, backends: Collection[str] = ()) -> Iterator[tuple[str, st
             "else_behind": f"; else {behind}" if able else "",
             "as_the_last": f", {last} as the last" if last in able else "",
         }
-        for known, cure in _CURES.items():
-            if part.startswith(known) and (said := cure.format_map(words)):
+        for known, suggestion in _SUGGESTIONS.items():
+            if part.startswith(known) and (said := suggestion.format_map(words)):
                 yield part, said

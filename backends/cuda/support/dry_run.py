@@ -47,24 +47,25 @@ _WHOLE = (
 _Trial = Callable[[], str | None]
 
 
-class Trials:
+class SupportCheck:
     """What the backend can't compile, found once for operators that differ in nothing.
 
     Attributes:
         compile_specs: Those that the operators would be lowered with.
-        kept: Calls its third argument, or returns what that returned before in whatever process: given the compile specs and what
-            decides the result. None isn't to be kept. By default it calls.
+        get_or_check: Calls its third argument, or returns what that returned before, in whatever process, for
+            its first two: the compile specs, and what else decides the result. A result of None isn't to be
+            kept. By default it calls.
     """
 
-    kept: Callable[[Sequence[CompileSpec], Sequence[str], _Trial], str | None] = (
-        staticmethod(lambda specs, decides, trial: trial())
-    )
+    get_or_check: Callable[
+        [Sequence[CompileSpec], Sequence[str], _Trial], str | None
+    ] = staticmethod(lambda specs, decides, trial: trial())
 
     def __init__(self, compile_specs: Sequence[CompileSpec]) -> None:
         self.compile_specs = list(compile_specs)
         self._found: dict[str, str] = {}
 
-    def refused(
+    def unsupported(
         self,
         nodes: Sequence[Node],
         numbers: Mapping[Node, Any],
@@ -114,12 +115,14 @@ class Trials:
         keys = {node: key_of(node, numbers, made) for node in readers}
         new = {key: node for node, key in keys.items() if key not in self._found}
         self._try([*new.items()], numbers, made)
-        refused = {n: self._found[key] for n, key in keys.items() if self._found[key]}
+        unsupported = {
+            n: self._found[key] for n, key in keys.items() if self._found[key]
+        }
         # What reads the result of one that is left to others is given it as it was tried at first.
         return {
             node: reason
-            for node, reason in refused.items()
-            if refused.keys().isdisjoint(sources_of(node, made) - {node})
+            for node, reason in unsupported.items()
+            if unsupported.keys().isdisjoint(sources_of(node, made) - {node})
         }
 
     def _try(
@@ -132,7 +135,7 @@ class Trials:
         if not nodes:
             return
         specs, operators = self.compile_specs, [node for _, node in nodes]
-        reason = self.kept(
+        reason = self.get_or_check(
             specs,
             [key for key, _ in nodes],
             lambda: why_not(operators, specs, numbers, made),

@@ -9,7 +9,7 @@ import torch
 from executorch.backends.aoti._sizes import is_size
 from executorch.backends.aoti.aoti_partitioner import branch_module, is_claimable
 from executorch.backends.cuda._edge_calls import operator
-from executorch.backends.cuda.support.dry_run import Trials
+from executorch.backends.cuda.support.dry_run import SupportCheck
 from executorch.exir.backend._modules import OTHER_MODULES, outside_of_modules
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def unsupported_operators(
-    program: ExportedProgram, support_check: Trials
+    program: ExportedProgram, support_check: SupportCheck
 ) -> Mapping[Node, str]:
     """Return the nodes, in all graphs of ``program``, that are no CUDA delegate's, with reasons.
 
@@ -46,8 +46,8 @@ def unsupported_operators(
         and is_claimable(node, (), outside)
     ]
     constants = get_constant_placeholder_dict(program)
-    refused = support_check.refused(candidates, _scalars(constants), constants)
-    return {**outside, **refused}
+    unsupported = support_check.unsupported(candidates, _scalars(constants), constants)
+    return {**outside, **unsupported}
 
 
 def report_unsupported(unsupported: Mapping[Node, str]) -> None:

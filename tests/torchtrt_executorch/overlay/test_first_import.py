@@ -27,7 +27,7 @@ import json, re
 import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-from executorch.backends.cuda.support.dry_run import Trials
+from executorch.backends.cuda.support.dry_run import SupportCheck
 from executorch.exir import to_edge_transform_and_lower
 from torchtrt_executorch import overlay
 
@@ -51,7 +51,7 @@ def support_all(self, nodes, *others):
     return {}
 
 torch._inductor.aot_compile = compile_nothing
-Trials.refused = support_all
+SupportCheck.unsupported = support_all
 method = CudaBackend.generate_method_name_compile_spec("forward")
 errors = []
 for gpu in (b"sm_90:80GiB", b"H100"):

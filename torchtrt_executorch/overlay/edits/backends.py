@@ -104,7 +104,7 @@ CUDA_OPERATORS = (
             "imports",
             """
             from executorch.backends.cuda._compile_spec_check import check_cuda_compile_specs
-            from executorch.backends.cuda.support.dry_run import Trials
+            from executorch.backends.cuda.support.dry_run import SupportCheck
             from executorch.backends.cuda.support.unsupported import report_unsupported, unsupported_operators
             from executorch.exir.backend._modules import warn_of_unknown_modules
             """,
@@ -117,7 +117,7 @@ CUDA_OPERATORS = (
         (
             "CudaPartitioner.__init__",
             "last",
-            "self._support_check = Trials(self.delegation_spec.compile_specs)",
+            "self._support_check = SupportCheck(self.delegation_spec.compile_specs)",
         ),
         (
             "CudaPartitioner",

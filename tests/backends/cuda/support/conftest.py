@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from executorch.backends.cuda.support.dry_run import Trials
+from executorch.backends.cuda.support.dry_run import SupportCheck
 
 
 @pytest.fixture(autouse=True)
 def keeps_no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Trials, "kept", staticmethod(lambda specs, keys, trial: trial())
+        SupportCheck, "get_or_check", staticmethod(lambda specs, keys, trial: trial())
     )

@@ -338,4 +338,4 @@ def test_what_nothing_traced_is_not_tried() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     added = graph.call_function(torch.ops.aten.add.Tensor, (x, x))
-    assert dry_run.Trials([]).refused([added], {}) == {}
+    assert dry_run.SupportCheck([]).unsupported([added], {}) == {}
