@@ -84,9 +84,8 @@ def _emit_copies(
     constant = TensorSpec.from_tensor(piece, const=True)
     source = emitter._emit_evalue(emitter._tensor_spec_to_evalue(constant)).id
     copy_op, _ = emitter._get_operator("et_copy::_h2d_copy", "out")
-    for begin in range(0, data.nbytes, piece.nbytes):
-        # The last one reaches as far as it has to over the one before.
-        offset, part = min(begin, data.nbytes - piece.nbytes), buffer.id
+    for offset in _offsets(data.nbytes, piece.nbytes):
+        part = buffer.id
         if piece.nbytes < data.nbytes:
             spec = TensorSpec.from_tensor(piece)
             spec.device, spec.device_index = whole.device, whole.device_index
@@ -161,3 +160,8 @@ def _piece(data: torch.Tensor) -> torch.Tensor:
     if not bool((whole == whole[0]).all()):
         return data
     return data.reshape(-1)[:count].clone()
+
+
+def _offsets(whole: int, piece: int) -> list[int]:
+    """Where pieces begin that cover all bytes, the last one as far as it has to over another."""
+    return [min(offset, whole - piece) for offset in range(0, whole, piece)]

@@ -35,7 +35,7 @@ class _Emitted:
     Attributes:
         left: Placeholders that are still to come.
         buffers: Those that were there, with their values.
-        odd: The slot of the group's byte.
+        parity: The slot of the group's byte.
         mine: That of what it is when the slots of the buffers show their memories as they do now.
         other: That of what it is when they show them the other way round.
         to_exchange: Jumps to what has the memories change roles.
@@ -44,7 +44,7 @@ class _Emitted:
 
     left: int
     buffers: list[tuple[Node, _AbstractValue]] = field(default_factory=list)
-    odd: int = -1
+    parity: int = -1
     mine: int = -1
     other: int = -1
     to_exchange: list[JumpFalseCall] = field(default_factory=list)
@@ -82,8 +82,8 @@ def _emit_shared_buffer(
     emitted.left -= 1
     if not emitted.left:
         _emit_first_values(emitter, group, emitted)
-        if group.odd is not None:
-            _emit_comparison(emitter, group.odd, emitted)
+        if group.parity is not None:
+            _emit_comparison(emitter, group.parity, emitted)
 
 
 def emit_exchanges(emitter: _Emitter, graph: torch.fx.Graph) -> None:
@@ -91,9 +91,9 @@ def emit_exchanges(emitter: _Emitter, graph: torch.fx.Graph) -> None:
     groups: dict[Group, _Emitted] = vars(emitter).get("shared_buffers", {})
     writes = list(filter(is_device_write_back, graph.nodes))
     for group, emitted in groups.items():
-        if group.odd is None:
+        if group.parity is None:
             continue
-        _emit_copy(emitter, emitted.other, emitted.odd)
+        _emit_copy(emitter, emitted.other, emitted.parity)
         to_end = emit_jump(emitter)
         for jump in emitted.to_exchange:
             jump.destination_instruction = here(emitter)
@@ -116,12 +116,12 @@ def _emit_first_values(emitter: _Emitter, group: Group, emitted: _Emitted) -> No
 
 
 def _emit_comparison(
-    emitter: _Emitter, odd: tuple[int, int], emitted: _Emitted
+    emitter: _Emitter, parity: tuple[int, int], emitted: _Emitted
 ) -> None:
-    emitted.odd = _emit_flag(emitter, odd)
+    emitted.parity = _emit_flag(emitter, parity)
     emitted.mine = _emit_constant(emitter, False)
     emitted.other = _emit_constant(emitter, True)
-    to_even = emit_jump(emitter, emitted.odd)
+    to_even = emit_jump(emitter, emitted.parity)
     # It is odd.
     emitted.to_exchange.append(emit_jump(emitter, emitted.mine))
     to_body = [emit_jump(emitter)]

@@ -67,12 +67,12 @@ class Group:
 
     Attributes:
         initialized: Arena and offset of a byte of host memory, 0 until they have their first values.
-        odd: The same of one that is 0 while their values are in the first of their memories; None where
+        parity: The same of one that is 0 while their values are in the first of their memories; None where
             each has one memory.
     """
 
     initialized: tuple[int, int]
-    odd: tuple[int, int] | None = None
+    parity: tuple[int, int] | None = None
 
 
 def choose_shared_buffers(

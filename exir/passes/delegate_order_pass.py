@@ -197,7 +197,7 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
                 # A copy may still go anywhere up to its first reader.
                 late = min(map(index.__getitem__, one.users)) if copied else first
                 first = max(min(late, end), last + 1)
-            yield Hazard(device, first, last, not later.follows_copies)
+            yield Hazard(device, first, last, not later.ordered_after_copies)
 
     waited_for = devices_of_outputs(nodes)
     for reader, device in delegates.items():
@@ -217,7 +217,7 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
         writer = producer(aliases.root(new, False))
         meets = [(reader, 0) for reader, _ in aliases.readers(old, False)]
         for node, first in (*meets, (writer, index[writer] + 1)):
-            if node in delegates and not streams_in(module, node).follows_copies:
+            if node in delegates and not streams_in(module, node).ordered_after_copies:
                 yield Hazard(delegates[node], first, index[node], True)
 
 

@@ -19,43 +19,43 @@ class Streams:
     """How the delegates of a backend, or copies to a device, use the streams of that device.
 
     Attributes:
-        leaves_running: Work of a delegate goes on after its ``execute`` has returned, on some host.
-        waits: A delegate waits for whatever else was enqueued on its device.
+        asynchronous: Work of a delegate goes on after its ``execute`` has returned, on some host.
+        device_synchronizing: A delegate waits for whatever else was enqueued on its device.
         releases: The releases of ``package`` that this is true of.
         evidence: Where that is to be seen.
         takes_host_memory: A delegate on a device also takes tensors in host memory.
         writes_last: Outputs are written after all that reads inputs is done, so that one may lie
             where the other does.
-        one_stream: All delegates of the backend are on one stream, so they run in order.
-        follows_copies: A delegate comes after a copy to its device that was enqueued before it. If
+        shared_stream: All delegates of the backend are on one stream, so they run in order.
+        ordered_after_copies: A delegate comes after a copy to its device that was enqueued before it. If
             not, it comes after those alone that a later copy to the host has waited for, and a copy
             to the device doesn't order it behind anything else.
         package: The package that the delegate's sources are released with.
     """
 
-    leaves_running: bool
-    waits: bool
+    asynchronous: bool
+    device_synchronizing: bool
     releases: str
     evidence: str
     takes_host_memory: bool = True
     writes_last: bool = False
-    one_stream: bool = False
-    follows_copies: bool = True
+    shared_stream: bool = False
+    ordered_after_copies: bool = True
     package: str = "executorch"
 
 
 #: What upstream's pass takes for granted of every backend, and this one of those that it doesn't know.
 IN_ORDER = Streams(
-    leaves_running=False,
-    waits=True,
+    asynchronous=False,
+    device_synchronizing=True,
     releases=">=0",
     evidence="upstream's PropagateDevicePass puts nothing between two delegates",
 )
 
 #: A copy to a device comes after all that was enqueued there before, on every host.
 COPY_TO_DEVICE = Streams(
-    leaves_running=True,
-    waits=True,
+    asynchronous=True,
+    device_synchronizing=True,
     releases=">=1.4",
     evidence=(
         "cuda_allocator.cpp: inside a CallerStreamGuard a cudaMemcpyAsync on the caller's stream, "
@@ -66,8 +66,8 @@ COPY_TO_DEVICE = Streams(
 _KNOWN = {
     "CudaBackend": (
         Streams(
-            leaves_running=True,
-            waits=False,
+            asynchronous=True,
+            device_synchronizing=False,
             releases=">=1.4",
             evidence=(
                 "backends/cuda/runtime/cuda_backend.cpp: init gives every delegate a stream from "
@@ -85,8 +85,8 @@ _KNOWN = {
     ),
     "TensorRTBackend": (
         Streams(
-            leaves_running=False,
-            waits=False,
+            asynchronous=False,
+            device_synchronizing=False,
             releases=">=2.14",
             evidence=(
                 "pytorch/TensorRT#4454, cpp/src/torch_tensorrt/executorch/TensorRTBackend.cpp: execute "
@@ -94,12 +94,12 @@ _KNOWN = {
                 "for that, and synchronizes with it; inside a CallerStreamGuard on the caller's stream, which "
                 "CUDA delegates and copies are on as well, without synchronizing"
             ),
-            one_stream=True,
+            shared_stream=True,
             package=TORCH_TENSORRT,
         ),
         Streams(
-            leaves_running=True,
-            waits=False,
+            asynchronous=True,
+            device_synchronizing=False,
             releases="<2.14",
             evidence=(
                 "torch-tensorrt 2.13, cpp/src/torch_tensorrt/executorch/TensorRTBackend.cpp: execute "
@@ -109,8 +109,8 @@ _KNOWN = {
                 "a copy to the device is a cudaMemcpyAsync on the caller's stream that nobody waits "
                 "for, behind whatever CUDA delegates have enqueued there; one to the host is waited for"
             ),
-            one_stream=True,
-            follows_copies=False,
+            shared_stream=True,
+            ordered_after_copies=False,
             package=TORCH_TENSORRT,
         ),
     ),
@@ -146,8 +146,8 @@ def _includes(releases: str, release: str) -> bool:
 
 def runs_after(later: Streams, earlier: Streams) -> bool:
     """Whether each delegate of the one kind runs after all that were called before it of the other."""
-    if not earlier.leaves_running or later.waits:
+    if not earlier.asynchronous or later.device_synchronizing:
         return True
     if earlier is COPY_TO_DEVICE:
-        return later.follows_copies
-    return earlier == later and later.one_stream
+        return later.ordered_after_copies
+    return earlier == later and later.shared_stream

@@ -55,7 +55,7 @@ def extend_lifetimes(module: GraphModule) -> None:
             others = [
                 each for each in kinds.get(device, ()) if not runs_after(each, mine)
             ]
-            to_host = not all(each.follows_copies for each in others)
+            to_host = not all(each.ordered_after_copies for each in others)
             if others and device != HOST:
                 last = waits.get((device, to_host))
                 if last is None:

@@ -140,23 +140,23 @@ class InFlight:
     ) -> Iterator[str]:
         """Note a delegate's call, and say if it meets the memory of what may still be running."""
         streams = streams_of(payload.backend_id)
-        stream = payload.backend_id if streams.one_stream else payload.name
+        stream = payload.backend_id if streams.shared_stream else payload.name
         work = AsyncWork(payload.name, tuple(reads), tuple(writes), stream)
-        if streams.waits:
+        if streams.device_synchronizing:
             self.work.pop(device, None)
         for other in self.work.get(device, ()):
             ordered = other.stream == stream or (
-                other.copied and streams.follows_copies
+                other.copied and streams.ordered_after_copies
             )
             meeting = None if ordered else work.meets(other)
             if meeting is not None:
                 yield (
                     f"{meeting}: nothing orders the two on {device}; a copy "
-                    f"{'on' if streams.follows_copies else 'from'} that device has to stand between them, "
+                    f"{'on' if streams.ordered_after_copies else 'from'} that device has to stand between them, "
                     "or the host has to run both on one stream (ordered_streams=True)"
                 )
                 break
-        if streams.leaves_running:
+        if streams.asynchronous:
             self.work.setdefault(device, {})[work] = None
 
 
