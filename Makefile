@@ -3,12 +3,14 @@
 #   2.14-rtx where torch-tensorrt-rtx has wheels, 2.14 elsewhere
 #   JOBS=2: test files that run at once
 #   TESTS="tests/py tests/exir": only these of `make test`
+#   MARKS="not slow": those of tests/long_tests.txt as well
 #   PYTHON=python3.10 ... python3.13: the interpreter that the environment is made with
 
 DEFAULT := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),2.14-rtx,2.14)
 LANE ?= $(DEFAULT)
 PYTHON ?= python3
 JOBS ?= 2
+MARKS ?= not slow and not long
 VENV ?= $(if $(filter $(DEFAULT),$(LANE)),.venv,.venv-$(LANE))
 RUN = $(VENV)/bin
 export PATH := $(abspath $(RUN)):$(PATH)
@@ -21,7 +23,7 @@ SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools s
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
 	@echo "make demo-llm  a language model: prefill and decode over one cache in one .pte, and its tokens"
-	@echo "make test      the tests, on LANE=$(LANE)"
+	@echo "make test      the tests, on LANE=$(LANE); with MARKS=\"not slow\" those that take long as well, as CI does"
 	@echo "make test-all  the slow sweeps as well"
 	@echo "make test-upstream  upstream's own tests with the overlay, compared with it off where they fail"
 	@echo "make lanes     which patches have no place in another lane's releases"
@@ -49,7 +51,7 @@ demo-llm: environment
 	@mkdir -p build && $(RUN)/torchtrt-executorch export --decode cuda --out build/model.pte
 
 test: environment
-	@$(PYTEST) $(TESTS)
+	@$(PYTEST) -m "$(MARKS)" $(TESTS)
 
 test-all: environment
 	@$(PYTEST) -m "slow or not slow"

@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -32,6 +33,9 @@ settings.load_profile("project")
 
 graphs_left = 0  # when garbage was last looked for
 _folder = pytest.StashKey[tempfile.TemporaryDirectory]()
+
+
+_LONG_TESTS = Path(__file__).parent / "long_tests.txt"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,6 +61,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if any(isinstance(values, (set, frozenset)) for values in mark.args[1:2]):
             name = metafunc.definition.nodeid
             raise pytest.UsageError(f"{name} is parametrized by a set: sort it")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what takes long, by a list that `tools/long_tests.py` writes of a run's times."""
+    listed = {*_LONG_TESTS.read_text().splitlines()}
+    for item in items:
+        path = item.path.relative_to(_LONG_TESTS.parent.parent).as_posix()
+        if f"{path}::{getattr(item, 'originalname', item.name)}" in listed:
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_collection_finish() -> None:

@@ -107,7 +107,9 @@ class Turn:
         if self.python:
             lane = f"-{self.lane}" if self.lane else ""
             options += [f"PYTHON={interpreter}", f"VENV=.venv{lane}-py{self.python}"]
-        tests = [f"TESTS={' '.join(self.tests)}"] if self.target == "test" else []
+        tests = []
+        if self.target == "test":
+            tests = [f"TESTS={' '.join(self.tests)}", "MARKS=not slow"]
         found = [["make", *self.target.split(), *tests, *options]]
         if self.needed:
             found.append(["make", "needed", *options])
