@@ -11,6 +11,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+from executorch.backends.cuda.quantized.weight_bits import half, value
 from torch.library import triton_op, wrap_triton
 
 #: Bits behind the exponent, and its bias, of the types of 8 bits in floating point.
@@ -19,85 +20,43 @@ _FLOATS = {torch.float8_e4m3fn: (3, 7), torch.float8_e5m2: (2, 15)}
 _HALVES = (torch.bfloat16, torch.float16)
 #: The most weights that one launch supports_rows.
 MAX_FUSED = 3
-#: Threads of a program, a warp. It computes one row of a weight, or, of weights with this many rows in few bits,
-#: where memory bandwidth isn't the limit, two rows that share the loads of the input vector.
-_THREADS = 32
-TWO_ROWS_FROM = 4096
+#: Rows from which programs are many, however many rows each has.
+MANY_ROWS = 1 << 14
+#: Rows of few bits from which the GPU is busy with two rows a warp.
+_SEVERAL_ROWS = 1 << 12
+#: What may be computed of a gate, in the order that the kernel numbers them in: GELU by erf, and by tanh.
+ACTIVATIONS = ("silu", "gelu_none", "gelu_tanh")
 #: What a float32 of 1 is in bits.
 _ONE = 0x3F800000
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _half(word, HIGH: tl.constexpr, BFLOAT16: tl.constexpr):  # type: ignore[no-untyped-def]
-    if BFLOAT16:
-        bits = word & -0x10000 if HIGH else word << 16
-        return bits.to(tl.float32, bitcast=True)
+def _load_halves(vector, place, inside, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load ``COUNT`` values of 16 bits, 2 or 4, as two words; of 2 they are the same."""
+    if COUNT == 2:
+        lower = tl.load(vector.to(tl.pointer_type(tl.int32)) + place, inside, other=0)
+        return lower, lower
     else:
-        part = word >> 16 if HIGH else word
-        return part.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        four = tl.load(vector.to(tl.pointer_type(tl.int64)) + place, inside, other=0)
+        return four.to(tl.int32), (four >> 32).to(tl.int32)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _moved(bits, by: tl.constexpr):  # type: ignore[no-untyped-def]
-    if by >= 0:
-        return bits << by
-    else:
-        return bits >> -by
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _integer(  # type: ignore[no-untyped-def]
-    word,
-    one,
-    PART: tl.constexpr,
-    BITS: tl.constexpr,
-    QUANT_MIN: tl.constexpr,
-    SIGNED: tl.constexpr,
-):
-    # Masked in place behind the exponent that makes their lowest bit a 1: exact, without a conversion.
-    place: tl.constexpr = PART % 4 * 8 + PART // 4 * BITS
-    high: tl.constexpr = place + BITS > 23
-    if high:
-        word = word >> 16
-    at: tl.constexpr = place % 16 if high else place
-    mask: tl.constexpr = ((1 << BITS) - 1) << at
-    sign: tl.constexpr = (1 << (at + BITS - 1)) if SIGNED else 0
-    found = (word & mask) ^ (one + ((23 - at) << 23) + sign)
-    return found.to(tl.float32, bitcast=True) - (float(1 << (23 - at)) - QUANT_MIN)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _floating(  # type: ignore[no-untyped-def]
-    word, PART: tl.constexpr, MANTISSA_BITS: tl.constexpr, EXPONENT_SCALE: tl.constexpr
-):
-    by: tl.constexpr = 23 - MANTISSA_BITS - 8 * PART
-    found = _moved(word, by) & (0x7F << (23 - MANTISSA_BITS))
-    found = found | (_moved(word, 24 - 8 * PART) & -0x80000000)
-    return found.to(tl.float32, bitcast=True) * EXPONENT_SCALE
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _value(  # type: ignore[no-untyped-def]
-    word,
-    one,
-    PART: tl.constexpr,
-    BITS: tl.constexpr,
-    QUANT_MIN: tl.constexpr,
-    SIGNED: tl.constexpr,
-    MANTISSA_BITS: tl.constexpr,
-    EXPONENT_SCALE: tl.constexpr,
-):
-    if BITS == 16:
-        return _half(word, PART == 1, MANTISSA_BITS == 7)
-    elif MANTISSA_BITS >= 0:
-        return _floating(word, PART, MANTISSA_BITS, EXPONENT_SCALE)
-    else:
-        return _integer(word, one, PART, BITS, QUANT_MIN, SIGNED)
+def _activated(x, ACTIVATION: tl.constexpr):  # type: ignore[no-untyped-def]
+    if ACTIVATION == 1:  # SiLU
+        return x / (1.0 + tl.exp(-x))
+    elif ACTIVATION == 2:  # GELU
+        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    else:  # GELU by tanh: tanh(y) is 1 - 2 / (exp(2 y) + 1)
+        y = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+        return x * (1.0 - 1.0 / (tl.exp(2.0 * y) + 1.0))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gemv_kernel(  # type: ignore[no-untyped-def]
     vector,
+    norm,
+    added,
     weight0,
     weight1,
     weight2,
@@ -109,8 +68,9 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
     zero2,
     out,
     one,  # _ONE, in a register: the instruction that masks puts it in
-    END0: tl.constexpr,  # row at which the first weight's results end, and the second's
-    END1: tl.constexpr,
+    N0: tl.constexpr,  # rows of the first weight, and of the others
+    N1: tl.constexpr,
+    N2: tl.constexpr,
     WORDS: tl.constexpr,  # int32 words per row of a weight
     BITS: tl.constexpr,
     QUANT_MIN: tl.constexpr,  # value of bits of 0, before the zero point
@@ -120,10 +80,15 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
     GROUP: tl.constexpr,  # words per group
     HAS_SCALE: tl.constexpr,
     HAS_ZERO: tl.constexpr,
+    HAS_NORM: tl.constexpr,  # whether the vector is RMS normalized, and by what weight multiplied
+    EPS: tl.constexpr,  # of the norm
+    HAS_ADDED: tl.constexpr,  # whether a vector is added to the result
+    ACTIVATION: tl.constexpr,  # of a gate, the first weight's result; 0 if the weights have results of their own
     VECTORIZED: tl.constexpr,  # whether the vector can be loaded in words
+    NORM_VECTORIZED: tl.constexpr,  # and the norm's weight as the vector is
     BFLOAT16: tl.constexpr,  # whether the vector is of bfloat16
-    TWO_ROWS: tl.constexpr,  # whether a program computes two rows
-    THREADS: tl.constexpr,
+    ROWS: tl.constexpr,  # of a program; of a gate every other one is of the second weight
+    THREADS: tl.constexpr,  # of a row
     VECTOR_WIDTH: tl.constexpr,  # words that a thread loads at once, all of one group
     UNROLL: tl.constexpr,
 ):
@@ -131,53 +96,75 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
     GROUPS: tl.constexpr = WORDS // GROUP
     PLANES: tl.constexpr = 8 // BITS if BITS < 8 else 1
     PER_PLANE: tl.constexpr = 2 if BITS == 16 else 4
-    index = tl.program_id(0) * (2 if TWO_ROWS else 1)
-    weight, scale, zero, first_row = weight0, scale0, zero0, 0
-    if index >= END1:
-        weight, scale, zero, first_row = weight2, scale2, zero2, END1
-    elif index >= END0:
-        weight, scale, zero, first_row = weight1, scale1, zero1, END0
-    weight_row = (index - first_row).to(tl.int64)
-    words = weight.to(tl.pointer_type(tl.int32)) + weight_row * WORDS
-    total = tl.zeros((THREADS,), tl.float32)
-    total2 = tl.zeros((THREADS,), tl.float32)
-    sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
-    sums2 = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+    ENDS0: tl.constexpr = (N0 + ROWS - 1) // ROWS  # programs
+    ENDS1: tl.constexpr = ENDS0 + (N1 + ROWS - 1) // ROWS
+    index, row = tl.program_id(0), tl.arange(0, ROWS)
+    if ACTIVATION > 0:
+        second = row % 2 == 1
+        row = index * (ROWS // 2) + row // 2
+        weight, rows = tl.where(second, weight1, weight0), N0
+        scale, zero = tl.where(second, scale1, scale0), tl.where(second, zero1, zero0)
+        place = row
+    else:
+        weight, scale, zero, rows, program, first = weight0, scale0, zero0, N0, index, 0
+        if index >= ENDS1:
+            weight, scale, zero, rows = weight2, scale2, zero2, N2
+            program, first = index - ENDS1, N0 + N1
+        elif index >= ENDS0:
+            weight, scale, zero, rows = weight1, scale1, zero1, N1
+            program, first = index - ENDS0, N0
+        row += program * ROWS
+        place = first + row
+    mine = row < rows
+    row = row.to(tl.int64)
+    words = weight.to(tl.pointer_type(tl.int32)) + row * WORDS
+    # Which Triton doesn't see where a weight is chosen.
+    words = tl.multiple_of(words, 16 if WORDS % 4 == 0 else 4)
+    scale += row * GROUPS
+    zero += row * GROUPS
+    # Before the weights, behind which a load would be waited for.
+    if HAS_SCALE and not GROUPED:
+        row_scale = tl.load(scale, mine, other=0.0).to(tl.float32)
+    if HAS_ADDED and ACTIVATION == 0:
+        residual = tl.load(added + place, mine, other=0.0).to(tl.float32)
+    total = tl.zeros((ROWS, THREADS), tl.float32)
+    sums = tl.zeros((ROWS, THREADS, VECTOR_WIDTH), tl.float32)
     x_sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
-    for first in tl.range(0, WORDS, THREADS * VECTOR_WIDTH, loop_unroll_factor=UNROLL):
-        begin = first + tl.arange(0, THREADS) * VECTOR_WIDTH
+    squares = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+    for start in tl.range(0, WORDS, THREADS * VECTOR_WIDTH, loop_unroll_factor=UNROLL):
+        begin = start + tl.arange(0, THREADS) * VECTOR_WIDTH
         word = begin[:, None] + tl.arange(0, VECTOR_WIDTH)[None, :]
         inside = word < WORDS
-        bits = tl.load(words + word, inside, other=0)
-        if TWO_ROWS:
-            bits2 = tl.load(words + WORDS + word, inside, other=0)
+        known = mine[:, None, None] & inside[None, :, :]
+        bits = tl.load(words[:, None, None] + word[None, :, :], known, other=0)
         group = begin // GROUP
         if GROUPED:
-            sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
-            sums2 = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+            sums = tl.zeros((ROWS, THREADS, VECTOR_WIDTH), tl.float32)
             x_sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
         for plane in tl.static_range(PLANES):
             # Values at one place of consecutive bytes are consecutive in the vector.
-            place = (group * (GROUP * (PLANES - 1)))[:, None] + word + plane * GROUP
+            at_plane = (group * (GROUP * (PLANES - 1)))[:, None] + word + plane * GROUP
             if VECTORIZED:
-                if BITS == 16:
-                    lower = tl.load(
-                        vector.to(tl.pointer_type(tl.int32)) + place, inside, other=0
-                    )
-                    higher = lower
-                else:
-                    four = tl.load(
-                        vector.to(tl.pointer_type(tl.int64)) + place, inside, other=0
-                    )
-                    lower = four.to(tl.int32)
-                    higher = (four >> 32).to(tl.int32)
+                lower, higher = _load_halves(vector, at_plane, inside, PER_PLANE)
+            if NORM_VECTORIZED:
+                norm_lower, norm_higher = _load_halves(
+                    norm, at_plane, inside, PER_PLANE
+                )
             for at in tl.static_range(PER_PLANE):
                 if VECTORIZED:
-                    x = _half(higher if at >= 2 else lower, at % 2 == 1, BFLOAT16)
+                    x = half(higher if at >= 2 else lower, at % 2 == 1, BFLOAT16)
                 else:
-                    x = tl.load(vector + place * PER_PLANE + at, inside, other=0.0)
+                    x = tl.load(vector + at_plane * PER_PLANE + at, inside, other=0.0)
                     x = x.to(tl.float32)
-                sums += x * _value(
+                if HAS_NORM:
+                    squares += x * x
+                    if NORM_VECTORIZED:
+                        norm_word = norm_higher if at >= 2 else norm_lower
+                        x *= half(norm_word, at % 2 == 1, BFLOAT16)
+                    else:
+                        factors = norm + at_plane * PER_PLANE + at
+                        x *= tl.load(factors, inside, other=0.0).to(tl.float32)
+                sums += x[None, :, :] * value(
                     bits,
                     one,
                     plane * 4 + at,
@@ -187,53 +174,39 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
                     MANTISSA_BITS,
                     EXPONENT_SCALE,
                 )
-                if TWO_ROWS:
-                    sums2 += x * _value(
-                        bits2,
-                        one,
-                        plane * 4 + at,
-                        BITS,
-                        QUANT_MIN,
-                        SIGNED,
-                        MANTISSA_BITS,
-                        EXPONENT_SCALE,
-                    )
                 if HAS_ZERO:
                     x_sums += x
         if GROUPED:
-            known = group < GROUPS
-            factors = scale + weight_row * GROUPS + group
-            added = tl.sum(sums, 1)
-            added2 = tl.sum(sums2, 1)
+            known = mine[:, None] & (group < GROUPS)[None, :]
+            added_up = tl.sum(sums, 2)
             if HAS_ZERO:
-                x_sum = tl.sum(x_sums, 1)
-                shifts = zero + weight_row * GROUPS + group
-                added -= x_sum * tl.load(shifts, known, other=0).to(tl.float32)
-                if TWO_ROWS:
-                    shift = tl.load(shifts + GROUPS, known, other=0)
-                    added2 -= x_sum * shift.to(tl.float32)
-            total += added * tl.load(factors, known, other=0.0).to(tl.float32)
-            if TWO_ROWS:
-                factor = tl.load(factors + GROUPS, known, other=0.0)
-                total2 += added2 * factor.to(tl.float32)
+                shift = tl.load(zero[:, None] + group[None, :], known, other=0)
+                added_up -= tl.sum(x_sums, 1)[None, :] * shift.to(tl.float32)
+            factor = tl.load(scale[:, None] + group[None, :], known, other=0.0)
+            total += added_up * factor.to(tl.float32)
     if not GROUPED:
-        total = tl.sum(sums, 1)
-        total2 = tl.sum(sums2, 1)
-    result = tl.sum(total, 0)
-    result2 = tl.sum(total2, 0)
+        total = tl.sum(sums, 2)
+    result = tl.sum(total, 1)
     if not GROUPED:
         if HAS_ZERO:
-            x_sum = tl.sum(tl.sum(x_sums, 1), 0)
-            result -= x_sum * tl.load(zero + weight_row).to(tl.float32)
-            if TWO_ROWS:
-                result2 -= x_sum * tl.load(zero + weight_row + 1).to(tl.float32)
+            shift = tl.load(zero, mine, other=0)
+            result -= tl.sum(tl.sum(x_sums, 1), 0) * shift.to(tl.float32)
         if HAS_SCALE:
-            result *= tl.load(scale + weight_row).to(tl.float32)
-            if TWO_ROWS:
-                result2 *= tl.load(scale + weight_row + 1).to(tl.float32)
-    tl.store(out + index, result)
-    if TWO_ROWS:
-        tl.store(out + index + 1, result2)
+            result *= row_scale
+    if HAS_NORM:
+        # A norm divides by one number, which goes for the sum as well.
+        square = tl.sum(tl.sum(squares, 1), 0) / (WORDS * (32 // BITS))
+        result *= 1.0 / tl.sqrt(square + EPS)
+    if ACTIVATION > 0:
+        gate, up = tl.split(tl.reshape(result, (ROWS // 2, 2)))
+        result = _activated(gate, ACTIVATION) * up
+        place = index * (ROWS // 2) + tl.arange(0, ROWS // 2)
+        mine = place < N0
+        if HAS_ADDED:
+            result += tl.load(added + place, mine, other=0.0).to(tl.float32)
+    elif HAS_ADDED:
+        result += residual
+    tl.store(out + place, result, mine)
 
 
 @triton_op("executorch_cuda_quantized::gemv", mutates_args={})
@@ -246,6 +219,10 @@ def gemv(
     group: int,
     quant_min: int,
     aligned: bool,
+    norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+    activation: str = "",
+    added: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the matrix-vector products of weights with one vector, concatenated.
 
@@ -253,16 +230,21 @@ def gemv(
         vector: (1, K), of float16, bfloat16 or float32.
         weights: One to :data:`MAX_FUSED` of (N, K * bits / 8), uint8, packed as :class:`.packed_weights.Packed`; or
             of (N, K), int8, float8_e4m3fn or float8_e5m2 without NaN, bfloat16 or float16; all of one dtype,
-            with rows that :func:`supports_rows` accepts.
+            with rows that :func:`supports_rows` accepts. They begin at multiples of 16 bytes.
         scale: (N, K / group) per weight, floating point; empty for 1.
         zero: Zero points, likewise, integers; empty for 0.
         bits: Per value.
         group: Group size: K, or a divisor of it.
         quant_min: The value of bits of 0.
         aligned: Whether the vector begins at a multiple of 16 bytes, and can be loaded in words.
+        norm: (K,), floating point: the vector is RMS normalized and multiplied by it first.
+        eps: Added to the mean of squares.
+        activation: Of :data:`ACTIVATIONS`, for two weights of N rows: the result is the activation of the first one's,
+            the gate's, times the second one's. Empty for none.
+        added: As many values as the result has, floating point, which are added to it.
 
     Returns:
-        (1, N of all weights), of ``vector``'s dtype.
+        (1, N of all weights), or of one with an activation, of ``vector``'s dtype.
     """
     # The kernel is given pointers and sizes: its tensors are contiguous, whatever they are views of.
     vector = vector.contiguous()
@@ -275,32 +257,33 @@ def gemv(
         group * bits // 32,
     )
     words = words * dtype.itemsize // 4
-    ends = [sum(map(len, weights[:count])) for count in range(1, MAX_FUSED + 1)]
-    # On an H200 within 4 % of the fastest of 24 configurations, for nearly all weights of Qwen3 and Llama in 16, 8
-    # and 4 bits.
-    two_rows = (
-        bits < 16
-        and ends[-1] >= TWO_ROWS_FROM
-        and all(len(each) % 2 == 0 for each in weights)
-    )
-    each = 2 if bits < 8 else 4
+    lengths = [*map(len, weights), *[0] * (MAX_FUSED - len(weights))]
+    rows, threads, num_warps, unroll = blocks(lengths, bits, bool(activation))
+    programs = [
+        -(-each // rows) for each in ([2 * lengths[0]] if activation else lengths)
+    ]
+    each = 2 if bits < 16 else 4  # as many as values of the vector are 16 bytes
     mantissa_bits, bias = _FLOATS.get(dtype, (-1, 0))
-    out = vector.new_empty((1, ends[-1]))
+    out = _result(vector, weights, activation)
     plain = (torch.uint8, torch.int8, *_HALVES)
     read = weights if dtype in plain else [each.view(torch.uint8) for each in weights]
     operands = [
         [*values, *[values[0]] * (MAX_FUSED - len(values))]
         for values in (read, scale or read, zero or read)
     ]
-    wrap_triton(_gemv_kernel)[(ends[-1] // (1 + two_rows),)](
+    vectorized = aligned and vector.dtype in _HALVES
+    wrap_triton(_gemv_kernel)[(sum(programs),)](
         vector,
+        vector if norm is None else norm.contiguous(),
+        vector if added is None else added.contiguous(),
         *operands[0],
         *operands[1],
         *operands[2],
         out,
         _ONE,
-        END0=ends[0],
-        END1=ends[1],
+        N0=lengths[0],
+        N1=lengths[1],
+        N2=lengths[2],
         WORDS=words,
         BITS=bits,
         QUANT_MIN=-128 if dtype == torch.int8 else quant_min,
@@ -310,15 +293,57 @@ def gemv(
         GROUP=group_words,
         HAS_SCALE=bool(scale),
         HAS_ZERO=bool(zero),
-        VECTORIZED=aligned and vector.dtype in _HALVES,
+        HAS_NORM=norm is not None,
+        EPS=eps,
+        HAS_ADDED=added is not None,
+        ACTIVATION=1 + ACTIVATIONS.index(activation) if activation else 0,
+        VECTORIZED=vectorized,
+        NORM_VECTORIZED=vectorized and norm is not None and norm.dtype == vector.dtype,
         BFLOAT16=vector.dtype == torch.bfloat16,
-        TWO_ROWS=two_rows,
-        THREADS=_THREADS,
+        ROWS=rows,
+        THREADS=threads,
         VECTOR_WIDTH=math.gcd(each, group_words),
-        UNROLL=3 if two_rows and bits == 8 else 5,
-        num_warps=1,
+        UNROLL=unroll,
+        num_warps=num_warps,
     )
     return out
+
+
+def blocks(lengths: list[int], bits: int, gated: bool) -> tuple[int, int, int, int]:
+    """Return a program's rows, threads of a row, its warps, and how many steps are loaded ahead.
+
+    In 16 bits within 8 % of the fastest of 66 on an H200, for the weights of Qwen3 0.6B, 1.7B and 4B
+    (``tests/gpu/time_gemvs.py``).
+
+    Args:
+        lengths: Rows of the weights.
+        bits: Per value.
+        gated: Whether rows are computed in pairs, of two weights.
+    """
+    rows = sum(lengths)
+    if bits == 16:
+        if gated:
+            return 4, 32, 1, 4
+        if rows >= MANY_ROWS:
+            return 2, 32, 2, 1
+        return (1, 32, 1, 2) if lengths[1] > 0 else (1, 32, 1, 4)
+    if rows >= MANY_ROWS and not gated:
+        return 4, 32, 1, 2
+    if gated and bits < 8:
+        return 4, 32, 1, 4
+    # Alone, rows by more threads are a tenth faster. Among kernels that are launched early they have too many registers: of
+    # int4, 12 layers of 4B take an H100 647 us with them, 599 with these.
+    two_rows = gated or rows >= _SEVERAL_ROWS
+    # A byte is soon computed: more of them are loaded ahead than of int4.
+    steps = (6 if two_rows else 10) if bits == 8 else 5
+    return (2 if two_rows else 1), 32, 1, steps
+
+
+def _result(
+    vector: torch.Tensor, weights: list[torch.Tensor], activation: str
+) -> torch.Tensor:
+    rows = sum(map(len, weights[:1] if activation else weights))
+    return vector.new_empty((1, rows))
 
 
 def supports_rows(width: int, nbytes: int) -> bool:
@@ -327,8 +352,8 @@ def supports_rows(width: int, nbytes: int) -> bool:
 
 
 @gemv.register_fake
-def _(vector, weights, scale, zero, bits, group, quant_min, aligned):  # type: ignore[no-untyped-def]
-    return vector.new_empty((1, sum(map(len, weights))))
+def _(vector, weights, scale, zero, bits, group, quant_min, aligned, norm=None, eps=0.0, activation="", added=None):  # type: ignore[no-untyped-def]
+    return _result(vector, weights, activation)
 
 
 OPERATOR = torch.ops.executorch_cuda_quantized.gemv.default

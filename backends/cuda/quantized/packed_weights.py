@@ -107,7 +107,7 @@ def match_quantized_weight(
         return None
     if node in weights:
         weight = weights[node]
-        matches = weight.dtype in dtypes and not transposed and _is_dense(weight)
+        matches = weight.dtype in dtypes and not transposed and is_dense(weight)
         # The kernel decodes their bits, and doesn't know NaN.
         if matches and dtypes is EXACT and weight.is_floating_point():
             matches = all(each.float().isfinite().all() for each in in_rows(weight))
@@ -140,7 +140,7 @@ def match_quantized_weight(
     (stored, *_), (rows, columns) = node.all_input_nodes, value.shape
     if stored not in weights or weights[stored].dtype not in (torch.int8, torch.uint8):
         return None
-    if not _is_dense(weights[stored]):
+    if not is_dense(weights[stored]):
         return None
     rows_per_group, group = arguments.get("block_size", (1, columns))
     scale = arguments.get("scale", arguments.get("scales"))
@@ -160,7 +160,7 @@ def match_quantized_weight(
     return QuantizedWeight(stored, group, scale, zero) if complete else None
 
 
-def _is_dense(weight: torch.Tensor) -> bool:
+def is_dense(weight: torch.Tensor) -> bool:
     """Whether a weight is contiguous, and aligned for a kernel that is given its pointer and sizes."""
     begin = weight.storage_offset() * weight.dtype.itemsize
     return bool(weight.numel() > 0 and weight.is_contiguous() and begin % 16 == 0)

@@ -41,6 +41,7 @@ _DRY_RUN = tuple(
         "support.operands",
         "support.trial_keys",
         "support.trial_program",
+        "tuning.combo_kernels",
         "tuning.convolution_configs",
         "tuning.cost_model",
         "tuning.epilogue_indices",
@@ -402,7 +403,9 @@ EXECUTORCH_PATCHES = (
             f"{_CUDA}.{name}"
             for name in (
                 "quantized.fuse_gemvs",
+                "quantized.gemv_neighbors",
                 "quantized.gemv_kernel",
+                "quantized.weight_bits",
                 "quantized.pack_weights",
                 "quantized.packed_weights",
             )

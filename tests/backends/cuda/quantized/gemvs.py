@@ -71,29 +71,57 @@ def main() -> None:
         if not whole or choose.random() < 0.7:
             scale = lay(torch.rand(n, k // group).to(dtype) + 0.5, *repeating)
             weight = weight * scale.double()[:, :, None]
-        wanted = row.double() @ weight.view(n, k).T
         # One row to a warp or two, several weights in one launch, and rows that begin where words don't.
         kept = [held, held.flip(0), held][: choose.choice([1, 1, 2, 3])]
         ofs = [
             [o, o.flip(0), o][: len(kept)] if o is not None else []
             for o in (scale, zero)
         ]
-        gemv_kernel.TWO_ROWS_FROM = choose.choice([1, 4096])
+        some = choose.choice([(2, 32, 1, 1), (4, 64, 2, 3), (8, 32, 4, 5)])
+        gemv_kernel.blocks = lambda *of, some=some: some
         kept = [lay(each, *layouts) for each in kept]
-        result = gemv(row, kept, *ofs, bits, group, least, choose.random() < 0.7)
-        result, *others = result.split(n, 1)
-        assert all(
-            (each.flip(1) if index == 0 else each).equal(result)
-            for index, each in enumerate(others)
-        )
+        options, of_norm = {}, row.double()
+        if choose.random() < 0.5:
+            norm = lay(
+                torch.randn(k).to(choose.choice([dtype, torch.float32])), *layouts
+            )
+            options |= {"norm": norm, "eps": choose.choice([1e-6, 0.5])}
+            mean = row.double().square().mean() + options["eps"]
+            of_norm = of_norm * mean.rsqrt() * norm.double()
+        exact = of_norm @ weight.view(n, k).T
         # Of what is added up, since the sum can be small; the interpreter cuts bfloat16 off.
-        sums = row.double().abs() @ weight.view(n, k).T.abs()
+        sums = of_norm.abs() @ weight.view(n, k).T.abs()
+        wanted, most = [exact, exact.flip(1), exact][: len(kept)], 2e-7 * sums
+        wanted, most = torch.cat(wanted, 1), torch.cat([most, most.flip(1), most], 1)
+        if len(kept) == 2 and choose.random() < 0.7:
+            options["activation"] = choose.choice(gemv_kernel.ACTIVATIONS)
+            wanted, most = _gated(exact, sums, options["activation"])
+        if choose.random() < 0.4:
+            added = lay(torch.randn(wanted.shape[1]).to(dtype), *layouts)
+            options["added"], wanted = added, wanted + added.double()
+        aligned = choose.random() < 0.7
+        result = gemv(row, kept, *ofs, bits, group, least, aligned, **options)
         digits = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23}[dtype]
-        most = 2e-7 * sums + 2.0**-digits * wanted.abs()
-        off = ((result.double() - wanted).abs() / most).max().item()
+        most = most[:, : wanted.shape[1]] + 2.0**-digits * wanted.abs()
+        fits = wanted.abs() < 0.99 * torch.finfo(dtype).max
+        off = ((result.double() - wanted).abs() / most).where(fits, 0).max().item()
         case = str(kind), bits, n, k, group, str(dtype), len(found) % 2
         found.append((*case, off))
     print(json.dumps(found))
+
+
+def _gated(
+    exact: torch.Tensor, sums: torch.Tensor, activation: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """An activation of products times the same ones in the other order, and how far off that may be."""
+    if activation == "silu":
+        gate = torch.nn.functional.silu(exact)
+    else:
+        form = activation.removeprefix("gelu_")
+        gate = torch.nn.functional.gelu(exact, approximate=form)
+    # No slope is above 1.13.
+    off = 2e-7 * (1.13 * sums * exact.flip(1).abs() + gate.abs() * sums.flip(1))
+    return gate * exact.flip(1), off + 2e-6 * (gate * exact.flip(1)).abs() + 1e-6
 
 
 if __name__ == "__main__":

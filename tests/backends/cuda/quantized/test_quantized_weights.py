@@ -41,7 +41,7 @@ from torchao.quantization.quant_primitives import dequantize_affine
 
 from .... import fresh
 from .. import interpreted
-from . import gemvs, programs, strided_weights
+from . import gemvs, neighbors, programs, strided_weights
 
 pytestmark = needs_compilers
 
@@ -49,7 +49,7 @@ pytestmark = needs_compilers
 @pytest.fixture(scope="module")
 def by_the_interpreter() -> list[Any]:
     """How far schemes and any rows by any weights are off, by Triton's interpreter."""
-    return interpreted.run(programs, gemvs, strided_weights)
+    return interpreted.run(programs, gemvs, strided_weights, neighbors)
 
 
 def test_weights_as_they_are_kept_compute_what_torchao_does(
@@ -91,6 +91,16 @@ def test_gemv_reads_views_of_any_layout(by_the_interpreter: list[Any]) -> None:
         dense = layout in ("contiguous", "rows of a buffer", "sizes 0, 1")
         if layout != "offset":  # which may begin between words
             assert products == (len(strided_weights.KINDS) if dense else 1), layout
+
+
+def test_a_launch_computes_the_norm_before_and_the_gate_or_sum_behind(
+    by_the_interpreter: list[Any],
+) -> None:
+    found = by_the_interpreter[3]
+    assert {*found} == {*neighbors.CASES}
+    for name, (off, *counts) in found.items():
+        assert off < 2**-6, name
+        assert tuple(counts) == neighbors.CASES[name][1], name
 
 
 BYTES = (torch.bool, torch.uint8, torch.int8)
