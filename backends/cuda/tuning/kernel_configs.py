@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from executorch.backends.cuda.tuning import combo_kernels
 from executorch.backends.cuda.tuning.cost_model import Product, Tile, fastest
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets, alone_for
@@ -81,6 +82,8 @@ def precompile_until_best(
     """
     from torch._inductor.runtime.triton_heuristics import NoTritonConfigsError
 
+    if config := combo_kernels.config_of(kernel):
+        kernel.configs = [config]
     configs, sizes = list(kernel.configs or ()), kernel.size_hints or {}
     if len(configs) < 2 or kernel.launchers or kernel.compile_results:
         return precompile(kernel, *args, **kwargs)

@@ -19,7 +19,11 @@ from typing import Any, TypeVar
 import torch
 from executorch.backends.cuda import _mul_sum_decompositions
 from executorch.backends.cuda._concatenations import is_read_in_place
-from executorch.backends.cuda.tuning import convolution_configs, kernels_per_gpu
+from executorch.backends.cuda.tuning import (
+    combo_kernels,
+    convolution_configs,
+    kernels_per_gpu,
+)
 from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
 from executorch.backends.cuda.tuning.float32_precision import (
     CAPABILITY,
@@ -247,6 +251,7 @@ def answers(
     return {
         **kernels_per_gpu.answers(targets),
         **convolution_configs.answers(gpu.capability),
+        **combo_kernels.answers(),
         "torch._inductor.choices:InductorChoices._finalize_template_configs": only_the_fastest,
         "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
         "torch._inductor.graph:GraphLowering.run_node": run_node_apart,

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 import torch
-from executorch.backends.cuda.tuning.gpu_properties import GpuProperties, properties
+from executorch.backends.cuda.tuning.gpu_properties import properties
 from executorch.backends.cuda.tuning.kernel_configs import FRAME
-from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
-from torch._inductor.codecache import AotCodeCompiler
-from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
-from ...loading import load_file
+from .compiled_kernels import kernels, programs
 from .conftest import needs_compilers
 
 pytestmark = [
@@ -26,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
 ]
 
-programs = load_file("tests/gpu/cuda_programs.py")
 GPUS = ("sm_80:40GiB", "sm_86:8GiB", "sm_89:24GiB", "sm_120:32GiB")
 #: As the programs that are timed: others are these in another type, or have two methods.
 NAMES = sorted(
@@ -36,60 +28,11 @@ NAMES = sorted(
 )
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """What machine code says of a kernel: registers and spilled words of a thread, bytes of shared memory."""
-
-    name: str
-    threads: int
-    registers: int
-    spilled: int
-    shared: int
-
-    def blocks(self, gpu: GpuProperties) -> int:
-        """How many a multiprocessor holds; 0 if it can't be launched."""
-        # Registers are handed out to warps, 256 at a time.
-        of_warp = math.ceil(max(self.registers, 1) * 32 / 256) * 256
-        if self.threads > gpu.max_threads_per_block or self.registers > 255:
-            return 0
-        if self.shared > gpu.shared_memory_per_block_optin:
-            return 0
-        return min(
-            gpu.max_threads_per_multi_processor // self.threads,
-            gpu.regs_per_multiprocessor // (of_warp * self.threads // 32),
-            gpu.shared_memory_per_multiprocessor // (self.shared + 1024),
-        )
-
-
-def kernels(name: str, gpu: str) -> list[Kernel]:
-    """Those that a program has on a GPU; no library is compiled."""
-    found: list[Kernel] = []
-    save = CachingAutotuner.save_gpu_kernel
-
-    def noted(kernel: Any, stream: Any, launcher: Any) -> Any:
-        threads = 32 * launcher.config.num_warps
-        words = launcher.n_regs, launcher.n_spills, launcher.shared
-        found.append(Kernel(kernel.fn.__name__, threads, *words))
-        return save(kernel, stream, launcher)
-
-    def stop(*args: Any, **kwargs: Any) -> None:
-        raise Stopped
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CachingAutotuner, "save_gpu_kernel", noted)
-        patch.setattr(AotCodeCompiler, "compile", classmethod(stop))
-        with pytest.raises(Exception) as stopped:
-            programs.lower(programs.NAMED[name], gpu)
-    if caused_by(stopped.value, Stopped) is None:
-        raise stopped.value
-    return found
-
-
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_can_be_launched(name: str, gpu: str) -> None:
     (described,) = GpuDescription.parse_list(gpu)
-    found = kernels(name, gpu)
+    found = kernels(programs.NAMED[name], gpu)
     assert found
     for kernel in found:
         assert kernel.blocks(properties(described)) >= 1, kernel

@@ -107,6 +107,9 @@ PATCH_POINTS = {
     f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.load_input": PatchPoint(
         "as above"
     ),
+    f"{_INDUCTOR}.codegen.triton_combo_kernel:_custom_combo_kernel_horizontal_partition_algorithm": PatchPoint(
+        "elementwise kernels and reductions of a decode step would be a launch each"
+    ),
     f"{_INDUCTOR}.codegen.triton:TritonScheduling.define_kernel": PatchPoint(
         "Triton can't tell rows by its indices behind a matmul"
     ),

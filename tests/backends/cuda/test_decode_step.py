@@ -1,0 +1,29 @@
+"""How many launches a decode step takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from .compiled_kernels import kernels, programs
+from .conftest import needs_compilers
+
+pytestmark = [
+    pytest.mark.builds,
+    needs_compilers,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
+]
+
+
+def test_a_decoder_s_layer_is_eight_launches() -> None:
+    """Norms are in the GEMVs behind them, residuals and the activation in those before; the rest is attention's."""
+    layers = programs.NAMED["decoder-layers-bf16"]
+    layer = layers.build()[0]["forward"].layers[0]
+    one = replace(layers, model=lambda: {"forward": layer})
+    names = [kernel.name for kernel in kernels(one, "sm_90:80GiB")]
+    assert names.count("_gemv_kernel") == 2  # query, key and value; the gate
+    assert {"_attend", "_together"} < {*names}
+    # The attention's output, and the MLP's; rotated heads and the cache's new row; the mask's last key.
+    assert len(names) == 8, names
