@@ -42,11 +42,12 @@ CASES = [(*layer, bits) for bits in (16, 8, 4) for layer in LAYERS]
 GROUP = 128
 
 
-def blocks() -> Iterator[tuple[int, int, int, int]]:
-    """Yield rows, threads of a row, warps and steps."""
+def blocks(kind: str) -> Iterator[tuple[int, int, int, int]]:
+    """Yield rows, threads of a row, warps and steps; of a gate rows are pairs."""
     sizes = (1, 2, 4, 8), (32, 64, 128), (1, 2, 4), (1, 2, 4)
     for rows, threads, warps, steps in itertools.product(*sizes):
-        if rows * threads // (32 * warps) in (1, 2, 4):
+        pairs = rows > 1 or "gate" not in kind
+        if pairs and rows * threads // (32 * warps) in (1, 2, 4):
             yield rows, threads, warps, steps
 
 
@@ -91,7 +92,7 @@ def main() -> None:
     if given.compile is not None:
         for case in CASES[given.compile :: given.jobs]:
             calls, options, _ = arguments(*case)
-            for block in blocks():
+            for block in blocks(case[2]):
                 call(block, calls[0], options)
         return
     command = [sys.executable, __file__, given.file, "--jobs", str(given.jobs)]
@@ -110,8 +111,7 @@ def main() -> None:
                     ),
                     calls,
                 )
-                for block in blocks()
-                if not ("gate" in case[2] and block[0] == 1)
+                for block in blocks(case[2])
             }
             found = {"case": case, "us": took, "least": nbytes / 4.8e6}
             print(json.dumps(found), file=file, flush=True)
@@ -119,8 +119,6 @@ def main() -> None:
 
 def call(block: tuple[int, ...], given: list[Any], options: Any) -> Any:
     """Call the operator with these blocks."""
-    if "activation" in options and block[0] == 1:
-        return None
     gemv_kernel.blocks = lambda *of: block  # type: ignore[assignment]
     return gemv_kernel.gemv(*given, **options)
 

@@ -101,8 +101,8 @@ def fuse_gemvs(
     matmuls = {each.matmul for gemvs in by_vector.values() for each in gemvs}
     replaced: dict[Node | None, Node] = {}
     for gemvs in by_vector.values():
+        norm = _norm_before(gemvs, matmuls, weights)
         for fused in _fusable(gemvs, order):
-            norm = _norm_before(gemvs, matmuls, weights)
             if fused[0].bits < 16 or norm is not None or _beats_inductor(fused):
                 _replace(fused, norm, weights, replaced)
 

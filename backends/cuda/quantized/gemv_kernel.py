@@ -104,7 +104,8 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
         row = index * (ROWS // 2) + row // 2
         weight, rows = tl.where(second, weight1, weight0), N0
         scale, zero = tl.where(second, scale1, scale0), tl.where(second, zero1, zero0)
-        place = row
+        place = index * (ROWS // 2) + tl.arange(0, ROWS // 2)
+        stored = place < N0
     else:
         weight, scale, zero, rows, program, first = weight0, scale0, zero0, N0, index, 0
         if index >= ENDS1:
@@ -114,7 +115,7 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
             weight, scale, zero, rows = weight1, scale1, zero1, N1
             program, first = index - ENDS0, N0
         row += program * ROWS
-        place = first + row
+        place, stored = first + row, row < rows
     mine = row < rows
     row = row.to(tl.int64)
     words = weight.to(tl.pointer_type(tl.int32)) + row * WORDS
@@ -125,8 +126,8 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
     # Before the weights, behind which a load would be waited for.
     if HAS_SCALE and not GROUPED:
         row_scale = tl.load(scale, mine, other=0.0).to(tl.float32)
-    if HAS_ADDED and ACTIVATION == 0:
-        residual = tl.load(added + place, mine, other=0.0).to(tl.float32)
+    if HAS_ADDED:
+        residual = tl.load(added + place, stored, other=0.0).to(tl.float32)
     total = tl.zeros((ROWS, THREADS), tl.float32)
     sums = tl.zeros((ROWS, THREADS, VECTOR_WIDTH), tl.float32)
     x_sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
@@ -200,13 +201,9 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
     if ACTIVATION > 0:
         gate, up = tl.split(tl.reshape(result, (ROWS // 2, 2)))
         result = _activated(gate, ACTIVATION) * up
-        place = index * (ROWS // 2) + tl.arange(0, ROWS // 2)
-        mine = place < N0
-        if HAS_ADDED:
-            result += tl.load(added + place, mine, other=0.0).to(tl.float32)
-    elif HAS_ADDED:
+    if HAS_ADDED:
         result += residual
-    tl.store(out + place, result, mine)
+    tl.store(out + place, result, stored)
 
 
 @triton_op("executorch_cuda_quantized::gemv", mutates_args={})
