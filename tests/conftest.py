@@ -68,8 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what takes long, by a list that `tools/long_tests.py` writes of a run's times."""
     listed = {*_LONG_TESTS.read_text().splitlines()}
     for item in items:
-        path = item.path.relative_to(_LONG_TESTS.parent.parent).as_posix()
-        if f"{path}::{getattr(item, 'originalname', item.name)}" in listed:
+        if item.nodeid.partition("[")[0] in listed:
             item.add_marker(pytest.mark.long)
 
 

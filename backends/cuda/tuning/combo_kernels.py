@@ -78,14 +78,16 @@ def config_of(kernel: Any) -> Any:
     Args:
         kernel: Inductor's ``CachingAutotuner``.
     """
-    rows = [int(length) for length in _ROWS.findall(kernel.fn.src)]
     configs = list(kernel.configs or ())
-    if not rows or not configs or set(configs[0].kwargs) != {"XBLOCK"}:
+    if not configs or set(configs[0].kwargs) != {"XBLOCK"}:
         return None
-    if "combo_grid_meta" not in kernel.inductor_meta:
+    # Of reductions alone Inductor knows how long they are.
+    combined = "combo_grid_meta" in kernel.inductor_meta
+    if not combined or not set(kernel.size_hints or {}) <= {"x"}:
         return None
-    if not all(name == "x" for name in kernel.size_hints or {}):
-        return None  # reductions alone, of which Inductor knows how long they are
+    rows = [int(length) for length in _ROWS.findall(kernel.fn.src)]
+    if not rows:
+        return None
     from triton import Config
 
     block, warps = _rows_and_warps(max(rows))

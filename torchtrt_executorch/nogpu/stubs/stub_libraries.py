@@ -102,9 +102,8 @@ class StubLibraries:
                     self._compile(compiler, library, staged / file_name)
                 try:
                     staged.rename(directory)
-                except (
-                    OSError
-                ):  # ENOTEMPTY, for which Python has no class, if another process was first
+                except OSError:
+                    # ENOTEMPTY, for which Python has no class, if another process was first.
                     if not directory.is_dir():
                         raise
         except OSError as error:

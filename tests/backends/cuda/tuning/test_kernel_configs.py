@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,7 +55,6 @@ class Kernel:
     compile_results: list[Config] = field(default_factory=list)
     launchers: list[Launcher] = field(default_factory=list)
     compiled: int = 0
-    fn: Any = field(default_factory=lambda: SimpleNamespace(src=""))
     inductor_meta: dict[str, Any] = field(default_factory=dict)
 
     def precompile(self, **how: Any) -> None:
