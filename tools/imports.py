@@ -1,4 +1,4 @@
-"""Checks who imports whom: the rules of ``[tool.importlinter]`` in ``pyproject.toml``.
+"""Checks who imports whom, by ``[tool.importlinter]`` in ``pyproject.toml``, and that no folder has too many modules.
 
     python tools/imports.py
 
@@ -9,13 +9,35 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from typecheck import ROOT, link_sources
 
+#: Modules that a folder of the product may have beside its ``__init__``.
+DOZEN = 12
+
+
+def crowded_folders() -> list[str]:
+    """Folders of the product with more modules than a reader can hold in the head."""
+    modules = [
+        path.parent
+        for root in ("torchtrt_executorch", "py", "backends", "exir")
+        for path in (ROOT / root).rglob("*.py")
+        if path.name != "__init__.py"
+    ]
+    return [
+        f"{folder.relative_to(ROOT)}: {count} modules, at most {DOZEN}: give some of them a folder"
+        for folder, count in Counter(modules).items()
+        if count > DOZEN
+    ]
+
 
 def main() -> int:
+    if crowded := crowded_folders():
+        print("\n".join(crowded))
+        return 1
     with TemporaryDirectory() as folder:
         tree = Path(folder)
         link_sources(tree)

@@ -69,16 +69,16 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/program/test_saved_files.py",
     ],
     "branch-results": [
-        "tests/exir/program/test_branch_results.py",
+        "tests/exir/passes/control_flow/test_branch_results.py",
         "tests/exir/program/test_control_flow.py",
         "tests/exir/program/test_pre_write_snapshots.py",
     ],
-    "whole-operators": ["tests/exir/program/test_whole_operators.py"],
+    "whole-operators": ["tests/exir/program/operators/test_whole_operators.py"],
     "delegated-operators": [
         "tests/exir/decompositions/test_host_decompositions.py",
         "tests/exir/decompositions/test_linear_algebra.py",
         "tests/exir/decompositions/test_volumes.py",
-        "tests/exir/program/test_delegated_operators.py",
+        "tests/exir/program/operators/test_delegated_operators.py",
         "tests/exir/passes/test_complex_arithmetic.py",
     ],
     "argument-validation": ["tests/exir/verification/test_arg_validator.py"],
@@ -93,7 +93,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "operator-errors": [
         "tests/exir/emit/test_containers.py",
         "tests/exir/passes/test_unroll_loops.py",
-        "tests/exir/program/test_missing_kernels.py",
+        "tests/exir/program/operators/test_missing_kernels.py",
         "tests/exir/program/test_off_graph_cache.py",
         "tests/exir/program/test_unbounded.py",
     ],
@@ -106,18 +106,18 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/exir/passes/test_contiguous_operands_pass.py",
         "tests/exir/passes/test_portable_kernels_pass.py",
     ],
-    "propagate-device-pass": ["tests/exir/passes/test_labels.py"],
+    "propagate-device-pass": ["tests/exir/passes/devices/test_labels.py"],
     "device-copies": [
         "tests/exir/passes/test_written_in_place.py",
         "tests/exir/passes/test_properties.py",
     ],
     "delegate-order": [
         "tests/exir/passes/test_delegate_order.py",
-        "tests/exir/passes/test_copies.py",
+        "tests/exir/passes/devices/test_copies.py",
     ],
     "device-state": [
         "tests/exir/passes/test_state.py",
-        "tests/exir/passes/test_options.py",
+        "tests/exir/passes/devices/test_options.py",
     ],
     "aoti-partitioner": ["tests/backends/aoti"],
     "cuda-operators": [

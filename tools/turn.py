@@ -59,9 +59,9 @@ RELEASE = (
     f"{_OWN}/overlay/test_served.py",
     f"{_OWN}/overlay/test_anchors.py",
     f"{_OWN}/test_patch_set.py",
-    "tests/exir/program/test_branch_results.py",
+    "tests/exir/passes/control_flow/test_branch_results.py",
     "tests/exir/program/test_saved_files.py",
-    "tests/exir/passes/test_labels.py",
+    "tests/exir/passes/devices/test_labels.py",
     "tests/py/torch_tensorrt/dynamo/state/test_mutations.py",
     "tests/py/torch_tensorrt/executorch/test_static_cache.py",
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 RESULTS = "UPSTREAM_TEST_RESULTS"
 #: A module that upstream doesn't have, and that an edited one of its imports.
-_OURS = "executorch.exir.passes._device_labels"
+_OURS = "executorch.exir.passes.devices.labels"
 #: Where a process of pytest-xdist's says whether it has imported that.
 _ENGAGED = "engaged"
 

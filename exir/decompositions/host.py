@@ -24,10 +24,10 @@ from executorch.exir.decompositions import (
     scatters,
     volumes,
 )
-from executorch.exir.program._delegated_operators import with_constant_weights
-from executorch.exir.program._host_kernels import has_kernel
-from executorch.exir.program._operator_calls import calls
-from executorch.exir.program._whole_operators import AllPartitioners
+from executorch.exir.program.operators.calls import calls
+from executorch.exir.program.operators.delegated import with_constant_weights
+from executorch.exir.program.operators.host_kernels import has_kernel
+from executorch.exir.program.operators.whole import AllPartitioners
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.export import ExportedProgram

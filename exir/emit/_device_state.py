@@ -13,7 +13,7 @@ from copy import deepcopy
 import torch
 from executorch.exir.emit._emitter import _AbstractValue, _Emitter
 from executorch.exir.passes._aliases import elided_root, elided_views
-from executorch.exir.passes._device_nodes import tensor_spec
+from executorch.exir.passes.devices.nodes import tensor_spec
 from executorch.exir.schema import (
     Bool,
     EValue,

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from executorch.exir import memory
-from executorch.exir.passes._device_nodes import (
+from executorch.exir.passes.devices.nodes import (
     D2H,
     H2D,
     HOST,

@@ -17,8 +17,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from executorch.exir.program._operator_calls import module_of, replace_reads
 from executorch.exir.program._transforms import of_each_program
+from executorch.exir.program.operators.calls import module_of, replace_reads
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.complex_tensor import ComplexTensor

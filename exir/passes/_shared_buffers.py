@@ -20,7 +20,7 @@ from executorch.exir.passes._aliases import (
     producer,
     reshaped_root,
 )
-from executorch.exir.passes._device_nodes import (
+from executorch.exir.passes.devices.nodes import (
     DEVICE_ALIGNMENT,
     HOST,
     Device,
@@ -29,7 +29,7 @@ from executorch.exir.passes._device_nodes import (
     is_getitem,
     tensor_spec,
 )
-from executorch.exir.passes._device_placement import memory_planning_of
+from executorch.exir.passes.devices.placement import memory_planning_of
 from executorch.exir.passes.streams.delegate_streams import streams_in
 from executorch.exir.schema import NonConstBufferDevice
 from executorch.exir.tensor import TensorSpec

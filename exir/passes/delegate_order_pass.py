@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 from executorch.exir import memory
 from executorch.exir.passes._aliases import Aliases, is_device_write_back, producer
-from executorch.exir.passes._device_nodes import (
+from executorch.exir.passes.devices.nodes import (
     D2H,
     H2D,
     HOST,

@@ -22,22 +22,22 @@ from executorch.exir.passes._aliases import (
     is_write_back,
     producer,
 )
-from executorch.exir.passes._device_nodes import (
+from executorch.exir.passes._shared_buffers import (
+    SHARED_META,
+    STATE_META,
+    shared_writes,
+)
+from executorch.exir.passes.devices.nodes import (
     HOST,
     Device,
     is_delegate,
     operator_name,
     tensor_spec,
 )
-from executorch.exir.passes._device_placement import (
+from executorch.exir.passes.devices.placement import (
     Options,
     Placement,
     memory_planning_of,
-)
-from executorch.exir.passes._shared_buffers import (
-    SHARED_META,
-    STATE_META,
-    shared_writes,
 )
 from executorch.exir.passes.streams.delegate_streams import writes_in_place
 from torch.export import ExportGraphSignature

@@ -16,7 +16,7 @@ from unittest import mock
 
 import sympy
 import torch
-from executorch.exir.program._operator_calls import module_of, operator_of
+from executorch.exir.program.operators.calls import module_of, operator_of
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from executorch.exir.program._operator_calls import calls, module_of
 from executorch.exir.program._transforms import of_each_program
+from executorch.exir.program.operators.calls import calls, module_of
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils._sympy.numbers import int_oo

@@ -9,8 +9,8 @@ import logging
 from typing import Any
 
 import torch
-from executorch.exir.program._operator_calls import module_of
 from executorch.exir.program._transforms import of_each_program, with_calls_replaced
+from executorch.exir.program.operators.calls import module_of
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.export import ExportedProgram

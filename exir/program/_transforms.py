@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from executorch.exir.backend.partitioner import Partitioner
-from executorch.exir.program._operator_calls import calls
+from executorch.exir.program.operators.calls import calls
 from torch.export import ExportedProgram
 from torch.fx import Node
 

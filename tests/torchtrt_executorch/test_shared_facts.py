@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 from executorch.exir.dialects._ops import ops as edge_ops
-from executorch.exir.passes import _device_labels, _device_nodes
+from executorch.exir.passes.devices import labels
+from executorch.exir.passes.devices import nodes as device_nodes
 from executorch.exir.passes.streams import delegate_streams
 from torch.fx import Graph
 from torch_tensorrt.executorch.engines import nodes, record
@@ -28,8 +29,8 @@ def test_the_largest_device_index_is_what_the_schema_can_hold() -> None:
     schema = resources.files("executorch.exir._serialize") / "program.fbs"
     found = re.search(r"\bdevice_index\s*:\s*(\w+)", schema.read_text())
     assert found is not None
-    assert 2 ** (SIGNED[found[1]] - 1) - 1 == _device_labels.MAX_DEVICE_INDEX
-    assert record.MAX_DEVICE_INDEX == _device_labels.MAX_DEVICE_INDEX
+    assert 2 ** (SIGNED[found[1]] - 1) - 1 == labels.MAX_DEVICE_INDEX
+    assert record.MAX_DEVICE_INDEX == labels.MAX_DEVICE_INDEX
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_the_largest_device_index_is_what_the_schema_can_hold() -> None:
 )
 def test_an_operator_has_one_name(target: Any) -> None:
     node = Graph().call_function(target)
-    assert nodes.schema_name(target) == _device_nodes.operator_name(node)
+    assert nodes.schema_name(target) == device_nodes.operator_name(node)
 
 
 def test_a_delegate_asks_for_one_stream_by_one_key() -> None:

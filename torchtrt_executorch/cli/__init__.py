@@ -11,10 +11,10 @@ from torchtrt_executorch import __version__
 from torchtrt_executorch.cli.build import build
 from torchtrt_executorch.cli.cache import cache
 from torchtrt_executorch.cli.doctor import doctor
-from torchtrt_executorch.cli.error_handling import EXITS, in_sentences
 from torchtrt_executorch.cli.export import export
 from torchtrt_executorch.cli.generate import generate
 from torchtrt_executorch.cli.inspect import inspect
+from torchtrt_executorch.cli.output.error_handling import EXITS, in_sentences
 from torchtrt_executorch.cli.run import run
 from torchtrt_executorch.cli.status import status
 from torchtrt_executorch.cli.targets import targets

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torchtrt_executorch.cli.error_handling import unable
+from torchtrt_executorch.cli.output.error_handling import unable
 
 
 def build(

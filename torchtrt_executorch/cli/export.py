@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchtrt_executorch.cli.error_handling import FOUND, unable
-from torchtrt_executorch.cli.variants import Variant, parse_form, variants
+from torchtrt_executorch.cli.output.error_handling import FOUND, unable
+from torchtrt_executorch.cli.output.variants import Variant, parse_form, variants
 
 if TYPE_CHECKING:
     from torchtrt_executorch.transformers.exportable import Exportable

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from torchtrt_executorch.cli.error_handling import FOUND, unable
+from torchtrt_executorch.cli.output.error_handling import FOUND, unable
 
 _File = typer.Argument(exists=True, dir_okay=False, help="The .pte to run.")
 _Option = {"exists": True, "dir_okay": False}

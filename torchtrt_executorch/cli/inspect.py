@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from torchtrt_executorch.cli.error_handling import FOUND, unable
+from torchtrt_executorch.cli.output.error_handling import FOUND, unable
 from torchtrt_executorch.files import check_writable, staged
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from torchtrt_executorch.cli.error_handling import FOUND, UNABLE
+from torchtrt_executorch.cli.output.error_handling import FOUND, UNABLE
 from torchtrt_executorch.cli.output.formatting import as_options
 from torchtrt_executorch.files import check_writable
 

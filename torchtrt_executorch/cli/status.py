@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchtrt_executorch import overlay
-from torchtrt_executorch.cli.error_handling import FOUND, unable
+from torchtrt_executorch.cli.output.error_handling import FOUND, unable
 from torchtrt_executorch.nogpu.builder.installed import problems
 from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
 from torchtrt_executorch.nogpu.host.importable import malformed_target, obstacles
@@ -56,7 +56,7 @@ import gc
 gc.disable()
 import importlib, json, torch
 from torchtrt_executorch import overlay
-from torchtrt_executorch.cli.error_handling import FOUND, unable
+from torchtrt_executorch.cli.output.error_handling import FOUND, unable
 from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.upstream import locate
 for name in dict.fromkeys(name for patch in PATCHES for name in patch.modules):

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from torchtrt_executorch.cli.error_handling import unable
+from torchtrt_executorch.cli.output.error_handling import unable
 
 
 def tune(

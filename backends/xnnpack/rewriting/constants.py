@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from executorch.backends.transforms.utils import delete_constant_placeholder
 from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
-from executorch.exir.program._operator_calls import operator_of, replace_by_constant
+from executorch.exir.program.operators.calls import operator_of, replace_by_constant
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram

@@ -12,7 +12,7 @@ from executorch.backends.xnnpack.rewriting.graph_builder import (
     edge,
     value_of,
 )
-from executorch.exir.program._operator_calls import operator_of
+from executorch.exir.program.operators.calls import operator_of
 from torch.fx import Node
 
 _INFINITY = float("inf")

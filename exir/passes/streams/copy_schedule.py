@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from executorch.exir.passes._device_nodes import Device
+from executorch.exir.passes.devices.nodes import Device
 from torch.fx import Node
 
 

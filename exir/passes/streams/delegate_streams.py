@@ -6,7 +6,7 @@ from executorch.exir import memory
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes._aliases import elided_root, elided_views, producer
-from executorch.exir.passes._device_nodes import (
+from executorch.exir.passes.devices.nodes import (
     H2D,
     is_delegate,
     lowered_module,

@@ -7,7 +7,7 @@ who is done with it (`delegate_order_pass`).
 from __future__ import annotations
 
 from executorch.exir.passes._aliases import is_device_write_back
-from executorch.exir.passes._device_nodes import (
+from executorch.exir.passes.devices.nodes import (
     D2H,
     H2D,
     HOST,

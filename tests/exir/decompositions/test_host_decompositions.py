@@ -11,7 +11,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.decompositions import _sizes, linear_algebra, scatters
 from executorch.exir.decompositions.host import host_decompositions
-from executorch.exir.program._host_kernels import host_kernels, kernel_of
+from executorch.exir.program.operators.host_kernels import host_kernels, kernel_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn

@@ -7,7 +7,7 @@ import torch
 from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.emit import _emitter
 from executorch.exir.passes._aliases import Aliases, elided_root
-from executorch.exir.passes._device_nodes import D2H, H2D, operator_name, tensor_spec
+from executorch.exir.passes.devices.nodes import D2H, H2D, operator_name, tensor_spec
 from executorch.exir.program import _program
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st

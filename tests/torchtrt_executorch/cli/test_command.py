@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchtrt_executorch import __version__
-from torchtrt_executorch.cli.error_handling import EXITS
+from torchtrt_executorch.cli.output.error_handling import EXITS
 from torchtrt_executorch.overlay.manifest import PATCHES
 
 #: Beside the interpreter, where pip puts it.

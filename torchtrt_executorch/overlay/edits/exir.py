@@ -113,7 +113,7 @@ BRANCH_RESULTS = (
             "imports",
             """
             from executorch.exir.passes._pre_write_snapshots import snapshot_before_writes
-            from executorch.exir.passes.branch_results_pass import BranchResultsPass
+            from executorch.exir.passes.control_flow.branch_results_pass import BranchResultsPass
             """,
         ),
         (
@@ -133,7 +133,7 @@ BRANCH_RESULTS = (
             "_apply_algo_to_submodules",
             "first",
             """
-            from executorch.exir.passes._bound_inputs import skips_bound_inputs
+            from executorch.exir.passes.control_flow.bound_inputs import skips_bound_inputs
 
             algo = skips_bound_inputs(algo, graph_module)
             """,
@@ -148,7 +148,7 @@ WHOLE_OPERATORS = (
             "",
             "imports",
             """
-            from executorch.exir.program._whole_operators import (
+            from executorch.exir.program.operators.whole import (
                 AllPartitioners,
                 check_operators_taken,
             )
@@ -176,7 +176,7 @@ WHOLE_OPERATORS = (
         (
             "",
             "imports",
-            "from executorch.exir.program._operator_calls import calls_any",
+            "from executorch.exir.program.operators.calls import calls_any",
         ),
         (
             "_gen_edge_manager_for_partitioners",
@@ -194,7 +194,7 @@ DELEGATED_OPERATORS = edits_of(
         "imports",
         """
         from executorch.exir.decompositions.host import decomposed_for_host
-        from executorch.exir.program._delegated_operators import (
+        from executorch.exir.program.operators.delegated import (
             check_left_operators,
             delegated_operators,
             locates_violations,
@@ -253,7 +253,7 @@ OPERATOR_ERRORS = (
         (
             "",
             "imports",
-            "from executorch.exir.program._operator_errors import names_operators",
+            "from executorch.exir.program.operators.errors import names_operators",
         ),
         ("EdgeProgramManager.to_executorch", "decorator", "@names_operators"),
     ),
@@ -455,7 +455,7 @@ DEVICE_LABELS = edits_of(
         "",
         "imports",
         """
-        from executorch.exir.passes._device_labels import (
+        from executorch.exir.passes.devices.labels import (
             check_device,
             check_options,
             label_host_memory,
@@ -508,7 +508,7 @@ DEVICE_COPIES = (
             "PropagateDevicePass.call",
             "first",
             """
-            from executorch.exir.passes._device_copies import place_values
+            from executorch.exir.passes.devices.copies import place_values
 
             if self.enable_non_cpu_memory_planning:
                 return place_values(self, graph_module)
@@ -520,7 +520,7 @@ DEVICE_COPIES = (
         (
             "",
             "imports",
-            "from executorch.exir.passes._device_placement import check_device_inputs",
+            "from executorch.exir.passes.devices.placement import check_device_inputs",
         ),
         (
             "edge_to_executorch_passes",
@@ -551,7 +551,7 @@ DEVICE_COPIES = (
             "apply_algo",
             "first",
             """
-            from executorch.exir.passes._device_nodes import DEVICE_ALIGNMENT
+            from executorch.exir.passes.devices.nodes import DEVICE_ALIGNMENT
             """,
         ),
         ("", "imports", "import math"),

@@ -23,7 +23,7 @@ _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
 #: What a graph's nodes are, and whose bytes they have.
 _ALIASES = tuple(
-    f"{_PASSES}.{name}" for name in ("_aliases", "_device_labels", "_device_nodes")
+    f"{_PASSES}.{name}" for name in ("_aliases", "devices.labels", "devices.nodes")
 )
 #: What runs Inductor up to where it would compile or time a kernel.
 _DRY_RUN = tuple(
@@ -66,8 +66,8 @@ EXECUTORCH_PATCHES = (
         kept_because="1.5.1 still decomposes for the first what the second wants whole",
         goes_when="to_edge_transform_and_lower asks all partitioners before it decomposes (pytorch/executorch#8781)",
         adds=(
-            f"{EXIR}.program._operator_calls",
-            f"{EXIR}.program._whole_operators",
+            f"{EXIR}.program.operators.calls",
+            f"{EXIR}.program.operators.whole",
             f"{EXIR}.program._transforms",
         ),
         edits=edits.WHOLE_OPERATORS,
@@ -92,9 +92,9 @@ EXECUTORCH_PATCHES = (
                     *("sampling", "scans", "scatters", "volumes"),
                 )
             ),
-            f"{EXIR}.program._delegated_operators",
-            f"{EXIR}.program._host_kernels",
-            f"{EXIR}.program._operator_calls",
+            f"{EXIR}.program.operators.delegated",
+            f"{EXIR}.program.operators.host_kernels",
+            f"{EXIR}.program.operators.calls",
             f"{_PASSES}._complex_arithmetic",
         ),
         edits=edits.DELEGATED_OPERATORS,
@@ -136,7 +136,7 @@ EXECUTORCH_PATCHES = (
         kept_because="1.5.1 still takes an operator as it is, or leaves it",
         goes_when="XNNPACK's partitioner takes what its operators compute under other names (no pull request yet)",
         adds=(
-            f"{EXIR}.program._operator_calls",
+            f"{EXIR}.program.operators.calls",
             f"{EXIR}.program._transforms",
             _XNNPACK_SUPPORT,
             *(
@@ -165,9 +165,9 @@ EXECUTORCH_PATCHES = (
         kept_because="1.5.1 still doesn't say what in the model to change",
         goes_when="to_executorch names the node behind its errors (no pull request yet)",
         adds=(
-            f"{EXIR}.program._operator_calls",
-            f"{EXIR}.program._host_kernels",
-            f"{EXIR}.program._operator_errors",
+            f"{EXIR}.program.operators.calls",
+            f"{EXIR}.program.operators.host_kernels",
+            f"{EXIR}.program.operators.errors",
             f"{EXIR}.emit._containers",
             f"{_PASSES}.unroll_loops",
         ),
@@ -182,7 +182,7 @@ EXECUTORCH_PATCHES = (
         goes_when="ExecuTorch's passes claim their unbacked symbols, and is_same_node keeps no nodes (no pull request yet)",
         adds=(
             f"{EXIR}.program._leftovers",
-            f"{EXIR}.program._operator_calls",
+            f"{EXIR}.program.operators.calls",
             f"{EXIR}.program._narrowed_ranges",
             f"{EXIR}.program._scale_factors",
             f"{EXIR}.program._strided_views",
@@ -230,7 +230,7 @@ EXECUTORCH_PATCHES = (
         upstream="labels what the host reads as well, and can't emit the copy of a constant",
         kept_because="1.5.1 still labels the host's memory as a device's",
         goes_when="PropagateDevicePass labels what only delegates touch (pytorch/executorch#18078)",
-        adds=(f"{_PASSES}._device_labels",),
+        adds=(f"{_PASSES}.devices.labels",),
         edits=edits.DEVICE_LABELS,
     ),
     _patch(
@@ -243,8 +243,8 @@ EXECUTORCH_PATCHES = (
         requires=("propagate-device-pass",),
         adds=(
             *_ALIASES,
-            f"{_PASSES}._device_copies",
-            f"{_PASSES}._device_placement",
+            f"{_PASSES}.devices.copies",
+            f"{_PASSES}.devices.placement",
         ),
         edits=edits.DEVICE_COPIES,
     ),
@@ -338,9 +338,9 @@ EXECUTORCH_PATCHES = (
         goes_when="branches are planned apart (pytorch/executorch#21494 or #21818)",
         adds=(
             *_ALIASES,
-            f"{_PASSES}._bound_inputs",
+            f"{_PASSES}.control_flow.bound_inputs",
             f"{_PASSES}._pre_write_snapshots",
-            f"{_PASSES}.branch_results_pass",
+            f"{_PASSES}.control_flow.branch_results_pass",
         ),
         edits=edits.BRANCH_RESULTS,
     ),

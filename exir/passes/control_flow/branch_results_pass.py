@@ -12,8 +12,8 @@ from itertools import zip_longest
 
 import torch
 from executorch.exir.passes._aliases import may_be_view
-from executorch.exir.passes._device_nodes import is_getitem
 from executorch.exir.passes._pre_write_snapshots import copy_before
+from executorch.exir.passes.devices.nodes import is_getitem
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 

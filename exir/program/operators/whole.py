@@ -17,8 +17,8 @@ from executorch.exir.backend.canonical_partitioners.config_partitioner import (
 )
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.operator.util import _QUANT_PRIMITIVES
-from executorch.exir.program._operator_calls import calls, operator_of
 from executorch.exir.program._transforms import transformed
+from executorch.exir.program.operators.calls import calls, operator_of
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node

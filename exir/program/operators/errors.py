@@ -12,8 +12,8 @@ from typing import Any, Callable, Iterable
 
 import torch
 from executorch.exir.error import InternalError
-from executorch.exir.program._host_kernels import host_kernels, kernel_of
-from executorch.exir.program._operator_calls import calls, module_of, operator_of
+from executorch.exir.program.operators.calls import calls, module_of, operator_of
+from executorch.exir.program.operators.host_kernels import host_kernels, kernel_of
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols

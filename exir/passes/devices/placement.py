@@ -1,6 +1,6 @@
 """Device placement: where each value is stored, and on which device each user reads it.
 
-Decides, node by node in the graph's order, and changes nothing; `_device_copies` acts on it.
+Decides, node by node in the graph's order, and changes nothing; `devices.copies` acts on it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from executorch.exir.passes._aliases import (
     is_device_write_back,
     view_size,
 )
-from executorch.exir.passes._device_nodes import (
+from executorch.exir.passes.devices.nodes import (
     D2H,
     H2D,
     HOST,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchtrt_executorch.cli.variants import parse_form, variants
+from torchtrt_executorch.cli.output.variants import parse_form, variants
 
 OUT = Path("models/model.pte")
 ORIN, X86 = "linux-aarch64:sm_87:16GiB", "sm_80:16GiB,sm_90:80GiB"

@@ -24,15 +24,15 @@ from __future__ import annotations
 
 import torch
 from executorch.exir import memory
-from executorch.exir.passes._device_labels import update_output_specs
-from executorch.exir.passes._device_nodes import (
+from executorch.exir.passes.devices.labels import update_output_specs
+from executorch.exir.passes.devices.nodes import (
     HOST,
     Device,
     tensor_spec,
     values_of,
     written_args,
 )
-from executorch.exir.passes._device_placement import Options, Placement
+from executorch.exir.passes.devices.placement import Options, Placement
 from executorch.exir.passes.propagate_device_pass import (
     _clone_spec_with_device,
     _set_device_on_spec,

@@ -6,9 +6,9 @@ import operator
 
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.exir.passes._device_labels import HOST as HOST
-from executorch.exir.passes._device_labels import Device as Device
-from executorch.exir.passes._device_labels import target_device
+from executorch.exir.passes.devices.labels import HOST as HOST
+from executorch.exir.passes.devices.labels import Device as Device
+from executorch.exir.passes.devices.labels import target_device
 from executorch.exir.passes.propagate_device_pass import _get_lowered_module
 from executorch.exir.tensor import TensorSpec
 from torch.fx import GraphModule, Node

@@ -16,15 +16,15 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.capture._config import EdgeCompileConfig
 from executorch.exir.passes._complex_arithmetic import why_complex
 from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
-from executorch.exir.program._host_kernels import has_kernel
-from executorch.exir.program._operator_calls import (
+from executorch.exir.program.operators.calls import (
     calls,
     module_of,
     operator_of,
     replace_by_constant,
     replace_reads,
 )
-from executorch.exir.program._whole_operators import AllPartitioners
+from executorch.exir.program.operators.host_kernels import has_kernel
+from executorch.exir.program.operators.whole import AllPartitioners
 from executorch.exir.verification.verifier import EXIRATenDialectVerifier
 from torch._export.verifier import SpecViolationError
 from torch._ops import OpOverload

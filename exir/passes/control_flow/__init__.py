@@ -1,0 +1,1 @@
+"""Passes over branches and loop bodies."""

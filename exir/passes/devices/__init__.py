@@ -1,0 +1,1 @@
+"""Labels, placement and copies of values on devices (pytorch/executorch#18078)."""

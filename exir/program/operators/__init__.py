@@ -1,0 +1,1 @@
+"""Which operators a program may call, and errors that name them."""
