@@ -66,7 +66,7 @@ static inline void launchKernel(
 """.replace("MINIMUM", str(CAPABILITY)).replace("LARGE", str(LARGE))
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What has Triton write waits, and Inductor host code that launches kernels with them early, within a scope.
 
     All kernels of a library have to be compiled within the scope.
@@ -138,7 +138,7 @@ __all__ = [
     "CAPABILITY",
     "LARGE",
     "WAIT",
-    "answers",
+    "overrides",
     "launching_early",
     "waiting",
 ]

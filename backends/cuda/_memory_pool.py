@@ -33,7 +33,7 @@ _RAISE = """\
 """
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What has Inductor write a library's constructor, within a scope."""
     from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 
@@ -55,4 +55,4 @@ def raising(constructor: str) -> str:
     return _BODY.sub(lambda body: body[0] + _RAISE, constructor, count=1)
 
 
-__all__ = ["PATCH_POINT", "answers", "raising"]
+__all__ = ["PATCH_POINT", "overrides", "raising"]

@@ -49,7 +49,7 @@ def limited_unrolling() -> Iterator[None]:
         _most.reset(before)
 
 
-def answers(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
+def overrides(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
     """What has Inductor decompose these for ``gpu``, within a scope."""
     from torch._inductor.decomposition import select_decomp_table
 

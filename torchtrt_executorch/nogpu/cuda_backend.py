@@ -39,7 +39,7 @@ from torchtrt_executorch.nogpu.target.gpu_description import (
     configured_gpus,
     own_platform,
 )
-from torchtrt_executorch.nogpu.thread_scope import answering
+from torchtrt_executorch.nogpu.thread_scope import overriding
 from torchtrt_executorch.overlay import warn
 from torchtrt_executorch.payloads import cuda_payload
 
@@ -89,9 +89,9 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
                     scope.enter_context(target_device_scope(gpu, found))
                 else:
                     capability = torch.cuda.get_device_capability()
-                    answers = float32_precision.answers(capability)
-                    answers |= _memory_pool.answers()
-                    scope.enter_context(answering(answers))
+                    overrides = float32_precision.overrides(capability)
+                    overrides |= _memory_pool.overrides()
+                    scope.enter_context(overriding(overrides))
                 result = preprocess(cls, edge_program, compile_specs, *own)
             for each in own:
                 each.finish()

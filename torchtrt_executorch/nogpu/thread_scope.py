@@ -2,7 +2,7 @@
 
 Inductor, its device interface and Triton ask about the GPU through functions that any thread of the
 process may call. A scope puts a dispatcher in the place of such a function, wherever it is bound:
-the thread that entered the scope gets the scope's answer, those that it has work for it as well
+the thread that entered the scope gets the scope's override, those that it has work for it as well
 (:func:`in_scope_of_caller`), and any other the original's. When the
 scope is left, the original is back everywhere, also in modules that were imported meanwhile.
 """
@@ -35,13 +35,13 @@ _ABSENT = object()
 
 
 @contextlib.contextmanager
-def answering(
-    answers: Mapping[str, Callable[..., Any]], required: Collection[str] = ()
+def overriding(
+    overrides: Mapping[str, Callable[..., Any]], required: Collection[str] = ()
 ) -> Iterator[None]:
-    """Have the functions of a table answered by others in this thread, until the scope is left.
+    """Have the functions of a table overridden in this thread, until the scope is left.
 
     Args:
-        answers: By ``module:name`` or ``module:Class.name``, what is called in the function's
+        overrides: By ``module:name`` or ``module:Class.name``, what is called in the function's
             place, with the same arguments (a method's first one is the object, a class method's
             the class). Where a module has bound another one, such as ``os``, what is called with the
             name of each attribute that it asks of that. A name that the installed release doesn't have is left out.
@@ -53,7 +53,7 @@ def answering(
     with _turn, contextlib.ExitStack() as undo:
         owner = threading.get_ident()
         everywhere: dict[int, tuple[Any, Any]] = {}
-        for path, answer in answers.items():
+        for path, override in overrides.items():
             holder, name = _holder(path)
             found = inspect.getattr_static(holder, name, _ABSENT)
             if found is _ABSENT:
@@ -62,7 +62,7 @@ def answering(
                         f"{path} is not in the installed release, PyTorch {torch.__version__}"
                     )
                 continue
-            dispatcher = _dispatcher(found, answer, owner)
+            dispatcher = _dispatcher(found, override, owner)
             if isinstance(holder, type) or isinstance(found, ModuleType):
                 _set(holder, name, dispatcher, undo)
             else:
@@ -116,27 +116,27 @@ def _exists(module: str) -> bool:
         return False
 
 
-def _dispatcher(found: Any, answer: Callable[..., Any], owner: int) -> Any:
+def _dispatcher(found: Any, override: Callable[..., Any], owner: int) -> Any:
     """Return what takes the place of ``found``, of the same kind of attribute."""
     if isinstance(found, ModuleType):
         view = ModuleType(found.__name__)
         original = functools.partial(getattr, found)
-        vars(view).update(__getattr__=_chooser(original, answer, owner))
+        vars(view).update(__getattr__=_chooser(original, override, owner))
         return view
     if isinstance(found, property):
         getter: Any = found.fget
-        return property(_chooser(getter, answer, owner), found.fset, found.fdel)
+        return property(_chooser(getter, override, owner), found.fset, found.fdel)
     if isinstance(found, (staticmethod, classmethod)):
-        return type(found)(_chooser(found.__func__, answer, owner))
-    return _chooser(found, answer, owner)
+        return type(found)(_chooser(found.__func__, override, owner))
+    return _chooser(found, override, owner)
 
 
-def _chooser(original: Any, answer: Callable[..., Any], owner: int) -> Any:
+def _chooser(original: Any, override: Callable[..., Any], owner: int) -> Any:
     @functools.wraps(original)
     def choose(*args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()
         ours = _owners.get(thread, thread) == owner
-        return (answer if ours else original)(*args, **kwargs)
+        return (override if ours else original)(*args, **kwargs)
 
     for name in ("cache_clear", "cache_info"):  # of functools.lru_cache
         if hasattr(original, name):

@@ -13,7 +13,7 @@ import torch
 from torch.export import ExportedProgram, export
 from torch.utils import _pytree as pytree
 
-from torchtrt_executorch.nogpu.thread_scope import answering, lookup
+from torchtrt_executorch.nogpu.thread_scope import lookup, overriding
 from torchtrt_executorch.progress import step
 from torchtrt_executorch.runtime.program import Program
 
@@ -181,7 +181,7 @@ def traced(*args: Any, **kwargs: Any) -> ExportedProgram:
         is_own = isinstance(value, torch.nn.Parameter) and not value.requires_grad
         return value if is_own else clone(value, *rest)
 
-    with torch.no_grad(), answering({_CLONES: clone_all_else}):
+    with torch.no_grad(), overriding({_CLONES: clone_all_else}):
         return export(*args, **kwargs)
 
 

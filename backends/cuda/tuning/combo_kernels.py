@@ -23,7 +23,7 @@ _MODULE = "torch._inductor.codegen.triton_combo_kernel"
 _ROWS = re.compile(r"^ +R0_BLOCK_\d+: tl\.constexpr = (\d+)$", re.MULTILINE)
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What has Inductor combine these, within a scope."""
     from torch._inductor.codegen import triton_combo_kernel
 

@@ -31,7 +31,7 @@ TILES = (
 )
 
 
-def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
+def overrides(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
     """What has Inductor offer them, within a scope; nothing where tensor cores don't load ahead.
 
     Args:

@@ -21,7 +21,7 @@ _EPILOGUE = re.compile(
 _DIVISION = re.compile(r"\bxindex (//|%) (\d+)")
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What has Inductor keep kernels with simpler indices, within a scope."""
     from torch._inductor.codegen.triton import TritonScheduling
 

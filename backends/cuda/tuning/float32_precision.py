@@ -106,7 +106,7 @@ def few(sizes: Sequence[Any]) -> bool:
     return len(known) == len(sizes) and math.prod(known) < LEAST_SUMMANDS
 
 
-def answers(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
+def overrides(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
     """Override what renders Inductor's templates, and what lowers a convolution to a matmul, within a scope.
 
     Args:

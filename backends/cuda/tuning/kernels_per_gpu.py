@@ -99,7 +99,7 @@ def only_gpu() -> GpuProperties | None:
     return _alone.get()
 
 
-def answers(targets: KernelTargets) -> dict[str, Callable[..., Any]]:
+def overrides(targets: KernelTargets) -> dict[str, Callable[..., Any]]:
     """What writes the calls of templates that have a kernel for each of several GPUs, within a scope."""
     from torch._inductor.codegen.simd import SIMDScheduling
     from torch._inductor.virtualized import V

@@ -35,7 +35,7 @@ _known: weakref.WeakKeyDictionary[Graph, dict[_Kind, set[int]]] = (
 )
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What has Inductor pass K to kernels that several products can share, within a scope.
 
     A template asks for what it has in its source by these names. Each is K itself, and may be written either way.
@@ -128,4 +128,4 @@ def _operands(node: Node) -> list[torch.Tensor] | None:
     return [each.meta["val"] for each in operands]  # type: ignore[union-attr]
 
 
-__all__ = ["answers", "reductions"]
+__all__ = ["overrides", "reductions"]

@@ -81,7 +81,7 @@ class Stopped(Exception):
         self.returned: list[torch.dtype] = [each.get_dtype() for each in outputs]
 
 
-def answers(
+def overrides(
     gpu: GpuProperties,
     targets: KernelTargets,
     prepare: Callable[[list[Any]], None] = lambda compiled: None,
@@ -249,9 +249,9 @@ def answers(
         return call_or_name_the_tile
 
     return {
-        **kernels_per_gpu.answers(targets),
-        **convolution_configs.answers(gpu.capability),
-        **combo_kernels.answers(),
+        **kernels_per_gpu.overrides(targets),
+        **convolution_configs.overrides(gpu.capability),
+        **combo_kernels.overrides(),
         "torch._inductor.choices:InductorChoices._finalize_template_configs": only_the_fastest,
         "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
         "torch._inductor.graph:GraphLowering.run_node": run_node_apart,

@@ -25,18 +25,18 @@ from torchtrt_executorch.nogpu.inductor import target_device as described
 
 stacks = set()
 
-def noting(answer):
+def noting(override):
     def note(*args, **kwargs):
         frame = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name != "preprocess_described":
+        while frame is not None and frame.f_code.co_name != "preprocess_for_target":
             stacks.add(frame.f_code)
             frame = frame.f_back
-        return answer(*args, **kwargs)
+        return override(*args, **kwargs)
     return note
 
 for name in ("_torch_cuda", "_device_interface", "_triton"):
-    answers = getattr(described, name)
-    noted = lambda gpu, answers=answers: {k: noting(v) for k, v in answers(gpu).items()}
+    overrides = getattr(described, name)
+    noted = lambda gpu, overrides=overrides: {k: noting(v) for k, v in overrides(gpu).items()}
     setattr(described, name, noted)
 
 class Model(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""A scope's answers: one thread's, everywhere it looks, and gone afterwards."""
+"""A scope's overrides: one thread's, everywhere it looks, and gone afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from torchtrt_executorch.nogpu.thread_scope import answering
+from torchtrt_executorch.nogpu.thread_scope import overriding
 
 pytestmark = pytest.mark.builds
 
@@ -69,7 +69,7 @@ def everything(owner: Any, user: Any) -> list[str]:
     ]
 
 
-ANSWERS = {
+OVERRIDES = {
     f"{_OWNER}:function": lambda *args: "described",
     f"{_OWNER}:Interface.static": lambda: "described",
     f"{_OWNER}:Interface.of_class": lambda cls: f"described {cls.__name__}",
@@ -79,7 +79,7 @@ ANSWERS = {
     "torch._no_such_module:name": lambda: "described",
 }
 REAL = [*["real"] * 3, "real Interface", "real", "real", "real Derived"]
-DESCRIBED = [answer.replace("real", "described") for answer in REAL]
+DESCRIBED = [value.replace("real", "described") for value in REAL]
 
 
 def in_another_thread(function: Any, *args: Any) -> Any:
@@ -90,9 +90,9 @@ def in_another_thread(function: Any, *args: Any) -> Any:
     return results[0]
 
 
-def test_answers_are_this_thread_s_alone(modules) -> None:
+def test_overrides_are_this_thread_s_alone(modules) -> None:
     before = [dict(vars(module)) for module in modules]
-    with answering(ANSWERS):
+    with overriding(OVERRIDES):
         assert everything(*modules) == DESCRIBED
         assert in_another_thread(everything, *modules) == REAL
     assert everything(*modules) == REAL
@@ -102,7 +102,7 @@ def test_answers_are_this_thread_s_alone(modules) -> None:
 def test_everything_is_back_after_a_failure(modules) -> None:
     owner, user = modules
     before = dict(vars(owner.Interface))
-    with pytest.raises(KeyError), answering(ANSWERS):
+    with pytest.raises(KeyError), overriding(OVERRIDES):
         raise KeyError
     assert dict(vars(owner.Interface)) == before
     assert user.taken is owner.function
@@ -112,7 +112,7 @@ def test_everything_is_back_after_a_failure(modules) -> None:
 def test_a_name_taken_within_the_scope_is_back_as_well(modules) -> None:
     owner, user = modules
     original = owner.function
-    with answering(ANSWERS):
+    with overriding(OVERRIDES):
         user.late = owner.function
         assert user.late is not original
     assert user.late is original
@@ -121,17 +121,17 @@ def test_a_name_taken_within_the_scope_is_back_as_well(modules) -> None:
 def test_what_is_required_and_missing_is_named_and_changes_nothing(modules) -> None:
     before = [dict(vars(module)) for module in modules]
     missing = f"{_OWNER}:no_such_name"
-    scope = answering(ANSWERS, required={missing})
+    scope = overriding(OVERRIDES, required={missing})
     with pytest.raises(NotImplementedError, match=missing), scope:
         pass
     assert [dict(vars(module)) for module in modules] == before
     assert everything(*modules) == REAL
 
 
-def test_another_module_in_it_answers_this_thread_alone(modules) -> None:
+def test_another_module_in_it_is_overridden_in_this_thread_alone(modules) -> None:
     owner, user = modules
     owner.os = user.os = os
-    with answering({f"{_OWNER}:os": lambda name: f"described {name}"}):
+    with overriding({f"{_OWNER}:os": lambda name: f"described {name}"}):
         assert owner.os.environ == "described environ"
         assert in_another_thread(lambda: owner.os.environ) is os.environ
         assert user.os is os
@@ -142,10 +142,10 @@ def test_a_second_thread_waits_for_its_turn(modules) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with answering(ANSWERS):
+        with overriding(OVERRIDES):
             order.append("second")
 
-    with answering(ANSWERS):
+    with overriding(OVERRIDES):
         thread = threading.Thread(target=second)
         thread.start()
         thread.join(0.2)

@@ -43,7 +43,7 @@ class CrossCompiler:
     platform: str
     program: Path
 
-    def answers(self) -> dict[str, Callable[..., Any]]:
+    def overrides(self) -> dict[str, Callable[..., Any]]:
         """What has Inductor write C++ for it, within a scope; that it is there is an option."""
         return _long_integers() if self.platform.startswith("windows") else {}
 

@@ -46,7 +46,7 @@ class Toolchain:
     stubs: Path
     cross: CrossCompiler | None = None
 
-    def answers(self) -> dict[str, Callable[..., Any]]:
+    def overrides(self) -> dict[str, Callable[..., Any]]:
         """What tells Inductor's C++ builder of it, within a scope."""
         from torch._inductor.cpp_builder import get_cpp_options
         from torch.utils import cpp_extension
@@ -79,7 +79,7 @@ class Toolchain:
             "torch.utils.cpp_extension:_join_cuda_home": self._in_home,
             "torch.utils.cpp_extension:include_paths": includes,
             "torch.utils.cpp_extension:library_paths": libraries,
-            **(self.cross.answers() if self.cross else {}),
+            **(self.cross.overrides() if self.cross else {}),
         }
 
     def program(self, name: str) -> str:

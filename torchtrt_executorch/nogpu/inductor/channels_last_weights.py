@@ -13,7 +13,7 @@ from torchtrt_executorch.nogpu.inductor.host_weights import is_stand_in, stand_i
 SUFFIX = "channels_last"
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What takes the place of reading a constant, within a scope."""
     from torch._inductor.graph import GraphLowering, getattr_recursive
     from torch._inductor.virtualized import V

@@ -18,7 +18,7 @@ from torchtrt_executorch.nogpu.inductor.host_weights import (
 _FOLDER = "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder"
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What takes the place of the evaluation, within a scope."""
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 

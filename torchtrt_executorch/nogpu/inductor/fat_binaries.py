@@ -49,7 +49,7 @@ _compiled: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
-def answers(
+def overrides(
     gpu: GpuProperties, toolchain: Toolchain, targets: KernelTargets
 ) -> dict[str, Callable[..., Any]]:
     """What takes note of how kernels are compiled, and saves more than one binary of each."""

@@ -29,7 +29,7 @@ _MODEL = (
 )
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What compiles a library's host code in two parts, within a scope."""
     from torch._inductor import codegen, cpp_builder
     from torch._inductor.exc import CppCompileError

@@ -168,7 +168,7 @@ def _move_node(node: torch.fx.Node, device: torch.device, mode: FakeTensorMode) 
     node.meta["val"] = tree_map(move, node.meta.get("val"))
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What takes the place of the functions that move, compare and write weights, within a scope."""
     from torch._inductor import ir
     from torch._inductor.codecache import AotCodeCompiler

@@ -15,7 +15,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _LITERALS = (bool, int, float, str, type(None), torch.dtype)
 
 
-def answers() -> dict[str, Callable[..., Any]]:
+def overrides() -> dict[str, Callable[..., Any]]:
     """What remembers the analyses of a compilation, within a scope."""
     from torch._higher_order_ops import triton_kernel_wrap
 

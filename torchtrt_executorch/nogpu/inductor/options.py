@@ -52,7 +52,7 @@ _CROSS_OPTIONS = {
 }
 
 
-def answers(compiler: Path | None = None) -> dict[str, Callable[..., Any]]:
+def overrides(compiler: Path | None = None) -> dict[str, Callable[..., Any]]:
     """What has Inductor compile with these options over its caller's, within a scope.
 
     Args:

@@ -50,11 +50,11 @@ from torchtrt_executorch.nogpu.inductor.triton_driver import (
     TargetDriver,
 )
 from torchtrt_executorch.nogpu.thread_scope import (
-    answering,
     lookup,
+    overriding,
 )
 
-Answers = dict[str, Callable[..., Any]]
+Overrides = dict[str, Callable[..., Any]]
 
 
 def _always(value: Any) -> Callable[..., Any]:
@@ -78,41 +78,41 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
     (:mod:`.device_guard`), for which only CUDA tensors ask.
 
     Raises:
-        NotImplementedError: The installed PyTorch or Triton lacks something that has to be answered.
+        NotImplementedError: The installed PyTorch or Triton lacks something that has to be overridden.
     """
     _fill_pattern_tables()
     targets = KernelTargets(gpu)
-    answers = {
+    overrides = {
         **patch_points.isolated_caches(),
         **_torch_cuda(gpu),
         **_device_interface(gpu),
         **_triton(gpu),
-        **toolchain.answers(),
-        **tile_selection.answers(
+        **toolchain.overrides(),
+        **tile_selection.overrides(
             gpu,
             targets,
             functools.partial(fat_binaries.compile_for_others, targets=targets),
         ),
-        **float32_precision.answers(gpu.capability),
-        **epilogue_indices.answers(),
-        **runtime_k.answers(),
-        **_memory_pool.answers(),
-        **_dependent_launch.answers(),
-        **host_code.answers(),
-        **host_weights.answers(),
-        **channels_last_weights.answers(),
-        **kernel_accesses.answers(),
-        **options.answers(toolchain.cross.program if toolchain.cross else None),
-        **constant_folding.answers(),
-        **_mul_sum_decompositions.answers(gpu),
-        **fat_binaries.answers(gpu, toolchain, targets),
+        **float32_precision.overrides(gpu.capability),
+        **epilogue_indices.overrides(),
+        **runtime_k.overrides(),
+        **_memory_pool.overrides(),
+        **_dependent_launch.overrides(),
+        **host_code.overrides(),
+        **host_weights.overrides(),
+        **channels_last_weights.overrides(),
+        **kernel_accesses.overrides(),
+        **options.overrides(toolchain.cross.program if toolchain.cross else None),
+        **constant_folding.overrides(),
+        **_mul_sum_decompositions.overrides(gpu),
+        **fat_binaries.overrides(gpu, toolchain, targets),
         **_environment(gpu),
     }
     required = {
-        path for path, seam in patch_points.PATCH_POINTS.items() if seam.required
+        path for path, point in patch_points.PATCH_POINTS.items() if point.required
     }
     with (
-        answering(answers, required=required & answers.keys()),
+        overriding(overrides, required=required & overrides.keys()),
         lent_to_cuda(),
         host_weights.released(),
     ):
@@ -134,8 +134,8 @@ def _fill_pattern_tables() -> None:
     post_grad.lazy_init()
 
 
-def _torch_cuda(gpu: GpuProperties) -> Answers:
-    answers: dict[str, Any] = {
+def _torch_cuda(gpu: GpuProperties) -> Overrides:
+    overrides: dict[str, Any] = {
         "is_available": True,
         "is_initialized": False,
         "device_count": 1,
@@ -159,7 +159,7 @@ def _torch_cuda(gpu: GpuProperties) -> Answers:
     return {
         "torch._subclasses.fake_tensor:init_gpu_context": _always(None),
         "torch.cuda:mem_get_info": functools.partial(_memory_of, gpu),
-        **{f"torch.cuda:{name}": _always(value) for name, value in answers.items()},
+        **{f"torch.cuda:{name}": _always(value) for name, value in overrides.items()},
     }
 
 
@@ -178,7 +178,7 @@ def _memory_of(gpu: GpuProperties, device: Any = None) -> tuple[int, int]:
     return gpu.total_memory, gpu.total_memory
 
 
-def _device_interface(gpu: GpuProperties) -> Answers:
+def _device_interface(gpu: GpuProperties) -> Overrides:
     from torch._dynamo import device_interface
 
     described: dict[str, Any] = {
@@ -196,11 +196,15 @@ def _device_interface(gpu: GpuProperties) -> Answers:
         "maybe_exchange_device": 0,
         "synchronize": None,
     }
-    answers = {name: staticmethod(_always(value)) for name, value in described.items()}
+    overrides = {
+        name: staticmethod(_always(value)) for name, value in described.items()
+    }
     ordinary = device_interface.get_interface_for_device
     interface = ordinary("cuda")
-    worker = type("Worker", (interface.Worker,), answers)
-    interface = type("DescribedInterface", (interface,), {**answers, "Worker": worker})
+    worker = type("Worker", (interface.Worker,), overrides)
+    interface = type(
+        "DescribedInterface", (interface,), {**overrides, "Worker": worker}
+    )
 
     def interface_for(device: Any) -> Any:
         is_cuda = str(device).partition(":")[0] == "cuda"
@@ -209,7 +213,7 @@ def _device_interface(gpu: GpuProperties) -> Answers:
     return {"torch._dynamo.device_interface:get_interface_for_device": interface_for}
 
 
-def _triton(gpu: GpuProperties) -> Answers:
+def _triton(gpu: GpuProperties) -> Overrides:
     driver = TargetDriver(gpu)
     return {
         "triton.runtime.driver:DriverConfig.active": _always(driver),
@@ -222,7 +226,7 @@ def _triton(gpu: GpuProperties) -> Answers:
     }
 
 
-def _environment(gpu: GpuProperties) -> Answers:
+def _environment(gpu: GpuProperties) -> Overrides:
     """Have what compilers keep on disk be apart from what a real device would leave there.
 
     Inductor and Triton read this in environment variables alone, and Inductor sets some for what it calls.

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from torchtrt_executorch.nogpu.thread_scope import answering
+from torchtrt_executorch.nogpu.thread_scope import overriding
 from torchtrt_executorch.nogpu.tuning.problem import Problem, problems
 from torchtrt_executorch.nogpu.tuning.timing import in_turn, microseconds
 
@@ -95,12 +95,12 @@ def _measured(problem: Problem) -> tuple[list[Row], str]:
         function, inputs = problem.function_and_inputs()
         # float32 is multiplied as CudaBackend's libraries do, and convolutions have their tiles.
         capability = torch.cuda.get_device_capability()
-        answers = float32_precision.answers(capability)
-        answers |= convolution_configs.answers(capability)
+        overrides = float32_precision.overrides(capability)
+        overrides |= convolution_configs.overrides(capability)
         options = _OPTIONS | {"force_layout_optimization": problem.is_channels_last}
         # The default stream can't be captured.
         stream: Any = torch.cuda.Stream
-        with answering(answers), torch.cuda.stream(stream()):
+        with overriding(overrides), torch.cuda.stream(stream()):
             torch.compile(function, options=options)(*inputs)
     except Exception as error:  # what doesn't compile has no time
         wrong = f"{problem}: {error!r}"

@@ -45,7 +45,7 @@ def test_in_parts_as_whole(
         kept.write_bytes(b"")
     (anew,) = delegates(lower(torch.nn.SiLU(), (x,), gpu="sm_87:16GiB"))
     assert "shared.cpp" in compiled and anew.library == parts.library
-    monkeypatch.setattr(host_code, "answers", lambda: {})
+    monkeypatch.setattr(host_code, "overrides", lambda: {})
     (whole,) = delegates(lower(torch.nn.SiLU(), (x,), gpu="sm_87:16GiB"))
     assert symbols(parts.library, tmp_path / "parts.so") == symbols(
         whole.library, tmp_path / "whole.so"
@@ -55,7 +55,7 @@ def test_in_parts_as_whole(
 
 @pytest.mark.parametrize("name", ["other.wrapper.cpp", "kernel.cpp"])
 def test_what_has_no_parts_is_compiled_whole(name: str, tmp_path: Path) -> None:
-    (compile_command,) = host_code.answers().values()
+    (compile_command,) = host_code.overrides().values()
     source, output, header = (tmp_path / each for each in (name, "o.o", "h.h"))
     source.write_text("int three() { return 3; }\n")
     header.write_text("")

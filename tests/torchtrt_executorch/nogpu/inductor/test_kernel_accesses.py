@@ -56,7 +56,7 @@ def test_what_decides_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "identify_accessed_tensors",
         lambda kernel, kwargs, descriptors: asked.append(kwargs),
     )
-    analyze = kernel_accesses.answers()[NAME]
+    analyze = kernel_accesses.overrides()[NAME]
     kernel, other = object(), object()
     first = {"x": half(2), "n": 1, "flag": True, "none": None, "name": "a"}
     alike = {**first, "x": half(3, 4)}
@@ -87,7 +87,7 @@ def test_autotuned_kernels_are_told_by_function_and_first_configuration(
     monkeypatch.setattr(
         triton_kernel_wrap, "identify_accessed_tensors", lambda *a: asked.append(a)
     )
-    analyze = kernel_accesses.answers()[NAME]
+    analyze = kernel_accesses.overrides()[NAME]
 
     def tuned(function: Any, *blocks: int) -> Any:
         configs = [triton.Config({"BLOCK": block}) for block in blocks]
@@ -109,7 +109,7 @@ def test_what_is_not_known_is_analyzed_each_time(
     monkeypatch.setattr(
         triton_kernel_wrap, "identify_accessed_tensors", lambda *a: asked.append(a)
     )
-    analyze = kernel_accesses.answers()[NAME]
+    analyze = kernel_accesses.overrides()[NAME]
     for _ in range(2):
         analyze(None, {"x": unknown}, {})
     for _ in range(2):

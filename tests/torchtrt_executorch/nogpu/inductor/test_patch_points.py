@@ -1,4 +1,4 @@
-"""The names that a described device answers: each has a reason, and is where its row says."""
+"""The names that a target device overrides: each has a reason, and is where its row says."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_remembers_is_there(path: str) -> None:
 
 @needs_compilers
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_each_answer_has_its_row_and_each_row_an_answer(
+def test_each_override_has_its_row_and_each_row_an_override(
     monkeypatch: pytest.MonkeyPatch, platform: str
 ) -> None:
     asked: dict[str, object] = {}
@@ -55,11 +55,11 @@ def test_each_answer_has_its_row_and_each_row_an_answer(
     class Asked(Exception):
         pass
 
-    def note(answers: dict[str, object], **_: object) -> None:
-        asked.update(answers)
+    def note(overrides: dict[str, object], **_: object) -> None:
+        asked.update(overrides)
         raise Asked
 
-    monkeypatch.setattr(target_device, "answering", note)
+    monkeypatch.setattr(target_device, "overriding", note)
     gpu = properties(GpuDescription.parse(f"{platform}:sm_90:80GiB"))
     try:
         compiler = cross_compiler(gpu)
