@@ -31,7 +31,7 @@ def constant_owners(
     Args:
         program: Program that is being partitioned.
         tags: Partition of each claimed node of the top-level graph.
-        heir: Partition that takes the constants that nothing reads.
+        default_owner: Partition that takes the constants that nothing reads.
         keeps_state: Whether a partition may keep mutable buffers.
 
     Returns:

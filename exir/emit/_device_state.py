@@ -55,7 +55,7 @@ def here(emitter: _Emitter) -> int:
 
 
 def emit_jump(emitter: _Emitter, unless: int | None = None) -> JumpFalseCall:
-    """A jump unless a slot holds what is true; in any case without one."""
+    """A jump unless a value is true; in any case without one."""
     if unless is None:
         unless = emitter._emit_evalue(EValue(Bool(False))).id
     jump = JumpFalseCall(unless, destination_instruction=0)
@@ -96,10 +96,10 @@ def _emit_copies(
 
 
 def emit_exchange(emitter: _Emitter, write_back: Node) -> None:
-    """Has the memories of a buffer and of its new value change roles, in all slots that show them.
+    """Swaps the allocations of a buffer and of its new value, in all tensor values that show them.
 
-    What an instruction names is a slot for a tensor, and ``MoveCall`` gives it another tensor: its
-    twin in the other memory. Where the two share their memory, the new value is in its place.
+    An instruction names a tensor value by its index, and ``MoveCall`` gives it another tensor: its
+    clone in the other allocation. Where the two share their memory, the new value is in its place.
     """
     old, new = (
         [emitter._emit_spec(spec).id for spec in _specs_of(node)]
@@ -109,13 +109,13 @@ def emit_exchange(emitter: _Emitter, write_back: Node) -> None:
         _tensor(emitter, new[0]).allocation_info
     ):
         return
-    for slots, (other, *_) in ((old, new), (new, old)):
-        for slot in slots:
-            emit_swap(emitter, slot, _twin(emitter, slot, other))
+    for value_ids, (other, *_) in ((old, new), (new, old)):
+        for value_id in value_ids:
+            emit_swap(emitter, value_id, _clone_in_memory_of(emitter, value_id, other))
 
 
 def emit_swap(emitter: _Emitter, one: int, other: int) -> None:
-    """Has two slots change what they hold."""
+    """Swaps what two values hold."""
     spare = emitter._emit_evalue(EValue(Null())).id
     for move in ((one, spare), (other, one), (spare, other)):
         emitter.chain.instructions.append(Instruction(MoveCall(*move)))
@@ -127,17 +127,17 @@ def _specs_of(root: Node) -> dict[TensorSpec, None]:
     return dict.fromkeys(spec for spec in specs if spec is not None)
 
 
-def _twin(emitter: _Emitter, slot: int, other: int) -> int:
-    """A slot for the same tensor in another one's memory."""
-    twin = deepcopy(_tensor(emitter, slot))
-    twin.allocation_info = _tensor(emitter, other).allocation_info
-    if twin.extra_tensor_info is not None:
-        twin.extra_tensor_info.fully_qualified_name = None  # one has the buffer's name
-    return emitter._emit_evalue(EValue(twin)).id
+def _clone_in_memory_of(emitter: _Emitter, value_id: int, other: int) -> int:
+    """The index of a value for the same tensor in another one's allocation."""
+    clone = deepcopy(_tensor(emitter, value_id))
+    clone.allocation_info = _tensor(emitter, other).allocation_info
+    if clone.extra_tensor_info is not None:
+        clone.extra_tensor_info.fully_qualified_name = None  # one has the buffer's name
+    return emitter._emit_evalue(EValue(clone)).id
 
 
-def _tensor(emitter: _Emitter, slot: int) -> Tensor:
-    tensor = emitter.emitter_state.values[slot].val
+def _tensor(emitter: _Emitter, value_id: int) -> Tensor:
+    tensor = emitter.emitter_state.values[value_id].val
     assert isinstance(tensor, Tensor)
     return tensor
 

@@ -1,10 +1,10 @@
 """Emit instructions for device buffers that several methods share.
 
 What a method knows of a buffer in its own values, whether it has its first value and which of its two
-memories holds it (`executorch.exir.emit._device_state`), methods that share it have to know of each other.
+allocations holds it (`executorch.exir.emit._device_state`), methods that share it have to know of each other.
 So both are bytes of host memory that they share as well, zero at first, as planned host memory is. A
-method begins with comparing: it fills the buffers that nobody has filled, and has the two memories
-change roles if they have done so an odd number of times, in all methods, more than in this one.
+method begins with comparing: it fills the buffers that nobody has filled, and swaps the two
+allocations if they were swapped an odd number of times, in all methods, more than in this one.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class _Emitted:
     Attributes:
         left: Placeholders that are still to come.
         buffers: Those that were there, with their values.
-        parity: The slot of the group's byte.
-        mine: That of what it is when the slots of the buffers show their memories as they do now.
+        parity: The index of the value of the group's byte.
+        mine: That of what it is when the values of the buffers show their allocations as they do now.
         other: That of what it is when they show them the other way round.
-        to_exchange: Jumps to what has the memories change roles.
+        to_exchange: Jumps to what swaps the allocations.
         body: The first instruction after the comparison.
     """
 
@@ -87,7 +87,7 @@ def _emit_shared_buffer(
 
 
 def emit_exchanges(emitter: _Emitter, graph: torch.fx.Graph) -> None:
-    """Emits what has memories change roles, behind the last instruction of a call, and says that they did."""
+    """Emits what swaps allocations, behind the last instruction of a call, and says that they did."""
     groups: dict[Group, _Emitted] = vars(emitter).get("shared_buffers", {})
     writes = list(filter(is_device_write_back, graph.nodes))
     for group, emitted in groups.items():
@@ -122,7 +122,7 @@ def _emit_comparison(
     emitted.mine = _emit_constant(emitter, False)
     emitted.other = _emit_constant(emitter, True)
     to_even = emit_jump(emitter, emitted.parity)
-    # It is odd.
+    # The parity is odd.
     emitted.to_exchange.append(emit_jump(emitter, emitted.mine))
     to_body = [emit_jump(emitter)]
     to_even.destination_instruction = here(emitter)
@@ -134,7 +134,7 @@ def _emit_comparison(
 
 
 def _emit_flag(emitter: _Emitter, place: tuple[int, int]) -> int:
-    """A slot for a byte of planned host memory."""
+    """The index of a value for a byte of planned host memory."""
     spec = TensorSpec.from_tensor(torch.zeros(1, 1, dtype=torch.bool))
     spec.mem_id, spec.mem_offset = place
     return emitter._emit_evalue(emitter._tensor_spec_to_evalue(spec)).id

@@ -111,7 +111,7 @@ def is_write_back(node: Node) -> bool:
 
 
 def is_device_write_back(node: Node) -> bool:
-    """Whether it does so on a device, where no kernel can: the memories of the two change roles."""
+    """Whether it does so on a device, where no kernel can: the allocations of the two are swapped."""
     if not is_write_back(node):
         return False
     spec = tensor_spec(node.all_input_nodes[0])

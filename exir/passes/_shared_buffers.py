@@ -67,7 +67,7 @@ class Group:
 
     Attributes:
         initialized: Arena and offset of a byte of host memory, 0 until they have their first values.
-        parity: The same of one that is 0 while their values are in the first of their memories; None where
+        parity: The same of one that is 0 while their values are in the first of their allocations; None where
             each has one memory.
     """
 
@@ -178,8 +178,9 @@ def place_shared_buffers(
     first = max(len(meta["non_const_buffer_sizes"]) for meta in metas)
     arenas = {device: _Arena(first + i) for i, device in enumerate(devices)}
     groups: dict[tuple[frozenset[str], bool], Group] = {}
-    memories = {
-        method: _memories(program.graph_module) for method, program in programs.items()
+    allocations = {
+        method: _allocations(program.graph_module)
+        for method, program in programs.items()
     }
     for name, uses in specs.items():
         device, in_place = shared[name].device, shared[name].in_place
@@ -193,7 +194,7 @@ def place_shared_buffers(
         for method, (node, old) in uses.items():
             _put(old, arena.index, places[0], unit)
             if device != HOST:
-                _put(memories[method][name][1], arena.index, places[1], unit)
+                _put(allocations[method][name][1], arena.index, places[1], unit)
                 key = frozenset(uses), in_place
                 if key not in groups:
                     flags = arenas[HOST]
@@ -233,7 +234,7 @@ def _without_buffers(planning: Any, graph_module: GraphModule) -> Iterator[None]
     algorithm = planning.memory_planning_algo
 
     def plan(alignment: int, specs: Any, *rest: Any) -> Any:
-        left_out = {new for _, new in _memories(graph_module).values()}
+        left_out = {new for _, new in _allocations(graph_module).values()}
         sizes = algorithm(alignment, [s for s in specs if s not in left_out], *rest)
         for index, spec in enumerate(each for each in specs if each in left_out):
             # Of no other's: the verifier looks for memory that is given away twice.
@@ -288,7 +289,7 @@ def _put(spec: Any, arena: int, offset: int, alignment: int) -> None:
     spec.realign(alignment)
 
 
-def _memories(graph_module: GraphModule) -> dict[str, tuple[TensorSpec, TensorSpec]]:
+def _allocations(graph_module: GraphModule) -> dict[str, tuple[TensorSpec, TensorSpec]]:
     """By name, the specs of the old and the new value of each shared buffer on a device."""
     return {
         name: (old, new)

@@ -186,7 +186,9 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
         if (device := device_of_delegate(module, node)) != HOST
     }
 
-    def meeting(one: Node, other: Node, next_call: bool = False) -> Iterator[Hazard]:
+    def hazards_between(
+        one: Node, other: Node, next_call: bool = False
+    ) -> Iterator[Hazard]:
         device, copied = delegates[other], operator_name(one) == H2D
         if not copied and delegates.get(one) != device:
             return
@@ -206,12 +208,12 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
             for each in reader.all_input_nodes
         }
         for each in sorted(made_by & index.keys(), key=index.__getitem__):
-            yield from meeting(each, reader)
+            yield from hazards_between(each, reader)
             if each in delegates and device not in waited_for:
-                yield from meeting(reader, each, next_call=True)
+                yield from hazards_between(reader, each, next_call=True)
     for write_back in filter(is_device_write_back, nodes):
-        for earlier, later in _meetings(module, aliases, write_back):
-            yield from meeting(earlier, later, next_call=True)
+        for earlier, later in _conflicts(module, aliases, write_back):
+            yield from hazards_between(earlier, later, next_call=True)
         # The first call begins with a copy of the buffer's first value, over which the next one writes.
         old, new = write_back.all_input_nodes
         writer = producer(aliases.root(new, False))
@@ -221,7 +223,7 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
                 yield Hazard(delegates[node], first, index[node], True)
 
 
-def _meetings(
+def _conflicts(
     module: GraphModule, aliases: Aliases, write_back: Node
 ) -> Iterator[tuple[Node, Node]]:
     """Pairs of which the second meets, in a later call, a buffer's memory that the first works on.
@@ -296,12 +298,12 @@ def _movable(
 
 
 def _move(nodes: list[Node], moved: Mapping[Copy, int]) -> None:
-    moving = {copy.node for copy in moved}
+    moved_nodes = {copy.node for copy in moved}
     for copy, place in moved.items():
         source = copy.node.all_input_nodes[0]
         if is_getitem(source):  # which may stand anywhere after its delegate
             source.all_input_nodes[0].append(source)
-        while nodes[place] in moving:
+        while nodes[place] in moved_nodes:
             place += 1
         nodes[place].prepend(copy.node)
 

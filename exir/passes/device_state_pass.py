@@ -2,7 +2,7 @@
 
 A method's mutable buffer has an old value, which is there when a call begins, and a new one, which
 ``insert_write_back_for_buffers_pass`` has copied over it when the call ends. On a device that takes
-no copy: the memories of the two change roles from call to call (`executorch.exir.emit._device_state`),
+no copy: the allocations of the two are swapped from call to call (`executorch.exir.emit._device_state`),
 or, where one delegate reads the old value and makes the new one, it writes the one over the other.
 """
 
@@ -104,20 +104,20 @@ class DeviceStatePass(PassBase):
         ]
         new_values = {write: _NewValue.of(placement, write) for write in writes}
         given = Counter(new.root for new in new_values.values())
-        homes: dict[Node, Device] = {}
+        buffer_devices: dict[Node, Device] = {}
         for write, new in new_values.items():
             name = write.all_input_nodes[0].meta[STATE_META]
             shared = write.all_input_nodes[0].meta.get(SHARED_META)
             shared_on = shared.device if shared is not None else None
-            home = HOST
+            device = HOST
             reason = self.on_host or _reason_for_host(placement, write, new.root)
             if not reason and given[new.root] > 1:
                 reason = "its new value is another buffer's, too"
             if not reason and shared_on == HOST:
                 reason = "methods share it, and one has it there"
             if not reason:
-                home = shared_on or _home(placement, write, new)
-                if home == HOST:
+                device = shared_on or _cheapest_device(placement, write, new)
+                if device == HOST:
                     reason = "a device would save no copies"
             elif shared_on not in (None, HOST):
                 raise ValueError(
@@ -125,12 +125,12 @@ class DeviceStatePass(PassBase):
                     f"there: {reason}; without share_mutable_buffers=True each method has one on the "
                     "host"
                 )
-            where = f"{home[0].name.lower()}:{home[1]}"
+            where = f"{device[0].name.lower()}:{device[1]}"
             where = f"the host: {reason}" if reason else where
             logger.info("the buffer %s lives on %s", name, where)
-            if home != HOST:
-                homes[write] = home
-        for write, (kind, index) in homes.items():
+            if device != HOST:
+                buffer_devices[write] = device
+        for write, (kind, index) in buffer_devices.items():
             old = write.all_input_nodes[0]
             spec = tensor_spec(old)
             assert spec is not None
@@ -139,7 +139,7 @@ class DeviceStatePass(PassBase):
             # could write there.
             old.meta.pop("et_init_buffer", None)
             placement.output.prepend(write)
-        return PassResult(graph_module, bool(homes))
+        return PassResult(graph_module, bool(buffer_devices))
 
 
 def mark_mutable_buffers(module: GraphModule, signature: ExportGraphSignature) -> None:
@@ -164,7 +164,7 @@ def _reason_for_host_state(planning: Any) -> str:
 
 
 def plan_states(graph_module: GraphModule) -> None:
-    """Gives buffers on devices their memories, each for as long as the method is loaded.
+    """Gives buffers on devices their allocations, each for as long as the method is loaded.
 
     One delegate that reads a buffer's old value, and writes its new one last, writes it over that.
     """
@@ -218,7 +218,8 @@ def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
     # What shows another buffer's old value on a device, be it a copy of that on the host.
     shown = placement.aliases.root(write.all_input_nodes[-1], on_host=False)
     if STATE_META in shown.meta or (
-        new_root.op == "placeholder" and placement.home_of_input(new_root, new) != HOST
+        new_root.op == "placeholder"
+        and placement.device_of_input(new_root, new) != HOST
     ):
         return "its new value is another buffer or input"
     if (
@@ -232,33 +233,33 @@ def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
     return ""
 
 
-def _home(placement: Placement, write: Node, new: _NewValue) -> Device:
+def _cheapest_device(placement: Placement, write: Node, new: _NewValue) -> Device:
     """Where a buffer takes the fewest copies; of equals where its new value is made, or the host."""
 
-    def copies(home: Device) -> tuple[int, bool]:
-        kept = home != HOST
+    def copies(device: Device) -> tuple[int, bool]:
+        kept = device != HOST
         read_on = placement.reading_devices(new.root, new.made_on, {write}, kept)
-        of_new = _copies(new.made_on, read_on | {home})
-        return of_new + _of_old(placement, write, home), home != new.made_on
+        of_new = _copies(new.made_on, read_on | {device})
+        return of_new + _of_old(placement, write, device), device != new.made_on
 
     return min((HOST, *placement.devices), key=copies)
 
 
-def _copies(home: Device, read_on: Iterable[Device | None]) -> int:
+def _copies(device: Device, read_on: Iterable[Device | None]) -> int:
     """How often a value that lives on one device, or the host, is copied for its readers on all."""
-    devices = {each for each in read_on if each and each not in (HOST, home)}
-    to_host = home != HOST and (HOST in read_on or bool(devices))
+    devices = {each for each in read_on if each and each not in (HOST, device)}
+    to_host = device != HOST and (HOST in read_on or bool(devices))
     return to_host + len(devices)
 
 
-def _of_old(placement: Placement, write: Node, home: Device) -> int:
+def _of_old(placement: Placement, write: Node, device: Device) -> int:
     """Copies of an old value, and on the host of the copies that would be its views on a device."""
     cost, pending = 0, [write.all_input_nodes[0]]
     while pending:
         value = pending.pop()
-        read_on = placement.reading_devices(value, home, {write}, home != HOST)
-        cost += _copies(home, read_on)
-        if home == HOST:
+        read_on = placement.reading_devices(value, device, {write}, device != HOST)
+        cost += _copies(device, read_on)
+        if device == HOST:
             readers = placement.aliases.readers(value, on_host=True)
             pending += {user for user, _ in readers if operator_name(user) in _VIEWS}
     return cost

@@ -32,7 +32,7 @@ class Planned(NamedTuple):
 
 
 #: Planned memory, or the backend of the delegate that keeps it.
-Home = Planned | str
+Location = Planned | str
 
 #: Its name, shape and type.
 _Buffer = tuple[str, "tuple[int, ...]", torch.dtype]
@@ -87,7 +87,7 @@ class CommonState:
     """
 
     arenas: frozenset[int] = frozenset()
-    buffers: Mapping[str, Mapping[str, Home]] = field(default_factory=dict)
+    buffers: Mapping[str, Mapping[str, Location]] = field(default_factory=dict)
 
     def needs(self) -> list[Need]:
         """Return what they need to be one, alike ones together."""
@@ -100,17 +100,19 @@ class CommonState:
         ]
 
     def _need(self, name: str) -> tuple[str, str, str]:
-        homes = self.buffers[name]
-        home, *others = {*homes.values()}
-        if isinstance(home, Planned) and home.arena in self.arenas and not others:
-            return SHARED, f"in arena {home.arena}, which they share", _GIVE_MEMORY
-        if isinstance(home, str) and not others:
-            text = (
-                f"and {home} keeps them for each by itself unless it is told to share"
-            )
+        locations = self.buffers[name]
+        location, *others = {*locations.values()}
+        if (
+            isinstance(location, Planned)
+            and location.arena in self.arenas
+            and not others
+        ):
+            return SHARED, f"in arena {location.arena}, which they share", _GIVE_MEMORY
+        if isinstance(location, str) and not others:
+            text = f"and {location} keeps them for each by itself unless it is told to share"
             return IN_LIBRARIES, text, _SET_OPTION
-        where = ", ".join(f"{m} {_words(each)}" for m, each in homes.items())
-        inside = any(isinstance(each, str) for each in homes.values())
+        where = ", ".join(f"{m} {_described(each)}" for m, each in locations.items())
+        inside = any(isinstance(each, str) for each in locations.values())
         advice = _LEAVE_TO_PLANNER if inside else _SHARE
         return SEPARATE, f"and nothing shares them: {where}", advice
 
@@ -123,8 +125,8 @@ class CommonState:
         """The buffers that delegates of a method keep."""
         return frozenset(
             name
-            for name, homes in self.buffers.items()
-            if isinstance(homes.get(method), str)
+            for name, locations in self.buffers.items()
+            if isinstance(locations.get(method), str)
         )
 
     def as_table(self) -> dict[str, Any]:
@@ -142,8 +144,8 @@ def read_table(table: bytes | memoryview) -> CommonState:
         found = json.loads(bytes(table))
         arenas = frozenset(map(_number, found["arenas"]))
         buffers = {
-            name: {method: _home(each) for method, each in homes.items()}
-            for name, homes in found["buffers"].items()
+            name: {method: _location(each) for method, each in locations.items()}
+            for name, locations in found["buffers"].items()
         }
     except RecursionError:
         raise ValueError("nested too deeply") from None
@@ -154,15 +156,17 @@ def read_table(table: bytes | memoryview) -> CommonState:
     return CommonState(arenas, buffers)
 
 
-def _words(home: Home) -> str:
-    if isinstance(home, str):
-        return f"keeps them inside of {home}"
+def _described(location: Location) -> str:
+    if isinstance(location, str):
+        return f"keeps them inside of {location}"
     return (
-        "has them as constants" if home.arena == 0 else "plans them into its own memory"
+        "has them as constants"
+        if location.arena == 0
+        else "plans them into its own memory"
     )
 
 
-def _home(value: Any) -> Home:
+def _location(value: Any) -> Location:
     if isinstance(value, str):
         return value
     arena, offset = value
@@ -211,25 +215,27 @@ def common_state(
         arenas: Those that are one memory for all of them.
     """
     written: set[_Buffer] = set()
-    homes: dict[_Buffer, dict[str, Home]] = {}
+    locations: dict[_Buffer, dict[str, Location]] = {}
     for method, program in programs.items():
         signature = program.graph_signature
         written.update(_buffers(program, signature.buffers_to_mutate.values()))
         for node in program.graph.find_nodes(op="placeholder"):
             name = signature.inputs_to_buffers.get(node.name)
-            home = name and _planned(node, name in signature.buffers_to_mutate.values())
-            if home:
+            location = name and _planned(
+                node, name in signature.buffers_to_mutate.values()
+            )
+            if location:
                 for buffer in _buffers(program, [name]):
-                    homes.setdefault(buffer, {})[method] = home
+                    locations.setdefault(buffer, {})[method] = location
         for lowered in _lowered_modules(program.graph_module):
             inner = lowered.original_module
             signature = inner.graph_signature
             written.update(_buffers(inner, signature.buffers_to_mutate.values()))
             for buffer in _buffers(inner, signature.inputs_to_buffers.values()):
-                homes.setdefault(buffer, {}).setdefault(method, lowered.backend_id)
+                locations.setdefault(buffer, {}).setdefault(method, lowered.backend_id)
     common = {
         buffer[0]: each
-        for buffer, each in homes.items()
+        for buffer, each in locations.items()
         if buffer in written and len(each) > 1
     }
     return CommonState(arenas, common)

@@ -115,7 +115,7 @@ class _Copies:
             return
         # A `memory.alloc` is for the one operator that writes there.
         if tensor_spec(node) is not None and node.target is not memory.alloc:
-            self.places[node] = {placement.home[node]: node}
+            self.places[node] = {placement.device_of[node]: node}
         for value in written:
             self._written_on_host(value)
 
@@ -131,7 +131,7 @@ class _Copies:
             if value not in self.places:
                 return value
             here = self.placement.reads_on(reader, self.placement.is_kept(value))
-            return self._at(value, here or self.placement.home[value], reader)
+            return self._at(value, here or self.placement.device_of[value], reader)
 
         args, kwargs = map_arg(reader.args, place), map_arg(reader.kwargs, place)
         if args != reader.args or kwargs != reader.kwargs:
@@ -144,16 +144,16 @@ class _Copies:
             if each in self.places:
                 on_host = self.places[each].get(HOST)
                 self.places[each] = {HOST: on_host} if on_host is not None else {}
-                self.placement.home[each] = HOST
+                self.placement.device_of[each] = HOST
 
     def _take_view(self, node: Node) -> None:
         placement = self.placement
-        home = placement.home[node]
+        device = placement.device_of[node]
         self.places[node] = {}
-        if node.target is memory.view or home == HOST:
-            self.places[node][home] = node
+        if node.target is memory.view or device == HOST:
+            self.places[node][device] = node
         elif any(
-            placement.reads_on(user, kept=True) not in (home, None)
+            placement.reads_on(user, kept=True) not in (device, None)
             for user in node.users
             if not placement.is_view(user)
         ):
@@ -198,10 +198,10 @@ class _Copies:
 
     def _after_or_before(self, value: Node, reader: Node) -> Node:
         """Before which node a copy to the host stands: as early as it can, unless late is free."""
-        order, home = self.placement.order, self.placement.home[value]
+        order, device = self.placement.order, self.placement.device_of[value]
         now = order[reader]
-        for other, side in self.placement.readers(value, home):
-            if order.get(other, now) > now and side in (home, None):
+        for other, side in self.placement.readers(value, device):
+            if order.get(other, now) > now and side in (device, None):
                 return reader
         return self._body if value.op == "placeholder" else value.next
 

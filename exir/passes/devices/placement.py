@@ -46,7 +46,7 @@ class Placement:
     """The placement of one graph; `PropagateDevicePass` says which.
 
     Attributes:
-        home: node -> the device that its result lives on, as far as the walk has come.
+        device_of: node -> the device that its result lives on, as far as the walk has come.
         views: view -> the value whose bytes it has, and its size (None: that value's own).
         labels: spec -> the device to write onto it.
         devices: Where delegates live, but for the host.
@@ -58,7 +58,7 @@ class Placement:
         self.module = module
         self.is_branch = is_branch
         self.aliases = Aliases(module.graph)
-        self.home: dict[Node, Device] = {}
+        self.device_of: dict[Node, Device] = {}
         self.views: dict[Node, tuple[Node, Any]] = {}
         self.labels: dict[TensorSpec, Device] = {}
         self._views_of: dict[Node, list[Node]] = {}
@@ -67,7 +67,7 @@ class Placement:
         self.order = {node: index for index, node in enumerate(nodes)}
         self.output = nodes[-1]
         self.writes_back = dict.fromkeys(filter(is_device_write_back, nodes))
-        # Their memories are not for a caller: the next call writes over them.
+        # Their allocations are not for a caller: the next call writes over them.
         self._kept = {
             self.aliases.root(arg, on_host=False)
             for node in self.writes_back
@@ -99,10 +99,10 @@ class Placement:
         return None if anywhere else HOST
 
     def readers(
-        self, value: Node, home: Device, kept: bool = False
+        self, value: Node, device: Device, kept: bool = False
     ) -> Iterator[tuple[Node, Device | None]]:
-        """Those that read a value that lives on ``home``, or a view of it, each with the device it reads on."""
-        for user, read in self.aliases.readers(value, home == HOST):
+        """Those that read a value that lives on ``device``, or a view of it, each with the device it reads on."""
+        for user, read in self.aliases.readers(value, device == HOST):
             yield user, self.reads_on(
                 user, kept or self.is_kept(value) or read is not value
             )
@@ -110,12 +110,12 @@ class Placement:
     def reading_devices(
         self,
         value: Node,
-        home: Device,
+        device: Device,
         without: Collection[Node] = (),
         kept: bool = False,
     ) -> set[Device | None]:
-        """Where a value is read, were it to live on ``home``, by all but some readers."""
-        readers = self.readers(value, home, kept)
+        """Where a value is read, were it to live on ``device``, by all but some readers."""
+        readers = self.readers(value, device, kept)
         return {side for user, side in readers if user not in without}
 
     def is_kept(self, value: Node) -> bool:
@@ -125,29 +125,29 @@ class Placement:
     def is_view(self, node: Node) -> bool:
         """Whether a node has its first argument's bytes where that one lives."""
         inputs = node.all_input_nodes
-        home = self.home.get(inputs[0], HOST) if inputs else HOST
-        return self.aliases.is_view(node, home == HOST)
+        device = self.device_of.get(inputs[0], HOST) if inputs else HOST
+        return self.aliases.is_view(node, device == HOST)
 
     def assign(self, node: Node) -> None:
         """Decides where the result of a node that is no view lives, after all before it."""
         spec = tensor_spec(node)
-        home = HOST
+        device = HOST
         if is_delegate(node):
-            home = self.reads_on(node) or HOST
+            device = self.reads_on(node) or HOST
         elif is_getitem(node):
-            home = self.home[node.all_input_nodes[0]]
+            device = self.device_of[node.all_input_nodes[0]]
         elif spec is not None and (
             operator_name(node) == H2D or node.target is memory.alloc
         ):
-            home = (spec.device, spec.device_index)
+            device = (spec.device, spec.device_index)
         elif node in self.writes_back:
-            home = self.home[node.all_input_nodes[0]]
-        self.home[node] = home
+            device = self.device_of[node.all_input_nodes[0]]
+        self.device_of[node] = device
         if spec is not None and node.op == "placeholder":
-            self.home[node] = self.home_of_input(node, spec)
+            self.device_of[node] = self.device_of_input(node, spec)
         if node is not self.output:
             for each in tensor_specs(node):
-                self.labels[each] = self.home[node]
+                self.labels[each] = self.device_of[node]
 
     def assign_view(self, node: Node) -> None:
         """The same for a view: it lives where what it shows does."""
@@ -157,7 +157,7 @@ class Placement:
             size = view_size(node)
         self.views[node] = (root, size)
         self._views_of.setdefault(root, []).append(node)
-        self.home[node] = self.home[root]
+        self.device_of[node] = self.device_of[root]
         if operator_name(node):  # else it has its base's label
             spec = tensor_spec(node)
             assert spec is not None
@@ -168,7 +168,7 @@ class Placement:
         root = self.views[node][0] if node in self.views else node
         return [root, *self._views_of.get(root, ())]
 
-    def home_of_input(self, node: Node, spec: TensorSpec) -> Device:
+    def device_of_input(self, node: Node, spec: TensorSpec) -> Device:
         """Where the caller puts a method input; the host for what isn't the caller's to put."""
         if node in self._kept:
             return spec.device, spec.device_index

@@ -133,8 +133,8 @@ def test_shared_on_the_host() -> None:
     assert name == "shared-arenas" and "shared_memory.h" in advice
     common = read(program).common
     assert common.arenas == {2}
-    (homes,) = common.buffers.values()
-    assert homes == dict.fromkeys(("prefill", "decode"), Planned(2, 0))
+    (locations,) = common.buffers.values()
+    assert locations == dict.fromkeys(("prefill", "decode"), Planned(2, 0))
 
 
 def test_a_program_of_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,10 +55,11 @@ def check(
     facts = read(pte)
     assert not [f for f in advise(facts) if f.name == "separate-state"]
     places = {
-        name: next(iter(homes.values())) for name, homes in facts.common.buffers.items()
+        name: next(iter(locations.values()))
+        for name, locations in facts.common.buffers.items()
     }
-    for name, homes in facts.common.buffers.items():
-        assert {*homes.values()} == {places[name]}  # one place in all methods
+    for name, locations in facts.common.buffers.items():
+        assert {*locations.values()} == {places[name]}  # one place in all methods
     eager = copy.deepcopy(methods)
     first = next(iter(eager.values()))
     for name in ("data", "zeros"):

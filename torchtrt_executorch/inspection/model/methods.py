@@ -30,7 +30,7 @@ def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
     Buffers that it has in common with other methods are called what ``common`` calls them.
     """
     shared: dict[Any, str] = {
-        homes.get(plan.name): name for name, homes in common.buffers.items()
+        locations.get(plan.name): name for name, locations in common.buffers.items()
     }
     delegates = [delegate_facts(each, i) for i, each in enumerate(plan.delegates)]
     for each in plan.operations:
