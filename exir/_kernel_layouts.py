@@ -19,9 +19,9 @@ def in_written_order(execute: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, kind: str, target: Any, *args: Any) -> Any:
         result = execute(self, kind, target, *args)
         if getattr(target, "_op", target) is torch.ops.aten.nonzero.default:
-            found = result.data
-            with found.fake_mode:
-                result.data = torch.empty(found.shape, dtype=found.dtype)
+            value = result.data
+            with value.fake_mode:
+                result.data = torch.empty(value.shape, dtype=value.dtype)
             self.tracer.set_metadata(result.proxy.node, result.data)
         return result
 

@@ -33,7 +33,7 @@ def keeps_size_ranges(execute: Callable[..., Any]) -> Callable[..., Any]:
         called = getattr(target, "_op", target)
         value = meta.data.get("val")
         if called is _CONVOLUTION and value is None:  # which a pass has just made
-            value = [each.data for each in args if hasattr(each, "data")]
+            value = [arg.data for arg in args if hasattr(arg, "data")]
         # A delegate executes the convolutions that it has.
         chooses = called in (_CONVOLUTION, executorch_call_delegate)
         if not chooses or value is None or free_unbacked_symbols(value):

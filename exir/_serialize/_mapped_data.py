@@ -60,8 +60,8 @@ class MappedData(FileBackedData):
 
     def sha256(self) -> bytes:
         """Return the digest of all bytes, when the program was lowered."""
-        found: bytes = self._sha256
-        return found
+        digest: bytes = self._sha256
+        return digest
 
     def to_bytes(self) -> bytes:
         """Return all bytes, copied."""
@@ -108,7 +108,9 @@ def mapped_storage(storage: torch.UntypedStorage) -> MappedData | None:
 def copy_sharing_weights(program: ExportedProgram) -> ExportedProgram:
     """Return a copy of a program for a backend to change, which writes to no weight: they are shared."""
     tensors = (*program.state_dict.values(), *program.constants.values())
-    memo = {id(each): each for each in tensors if isinstance(each, torch.Tensor)}
+    memo = {
+        id(tensor): tensor for tensor in tensors if isinstance(tensor, torch.Tensor)
+    }
     return copy.deepcopy(program, memo)
 
 
@@ -123,21 +125,21 @@ def large_constant(tensor: torch.Tensor) -> FileBackedData | None:
 def in_file(tensor: torch.Tensor) -> FileBackedData:
     """Return the bytes of a tensor's storage, written to a file: one for all that have the same."""
     key = digest(tensor)
-    found = _files.get(key)
-    if found is None:
+    in_temporary = _files.get(key)
+    if in_temporary is None:
         descriptor, path = tempfile.mkstemp(prefix=".constant_")
         try:
             with open(descriptor, "wb") as file:
                 data = _bytes_of(tensor.untyped_storage())
                 for start in range(0, len(data), _CHUNK):
                     file.write(data[start : start + _CHUNK])
-            found = FileBackedData(path, cleanup=True, sha256=key)
+            in_temporary = FileBackedData(path, cleanup=True, sha256=key)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.remove(path)
             raise
-        _files[key] = found
-    return found
+        _files[key] = in_temporary
+    return in_temporary
 
 
 def hash_of(data: Any) -> Any:
@@ -159,11 +161,11 @@ class _Known:
 def digest(tensor: torch.Tensor) -> bytes:
     """Return the sha256 of a tensor's storage; it is taken once, until somebody writes to the tensor."""
     version = None if tensor.is_inference() else tensor._version
-    known, found = _digests.get(tensor, (None, b""))
+    known, sha256 = _digests.get(tensor, (None, b""))
     if known is None or known != version:
-        found = hashlib.sha256(_bytes_of(tensor.untyped_storage())).digest()
-        _digests[tensor] = version, found
-    return bytes(found)
+        sha256 = hashlib.sha256(_bytes_of(tensor.untyped_storage())).digest()
+        _digests[tensor] = version, sha256
+    return bytes(sha256)
 
 
 def _is_mapped(storage: torch.UntypedStorage) -> bool:
@@ -183,7 +185,7 @@ def _bytes_of(storage: torch.UntypedStorage) -> memoryview:
 
 def _mapped_files() -> list[tuple[int, int]]:
     """Return the addresses of this process's mapped files, in order, those that touch as one."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     try:
         with open("/proc/self/maps") as file:
             lines = file.readlines()
@@ -193,8 +195,8 @@ def _mapped_files() -> list[tuple[int, int]]:
         words = line.split(maxsplit=5)
         if words[4] == "0" or words[5].startswith(_IN_MEMORY):
             continue
-        start, end = (int(each, 16) for each in words[0].split("-"))
-        if found and found[-1][1] == start:
-            start, _ = found.pop()
-        found.append((start, end))
-    return found
+        start, end = (int(bound, 16) for bound in words[0].split("-"))
+        if ranges and ranges[-1][1] == start:
+            start, _ = ranges.pop()
+        ranges.append((start, end))
+    return ranges

@@ -46,14 +46,14 @@ def _read(value: Any) -> None:
 
 def _outputs(gm: GraphModule, node: Node) -> list[Node]:
     """Return the ``getitem`` of each output of ``node``, made where there is none."""
-    found = {n.args[1]: n for n in node.users if n.target is operator.getitem}
+    getitems = {n.args[1]: n for n in node.users if n.target is operator.getitem}
     outputs: list[Node] = []
     for index, value in enumerate(node.meta["val"]):
-        if index not in found:
+        if index not in getitems:
             with gm.graph.inserting_after(outputs[-1] if outputs else node):
                 made = gm.graph.call_function(operator.getitem, (node, index))
             made.meta = {**node.meta, "val": value}
             made.meta.pop(RETURNS_ALL_OUTPUTS)
-            found[index] = made
-        outputs.append(found[index])
+            getitems[index] = made
+        outputs.append(getitems[index])
     return outputs

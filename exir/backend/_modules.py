@@ -34,7 +34,9 @@ def outside_of_modules(
     patterns = _patterns(specs)
     nodes = [*_operators(program)] if patterns else []
     paths = {node: _module_paths(node) for node in nodes}
-    named = {p for found in paths.values() for p in found if _matches(p, patterns)}
+    named = {
+        p for prefixes in paths.values() for p in prefixes if _matches(p, patterns)
+    }
     around = {parent for path in named for parent in _parents(path)}
     inside = {node for node in nodes if not named.isdisjoint(paths[node])}
     between = [n for n in nodes if n not in inside and (paths[n] or [""])[-1] in around]
@@ -47,10 +49,12 @@ def outside_of_modules(
     while len(ahead) != count:
         count = len(ahead)
         for node in between:
-            if not all(each in inside or each in ahead for each in _producers(node)):
+            if not all(
+                producer in inside or producer in ahead for producer in _producers(node)
+            ):
                 ahead.discard(node)
         for node in reversed(between):
-            if not all(each in inside or each in ahead for each in node.users):
+            if not all(user in inside or user in ahead for user in node.users):
                 ahead.discard(node)
     inside |= ahead
     return [node for node in nodes if node not in inside]
@@ -96,7 +100,7 @@ def check_modules(who: str, specs: Sequence[CompileSpec]) -> None:
 def _patterns(specs: Sequence[CompileSpec]) -> list[str]:
     for spec in specs:
         if spec.key == MODULES_COMPILE_SPEC_KEY:
-            return [each.strip() for each in bytes(spec.value).decode().split(",")]
+            return [name.strip() for name in bytes(spec.value).decode().split(",")]
     return []
 
 
@@ -111,7 +115,11 @@ def _operators(program: ExportedProgram) -> Iterator[Node]:
 
 
 def _producers(node: Node) -> list[Node]:
-    return [each for each in node.all_input_nodes if each.op == "call_function"]
+    return [
+        input_node
+        for input_node in node.all_input_nodes
+        if input_node.op == "call_function"
+    ]
 
 
 def _parents(path: str) -> Iterator[str]:

@@ -22,23 +22,26 @@ def adaptive_max_pool2d(x: Tensor, output_size: Sequence[int]) -> Any:
         values, indices = x.flatten(-2).max(-1)
         shape = (*x.shape[:-2], 1, 1)
         return values.reshape(shape), indices.reshape(shape)
-    windows = [_windows(*each) for each in zip(sizes, output_size, strict=True)]
+    windows = [_windows(*pair) for pair in zip(sizes, output_size, strict=True)]
     if None in windows:
         return NotImplemented
     gathered, kernel = x, []
     places: list[Tensor | None] = []
-    for dim, (length, taken) in zip((-2, -1), windows, strict=True):  # type: ignore[misc]
-        if taken is not None:
-            gathered = gathered.index_select(dim, taken)
+    for dim, (length, positions) in zip((-2, -1), windows, strict=True):  # type: ignore[misc]
+        if positions is not None:
+            gathered = gathered.index_select(dim, positions)
         kernel.append(length)
-        places.append(taken)
+        places.append(positions)
     values, indices = _aten.max_pool2d_with_indices(gathered, kernel, kernel)
-    if any(taken is not None for taken in places):
+    if any(positions is not None for positions in places):
         width = gathered.shape[-1]
-        found = [indices.div(width, rounding_mode="floor"), indices.remainder(width)]
+        coordinates = [
+            indices.div(width, rounding_mode="floor"),
+            indices.remainder(width),
+        ]
         row, column = (
-            each if taken is None else taken[each]
-            for each, taken in zip(found, places, strict=True)
+            indices_in_window if positions is None else positions[indices_in_window]
+            for indices_in_window, positions in zip(coordinates, places, strict=True)
         )
         indices = row * sizes[1] + column
     return values, indices
@@ -54,12 +57,12 @@ def adaptive_max_pool3d(x: Tensor, output_size: Sequence[int]) -> Any:
     lines = adaptive_max_pool2d(flat, [output_size[0], flat.shape[3]])
     if lines is NotImplemented:
         return NotImplemented
-    found, outer = lines
+    maxima, outer = lines
     depth = outer.div(flat.shape[3], rounding_mode="floor").flatten(1)
     indices = inner.flatten(1).gather(1, outer.flatten(1))
     indices = indices + depth * (x.shape[-2] * x.shape[-1])
     shape = (*x.shape[:-3], *output_size)
-    return found.reshape(shape), indices.reshape(shape)
+    return maxima.reshape(shape), indices.reshape(shape)
 
 
 def _windows(

@@ -115,13 +115,17 @@ def decomposed_for_host(
         return program
     called = {node.target for node in nodes}
     supported = {*AllPartitioners([*partitioners]).supported(program, nodes)}
-    left = {node.target for node in nodes if node not in supported}
-    if not left:
+    unsupported = {node.target for node in nodes if node not in supported}
+    if not unsupported:
         return program
-    kept = {*preserved, *(called - left)}
+    not_decomposed = {*preserved, *(called - unsupported)}
     table = {**defaults, **table}
     return with_constant_weights(
         program.run_decompositions(
-            {each: function for each, function in table.items() if each not in kept}
+            {
+                operator: function
+                for operator, function in table.items()
+                if operator not in not_decomposed
+            }
         )
     )

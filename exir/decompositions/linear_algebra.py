@@ -27,22 +27,22 @@ def inv_ex(matrix: Tensor, *, check_errors: bool = False) -> Any:
 
 
 def solve_ex(
-    matrix: Tensor, given: Tensor, *, left: bool = True, check_errors: bool = False
+    matrix: Tensor, right_side: Tensor, *, left: bool = True, check_errors: bool = False
 ) -> Any:
     """Decompose ``aten._linalg_solve_ex``; ``NotImplemented`` of more than 16 rows."""
     if not _is_small(matrix):
         return NotImplemented
     # As PyTorch tells a batch of vectors from a matrix.
-    of_vectors = given.ndim == 1 or (
-        given.ndim == matrix.ndim - 1 and given.shape == matrix.shape[:-1]
+    of_vectors = right_side.ndim == 1 or (
+        right_side.ndim == matrix.ndim - 1 and right_side.shape == matrix.shape[:-1]
     )
-    columns = given.unsqueeze(-1) if of_vectors else given
+    columns = right_side.unsqueeze(-1) if of_vectors else right_side
     square = matrix
     if not left and not of_vectors:
         square, columns = matrix.mT, columns.mT
     batch = torch.broadcast_shapes(square.shape[:-2], columns.shape[:-2])  # type: ignore[no-untyped-call]
     square, columns = (
-        each.expand(*batch, *each.shape[-2:]) for each in (square, columns)
+        operand.expand(*batch, *operand.shape[-2:]) for operand in (square, columns)
     )
     result, _, _ = _eliminated(square, columns)
     if of_vectors:
@@ -89,7 +89,7 @@ def cholesky_ex(
 
 def solve_triangular(
     matrix: Tensor,
-    given: Tensor,
+    right_side: Tensor,
     *,
     upper: bool,
     left: bool = True,
@@ -99,26 +99,26 @@ def solve_triangular(
     if not _is_small(matrix):
         return NotImplemented
     if not left:
-        matrix, given, upper = matrix.mT, given.mT, not upper
+        matrix, right_side, upper = matrix.mT, right_side.mT, not upper
     count = matrix.shape[-1]
-    found: list[Any] = [None] * count
+    rows: list[Any] = [None] * count
     for index in reversed(range(count)) if upper else range(count):
-        row = given[..., index : index + 1, :]
+        row = right_side[..., index : index + 1, :]
         if not unitriangular:
             row = row / matrix[..., index : index + 1, index : index + 1]
-        given = given - matrix[..., :, index : index + 1] * row
-        found[index] = row
-    result = torch.cat(found, -2)
+        right_side = right_side - matrix[..., :, index : index + 1] * row
+        rows[index] = row
+    result = torch.cat(rows, -2)
     return result if left else result.mT
 
 
-def cholesky_solve(given: Tensor, factor: Tensor, upper: bool = False) -> Any:
+def cholesky_solve(right_side: Tensor, factor: Tensor, upper: bool = False) -> Any:
     """Decompose ``aten.cholesky_solve``; ``NotImplemented`` of more than 16 rows."""
     if not _is_small(factor):
         return NotImplemented
     lower = factor.mT if upper else factor
-    found = solve_triangular(lower, given, upper=False)
-    return solve_triangular(lower.mT, found, upper=True)
+    halfway = solve_triangular(lower, right_side, upper=False)
+    return solve_triangular(lower.mT, halfway, upper=True)
 
 
 def cholesky_inverse(factor: Tensor, upper: bool = False) -> Any:
@@ -127,14 +127,14 @@ def cholesky_inverse(factor: Tensor, upper: bool = False) -> Any:
     return cholesky_solve(identity.expand(factor.shape), factor, upper)
 
 
-def _eliminated(matrix: Tensor, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _eliminated(matrix: Tensor, right_side: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return what the inverse of a matrix makes of columns, the pivots, and the sign of the rows' order.
 
     Gauss and Jordan's elimination: the largest value that is left of a column is its pivot, as in LAPACK.
     """
     count = matrix.shape[-1]
     rows = torch.arange(count, device=matrix.device)
-    table = torch.cat([matrix, given], -1)
+    table = torch.cat([matrix, right_side], -1)
     pivots, signs = [], []
     for index in range(count):
         sizes = torch.where(rows >= index, table[..., index].abs(), -1.0)

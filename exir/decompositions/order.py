@@ -80,9 +80,11 @@ def bucketize(
 def median_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """Decompose ``aten.median.dim``: NaN if there is any."""
 
-    def pick(values: Tensor, found: Tensor) -> Tensor:
+    def pick(values: Tensor, ordered: Tensor) -> Tensor:
         size = values.shape[dim]
-        last, middle = (found.narrow(dim, at, 1) for at in (size - 1, (size - 1) // 2))
+        last, middle = (
+            ordered.narrow(dim, at, 1) for at in (size - 1, (size - 1) // 2)
+        )
         if not x.is_floating_point():
             return middle
         return torch.where(values.narrow(dim, size - 1, 1).isnan(), last, middle)
@@ -93,10 +95,10 @@ def median_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tens
 def nanmedian_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """Decompose ``aten.nanmedian.dim``: of what isn't NaN."""
 
-    def pick(values: Tensor, found: Tensor) -> Tensor:
+    def pick(values: Tensor, ordered: Tensor) -> Tensor:
         numbers = values.isnan().logical_not().sum(dim, keepdim=True)
         place = (numbers - 1).clamp(min=0).div(2, rounding_mode="floor")
-        return found.gather(dim, place)
+        return ordered.gather(dim, place)
 
     return _picked(x, dim, keepdim, pick)
 
@@ -105,7 +107,7 @@ def kthvalue(
     x: Tensor, k: int, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Decompose ``aten.kthvalue``."""
-    return _picked(x, dim, keepdim, lambda _, found: found.narrow(dim, k - 1, 1))
+    return _picked(x, dim, keepdim, lambda _, ordered: ordered.narrow(dim, k - 1, 1))
 
 
 def median(x: Tensor) -> Tensor:
@@ -129,10 +131,10 @@ def _picked(
     if x.ndim == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     values, indices = torch.sort(x, dim=dim)
-    found = (pick(values, values), pick(values, indices))
+    picked = (pick(values, values), pick(values, indices))
     if keepdim:
-        return found
-    return found[0].squeeze(dim), found[1].squeeze(dim)
+        return picked
+    return picked[0].squeeze(dim), picked[1].squeeze(dim)
 
 
 #: Order statistics, which need a sort.

@@ -18,8 +18,8 @@ def fmin(x: Tensor, y: Tensor) -> Tensor:
     return _numbers_first(x, y, torch.minimum(x, y))
 
 
-def _numbers_first(x: Tensor, y: Tensor, found: Tensor) -> Tensor:
-    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, found))
+def _numbers_first(x: Tensor, y: Tensor, result: Tensor) -> Tensor:
+    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, result))
 
 
 def exp2(x: Tensor) -> Tensor:
@@ -63,5 +63,5 @@ def addmv(
     x: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     """Decompose ``aten.addmv``."""
-    found = alpha * torch.mm(matrix, vector.unsqueeze(1)).squeeze(1)
-    return found if beta == 0 else found + beta * x
+    product = alpha * torch.mm(matrix, vector.unsqueeze(1)).squeeze(1)
+    return product if beta == 0 else product + beta * x

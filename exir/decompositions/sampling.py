@@ -41,12 +41,12 @@ def _resized(
     sizes = [*x.shape[-2:], *output_size]
     if not all(isinstance(size, int) for size in sizes):
         return NotImplemented
-    found = x.float() if x.dtype != torch.float64 else x
+    image = x.float() if x.dtype != torch.float64 else x
     for axis, size, factor in zip(
         (-2, -1), output_size, (scales_h, scales_w), strict=True
     ):
-        found = _along(found, axis, size, factor, align_corners, filter_of, reach)
-    return found.to(x.dtype)
+        image = _along(image, axis, size, factor, align_corners, filter_of, reach)
+    return image.to(x.dtype)
 
 
 def _along(
@@ -69,13 +69,13 @@ def _along(
     places = torch.arange(size, device=x.device, dtype=x.dtype)
     centers = (places + 0.5) * step
     first = (centers - reach * width + 0.5).int().clamp(0, own - taps)
-    taken = first.unsqueeze(1) + torch.arange(taps, device=x.device)
-    distances = (taken + 0.5 - centers.unsqueeze(1)).abs() / width
+    positions = first.unsqueeze(1) + torch.arange(taps, device=x.device)
+    distances = (positions + 0.5 - centers.unsqueeze(1)).abs() / width
     weights = filter_of(distances)
     weights = weights / weights.sum(1, keepdim=True)
     if axis == -2:
-        return (x[..., taken, :] * weights.unsqueeze(-1)).sum(-2)
-    return (x[..., taken] * weights).sum(-1)
+        return (x[..., positions, :] * weights.unsqueeze(-1)).sum(-2)
+    return (x[..., positions] * weights).sum(-1)
 
 
 bilinear = partial(_resized, _triangle, 1)

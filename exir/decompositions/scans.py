@@ -49,8 +49,8 @@ def cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     x = x.to(dtype)
     if x.ndim == 0:
         return x.clone()
-    found = _scanned((x,), dim, (1,), lambda a, b: (a[0] * b[0],))
-    return found if found is NotImplemented else found[0]
+    scanned = _scanned((x,), dim, (1,), lambda a, b: (a[0] * b[0],))
+    return scanned if scanned is NotImplemented else scanned[0]
 
 
 def logcumsumexp(x: Tensor, dim: int) -> Any:
@@ -67,8 +67,8 @@ def logcumsumexp(x: Tensor, dim: int) -> Any:
         total = (before[0] - shift).exp() + (own[0] - shift).exp()
         return (total.log() + shift,)
 
-    found = _scanned((x,), dim, (-math.inf,), combine)
-    return found if found is NotImplemented else found[0]
+    scanned = _scanned((x,), dim, (-math.inf,), combine)
+    return scanned if scanned is NotImplemented else scanned[0]
 
 
 def cummax(x: Tensor, dim: int) -> Any:
@@ -99,10 +99,10 @@ def _extreme(
         neutral = limits.min if largest else limits.max
 
     def combine(before: _Scanned, own: _Scanned) -> _Scanned:
-        kept = keeps(own[0], before[0])
+        keep_own = keeps(own[0], before[0])
         if x.is_floating_point():
-            kept = kept.logical_or(own[0].isnan())
-        values = torch.where(kept, own[0], before[0])
-        return values, torch.where(kept, own[1], before[1])
+            keep_own = keep_own.logical_or(own[0].isnan())
+        values = torch.where(keep_own, own[0], before[0])
+        return values, torch.where(keep_own, own[1], before[1])
 
     return _scanned((x, places), dim, (neutral, 0), combine)

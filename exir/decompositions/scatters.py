@@ -30,14 +30,14 @@ def scatter_reduce(
         return NotImplemented
     if reduce in ("sum", "mean"):
         start = x if include_self else x.scatter(dim, index, 0)
-        found = start.scatter_add(dim, index, src)
+        total = start.scatter_add(dim, index, src)
         if reduce == "sum":
-            return found
+            return total
         ones = torch.ones_like(x) if include_self else torch.zeros_like(x)
         count = ones.scatter_add(dim, index, torch.ones_like(src)).clamp(min=1)
         if x.is_floating_point():
-            return found / count
-        return found.div(count, rounding_mode="floor")
+            return total / count
+        return total.div(count, rounding_mode="floor")
     return _by_comparison(x, dim, index, src, reduce, include_self)
 
 
@@ -45,32 +45,32 @@ def _by_comparison(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool
 ) -> Any:
     dim %= x.ndim
-    for axis, (size, taken) in enumerate(zip(x.shape, index.shape, strict=True)):
-        if axis != dim and not statically_known_true(size == taken):
+    for axis, (size, index_size) in enumerate(zip(x.shape, index.shape, strict=True)):
+        if axis != dim and not statically_known_true(size == index_size):
             return NotImplemented
-        src = src.narrow(axis, 0, taken)
+        src = src.narrow(axis, 0, index_size)
     if not fits(*index.shape, x.shape[dim]) or statically_known_true(
         index.numel() == 0
     ):
         return NotImplemented
-    own, index, src = (each.movedim(dim, -1) for each in (x, index, src))
+    own, index, src = (operand.movedim(dim, -1) for operand in (x, index, src))
     places = torch.arange(own.shape[-1], device=x.device).unsqueeze(-1)
     here = index.unsqueeze(-2) == places
     least, largest = _limits(x.dtype)
     neutral = {"amax": least, "amin": largest, "prod": 1}[reduce]
     values = torch.where(here, src.unsqueeze(-2), neutral)
     if reduce == "prod":
-        found = values.prod(-1, dtype=x.dtype)
-        found = own * found if include_self else found
+        reduced = values.prod(-1, dtype=x.dtype)
+        reduced = own * reduced if include_self else reduced
     elif reduce == "amax":
-        found = values.amax(-1)
-        found = torch.maximum(own, found) if include_self else found
+        reduced = values.amax(-1)
+        reduced = torch.maximum(own, reduced) if include_self else reduced
     else:
-        found = values.amin(-1)
-        found = torch.minimum(own, found) if include_self else found
+        reduced = values.amin(-1)
+        reduced = torch.minimum(own, reduced) if include_self else reduced
     if not include_self:
-        found = torch.where(here.any(-1), found, own)
-    return found.movedim(-1, dim)
+        reduced = torch.where(here.any(-1), reduced, own)
+    return reduced.movedim(-1, dim)
 
 
 def _limits(dtype: torch.dtype) -> tuple[float, float]:
@@ -121,17 +121,17 @@ def embedding_bag(
     rows = torch.nn.functional.embedding(indices, weight).float()
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.float().unsqueeze(1)
-    kept = (indices != padding_idx).unsqueeze(1)
+    not_padding = (indices != padding_idx).unsqueeze(1)
     sizes = torch.zeros(count, 1, device=weight.device)
-    sizes = sizes.index_add(0, bag, kept.float())
+    sizes = sizes.index_add(0, bag, not_padding.float())
     shape = (count, weight.shape[1])
     if mode == _MAX:
         least = torch.full(shape, -torch.inf, device=weight.device)
-        rows = rows.where(kept, -torch.inf)
+        rows = rows.where(not_padding, -torch.inf)
         places = bag.unsqueeze(1).expand(rows.shape)
         bags = least.scatter_reduce(0, places, rows, "amax").where(sizes > 0, 0.0)
     else:
-        rows = rows.where(kept, 0.0)
+        rows = rows.where(not_padding, 0.0)
         bags = torch.zeros(shape, device=weight.device).index_add(0, bag, rows)
         if mode == _MEAN:
             bags = bags / sizes.clamp(min=1)

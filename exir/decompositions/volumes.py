@@ -34,9 +34,9 @@ def convolution(
         return NotImplemented
     taps = weight.shape[2]
     out = weight.shape[1] * groups if transposed else weight.shape[0]
-    options = [_three(each) for each in (stride, padding, dilation)]
-    step, pad, apart = (each[0] for each in options)
-    plane = [each[1:] for each in options]
+    options = [_three(option) for option in (stride, padding, dilation)]
+    step, pad, apart = (option[0] for option in options)
+    plane = [option[1:] for option in options]
     ends = _three(output_padding)
     slices = x.permute(0, 2, 1, 3, 4)
     depth, reach = slices.shape[1], apart * (taps - 1)
@@ -52,29 +52,30 @@ def convolution(
     def convolved(slices: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         images = slices.reshape(-1, *slices.shape[2:])
         rest = (*plane, transposed, ends[1:], groups)
-        found = _aten.convolution(images, weight, bias, *rest)
-        return found.reshape(-1, slices.shape[1], out, *found.shape[2:])
+        result = _aten.convolution(images, weight, bias, *rest)
+        return result.reshape(-1, slices.shape[1], out, *result.shape[2:])
 
     if not transposed and groups == 1 and fits(*reached[0].shape, taps):
         channels = weight.permute(0, 2, 1, 3, 4).flatten(1, 2)
         # Contiguous as the convolution's own result: a view of it may follow.
-        found = convolved(_joined(reached), channels, bias)
-        return found.permute(0, 2, 1, 3, 4).contiguous()
+        result = convolved(_joined(reached), channels, bias)
+        return result.permute(0, 2, 1, 3, 4).contiguous()
     parts = [
-        convolved(each, weight[:, :, tap], None) for tap, each in enumerate(reached)
+        convolved(reached_slices, weight[:, :, tap], None)
+        for tap, reached_slices in enumerate(reached)
     ]
     if transposed and pad == ends[0] == 0 and taps == step and apart == 1:
-        between = _joined([each.unsqueeze(2) for each in parts])
-        found = between.reshape(-1, size, *between.shape[3:])
+        between = _joined([part.unsqueeze(2) for part in parts])
+        result = between.reshape(-1, size, *between.shape[3:])
     else:
         if transposed:
             parts = [
-                _placed(each, step, tap * apart - pad, size)
-                for tap, each in enumerate(parts)
+                _placed(part, step, tap * apart - pad, size)
+                for tap, part in enumerate(parts)
             ]
-        found = sum(parts[1:], parts[0])
-    found = found.permute(0, 2, 1, 3, 4).contiguous()
-    return found if bias is None else found + bias.view(-1, 1, 1, 1)
+        result = sum(parts[1:], parts[0])
+    result = result.permute(0, 2, 1, 3, 4).contiguous()
+    return result if bias is None else result + bias.view(-1, 1, 1, 1)
 
 
 def _every(slices: Tensor, first: int, count: Any, step: int) -> Tensor:
@@ -89,7 +90,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
     """Return tensors behind each other along dimension 2, of which XNNPACK takes a few at once."""
     while len(parts) > 1:
         few = [parts[i : i + _FEW] for i in range(0, len(parts), _FEW)]
-        parts = [torch.cat(each, 2) if len(each) > 1 else each[0] for each in few]
+        parts = [torch.cat(run, 2) if len(run) > 1 else run[0] for run in few]
     return parts[0]
 
 

@@ -34,7 +34,7 @@ def _plain(spec: Any) -> Any:
     """Return zeros that are nested alike."""
     if spec.is_leaf():
         return 0
-    children = [_plain(each) for each in spec.children()]
+    children = [_plain(child) for child in spec.children()]
     if spec.type in _CONTAINERS:
         return pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context)
     if dataclasses.is_dataclass(spec.type):

@@ -146,9 +146,9 @@ def _first_value(emitter: _Emitter, placeholder: Node) -> torch.Tensor:
     """What the model has in a buffer."""
     program = emitter.exported_program  # type: ignore[attr-defined]
     name = program.graph_signature.inputs_to_buffers[placeholder.target]
-    found = program.state_dict.get(name)
-    found = program.constants[name] if found is None else found
-    return found.detach().cpu().contiguous()
+    value = program.state_dict.get(name)
+    value = program.constants[name] if value is None else value
+    return value.detach().cpu().contiguous()
 
 
 def _piece(data: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,7 @@ class _Emitted:
     """What is emitted of a group in one method.
 
     Attributes:
-        left: Placeholders that are still to come.
+        remaining: Placeholders that are still to come.
         buffers: Those that were there, with their values.
         parity: The index of the value of the group's byte.
         mine: That of what it is when the values of the buffers show their allocations as they do now.
@@ -42,7 +42,7 @@ class _Emitted:
         body: The first instruction after the comparison.
     """
 
-    left: int
+    remaining: int
     buffers: list[tuple[Node, _AbstractValue]] = field(default_factory=list)
     parity: int = -1
     mine: int = -1
@@ -75,12 +75,12 @@ def _emit_shared_buffer(
     groups = vars(emitter).setdefault("shared_buffers", {})
     if group not in groups:
         nodes = placeholder.graph.find_nodes(op="placeholder")
-        own = [each for each in nodes if each.meta.get(GROUP_META) is group]
+        own = [node for node in nodes if node.meta.get(GROUP_META) is group]
         groups[group] = _Emitted(len(own))
     emitted: _Emitted = groups[group]
     emitted.buffers.append((placeholder, buffer))
-    emitted.left -= 1
-    if not emitted.left:
+    emitted.remaining -= 1
+    if not emitted.remaining:
         _emit_first_values(emitter, group, emitted)
         if group.parity is not None:
             _emit_comparison(emitter, group.parity, emitted)

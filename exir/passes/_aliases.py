@@ -147,8 +147,8 @@ def shows_same_bytes(view: Node, base: Node) -> bool:
     if operator_name(view) in IDENTITIES:
         return spec.dim_order == base_spec.dim_order
     contiguous = all(
-        list(each.dim_order) == list(range(len(each.shape)))
-        for each in (spec, base_spec)
+        list(tensor.dim_order) == list(range(len(tensor.shape)))
+        for tensor in (spec, base_spec)
     )
     same_dynamism = spec.shape_dynamism == base_spec.shape_dynamism  # _ViewSpec insists
     return contiguous and same_dynamism and view_size(view) is not None

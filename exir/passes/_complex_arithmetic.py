@@ -136,10 +136,10 @@ def _noting_calls(
     def noted(*args: Any, **kwargs: Any) -> Any:
         before = [*called]
         called.append(target)
-        found = decomposition(*args, **kwargs)
-        if found is not NotImplemented:
+        result = decomposition(*args, **kwargs)
+        if result is not NotImplemented:
             called[:] = before
-        return found
+        return result
 
     return noted
 
@@ -173,8 +173,10 @@ def _take_weights_apart(program: ExportedProgram) -> None:
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     for spec in signature.input_specs:
         node = nodes.get(getattr(spec.arg, "name", ""))
-        kept = program._state_dict if spec.kind in _OF_STATE else program._constants
-        weight = kept.get(spec.target or "")
+        constants = (
+            program._state_dict if spec.kind in _OF_STATE else program._constants
+        )
+        weight = constants.get(spec.target or "")
         if (
             node is None
             or not isinstance(weight, Tensor)
@@ -186,7 +188,7 @@ def _take_weights_apart(program: ExportedProgram) -> None:
         parts = torch.view_as_real(weight.detach().resolve_conj()).contiguous()
         if isinstance(weight, torch.nn.Parameter):
             parts = torch.nn.Parameter(parts, requires_grad=False)
-        kept[str(spec.target)] = parts
+        constants[str(spec.target)] = parts
         for user in [*node.users]:
             node.meta["val"] = user.meta["val"]
             user.replace_all_uses_with(node)
@@ -208,8 +210,8 @@ _READ_AT_ONCE = {
 def _is_complex(node: Node) -> bool:
     return any(
         isinstance(value, Tensor) and value.is_complex()
-        for each in (node, *node.all_input_nodes)
-        for value in pytree.tree_leaves(each.meta.get("val"))
+        for involved in (node, *node.all_input_nodes)
+        for value in pytree.tree_leaves(involved.meta.get("val"))
     )
 
 
@@ -351,7 +353,7 @@ def _mirrored(
 
 
 def _scale(shape: Sequence[_Size], dim: Sequence[int], normalization: int) -> Any:
-    count: Any = math.prod(shape[each] for each in dim)
+    count: Any = math.prod(shape[axis] for axis in dim)
     return {0: 1, 1: count**0.5, 2: count}[normalization]
 
 
@@ -375,12 +377,12 @@ def _scaled(z: ComplexTensor, scale: Any) -> ComplexTensor:
 def _fft_r2c(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
     if (normalization, onesided) == (0, True) and [*dim] == [x.ndim - 1]:
         return NotImplemented  # it is the kernel's
-    *others, last = (each % x.ndim for each in dim)
+    *others, last = (axis % x.ndim for axis in dim)
     real, imaginary = _half_spectrum(x, last)
     if not onesided:
         real, imaginary = _mirrored(real, imaginary, last, x.shape[last])
-    found = _along(ComplexTensor(real, imaginary), others, True)
-    return _scaled(found, _scale(x.shape, dim, normalization))
+    transformed = _along(ComplexTensor(real, imaginary), others, True)
+    return _scaled(transformed, _scale(x.shape, dim, normalization))
 
 
 def _fft_c2c(
@@ -393,10 +395,10 @@ def _fft_c2c(
 def _fft_c2r(
     z: ComplexTensor, dim: Sequence[int], normalization: int, size: _Size
 ) -> Tensor:
-    *others, last = (each % z.re.ndim for each in dim)
+    *others, last = (axis % z.re.ndim for axis in dim)
     z = _along(z, others, False)
-    kept = size // 2 + 1
-    real, imaginary = z.re.narrow(last, 0, kept), z.im.narrow(last, 0, kept)
+    half = size // 2 + 1
+    real, imaginary = z.re.narrow(last, 0, half), z.im.narrow(last, 0, half)
     whole = ComplexTensor(*_mirrored(real, imaginary, last, size))
     z = _along(whole, [last], False)
     return z.re / _scale(z.re.shape, dim, normalization)
@@ -415,7 +417,7 @@ def _of_tensors(
     """
 
     def computed(*args: Any, **kwargs: Any) -> Any:
-        like = next(each for each in args if isinstance(each, Tensor))
+        like = next(arg for arg in args if isinstance(arg, Tensor))
 
         def as_tensor(value: Any) -> Any:
             if not isinstance(value, kinds):

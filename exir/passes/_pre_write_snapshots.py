@@ -55,29 +55,29 @@ def copy_before(value: Node, place: Node) -> Node:
     clone = ops.edge.dim_order_ops._clone_dim_order.default
     with value.graph.inserting_before(place):
         copy = value.graph.call_function(clone, (value,))
-    kept = ("val", "tensor_meta", "stack_trace")
-    copy.meta = {key: value.meta[key] for key in kept if key in value.meta}
+    meta_keys = ("val", "tensor_meta", "stack_trace")
+    copy.meta = {key: value.meta[key] for key in meta_keys if key in value.meta}
     return copy
 
 
 def _written_since(graph: Graph) -> dict[Node, Node]:
     """Views that are read once an operator has written to what they show, with that."""
     first_views: dict[Node, tuple[Node, Node]] = {}
-    taken: dict[Node, int] = {}
+    taken_at: dict[Node, int] = {}
     written: dict[Node, int] = {}
-    found: dict[Node, Node] = {}
+    stale_views: dict[Node, Node] = {}
     for index, node in enumerate(graph.nodes):
-        taken[node] = index
+        taken_at[node] = index
         for value in node.all_input_nodes:
             shown, view = first_views.get(value, (value, value))
-            if view is not shown and taken[view] < written.get(shown, 0):
-                found[view] = shown
+            if view is not shown and taken_at[view] < written.get(shown, 0):
+                stale_views[view] = shown
         if operator_name(node) == VIEW_COPY:
             base = node.all_input_nodes[0]
             first_views[node] = first_views.get(base, (base, node))
         for value in written_args(node):
             written[first_views.get(value, (value, value))[0]] = index
-    return found
+    return stale_views
 
 
 def _shown(value: Node, through_views: bool = True) -> Node:

@@ -104,8 +104,8 @@ def choose_shared_buffers(
         written = Counter(map(reshaped_root, values.values()))
         for placeholder, name in signature.inputs_to_buffers.items():
             if name in uses and placeholder in nodes:
-                held = nodes[placeholder].meta["val"]
-                kind = f"{held.dtype} of shape {[*held.shape]}"
+                fake_value = nodes[placeholder].meta["val"]
+                kind = f"{fake_value.dtype} of shape {[*fake_value.shape]}"
                 other, theirs = kinds.setdefault(name, (method, kind))
                 if kind != theirs:
                     raise ValueError(
@@ -113,15 +113,15 @@ def choose_shared_buffers(
                         f"{method}: rename one of the two, or give MemoryPlanningPass "
                         "share_mutable_buffers=False"
                     )
-                value, found = values.get(name), SharedBuffer()
+                value, use = values.get(name), SharedBuffer()
                 if (
                     config.enable_non_cpu_memory_planning
                     and value is not None
                     and written[reshaped_root(value)] == 1
                 ):
-                    found = _used(program.graph_module, nodes[placeholder], value)
-                uses[name].append(found)
-    return {name: _common(each) for name, each in uses.items() if each}
+                    use = _used(program.graph_module, nodes[placeholder], value)
+                uses[name].append(use)
+    return {name: _common(use) for name, use in uses.items() if use}
 
 
 def mark_shared_buffers(
@@ -163,7 +163,7 @@ def place_shared_buffers(
         return frozenset()
     plans = _sharing(config, programs)
     programs = {name: programs[name] for name in plans}
-    alignment = max(each.alignment for each in plans.values())
+    alignment = max(plan.alignment for plan in plans.values())
     specs: dict[str, dict[str, tuple[Node, TensorSpec]]] = {}
     for method, program in programs.items():
         for node in program.graph.find_nodes(op="placeholder"):
@@ -222,9 +222,9 @@ def _sharing(config: Any, methods: Iterable[str]) -> dict[str, Any]:
     """The memory planning passes of the methods that share buffers."""
     plans = {name: memory_planning_of(config, name) for name in methods}
     return {
-        name: each
-        for name, each in plans.items()
-        if getattr(each, "share_mutable_buffers", False)
+        name: plan
+        for name, plan in plans.items()
+        if getattr(plan, "share_mutable_buffers", False)
     }
 
 
@@ -236,7 +236,9 @@ def _without_buffers(planning: Any, graph_module: GraphModule) -> Iterator[None]
     def plan(alignment: int, specs: Any, *rest: Any) -> Any:
         left_out = {new for _, new in _allocations(graph_module).values()}
         sizes = algorithm(alignment, [s for s in specs if s not in left_out], *rest)
-        for index, spec in enumerate(each for each in specs if each in left_out):
+        for index, spec in enumerate(
+            known_spec for known_spec in specs if known_spec in left_out
+        ):
             # Of no other's: the verifier looks for memory that is given away twice.
             spec.realign(alignment)
             spec.mem_id, spec.mem_offset = _NOWHERE + index, 0
@@ -252,8 +254,8 @@ def _without_buffers(planning: Any, graph_module: GraphModule) -> Iterator[None]
 
 
 def _common(uses: list[SharedBuffer]) -> SharedBuffer:
-    device, *others = {each.device for each in uses}
-    in_place = all(each.in_place for each in uses)
+    device, *others = {use.device for use in uses}
+    in_place = all(use.in_place for use in uses)
     return SharedBuffer() if others else SharedBuffer(device, in_place)
 
 
@@ -266,7 +268,7 @@ def _used(module: GraphModule, old: Node, value: Node) -> SharedBuffer:
     if device == HOST:
         return SharedBuffer()
     output = module.graph.output_node()
-    returned = sum(each is root for each in output.args[0])  # type: ignore[union-attr]
+    returned = sum(arg is root for arg in output.args[0])  # type: ignore[union-attr]
     alone = {*old.users} == {made_by} and {*root.users} == {output} and returned == 1
     in_place = root is value and alone and streams_in(module, made_by).writes_last
     return SharedBuffer(device, in_place)

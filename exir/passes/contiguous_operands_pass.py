@@ -69,15 +69,18 @@ def _computes_contiguously(node: Node) -> bool:
     if called in _ANY_LAYOUT or called._schema.name.startswith(_LAYOUTS):
         return False
     results = pytree.tree_leaves(node.meta["val"])
-    tensors = [results, *(each.meta["val"] for each in node.all_input_nodes)]
-    layouts = {_is_contiguous(each) for each in pytree.tree_leaves(tensors)}
+    tensors = [
+        results,
+        *(input_node.meta["val"] for input_node in node.all_input_nodes),
+    ]
+    layouts = {_is_contiguous(leaf) for leaf in pytree.tree_leaves(tensors)}
     # Operators of one operand, element by element, are right in its own layout.
     alone = len(node.all_input_nodes) == 1 and torch.Tag.pointwise in called.tags
     if layouts == {True} or (alone and layouts == {False}):
         return False
     # A delegate is compiled for the layout that it is given, and there is no copy to others than channels-last.
     outside = any(user.target is executorch_call_delegate for user in _readers(node))
-    return not outside or all(_can_restore(each) for each in results)
+    return not outside or all(_can_restore(result) for result in results)
 
 
 def _make_contiguous(copy: Node) -> bool:

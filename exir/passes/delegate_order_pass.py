@@ -154,8 +154,8 @@ def _order(module: GraphModule) -> bool:
         "added to the device and %d to the host",
         len(hazards),
         len(moved),
-        sum(not each.to_host for each in added),
-        sum(each.to_host for each in added),
+        sum(not copy.to_host for copy in added),
+        sum(copy.to_host for copy in added),
     )
     return True
 
@@ -163,8 +163,8 @@ def _order(module: GraphModule) -> bool:
 def _declare_shared_streams(module: GraphModule) -> None:
     """Marks the delegates that meet what is still at work, where no copy orders the two."""
     nodes = list(module.graph.nodes)
-    left = unserved(_copies(nodes), _hazards(module, nodes))
-    marked = {nodes[each.last] for each in left}
+    unserved_hazards = unserved(_copies(nodes), _hazards(module, nodes))
+    marked = {nodes[hazard.last] for hazard in unserved_hazards}
     for node in marked:
         lowered = lowered_module(module, node)
         assert lowered is not None
@@ -204,13 +204,13 @@ def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
     waited_for = devices_of_outputs(nodes)
     for reader, device in delegates.items():
         made_by = {
-            producer(aliases.root(each, on_host=False))
-            for each in reader.all_input_nodes
+            producer(aliases.root(input_node, on_host=False))
+            for input_node in reader.all_input_nodes
         }
-        for each in sorted(made_by & index.keys(), key=index.__getitem__):
-            yield from hazards_between(each, reader)
-            if each in delegates and device not in waited_for:
-                yield from hazards_between(reader, each, next_call=True)
+        for writer in sorted(made_by & index.keys(), key=index.__getitem__):
+            yield from hazards_between(writer, reader)
+            if writer in delegates and device not in waited_for:
+                yield from hazards_between(reader, writer, next_call=True)
     for write_back in filter(is_device_write_back, nodes):
         for earlier, later in _conflicts(module, aliases, write_back):
             yield from hazards_between(earlier, later, next_call=True)
@@ -230,7 +230,9 @@ def _conflicts(
 
     Its old value's and its new one's change roles from call to call, or are one.
     """
-    roots = [aliases.root(each, False) for each in write_back.all_input_nodes]
+    roots = [
+        aliases.root(input_node, False) for input_node in write_back.all_input_nodes
+    ]
     of_old, of_new = (
         [user for user, _ in aliases.readers(root, False) if is_delegate(user)]
         for root in roots
@@ -271,7 +273,7 @@ def _movable(
     index = {node: position for position, node in enumerate(nodes)}
     body = next(index[node] for node in nodes if node.op != "placeholder")
     end = _end(nodes)
-    awaited = {each.first - 1 for each in hazards if each.first <= each.last}
+    awaited = {hazard.first - 1 for hazard in hazards if hazard.first <= hazard.last}
     written = {
         aliases.root(value, on_host=True)
         for value, writers in aliases.writers.items()
@@ -320,10 +322,10 @@ def _insert_fences(module: GraphModule, nodes: list[Node], fences: list[Fence]) 
     allocation = ((1,), torch.uint8)
     model = TensorSpec.from_tensor(value)
     ops = torch.ops.et_copy
-    for fence in sorted(fences, key=lambda each: each.place):
+    for fence in sorted(fences, key=lambda fence: fence.place):
         host, on_device = shallow_copy(model), shallow_copy(model)
-        for each in (host, on_device):
-            each.init_mem_planning_fields()
+        for new_spec in (host, on_device):
+            new_spec.init_mem_planning_fields()
         on_device.device, on_device.device_index = fence.device
         copy_op = ops._d2h_copy if fence.to_host else ops._h2d_copy
         specs = (on_device, host) if fence.to_host else (host, on_device)

@@ -103,7 +103,7 @@ class DeviceStatePass(PassBase):
             if is_write_back(node) and STATE_META in node.all_input_nodes[0].meta
         ]
         new_values = {write: _NewValue.of(placement, write) for write in writes}
-        given = Counter(new.root for new in new_values.values())
+        buffers_per_root = Counter(new.root for new in new_values.values())
         buffer_devices: dict[Node, Device] = {}
         for write, new in new_values.items():
             name = write.all_input_nodes[0].meta[STATE_META]
@@ -111,7 +111,7 @@ class DeviceStatePass(PassBase):
             shared_on = shared.device if shared is not None else None
             device = HOST
             reason = self.on_host or _reason_for_host(placement, write, new.root)
-            if not reason and given[new.root] > 1:
+            if not reason and buffers_per_root[new.root] > 1:
                 reason = "its new value is another buffer's, too"
             if not reason and shared_on == HOST:
                 reason = "methods share it, and one has it there"
@@ -158,7 +158,7 @@ def _reason_for_host_state(planning: Any) -> str:
     if not planning.alloc_mutable_buffers:
         return "its memory is the caller's to give (alloc_mutable_buffers=False)"
     algorithms = getattr(planning.memory_planning_algo, "algo_list", ())
-    if [getattr(each, "func", each) for each in algorithms] != [greedy]:
+    if [getattr(algorithm, "func", algorithm) for algorithm in algorithms] != [greedy]:
         return "greedy alone plans tensors into one another's memory"
     return ""
 
@@ -174,7 +174,9 @@ def plan_states(graph_module: GraphModule) -> None:
         for _, write in shared_writes(graph_module)
     }
     for write in filter(is_device_write_back, graph_module.graph.nodes):
-        old, new = (tensor_spec(elided_root(each)) for each in write.all_input_nodes)
+        old, new = (
+            tensor_spec(elided_root(input_node)) for input_node in write.all_input_nodes
+        )
         assert old is not None and new is not None
         old.lifetime, new.lifetime = [0, last], [0, last]
         in_place = writes_in_place(graph_module, write)
@@ -226,7 +228,8 @@ def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
         (old.dtype, old.nbytes()) != (new.dtype, new.nbytes())
         or not (old.is_static_shape_tensor and new.is_static_shape_tensor)
         or any(
-            list(each.dim_order) != list(range(len(each.shape))) for each in (old, new)
+            list(tensor.dim_order) != list(range(len(tensor.shape)))
+            for tensor in (old, new)
         )
     ):
         return "its new value has another size, data type or layout"
@@ -237,8 +240,8 @@ def _cheapest_device(placement: Placement, write: Node, new: _NewValue) -> Devic
     """Where a buffer takes the fewest copies; of equals where its new value is made, or the host."""
 
     def copies(device: Device) -> tuple[int, bool]:
-        kept = device != HOST
-        read_on = placement.reading_devices(new.root, new.made_on, {write}, kept)
+        on_device = device != HOST
+        read_on = placement.reading_devices(new.root, new.made_on, {write}, on_device)
         of_new = _copies(new.made_on, read_on | {device})
         return of_new + _of_old(placement, write, device), device != new.made_on
 
@@ -247,7 +250,7 @@ def _cheapest_device(placement: Placement, write: Node, new: _NewValue) -> Devic
 
 def _copies(device: Device, read_on: Iterable[Device | None]) -> int:
     """How often a value that lives on one device, or the host, is copied for its readers on all."""
-    devices = {each for each in read_on if each and each not in (HOST, device)}
+    devices = {side for side in read_on if side and side not in (HOST, device)}
     to_host = device != HOST and (HOST in read_on or bool(devices))
     return to_host + len(devices)
 

@@ -30,8 +30,8 @@ class PortableKernelsPass(PassBase):
         for module in graph_module.modules():
             if not isinstance(module, GraphModule):
                 continue
-            found = [node for node in module.graph.nodes if node.target in _REWRITES]
-            if any([_REWRITES[node.target](node) for node in found]):
+            nodes = [node for node in module.graph.nodes if node.target in _REWRITES]
+            if any([_REWRITES[node.target](node) for node in nodes]):
                 module.graph.eliminate_dead_code()
                 module.recompile()
                 changed = True
@@ -73,11 +73,11 @@ def _cut_by_slices(node: Node) -> bool:
             begin, end = (min(width, 0) for width in padding[place : place + 2])
             if begin or end:
                 where = (last - place // 2, -begin, end or sys.maxsize)
-                given = source.meta["val"]
-                sizes = [*given.shape]
+                fake_source = source.meta["val"]
+                sizes = [*fake_source.shape]
                 sizes[where[0]] += begin + end
-                with given.fake_mode:
-                    value = torch.empty(sizes, dtype=given.dtype)
+                with fake_source.fake_mode:
+                    value = torch.empty(sizes, dtype=fake_source.dtype)
                 source = _call(node, value, _EDGE.slice_copy.Tensor, source, *where)
         widths = [max(width, 0) for width in padding]
         if any(widths):

@@ -128,7 +128,10 @@ def _counted(
     carried: Any = loop.args[2]
     more: Any = loop.args[3]
     values, constants = (
-        [known.get(each) if isinstance(each, Node) else each for each in some]
+        [
+            known.get(argument) if isinstance(argument, Node) else argument
+            for argument in some
+        ]
         for some in (carried, more)
     )
     for turns in range(max_turns + 1):
@@ -149,8 +152,8 @@ def _results(body: GraphModule, values: Sequence[Any]) -> list[Any]:
         if (value := _value(node, known)) is not None:
             known[node] = value
     return [
-        known.get(each) if isinstance(each, Node) else each
-        for each in _outputs(body.graph)
+        known.get(output) if isinstance(output, Node) else output
+        for output in _outputs(body.graph)
     ]
 
 
@@ -193,8 +196,13 @@ def _write_turns(
     for turn in range(turns):
         with module.graph.inserting_before(loop):
             slices = [
-                _call(loop, torch.ops.aten.select.int, (x, 0, turn), given.meta["val"])
-                for x, given in zip(xs, inputs[len(carries) :], strict=False)
+                _call(
+                    loop,
+                    torch.ops.aten.select.int,
+                    (x, 0, turn),
+                    input_node.meta["val"],
+                )
+                for x, input_node in zip(xs, inputs[len(carries) :], strict=False)
             ]
         returned = _copy_body(module, loop, body, [*carries, *slices, *more])
         carries, row = returned[: len(carries)], returned[len(carries) :]
@@ -239,8 +247,8 @@ def _copy_body(
             new = copies[node] = module.graph.node_copy(node, copies.__getitem__)
         if node.op == "get_attr":
             new.target = _new_name(module, str(node.target))
-            held = getattr(body, str(node.target))
-            setattr(module, new.target, copy.deepcopy(held))
+            attribute = getattr(body, str(node.target))
+            setattr(module, new.target, copy.deepcopy(attribute))
     return map_arg(_outputs(body.graph), copies.__getitem__)
 
 
@@ -257,14 +265,14 @@ _ORIGIN = ("nn_module_stack", "source_fn_stack", "stack_trace", "torch_fn")
 def _bodies(module: GraphModule, node: Node) -> list[Any]:
     """Return the graphs of control flow, in the order in which it has them; of a loop the body is the last."""
     references = [n for n in pytree.arg_tree_leaves(*node.args) if _is_body(n)]
-    return [module.get_submodule(str(each.target)) for each in references]
+    return [module.get_submodule(str(reference.target)) for reference in references]
 
 
 def _is_body(argument: Any) -> bool:
     if not isinstance(argument, Node) or argument.op != "get_attr":
         return False
-    held = getattr(argument.graph.owning_module, str(argument.target), None)
-    return isinstance(held, GraphModule)
+    attribute = getattr(argument.graph.owning_module, str(argument.target), None)
+    return isinstance(attribute, GraphModule)
 
 
 def _new_name(module: GraphModule, name: str) -> str:

@@ -91,12 +91,12 @@ class CommonState:
 
     def needs(self) -> list[Need]:
         """Return what they need to be one, alike ones together."""
-        found: dict[tuple[str, str, str], list[str]] = {}
+        names_of_need: dict[tuple[str, str, str], list[str]] = {}
         for name in self.buffers:
-            found.setdefault(self._need(name), []).append(name)
+            names_of_need.setdefault(self._need(name), []).append(name)
         return [
             Need(kind, f"{self._named(names)}, {text}", advice)
-            for (kind, text, advice), names in found.items()
+            for (kind, text, advice), names in names_of_need.items()
         ]
 
     def _need(self, name: str) -> tuple[str, str, str]:
@@ -111,8 +111,8 @@ class CommonState:
         if isinstance(location, str) and not others:
             text = f"and {location} keeps them for each by itself unless it is told to share"
             return IN_LIBRARIES, text, _SET_OPTION
-        where = ", ".join(f"{m} {_described(each)}" for m, each in locations.items())
-        inside = any(isinstance(each, str) for each in locations.values())
+        where = ", ".join(f"{m} {_described(place)}" for m, place in locations.items())
+        inside = any(isinstance(place, str) for place in locations.values())
         advice = _LEAVE_TO_PLANNER if inside else _SHARE
         return SEPARATE, f"and nothing shares them: {where}", advice
 
@@ -141,11 +141,11 @@ def read_table(table: bytes | memoryview) -> CommonState:
         ValueError: It is damaged.
     """
     try:
-        found = json.loads(bytes(table))
-        arenas = frozenset(map(_number, found["arenas"]))
+        parsed = json.loads(bytes(table))
+        arenas = frozenset(map(_number, parsed["arenas"]))
         buffers = {
-            name: {method: _location(each) for method, each in locations.items()}
-            for name, locations in found["buffers"].items()
+            name: {method: _location(value) for method, value in locations.items()}
+            for name, locations in parsed["buffers"].items()
         }
     except RecursionError:
         raise ValueError("nested too deeply") from None
@@ -196,13 +196,13 @@ def with_common_state(
     # Who reads a program needs no more than the table.
     from executorch.exir.program._external_data import with_table
 
-    found = common_state(programs, arenas)
-    if not found.buffers:
+    state = common_state(programs, arenas)
+    if not state.buffers:
         return named
-    for kind, text, advice in found.needs():
+    for kind, text, advice in state.needs():
         if kind != SHARED:
             warnings.warn(f"{text}. {advice}", RuntimeWarning, stacklevel=3)
-    return with_table(named, KEY, found.as_table())
+    return with_table(named, KEY, state.as_table())
 
 
 def common_state(
@@ -234,9 +234,9 @@ def common_state(
             for buffer in _buffers(inner, signature.inputs_to_buffers.values()):
                 locations.setdefault(buffer, {}).setdefault(method, lowered.backend_id)
     common = {
-        buffer[0]: each
-        for buffer, each in locations.items()
-        if buffer in written and len(each) > 1
+        buffer[0]: by_method
+        for buffer, by_method in locations.items()
+        if buffer in written and len(by_method) > 1
     }
     return CommonState(arenas, common)
 
@@ -262,7 +262,7 @@ def _lowered_modules(graph_module: Any) -> list[Any]:
     from executorch.exir.lowered_backend_module import LoweredBackendModule
 
     return [
-        each
-        for each in graph_module.modules()
-        if isinstance(each, LoweredBackendModule)
+        module
+        for module in graph_module.modules()
+        if isinstance(module, LoweredBackendModule)
     ]

@@ -41,13 +41,13 @@ def expected_data(table: bytes | memoryview) -> dict[str, Expected]:
         ValueError: It is damaged.
     """
     try:
-        found = json.loads(bytes(table))
+        parsed = json.loads(bytes(table))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise ValueError("not a table")
     expected = {}
-    for key, row in found.items():
+    for key, row in parsed.items():
         if not isinstance(row, list) or [*map(type, row)] != [int, str]:
             raise ValueError(f"{key!r} has no size and digest")
         expected[key] = Expected(*row)
@@ -94,10 +94,12 @@ def _without_empty(named: NamedDataStoreOutput) -> NamedDataStoreOutput:
     """Return named data of which none is external that has no bytes."""
     inside, external = dict(named.pte_data), {}
     for file, entries in named.external_data.items():
-        kept = {k: e for k, e in entries.items() if len(named.buffers[e.buffer_index])}
-        inside.update({k: e for k, e in entries.items() if k not in kept})
-        if kept:
-            external[file] = kept
+        not_empty = {
+            k: e for k, e in entries.items() if len(named.buffers[e.buffer_index])
+        }
+        inside.update({k: e for k, e in entries.items() if k not in not_empty})
+        if not_empty:
+            external[file] = not_empty
     if len(inside) == len(named.pte_data):
         return named
     return replace(named, pte_data=inside, external_data=external)
@@ -116,9 +118,9 @@ def _in_shards(
         sizes.setdefault(tag, {}).update({k: len(buffers[i]) for k, i in keys.items()})
     for tag, entries in files.items():
         buffers = named.buffers  # type: ignore[union-attr]
-        found = {k: len(buffers[e.buffer_index]) for k, e in entries.items()}
-        sizes.setdefault(tag, {}).update(found)
-    places = {tag: _shards(tag, held, most) for tag, held in sizes.items()}
+        size_of = {k: len(buffers[e.buffer_index]) for k, e in entries.items()}
+        sizes.setdefault(tag, {}).update(size_of)
+    places = {tag: _shards(tag, size_of, most) for tag, size_of in sizes.items()}
 
     def cut(by_tag: Mapping[str, Mapping[str, T]]) -> dict[str, dict[str, T]]:
         result: dict[str, dict[str, T]] = {}
@@ -134,15 +136,15 @@ def _in_shards(
 def _shards(tag: str, sizes: Mapping[str, int], most: int) -> dict[str, str]:
     """Return the file of each key: ``tag`` itself where one is enough."""
     numbers: dict[str, int] = {}
-    number = held = 0
+    number = nbytes = 0
     for key, size in sizes.items():
         if size > most:
             raise ValueError(
                 f"{key!r} has {size} bytes, and a data file is to hold {most} at most: have it hold more"
             )
-        if held + size > most:
-            number, held = number + 1, 0
-        numbers[key], held = number, held + size
+        if nbytes + size > most:
+            number, nbytes = number + 1, 0
+        numbers[key], nbytes = number, nbytes + size
     if not number:
         return dict.fromkeys(sizes, tag)
     return {k: f"{tag}.{n + 1:05}-of-{number + 1:05}" for k, n in numbers.items()}

@@ -18,16 +18,16 @@ def leaves_programs_traceable(lower: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(lower)
     def wrapper(programs: Any, *args: Any, **kwargs: Any) -> Any:
-        given = _exported(programs)
-        _forget_symbols(given)
+        exported = _exported(programs)
+        _forget_symbols(exported)
         # PyTorch 2.13 decomposes into the same table, and what a delegate takes is removed from it.
-        constants = [{**program.constants} for program in given]
+        constants = [{**program.constants} for program in exported]
         try:
             return lower(programs, *args, **kwargs)
         finally:  # the caller's next pass would trip over those of lowering
-            for program, kept in zip(given, constants, strict=True):
-                program._constants = kept
-            _forget_symbols(given)
+            for program, before in zip(exported, constants, strict=True):
+                program._constants = before
+            _forget_symbols(exported)
             clear_caches()
 
     return wrapper
@@ -56,8 +56,8 @@ def clear_caches() -> None:
 
 
 def _exported(programs: Any) -> list[ExportedProgram]:
-    found = programs.values() if isinstance(programs, Mapping) else [programs]
-    return [program for program in found if isinstance(program, ExportedProgram)]
+    values = programs.values() if isinstance(programs, Mapping) else [programs]
+    return [program for program in values if isinstance(program, ExportedProgram)]
 
 
 def _forget_symbols(programs: list[ExportedProgram]) -> None:

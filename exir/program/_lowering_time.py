@@ -46,29 +46,29 @@ def fused(passes: Sequence[Any]) -> list[Any]:
     Args:
         passes: In their order.
     """
-    found: list[Any] = []
+    fused_passes: list[Any] = []
     for by_operator, group in itertools.groupby(passes, _rewrites_operators):
         run = [*group]
         kinds = [*map(_kind, run)]
         if by_operator and len(kinds) == len(set(kinds)) > 1:
             run = [_fusion(*kinds)()]
-        found += run
-    return found
+        fused_passes += run
+    return fused_passes
 
 
-def _rewrites_operators(each: Any) -> bool:
-    return _kind(each) in _BY_OPERATOR
+def _rewrites_operators(transform: Any) -> bool:
+    return _kind(transform) in _BY_OPERATOR
 
 
-def _kind(each: Any) -> type:
+def _kind(transform: Any) -> type:
     """Return the class of a pass, which a pass manager may have wrapped in a function."""
-    return type(inspect.unwrap(each))
+    return type(inspect.unwrap(transform))
 
 
 @functools.cache
 def _fusion(*kinds: type[ExportPass]) -> type[ExportPass]:
     """Return a pass whose ``call_operator`` is that of each of ``kinds``, in their order."""
-    return type("And".join(each.__name__ for each in kinds), kinds, {})
+    return type("And".join(kind.__name__ for kind in kinds), kinds, {})
 
 
 def shares_history(lower: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,13 +123,13 @@ def keep_delegate_outputs(target: Any, args: Sequence[Any], outputs: Any) -> Any
 
 def _described(values: Any) -> list[Any] | None:
     """Return what of fake tensors and symbols decides what is computed of them; None if there are real tensors."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for value in pytree.tree_leaves(values):
         if isinstance(value, FakeTensor):
             sizes = [*map(str, (*value.shape, *value.stride()))]
-            found.append((value.dtype, value.device, id(value.fake_mode), sizes))
+            parts.append((value.dtype, value.device, id(value.fake_mode), sizes))
         elif isinstance(value, torch.Tensor):
             return None
         else:
-            found.append(str(value))
-    return found
+            parts.append(str(value))
+    return parts

@@ -48,13 +48,13 @@ def warns_of_narrowed_ranges(lower: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(lower)
     def wrapper(programs: Any, *args: Any, **kwargs: Any) -> Any:
-        sizes = {name: [*_sizes(each)] for name, each in _programs(programs)}
+        sizes = {name: [*_sizes(program)] for name, program in _programs(programs)}
         if not any(sizes.values()):
             return lower(programs, *args, **kwargs)
         with _noted_guards() as guards:
             result = lower(programs, *args, **kwargs)
-        for name, each in sizes.items():
-            for size in each:
+        for name, sizes_of_method in sizes.items():
+            for size in sizes_of_method:
                 _warn_if_narrowed(name, size, guards)
         return result
 

@@ -90,7 +90,7 @@ def write_program(program: Any, file: Path, waiting: Path | None = None) -> None
         program.write_to_file(stream)
     with tempfile.TemporaryDirectory(dir=file.parent) as name:
         folder, files = Path(name), _data_of(program)
-        if waiting is None or not any(_SHARD in each for each in files):
+        if waiting is None or not any(_SHARD in file for file in files):
             program.write_tensor_data_to_file(name)
         else:
             _write_shards(files, folder, waiting)
@@ -100,8 +100,8 @@ def write_program(program: Any, file: Path, waiting: Path | None = None) -> None
 
 def _data_of(program: Any) -> dict[str, Any]:
     """Return what each data file of a program is to hold, as ExecuTorch's ``Cord``."""
-    held = getattr(program, "_tensor_data", None) or {}
-    return {f"{name.removesuffix('.ptd')}.ptd": cord for name, cord in held.items()}
+    cords = getattr(program, "_tensor_data", None) or {}
+    return {f"{name.removesuffix('.ptd')}.ptd": cord for name, cord in cords.items()}
 
 
 def _write_shards(files: dict[str, Any], folder: Path, waiting: Path) -> None:
@@ -127,12 +127,12 @@ def _holds(file: Path, cord: Any) -> bool:
     """Whether a file has the bytes of a ``Cord``."""
     if not file.is_file() or file.stat().st_size != len(cord):
         return False
-    wanted, found = _Digest(), hashlib.sha256()
+    wanted, digest = _Digest(), hashlib.sha256()
     cord.write_to_file(wanted)
     with open(file, "rb") as stream:
         while chunk := stream.read(_CHUNK):
-            found.update(chunk)
-    return found.digest() == wanted.state.digest()
+            digest.update(chunk)
+    return digest.digest() == wanted.state.digest()
 
 
 class _Digest:

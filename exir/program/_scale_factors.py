@@ -83,7 +83,7 @@ def _changed_factors(node: Node) -> list[Any]:
         return []
     listed = _lists_factors(node)
     factors: Any = node.args[kernel.first] if listed else node.args[kernel.first :]
-    if not factors or not all(isinstance(each, float) for each in factors):
+    if not factors or not all(isinstance(scale, float) for scale in factors):
         return []
     ratios = [
         _ratio(node, kernel, factor, dim)
@@ -106,13 +106,13 @@ def _ratio(node: Node, kernel: _Resizing, factor: float, dim: int) -> float:
         return _same(size, out, factor, kernel.ratios)
     if not _lists_factors(node) or factor in kernel.ratios:
         return factor
-    found = {
-        each: _same(each, int(each * factor), factor, kernel.ratios)
-        for each in _sizes(size, factor)
+    ratios = {
+        input_size: _same(input_size, int(input_size * factor), factor, kernel.ratios)
+        for input_size in _sizes(size, factor)
     }
-    if len({*found.values()}) == 1:
-        return found.popitem()[1]
-    odd = [each for each, ratio in found.items() if ratio != factor]
+    if len({*ratios.values()}) == 1:
+        return ratios.popitem()[1]
+    odd = [input_size for input_size, ratio in ratios.items() if ratio != factor]
     logger.warning(
         "%s (node %s) of %s resizes by a scale factor of %s, which PyTorch's CPU kernel doesn't read for sizes of %s to %s, "
         "so that their values differ from eager's: resize to a size, or give recompute_scale_factor=True",

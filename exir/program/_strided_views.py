@@ -60,8 +60,8 @@ def _read_storage(node: Node) -> None:
             *(node.target, node, module_of(node)),
         )
         return
-    _, sizes, strides, *given = node.args
-    offset: Any = given[0] if given else node.kwargs.get("storage_offset")
+    _, sizes, strides, *offsets = node.args
+    offset: Any = offsets[0] if offsets else node.kwargs.get("storage_offset")
     if offset is None:
         offset = _value(source).storage_offset()
     if not isinstance(offset, int):

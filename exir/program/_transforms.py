@@ -24,7 +24,7 @@ def of_each_program(
     @functools.wraps(transform)
     def transform_each(programs: Any) -> Any:
         if isinstance(programs, dict):
-            return {name: transform_each(each) for name, each in programs.items()}
+            return {name: transform_each(program) for name, program in programs.items()}
         return (
             transform(programs) if isinstance(programs, ExportedProgram) else programs
         )

@@ -37,14 +37,16 @@ def without_error_checks(program: ExportedProgram) -> ExportedProgram:
 def _replace(node: Node) -> None:
     """Have a node be the first result of the operator that checks nothing; it keeps its name, by which an output is known."""
     target = _UNCHECKED[node.target]  # type: ignore[index]
-    positional = [each for each in target._schema.arguments if not each.kwarg_only]
+    positional = [
+        argument for argument in target._schema.arguments if not argument.kwarg_only
+    ]
     count = len(positional)
     args, options = node.args[:count], {**node.kwargs}
     if len(node.args) > count:  # given by position here, by name alone there
         options["left" if count > 1 else "upper"] = node.args[count]
     with node.graph.inserting_before(node):
         results = node.graph.call_function(target, args, options)
-    values: list[Any] = [each.meta["val"] for each in node.all_input_nodes]
+    values: list[Any] = [input_node.meta["val"] for input_node in node.all_input_nodes]
     results.meta = {**node.meta, "val": target(*values, **options)}
     node.target = operator.getitem
     node.args, node.kwargs = (results, 0), {}

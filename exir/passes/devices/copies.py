@@ -140,11 +140,11 @@ class _Copies:
 
     def _written_on_host(self, node: Node) -> None:
         """In-place operators run on the host: what else shows these bytes elsewhere is stale."""
-        for each in self.placement.with_views(node):
-            if each in self.places:
-                on_host = self.places[each].get(HOST)
-                self.places[each] = {HOST: on_host} if on_host is not None else {}
-                self.placement.device_of[each] = HOST
+        for view in self.placement.with_views(node):
+            if view in self.places:
+                on_host = self.places[view].get(HOST)
+                self.places[view] = {HOST: on_host} if on_host is not None else {}
+                self.placement.device_of[view] = HOST
 
     def _take_view(self, node: Node) -> None:
         placement = self.placement
@@ -153,7 +153,7 @@ class _Copies:
         if node.target is memory.view or device == HOST:
             self.places[node][device] = node
         elif any(
-            placement.reads_on(user, kept=True) not in (device, None)
+            placement.reads_on(user, is_kept=True) not in (device, None)
             for user in node.users
             if not placement.is_view(user)
         ):

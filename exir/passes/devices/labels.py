@@ -90,8 +90,8 @@ def label_host_memory(graph_module: GraphModule) -> None:
         if _reads_no_bytes(node):
             continue
         device = _device_of(graph_module, node)
-        for each in (node, *node.all_input_nodes):
-            for spec in pytree.tree_leaves(each.meta.get("spec")):
+        for involved in (node, *node.all_input_nodes):
+            for spec in pytree.tree_leaves(involved.meta.get("spec")):
                 if isinstance(spec, TensorSpec):
                     used_on.setdefault(spec, set()).add(device)
     for spec, devices in used_on.items():

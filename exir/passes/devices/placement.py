@@ -75,21 +75,21 @@ class Placement:
         }
         used = {self.reads_on(node) for node in nodes if is_delegate(node)}
         self.devices = sorted(
-            (each for each in used if each and each != HOST),
-            key=lambda each: (each[0].value, each[1]),
+            (device for device in used if device and device != HOST),
+            key=lambda device: (device[0].value, device[1]),
         )
 
-    def reads_on(self, reader: Node, kept: bool = False) -> Device | None:
+    def reads_on(self, reader: Node, is_kept: bool = False) -> Device | None:
         """The device on which a node reads an argument; None: wherever that lives.
 
-        The caller may rebind an output's memory, and keep it: what is ``kept`` can't be given away,
+        The caller may rebind an output's memory, and keep it: what is ``is_kept`` can't be given away,
         as a view, which doesn't own its memory, or state, which the next call writes over.
         """
         if is_delegate(reader):
             device = device_of_delegate(self.module, reader)
             return HOST if self.is_branch else device
         if reader is self.output:
-            stays = self.options.skip_d2h_for_method_outputs and not kept
+            stays = self.options.skip_d2h_for_method_outputs and not is_kept
             return None if stays else HOST
         if is_device_write_back(reader):
             spec = tensor_spec(reader.all_input_nodes[0])
@@ -99,12 +99,12 @@ class Placement:
         return None if anywhere else HOST
 
     def readers(
-        self, value: Node, device: Device, kept: bool = False
+        self, value: Node, device: Device, is_kept: bool = False
     ) -> Iterator[tuple[Node, Device | None]]:
         """Those that read a value that lives on ``device``, or a view of it, each with the device it reads on."""
         for user, read in self.aliases.readers(value, device == HOST):
             yield user, self.reads_on(
-                user, kept or self.is_kept(value) or read is not value
+                user, is_kept or self.is_kept(value) or read is not value
             )
 
     def reading_devices(
@@ -112,10 +112,10 @@ class Placement:
         value: Node,
         device: Device,
         without: Collection[Node] = (),
-        kept: bool = False,
+        is_kept: bool = False,
     ) -> set[Device | None]:
         """Where a value is read, were it to live on ``device``, by all but some readers."""
-        readers = self.readers(value, device, kept)
+        readers = self.readers(value, device, is_kept)
         return {side for user, side in readers if user not in without}
 
     def is_kept(self, value: Node) -> bool:
@@ -146,8 +146,8 @@ class Placement:
         if spec is not None and node.op == "placeholder":
             self.device_of[node] = self.device_of_input(node, spec)
         if node is not self.output:
-            for each in tensor_specs(node):
-                self.labels[each] = self.device_of[node]
+            for output_spec in tensor_specs(node):
+                self.labels[output_spec] = self.device_of[node]
 
     def assign_view(self, node: Node) -> None:
         """The same for a view: it lives where what it shows does."""

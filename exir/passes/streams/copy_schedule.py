@@ -103,7 +103,9 @@ class _Sweep:
 
     def __init__(self, copies: list[Copy]) -> None:
         self.fences: list[Fence] = []
-        self.places = {each: each.index for each in copies if each.first == each.last}
+        self.places = {
+            fixed: fixed.index for fixed in copies if fixed.first == fixed.last
+        }
         self._copies = copies
         self._standing = _Rows()
         for copy, place in self.places.items():
@@ -136,16 +138,16 @@ class _Sweep:
 
     def all_places(self) -> dict[Copy, int]:
         """Where copies stand, the rest as near to where they are as they may."""
-        return {each: min(each.index, each.last) for each in self._copies} | self.places
+        return {copy: min(copy.index, copy.last) for copy in self._copies} | self.places
 
     def standing(self) -> _Rows:
         """All of them, and the fences, by their places."""
-        found = _Rows()
+        rows = _Rows()
         for copy, place in self.all_places().items():
-            found.add(copy, place)
+            rows.add(copy, place)
         for fence in self.fences:
-            found.add(fence, fence.place)
-        return found
+            rows.add(fence, fence.place)
+        return rows
 
 
 def _order(hazard: Hazard) -> tuple[int, bool, int]:
@@ -160,19 +162,19 @@ def schedule(
 
     Hazards between one call and the next take at most one fence more for each device, at ``end``.
     """
-    within = [each for each in hazards if each.first <= each.last]
-    across = [each for each in hazards if each.first > each.last]
+    within = [hazard for hazard in hazards if hazard.first <= hazard.last]
+    across = [hazard for hazard in hazards if hazard.first > hazard.last]
     sweep = _Sweep(copies)
     # A copy to the host serves what others can as well, so what only such a copy serves comes first.
-    sweep.run(each for each in within if each.to_host)
+    sweep.run(hazard for hazard in within if hazard.to_host)
     sweep.run(within)
-    for device in sorted({each.device for each in across}, key=str):
-        mine = [each for each in across if each.device == device]
+    for device in sorted({hazard.device for hazard in across}, key=str):
+        mine = [hazard for hazard in across if hazard.device == device]
         standing = sweep.standing()
-        if not all(_is_served(each, standing) for each in mine):
+        if not all(_is_served(hazard, standing) for hazard in mine):
             first, to_host = max(h.first for h in mine), any(h.to_host for h in mine)
             sweep.run([Hazard(device, first, end, to_host)])
-    places = sorted(sweep.all_places().items(), key=lambda each: each[1])
+    places = sorted(sweep.all_places().items(), key=lambda place: place[1])
     return sweep.fences, {copy: at for copy, at in places if at != copy.index}
 
 
@@ -181,9 +183,9 @@ def unserved(copies: list[Copy], hazards: Iterable[Hazard]) -> list[Hazard]:
     standing = _Rows()
     for copy in copies:
         standing.add(copy, copy.index)
-    return [each for each in hazards if not _is_served(each, standing)]
+    return [hazard for hazard in hazards if not _is_served(hazard, standing)]
 
 
 def cost(fences: list[Fence]) -> tuple[int, int]:
     """How many fences, and how many of them to the host, which cost some more."""
-    return len(fences), sum(each.to_host for each in fences)
+    return len(fences), sum(fence.to_host for fence in fences)

@@ -47,8 +47,8 @@ def writes_in_place(module: GraphModule, write_back: Node) -> bool:
     made_by = producer(elided_root(new))
     if not is_delegate(made_by) or not streams_in(module, made_by).writes_last:
         return False
-    readers = {user for each in (old, *elided_views(old)) for user in each.users}
-    return {each for each in readers if each.target is not memory.view} == {
+    readers = {user for view in (old, *elided_views(old)) for user in view.users}
+    return {reader for reader in readers if reader.target is not memory.view} == {
         made_by,
         write_back,
     }

@@ -53,9 +53,9 @@ def extend_lifetimes(module: GraphModule) -> None:
             device = copied or device_of_delegate(module, node)
             mine = streams_in(module, node)
             others = [
-                each for each in kinds.get(device, ()) if not runs_after(each, mine)
+                kind for kind in kinds.get(device, ()) if not runs_after(kind, mine)
             ]
-            to_host = not all(each.ordered_after_copies for each in others)
+            to_host = not all(kind.ordered_after_copies for kind in others)
             if others and device != HOST:
                 last = waits.get((device, to_host))
                 if last is None:
@@ -77,9 +77,9 @@ def devices_of_outputs(nodes: list[Node]) -> set[Device]:
     """The devices that a caller waits for before the next call, who is given tensors there."""
     return {
         (spec.device, spec.device_index)
-        for each in nodes[-1].all_input_nodes
-        if not is_device_write_back(each)
-        for spec in tensor_specs(each)
+        for input_node in nodes[-1].all_input_nodes
+        if not is_device_write_back(input_node)
+        for spec in tensor_specs(input_node)
     }
 
 

@@ -48,8 +48,8 @@ def delegated_operators(
     """
     nodes = [node for node in calls(program.graph_module) if _needs_exemption(node)]
     nodes_of_delegates = [node for node in nodes if not has_kernel(operator_of(node))]
-    left = _unsupported(program, nodes_of_delegates, partitioners)
-    violations = {node.target for node in left}
+    unsupported = _unsupported(program, nodes_of_delegates, partitioners)
+    violations = {node.target for node in unsupported}
     return [*{operator_of(n): None for n in nodes if n.target not in violations}]
 
 
@@ -209,16 +209,18 @@ def _unsupported(
 
 def _determined_by_constants(program: ExportedProgram) -> dict[Node, Any]:
     """Return the nodes of the program's own graph that constants alone determine: those with their tensors, calls with None."""
-    found: dict[Node, Any] = {
+    determined: dict[Node, Any] = {
         node: tensor
         for node, tensor in get_constant_placeholder_dict(program).items()
         if not isinstance(tensor, FakeTensor)
     }
     for node in program.graph.nodes:
         runs = callable(node.target) and not node.is_impure()
-        if runs and all(each in found for each in node.all_input_nodes):
-            found[node] = None
-    return found
+        if runs and all(
+            input_node in determined for input_node in node.all_input_nodes
+        ):
+            determined[node] = None
+    return determined
 
 
 def _values(

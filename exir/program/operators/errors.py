@@ -69,7 +69,7 @@ def _warn_of_missing_kernels(edge: Any, emitted: Any) -> None:
                     "%s: %s (node %s) of %s is in no delegate%s, and ExecuTorch's runtime has no kernel for it: register one for %s where "
                     "the program runs, or give the method a partitioner that takes it, as CudaPartitioner does most",
                     *(plan.name, operator_of(node), node, module_of(node)),
-                    "".join(f" ({each})" for each in ["; ".join(reasons)] if each),
+                    "".join(f" ({part})" for part in ["; ".join(reasons)] if part),
                     name,
                 )
 
@@ -109,17 +109,19 @@ def _missing_kernels(
         programs: Methods in edge dialect, by name.
         message: Upstream's, which names operators: ``aten::bincount``.
     """
-    found: dict[tuple[str, str, str], None] = {}
+    missing: dict[tuple[str, str, str], None] = {}
     for method, program in programs:
         for node in calls(program.graph_module):
             name = str(operator_of(node)).replace(".", "::", 1).rpartition(".")[0]
             if f"'{name}'" in message:
-                found[name, module_of(node), method] = None
-    if not found:
+                missing[name, module_of(node), method] = None
+    if not missing:
         return ""
-    named = "; ".join(f"{name} of {where} in {method}" for name, where, method in found)
+    named = "; ".join(
+        f"{name} of {where} in {method}" for name, where, method in missing
+    )
     advice = "give the method one that does, or write or quantize the module otherwise"
-    if any(name.startswith(_OFF_GRAPH_CACHE) for name, _, _ in found):
+    if any(name.startswith(_OFF_GRAPH_CACHE) for name, _, _ in missing):
         advice = (
             "its KV cache is off the graph, where no delegate finds it; register the cache as a buffer "
             "of the module instead, as transformers' StaticCache does"
