@@ -50,7 +50,9 @@ def _inline(node: Node, value: torch.Tensor) -> None:
         number = _full(node, value)
     node.replace_all_uses_with(number)
     graph.erase_node(node)
-    if not any(each.target == name for each in graph.find_nodes(op="get_attr")):
+    if not any(
+        attribute.target == name for attribute in graph.find_nodes(op="get_attr")
+    ):
         delattr(graph.owning_module, name)  # else the verifier looks for it
 
 

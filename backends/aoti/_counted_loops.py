@@ -66,10 +66,10 @@ def _loop(node: Node) -> _Loop:
 
 def _dynamic_sizes(loop: _Loop) -> Mapping[str, tuple[Node, int]]:
     """Return where the dynamic sizes of what a loop is given are: a node, and one of its dimensions."""
-    given = [each for each in (*loop.xs, *loop.carried, *loop.more)]
+    inputs = [node for node in (*loop.xs, *loop.carried, *loop.more)]
     return {
         str(size): (node, dimension)
-        for node in given
+        for node in inputs
         if isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
         for dimension, size in enumerate(node.meta["val"].shape)
         if isinstance(size, py_sym_types)
@@ -95,10 +95,10 @@ def _replace(module: GraphModule, node: Node) -> None:
         results = [
             graph.call_function(
                 aten.empty.memory_format,
-                ([*map(size, each.shape)],),
-                {"dtype": each.dtype, "device": device},
+                ([*map(size, stacked.shape)],),
+                {"dtype": stacked.dtype, "device": device},
             )
-            for each in loop.stacked
+            for stacked in loop.stacked
         ]
         carries, more = [number, *results, *loop.carried], [*loop.xs, *loop.more]
         graphs = (
@@ -106,8 +106,8 @@ def _replace(module: GraphModule, node: Node) -> None:
             _turn(body, loop),
         )
         references = []
-        for name, each in zip(("condition", "turn"), graphs, strict=True):
-            module.add_module(f"{reference.target}_{name}", each)
+        for name, module_of_loop in zip(("condition", "turn"), graphs, strict=True):
+            module.add_module(f"{reference.target}_{name}", module_of_loop)
             references.append(graph.get_attr(f"{reference.target}_{name}"))
         counted = graph.call_function(
             _WHILE, (*references, tuple(carries), tuple(more))
@@ -124,9 +124,9 @@ def _replace(module: GraphModule, node: Node) -> None:
 def _condition(carries: int, more: int) -> GraphModule:
     """Return the graph that tells whether there is another turn, by the length of what is looped over."""
     graph = Graph()
-    given = [graph.placeholder(f"given_{place}") for place in range(carries + more)]
-    length = graph.call_function(aten.sym_size.int, (given[carries], 0))
-    graph.output(graph.call_function(aten.lt.Scalar, (given[0], length)))
+    inputs = [graph.placeholder(f"given_{place}") for place in range(carries + more)]
+    length = graph.call_function(aten.sym_size.int, (inputs[carries], 0))
+    graph.output(graph.call_function(aten.lt.Scalar, (inputs[0], length)))
     return GraphModule(torch.nn.Module(), graph)
 
 
@@ -137,12 +137,13 @@ def _turn(body: GraphModule, loop: _Loop) -> GraphModule:
     results = [
         graph.placeholder(f"results_{place}") for place in range(len(loop.stacked))
     ]
-    taken = body.graph.find_nodes(op="placeholder")
+    placeholders = body.graph.find_nodes(op="placeholder")
     copies: dict[Node, Any] = {
-        node: graph.placeholder(f"given_{place}") for place, node in enumerate(taken)
+        node: graph.placeholder(f"given_{place}")
+        for place, node in enumerate(placeholders)
     }
     first = len(loop.carried)
-    for node in taken[first : first + len(loop.xs)]:
+    for node in placeholders[first : first + len(loop.xs)]:
         copies[node] = graph.call_function(aten.index.Tensor, (copies[node], [number]))
     returned: Any = graph.graph_copy(body.graph, copies)
     rows = [

@@ -131,8 +131,8 @@ class AotiPartitioner(Partitioner):
         Returns:
             The operators in the order of the graph, and no filter.
         """
-        kept: dict[torch._ops.OpOverload, None] = {}
-        left: set[torch._ops.OpOverload] = set()
+        whole: dict[torch._ops.OpOverload, None] = {}
+        decomposed: set[torch._ops.OpOverload] = set()
         unsupported = self.unsupported(ep)
         graphs = [*self._graphs(ep.graph_module, unsupported)]
         for graph_module, claimed in graphs:
@@ -140,11 +140,11 @@ class AotiPartitioner(Partitioner):
                 if not isinstance(node.target, torch._ops.OpOverload) or is_size(node):
                     continue
                 if node in claimed and not _returns_expanded(node):
-                    kept[node.target] = None
+                    whole[node.target] = None
                 else:
-                    left.add(node.target)
-        kept.update(dict.fromkeys(_in_claimed_branches(ep, [g for g, _ in graphs])))
-        return [operator for operator in kept if operator not in left], None
+                    decomposed.add(node.target)
+        whole.update(dict.fromkeys(_in_claimed_branches(ep, [g for g, _ in graphs])))
+        return [operator for operator in whole if operator not in decomposed], None
 
     def unsupported(self, program: ExportedProgram) -> Collection[Node]:
         """Return the nodes, in all graphs of ``program``, that the backend can't compile.
@@ -179,8 +179,10 @@ def _returns_expanded(node: Node) -> bool:
     if node.target.is_view:  # type: ignore[union-attr]
         return False
     values = pytree.tree_leaves(node.meta.get("val"))
-    strides = (each.stride() for each in values if isinstance(each, torch.Tensor))
-    return any(step == 0 for each in strides for step in each if isinstance(step, int))
+    strides = (tensor.stride() for tensor in values if isinstance(tensor, torch.Tensor))
+    return any(
+        step == 0 for steps in strides for step in steps if isinstance(step, int)
+    )
 
 
 def _in_claimed_branches(
@@ -265,11 +267,11 @@ def _branch_owners(
 def _check(graph_module: GraphModule, tags: Mapping[Node, str]) -> None:
     """Raise ValueError for what lowering would get wrong, or fail on without naming the node."""
     for node in graph_module.graph.nodes:
-        found, tag = node.meta.get(_TAG), tags.get(node)
+        earlier_tag, tag = node.meta.get(_TAG), tags.get(node)
         leaves = any(tags.get(user) != tag for user in node.users)
-        if found not in (None, tag) and not _is_delegate_output(node):
+        if earlier_tag not in (None, tag) and not _is_delegate_output(node):
             raise ValueError(
-                f"node {node} has the delegation tag {found!r} of another partitioner, whose "
+                f"node {node} has the delegation tag {earlier_tag!r} of another partitioner, whose "
                 "partitions have not been lowered: lower them first, with one to_backend for "
                 "each partitioner, or partition a program without tags"
             )

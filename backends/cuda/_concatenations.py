@@ -32,9 +32,11 @@ def extend_earlier(graph: Graph) -> None:
         tensors, dim = _arguments(node)
         if len(tensors) > _MOST:
             lengths = range(len(tensors) - 1, len(tensors) - _MOST, -1)
-            found = {n: known.get((dim, *tensors[:n])) for n in lengths}
-            earlier = {n: each for n, each in found.items() if each is not None}
-            written = [n for n, each in earlier.items() if each in extended]
+            by_length = {n: known.get((dim, *tensors[:n])) for n in lengths}
+            earlier = {
+                n: shorter for n, shorter in by_length.items() if shorter is not None
+            }
+            written = [n for n, shorter in earlier.items() if shorter in extended]
             if earlier:
                 length = (written or [*earlier])[0]
                 extended.add(earlier[length])
@@ -54,7 +56,7 @@ def is_read_in_place(node: Node) -> bool:
     tensors, _ = _arguments(node)
     if len(tensors) > _MOST or not any(map(_is_concatenated_twice, tensors)):
         return False
-    return all(_is_cat(each) or is_pointwise_use(each) for each in node.users)
+    return all(_is_cat(user) or is_pointwise_use(user) for user in node.users)
 
 
 def _is_concatenated_twice(tensor: Node) -> bool:

@@ -29,7 +29,7 @@ def is_call(node: Any, names: Iterable[str]) -> bool:
     if not isinstance(node, Node) or node.op != "call_function":
         return False
     name = str(operator(node.target))
-    return name.startswith(tuple(f"{each}." for each in names)) or (
+    return name.startswith(tuple(f"{package}." for package in names)) or (
         names is DEQUANTIZE and name.startswith(DEQUANTIZE)
     )
 
@@ -38,8 +38,8 @@ def named(node: Node) -> dict[str, Any]:
     """Return the arguments of a call by the names that the operator's schema has for them."""
     parameters = operator(node.target)._schema.arguments
     defaults = {p.name: p.default_value for p in parameters if p.has_default_value()}
-    given = zip(parameters, node.args, strict=False)
-    return {**defaults, **{p.name: value for p, value in given}, **node.kwargs}
+    positional = zip(parameters, node.args, strict=False)
+    return {**defaults, **{p.name: value for p, value in positional}, **node.kwargs}
 
 
 class Writer:
@@ -52,8 +52,8 @@ class Writer:
     def __call__(self, operator: Any, *args: Any, **kwargs: Any) -> Node:
         with self._graph.inserting_before(self._before):
             node = self._graph.call_function(operator, args, kwargs)
-        given, by_name = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-        node.meta["val"] = operator(*given, **by_name)
+        values, by_name = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+        node.meta["val"] = operator(*values, **by_name)
         return node
 
     def to(self, value: Node, dtype: torch.dtype) -> Node:

@@ -83,7 +83,7 @@ def is_padded_for_depthwise(node: Node) -> bool:
         node.target is aten.constant_pad_nd.default
         and _terms(node) > _PLACES
         and not _is_small(node.meta["val"])
-        and all(_has_one_channel_a_group(each) for each in node.users)
+        and all(_has_one_channel_a_group(user) for user in node.users)
     )
 
 
@@ -119,14 +119,14 @@ def read_often(node: Node) -> bool:
 
 def _terms(padded: Node) -> int:
     """In how many places a padded value is read, in the shape that it has then."""
-    return max(len(padded.users), *(len(each.users) for each in padded.users))
+    return max(len(padded.users), *(len(view.users) for view in padded.users))
 
 
 def _is_repeated(factor: Node) -> bool:
     """Whether a factor of what is summed is smaller than the other one."""
     return any(
         product.target is aten.mul.Tensor
-        and any(each.target is aten.sum.dim_IntList for each in product.users)
+        and any(user.target is aten.sum.dim_IntList for user in product.users)
         and factor.meta["val"].numel() != product.meta["val"].numel()
         for product in factor.users
     )
@@ -145,7 +145,7 @@ def _first_of(ours: Callable[..., Any], upstream: Callable[..., Any] | None) -> 
 def _wide(*values: Tensor) -> tuple[Tensor, ...]:
     """In the type that sums are added in."""
     narrow = (torch.float16, torch.bfloat16)
-    return tuple(each.float() if each.dtype in narrow else each for each in values)
+    return tuple(value.float() if value.dtype in narrow else value for value in values)
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Any:
@@ -184,9 +184,9 @@ def convolution(
         return NotImplemented
     if x.dim() != weight.dim() or not x.is_floating_point():
         return NotImplemented
-    each = len(window)
+    dims = len(window)
     stride, padding, dilation = _unfold_decomposition.per_axis(
-        each, stride, padding, dilation
+        dims, stride, padding, dilation
     )
     padded = F.pad(x, [side for n in reversed(padding) for side in (n, n)])
     pixels = [
@@ -213,10 +213,10 @@ def convolution(
         factor = weights[:, :, channel]
         for at in place:
             factor = factor.select(2, at)
-        factor = factor[(..., *[None] * each)]
+        factor = factor[(..., *[None] * dims)]
         read, factor = _wide(read.unsqueeze(2), factor)
         total = total + read * factor
     total = total.flatten(1, 2)
     if bias is not None:
-        total = total + _wide(bias)[0].view(-1, *[1] * each)
+        total = total + _wide(bias)[0].view(-1, *[1] * dims)
     return total.to(x.dtype)

@@ -42,13 +42,13 @@ def product(gpu: GpuProperties) -> Callable[..., Any]:
         parts = parts_of_k(a, b, gpu)
         if parts == 1:
             return NotImplemented
-        each = a.shape[1] // parts
-        left = a.reshape(a.shape[0], parts, each).transpose(0, 1)
-        right = b.reshape(parts, each, b.shape[1])
+        part_size = a.shape[1] // parts
+        left_parts = a.reshape(a.shape[0], parts, part_size).transpose(0, 1)
+        right = b.reshape(parts, part_size, b.shape[1])
         if a.dtype == torch.float32:
-            partial = aten.bmm.default(left, right)
+            partial = aten.bmm.default(left_parts, right)
         else:
-            partial = aten.bmm.dtype(left, right, torch.float32)
+            partial = aten.bmm.dtype(left_parts, right, torch.float32)
         total = partial.sum(0)
         if bias is not None:
             total = total + bias
@@ -67,8 +67,8 @@ def parts_of_k(a: Tensor, b: Tensor, gpu: GpuProperties) -> int:
         return 1
     capability = gpu.capability
     of_float32 = a.dtype == torch.float32
-    how = precision_of_matmuls(capability) if of_float32 else IEEE
-    kind = f"product {arithmetic(a.dtype, capability, how)}"
+    precision = precision_of_matmuls(capability) if of_float32 else IEEE
+    kind = f"product {arithmetic(a.dtype, capability, precision)}"
     at_example, at_most = _sizes(rows)
 
     def microseconds(m: int, parts: int) -> float:
@@ -78,15 +78,15 @@ def parts_of_k(a: Tensor, b: Tensor, gpu: GpuProperties) -> int:
     whole, most = microseconds(at_example, 1), microseconds(at_most, 1)
     if not math.isfinite(whole):
         return 1
-    found, best = 1, whole / _GAIN
+    best_parts, best = 1, whole / _GAIN
     for parts in _PARTS:
-        each = summed // parts
-        if summed % parts or each < _LEAST or each % 16:
+        part_size = summed // parts
+        if summed % parts or part_size < _LEAST or part_size % 16:
             continue
         us = microseconds(at_example, parts)
         if us < best and microseconds(at_most, parts) < most * _LOSS:
-            found, best = parts, us
-    return found
+            best_parts, best = parts, us
+    return best_parts
 
 
 # A model's layers have the same matmuls, and each takes a tenth of a second. GPUs of one description may differ in measurements.

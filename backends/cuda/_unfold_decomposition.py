@@ -46,9 +46,11 @@ def convolution(
     for axis in reversed(range(len(window))):
         apart = x.shape[1] > depth and parameters[0][axis] >= window[axis]
         if window[axis] > 1 and (x.shape[1] < _LEAST or apart):
-            x, weight = _unfold(x, weight, axis, *(each[axis] for each in parameters))
-            for each, neutral in zip(parameters, (1, 0, 1), strict=True):
-                each[axis] = neutral
+            x, weight = _unfold(
+                x, weight, axis, *(parameter[axis] for parameter in parameters)
+            )
+            for parameter, neutral in zip(parameters, (1, 0, 1), strict=True):
+                parameter[axis] = neutral
     plain = {*weight.shape[2:], *parameters[0]} == {1} and not any(parameters[1])
     if len(window) == 3 and plain:
         return pointwise_of_volumes(x, weight, bias)
@@ -62,8 +64,8 @@ def pointwise_of_volumes(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
     """
     ones, none = [1, 1], [0, 0]
     images, window = x.flatten(3), weight.squeeze(4)
-    found = _convolution(images, window, bias, ones, none, ones, False, none, 1)
-    return found.reshape(*found.shape[:3], *x.shape[3:])
+    summed = _convolution(images, window, bias, ones, none, ones, False, none, 1)
+    return summed.reshape(*summed.shape[:3], *x.shape[3:])
 
 
 def per_axis(axes: int, *parameters: list[int]) -> list[list[int]]:

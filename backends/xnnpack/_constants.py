@@ -52,7 +52,7 @@ def _keep_layouts_of_outputs(program: ExportedProgram) -> None:
     (results,) = output.args
     wanted = {node: node.meta["val"] for node in results}  # type: ignore[union-attr]
     with enable_python_dispatcher():  # for symbolic sizes
-        for node in [each for each in graph.nodes if each.op == "call_function"]:
+        for node in [call for call in graph.nodes if call.op == "call_function"]:
             args, kwargs = map_arg((node.args, node.kwargs), _value)
             node.meta["val"] = node.target(*args, **kwargs)
     for node, value in wanted.items():

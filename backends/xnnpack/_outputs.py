@@ -22,16 +22,16 @@ def give_each_output_its_memory(graph_module: GraphModule) -> None:
     output = graph.output_node()
     (results,) = output.args
     assert isinstance(results, (tuple, list))
-    taken = {*graph.find_nodes(op="placeholder")}
+    in_use = {*graph.find_nodes(op="placeholder")}
     own: list[Node] = []
     for result in results:
         assert isinstance(result, Node)  # upstream's partitions return no numbers
-        if result in taken:
+        if result in in_use:
             with graph.inserting_before(output):
                 copy = graph.call_function(_CLONE, (result,))
             copy.meta = {**result.meta}
             result = copy
-        taken.add(result)
+        in_use.add(result)
         own.append(result)
     if own != [*results]:
         output.args = (type(results)(own),)

@@ -52,4 +52,4 @@ def give_each_reader_its_bias(program: ExportedProgram) -> None:
 
 
 def _reads_quantized(node: Node) -> bool:
-    return any(each.target == _DEQUANTIZE for each in node.all_input_nodes)
+    return any(input_node.target == _DEQUANTIZE for input_node in node.all_input_nodes)

@@ -18,7 +18,7 @@ def with_branches(call: _Call) -> _Call:
     @functools.wraps(call)
     def call_with_branches(self: Any, graph_module: GraphModule) -> PassResult:
         graphs = [m for m in graph_module.modules() if isinstance(m, GraphModule)]
-        modified = [call(self, each).modified for each in graphs]
+        modified = [call(self, graph).modified for graph in graphs]
         return PassResult(graph_module, any(modified))
 
     return call_with_branches

@@ -40,13 +40,13 @@ def decompose_view_copies(graph_module: GraphModule) -> None:
     graphs = [m for m in graph_module.modules() if isinstance(m, GraphModule)]
     for branch in graphs[1:]:
         _copy_results(branch)
-    for each in graphs:
-        for node in list(each.graph.nodes):
+    for graph in graphs:
+        for node in list(graph.graph.nodes):
             if _can_be_sliced(node):
                 _slice(node)
             elif node.target in _ALIASES:
                 node.target = _ALIASES[node.target]
-        each.recompile()
+        graph.recompile()
 
 
 def _copy_results(branch: GraphModule) -> None:

@@ -98,7 +98,7 @@ def fuse_gemvs(
             dtype = gemv.matmul.meta["val"].dtype
             by_vector.setdefault((gemv.vector, dtype, *options), []).append(gemv)
     order = {node: index for index, node in enumerate(graph.nodes)}
-    matmuls = {each.matmul for gemvs in by_vector.values() for each in gemvs}
+    matmuls = {gemv.matmul for gemvs in by_vector.values() for gemv in gemvs}
     replaced: dict[Node | None, Node] = {}
     for gemvs in by_vector.values():
         norm = _norm_before(gemvs, matmuls, weights)
@@ -120,9 +120,9 @@ def _norm_before(
         weights: Constant tensors by their placeholders.
     """
     vector = gemvs[0].vector
-    rows = sum(len(weights[each.quantized.weight]) for each in gemvs)
+    rows = sum(len(weights[gemv.quantized.weight]) for gemv in gemvs)
     size = rows * math.prod(vector.meta["val"].shape)
-    few_bits = any(each.bits < 16 for each in gemvs)
+    few_bits = any(gemv.bits < 16 for gemv in gemvs)
     if few_bits or size > _NORMALIZED or not readers(vector) <= matmuls:
         return None
     return match_rms_norm(vector, weights)
@@ -197,7 +197,9 @@ def _scaled_behind(
             continue
         if not is_call(user, ("aten.mul",)) or len(user.all_input_nodes) != 2:
             break
-        (factor,) = (each for each in user.all_input_nodes if each is not result)
+        (factor,) = (
+            operand for operand in user.all_input_nodes if operand is not result
+        )
         base = base_of(factor)
         shape = factor.meta["val"].shape
         fits = base in weights and shape[-1:] == (rows,) and math.prod(shape) == rows
@@ -215,15 +217,15 @@ def _fusable(
     from executorch.backends.cuda.quantized.gemv_kernel import MAX_FUSED
 
     fused: list[_Gemv] = []
-    for each in gemvs:
+    for gemv in gemvs:
         needs = [
-            n for n in (each.quantized.scale, each.quantized.zero) if n is not None
+            n for n in (gemv.quantized.scale, gemv.quantized.zero) if n is not None
         ]
         first = order[fused[0].matmul] if fused else 0
         if fused and (len(fused) == MAX_FUSED or any(order[n] >= first for n in needs)):
             yield fused
             fused = []
-        fused.append(each)
+        fused.append(gemv)
     yield fused
 
 
@@ -255,8 +257,8 @@ def _replace(
         weights: Constant tensors by their placeholders.
         replaced: Replacement of each result so far, by the replaced node; those of ``fused`` are added.
     """
-    biased = any(each.bias is not None for each in fused)
-    gate = None if biased else match_gate([each.result for each in fused])
+    biased = any(gemv.bias is not None for gemv in fused)
+    gate = None if biased else match_gate([gemv.result for gemv in fused])
     if gate is not None:
         fused = fused[::-1] if gate.swapped else fused
         write = Writer(gate.result)
@@ -274,16 +276,16 @@ def _replace(
         return
     outputs = _call(Writer(first.matmul), fused, norm, weights, replaced)
     begin = 0
-    for each in fused:
+    for gemv in fused:
         # In its own place: the bias may be computed after the first matmul.
-        write = Writer(each.matmul)
-        rows = len(weights[each.quantized.weight])
+        write = Writer(gemv.matmul)
+        rows = len(weights[gemv.quantized.weight])
         result = write(aten.slice_copy.Tensor, outputs, 1, begin, begin + rows)
         begin += rows
-        if each.bias is not None:
-            bias = replaced.get(each.bias, each.bias)
+        if gemv.bias is not None:
+            bias = replaced.get(gemv.bias, gemv.bias)
             result = write(aten.add.Tensor, result, bias)
-        _replace_node(write, each.result, result, replaced)
+        _replace_node(write, gemv.result, result, replaced)
 
 
 def _call(
@@ -299,7 +301,7 @@ def _call(
     from executorch.backends.cuda.quantized.gemv_kernel import OPERATOR
 
     first = fused[0]
-    lengths = [len(weights[each.quantized.weight]) for each in fused]
+    lengths = [len(weights[gemv.quantized.weight]) for gemv in fused]
     scales, zeros = (
         [
             write.view(replaced.get(value, value), rows, -1)
@@ -307,8 +309,8 @@ def _call(
             if value is not None
         ]
         for values in (
-            [each.quantized.scale for each in fused],
-            [each.quantized.zero for each in fused],
+            [gemv.quantized.scale for gemv in fused],
+            [gemv.quantized.zero for gemv in fused],
         )
     )
     vector = norm.vector if norm is not None else first.vector
@@ -321,7 +323,7 @@ def _call(
         more["activation"] = activation
     if added is not None:
         more["added"] = write.view(replaced.get(added, added), -1)
-    stored = [each.quantized.weight for each in fused]
+    stored = [gemv.quantized.weight for gemv in fused]
     row = write.view(vector, 1, -1)
     return write(OPERATOR, row, stored, scales, zeros, *options, **more)
 

@@ -62,11 +62,13 @@ def pack_quantized_weights(program: ExportedProgram) -> None:
 def packings(program: ExportedProgram) -> dict[str, Packed]:
     """Return how :func:`pack_quantized_weights` packs the weights of ``program``, by their names; it changes nothing."""
     targets = {s.arg.name: s.target for s in program.graph_signature.input_specs}
-    found = {
+    packing_of = {
         str(targets[node.name]): _packing_of(node, tensor)
         for node, tensor in _weights(program).items()
     }
-    return {name: packing for name, packing in found.items() if packing is not None}
+    return {
+        name: packing for name, packing in packing_of.items() if packing is not None
+    }
 
 
 def _weights(program: ExportedProgram) -> dict[Node, torch.Tensor]:

@@ -110,7 +110,7 @@ def match_quantized_weight(
         matches = weight.dtype in dtypes and not transposed and is_dense(weight)
         # The kernel decodes their bits, and doesn't know NaN.
         if matches and dtypes is EXACT and weight.is_floating_point():
-            matches = all(each.float().isfinite().all() for each in in_rows(weight))
+            matches = all(block.float().isfinite().all() for block in in_rows(weight))
         return QuantizedWeight(node, weight.shape[1]) if matches else None
     if not isinstance(operator(node.target), torch._ops.OpOverload):
         return None
@@ -151,11 +151,11 @@ def match_quantized_weight(
         or not isinstance(scale, Node)
     ):
         return None
-    per_group = [each for each in (scale, zero) if each is not None]
+    per_group = [operand for operand in (scale, zero) if operand is not None]
     complete = all(
-        isinstance(each, Node)
-        and math.prod(each.meta["val"].shape) == rows * columns // group
-        for each in per_group
+        isinstance(operand, Node)
+        and math.prod(operand.meta["val"].shape) == rows * columns // group
+        for operand in per_group
     )
     return QuantizedWeight(stored, group, scale, zero) if complete else None
 

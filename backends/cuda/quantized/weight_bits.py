@@ -39,8 +39,8 @@ def _integer(  # type: ignore[no-untyped-def]
     at: tl.constexpr = place % 16 if high else place
     mask: tl.constexpr = ((1 << BITS) - 1) << at
     sign: tl.constexpr = (1 << (at + BITS - 1)) if SIGNED else 0
-    found = (word & mask) ^ (one + ((23 - at) << 23) + sign)
-    return found.to(tl.float32, bitcast=True) - (float(1 << (23 - at)) - QUANT_MIN)
+    bits = (word & mask) ^ (one + ((23 - at) << 23) + sign)
+    return bits.to(tl.float32, bitcast=True) - (float(1 << (23 - at)) - QUANT_MIN)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -48,9 +48,9 @@ def _floating(  # type: ignore[no-untyped-def]
     word, PART: tl.constexpr, MANTISSA_BITS: tl.constexpr, EXPONENT_SCALE: tl.constexpr
 ):
     by: tl.constexpr = 23 - MANTISSA_BITS - 8 * PART
-    found = _moved(word, by) & (0x7F << (23 - MANTISSA_BITS))
-    found = found | (_moved(word, 24 - 8 * PART) & -0x80000000)
-    return found.to(tl.float32, bitcast=True) * EXPONENT_SCALE
+    bits = _moved(word, by) & (0x7F << (23 - MANTISSA_BITS))
+    bits = bits | (_moved(word, 24 - 8 * PART) & -0x80000000)
+    return bits.to(tl.float32, bitcast=True) * EXPONENT_SCALE
 
 
 @triton.jit  # type: ignore[untyped-decorator]

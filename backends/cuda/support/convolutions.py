@@ -161,8 +161,8 @@ def _transposed(
         first.append(cut - begin * step)
         size = (x.shape[2 + axis] - 1) * step + length - 2 * cut
         sizes.append(size + output_padding[axis])
-    around = [left for left, _ in sides]
-    if not all(left == right >= 0 for left, right in sides):
+    around = [before for before, _ in sides]
+    if not all(before == right >= 0 for before, right in sides):
         x = F.pad(x, [side for pair in reversed(sides) for side in pair])
         around = [0] * len(sides)
     result = _dense(x, _as_channels(phases, stride, groups), None, around, groups)

@@ -31,9 +31,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _addbmm(
     x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    found = torch.bmm(batch1, batch2).sum(0)
-    found = found if alpha == 1 else alpha * found
-    return found if beta == 0 else found + (x if beta == 1 else beta * x)
+    product = torch.bmm(batch1, batch2).sum(0)
+    product = product if alpha == 1 else alpha * product
+    return product if beta == 0 else product + (x if beta == 1 else beta * x)
 
 
 def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:

@@ -84,20 +84,20 @@ class SupportCheck:
         keys = {node: key_of(node, numbers) for node in nodes if is_traced(node)}
         new = {key: node for node, key in keys.items() if key not in self._found}
         whole = {key: node for key, node in new.items() if branches_of(node)}
-        self._try([each for each in new.items() if each[0] not in whole], numbers)
-        found = {
+        self._try([entry for entry in new.items() if entry[0] not in whole], numbers)
+        reasons = {
             node: self._found[key] for node, key in keys.items() if key not in whole
         }
         for key, node in whole.items():
-            reason = _why_not_whole(node, found)
+            reason = _why_not_whole(node, reasons)
             if reason:
                 self._found[key] = reason
             else:
                 self._try([(key, node)], numbers)
-        found = {node: self._found[key] for node, key in keys.items()}
-        supported = [node for node in keys if not found[node]]
-        found.update(self._with_weights(supported, numbers, constants))
-        return {node: reason for node, reason in found.items() if reason}
+        reasons = {node: self._found[key] for node, key in keys.items()}
+        supported = [node for node in keys if not reasons[node]]
+        reasons.update(self._with_weights(supported, numbers, constants))
+        return {node: reason for node, reason in reasons.items() if reason}
 
     def _with_weights(
         self,
@@ -168,7 +168,7 @@ def why_not(
         backend.get_decomposition_table,
     )
     begun = False
-    found: set[str] = set()
+    missing_kernels: set[str] = set()
 
     def read_and_note(cls: Any, specs: list[CompileSpec]) -> Any:
         nonlocal begun
@@ -179,10 +179,10 @@ def why_not(
 
     @contextlib.contextmanager
     def collect_and_stop(cls: Any, missing: set[str]) -> Iterator[None]:
-        nonlocal found
+        nonlocal missing_kernels
         with collect(missing), contextlib.ExitStack() as stack:
             if threading.get_ident() == thread:
-                found = missing
+                missing_kernels = missing
                 stack.enter_context(no_compilers())
             yield
 
@@ -192,7 +192,7 @@ def why_not(
         if threading.get_ident() != thread:
             return table
         modules = program.graph_module.modules()
-        graphs = [each.graph for each in modules if isinstance(each, GraphModule)]
+        graphs = [module.graph for module in modules if isinstance(module, GraphModule)]
         called = {operator_of(n.target) for graph in graphs for n in graph.nodes}
         return {key: value for key, value in table.items() if key in called}
 
@@ -217,8 +217,8 @@ def why_not(
         for wanted, dtype in zip(result_types(program), stopped.returned, strict=True):
             if dtype != wanted:
                 return f"AOTInductor returns {dtype} for it, not {wanted}"
-    if found:
-        kernels = ", ".join(sorted(found))
+    if missing_kernels:
+        kernels = ", ".join(sorted(missing_kernels))
         return f"ExecuTorch's CUDA runtime has no kernel for it ({kernels})"
     return ""
 
@@ -284,15 +284,17 @@ def _in_words(error: BaseException, node: Node) -> str:
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     line = said[0] if said else type(error).__name__
     if "NoValidChoicesError" in line:
-        values = pytree.tree_leaves([each.meta["val"] for each in node.all_input_nodes])
+        values = pytree.tree_leaves(
+            [input_node.meta["val"] for input_node in node.all_input_nodes]
+        )
         types = dict.fromkeys(
-            str(each.dtype)
-            for each in values
-            if isinstance(each, torch.Tensor) and each.dtype not in _TYPES
+            str(value.dtype)
+            for value in values
+            if isinstance(value, torch.Tensor) and value.dtype not in _TYPES
         )
         what = f"in {', '.join(types)}" if types else "with these arguments"
         return f"AOTInductor has no kernel for it {what}"
-    if any(each in line for each in _NO_DEVICE):
+    if any(message in line for message in _NO_DEVICE):
         return "PyTorch has no meta kernel for it, without which it can't be traced where there is no GPU"
     if line.endswith("BF16 is not supported"):
         return "torch.bfloat16 takes a GPU of compute capability 8.0 or later"
@@ -306,14 +308,14 @@ def _forget(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _why_not_whole(node: Node, found: Mapping[Node, str]) -> str:
+def _why_not_whole(node: Node, reasons: Mapping[Node, str]) -> str:
     """Return why control flow isn't even tried, given what is known of operators; empty if it is."""
     if node.target not in _WHOLE:
         return "CudaBackend compiles torch.cond, while_loop, map and scan alone"
     if node.target in COUNTED and (reason := why_not_counted(node)):
         return reason
     for graph in graphs_of(node):
-        for each in graph.nodes:
-            if found.get(each):
-                return f"{operator_of(each.target)} in a branch: {found[each]}"
+        for inner in graph.nodes:
+            if reasons.get(inner):
+                return f"{operator_of(inner.target)} in a branch: {reasons[inner]}"
     return ""

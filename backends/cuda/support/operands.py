@@ -16,8 +16,10 @@ _UNKNOWN = 8
 
 def is_traced(node: Node) -> bool:
     """Whether ``node`` and what it takes have values, branches aside."""
-    taken = (each for each in node.all_input_nodes if branch_of(each) is None)
-    return all("val" in each.meta for each in (node, *taken))
+    operands = (
+        operand for operand in node.all_input_nodes if branch_of(operand) is None
+    )
+    return all("val" in involved.meta for involved in (node, *operands))
 
 
 def branch_of(node: Node) -> GraphModule | None:
@@ -30,8 +32,8 @@ def branch_of(node: Node) -> GraphModule | None:
 
 def branches_of(node: Node) -> list[GraphModule]:
     """Return the branches of control flow that ``node`` takes."""
-    found = map(branch_of, node.all_input_nodes)
-    return [branch for branch in found if branch is not None]
+    branches = map(branch_of, node.all_input_nodes)
+    return [branch for branch in branches if branch is not None]
 
 
 def graphs_of(node: Node) -> list[Graph]:
@@ -69,16 +71,16 @@ def made_of(
 
 def sources_of(node: Node, made: Collection[Node]) -> set[Node]:
     """Return all that what a node takes is made of, as far as it is among ``made``."""
-    found: set[Node] = set()
-    left = [node]
-    while left:
-        new = {n for n in left.pop().all_input_nodes if n in made} - found
-        found |= new
-        left += new
-    return found
+    sources: set[Node] = set()
+    pending = [node]
+    while pending:
+        new = {n for n in pending.pop().all_input_nodes if n in made} - sources
+        sources |= new
+        pending += new
+    return sources
 
 
 def results_read(node: Node) -> set[int]:
     """Return which of an operator's results anybody reads; the first one at least."""
-    readers = (each for each in node.users if each.target is operator.getitem)
-    return {0, *(int(str(each.args[1])) for each in readers)}
+    readers = (user for user in node.users if user.target is operator.getitem)
+    return {0, *(int(str(reader.args[1])) for reader in readers)}

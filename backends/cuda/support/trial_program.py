@@ -48,20 +48,22 @@ def program_of(
     """
     graph, root = Graph(), torch.nn.Module()
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    behind = {each for node in nodes for each in sources_of(node, made)}
-    steps = [each for each in made if each in behind and each.op == "call_function"]
-    taken: list[Node] = []
+    behind = {source for node in nodes for source in sources_of(node, made)}
+    steps = [step for step in made if step in behind and step.op == "call_function"]
+    inputs: list[Node] = []
     returned: list[Node] = []
     constants: dict[Node, Node] = {}
-    held: dict[str, Any] = {}
+    constant_values: dict[str, Any] = {}
     for producer in dict.fromkeys(
-        each for node in (*steps, *nodes) for each in node.all_input_nodes
+        operand for node in (*steps, *nodes) for operand in node.all_input_nodes
     ):
         if producer in numbers or (producer.op, producer in made) == ("placeholder", 1):
             # As ``torch.export`` does: where there is a GPU, they are real tensors beside fake inputs.
-            found = constants[producer] = graph.placeholder(f"constant_{len(held)}")
-            found.meta["val"] = value = _like(producer.meta["val"], mode)
-            held[found.name] = _filled(value, numbers.get(producer, 1))
+            placeholder = constants[producer] = graph.placeholder(
+                f"constant_{len(constant_values)}"
+            )
+            placeholder.meta["val"] = value = _like(producer.meta["val"], mode)
+            constant_values[placeholder.name] = _filled(value, numbers.get(producer, 1))
 
     def take(node: Node) -> Any:
         if node in constants:
@@ -75,14 +77,16 @@ def program_of(
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             return pytree.tree_map(hint_of, value)
-        taken.append(graph.placeholder(f"input_{len(taken)}"))
-        taken[-1].meta["val"] = _like(value, mode)
-        return taken[-1]
+        inputs.append(graph.placeholder(f"input_{len(inputs)}"))
+        inputs[-1].meta["val"] = _like(value, mode)
+        return inputs[-1]
 
     copies: dict[Node, Node] = {}
     arguments = [map_arg((n.args, n.kwargs), take) for n in (*steps, *nodes)]
     for index, node in enumerate((*steps, *nodes)):
-        args, kwargs = map_arg(arguments[index], lambda each: copies.get(each, each))
+        args, kwargs = map_arg(
+            arguments[index], lambda operand: copies.get(operand, operand)
+        )
         called = graph.call_function(_in_edge_dialect(node.target), args, kwargs)
         called.meta["val"] = values = _alike(node.meta["val"], mode)
         if index < len(steps):
@@ -105,7 +109,7 @@ def program_of(
             ),
             *(
                 InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None)
-                for n in taken
+                for n in inputs
             ),
         ],
         [
@@ -116,7 +120,7 @@ def program_of(
     call = ModuleCallSignature(
         inputs=[],
         outputs=[],
-        in_spec=pytree.tree_flatten((tuple(taken), {}))[1],
+        in_spec=pytree.tree_flatten((tuple(inputs), {}))[1],
         out_spec=pytree.tree_flatten(tuple(returned))[1],
     )
     return ExportedProgram(
@@ -126,7 +130,7 @@ def program_of(
         state_dict={},
         range_constraints={},
         module_call_graph=[ModuleCallEntry("", call)],
-        constants=held,
+        constants=constant_values,
         verifiers=[
             EXIREdgeDialectVerifier(
                 EdgeCompileConfig(_check_ir_validity=False), class_only=True
@@ -160,8 +164,8 @@ def _copied(branch: GraphModule, mode: FakeTensorMode) -> GraphModule:
 
 def _alike(value: Any, mode: FakeTensorMode) -> Any:
     return pytree.tree_map(
-        lambda each: (
-            _like(each, mode) if isinstance(each, torch.Tensor) else hint_of(each)
+        lambda value: (
+            _like(value, mode) if isinstance(value, torch.Tensor) else hint_of(value)
         ),
         value,
     )
@@ -169,7 +173,7 @@ def _alike(value: Any, mode: FakeTensorMode) -> Any:
 
 def result_types(program: ExportedProgram) -> list[torch.dtype]:
     returned: Any = program.graph.output_node().args[0]
-    return [each.meta["val"].dtype for each in returned]
+    return [output.meta["val"].dtype for output in returned]
 
 
 def _in_edge_dialect(target: Any) -> Any:

@@ -209,13 +209,15 @@ def tiles(width: int, masked: bool, shared_memory: int) -> Tiles:
     """
     power = triton.next_power_of_2(width)
     padded = max(64, power)
-    found = _TILES.get(padded, ())
-    for each in found if width == power else _PADDED.get(padded, found):
+    configurations = _TILES.get(padded, ())
+    for configuration in (
+        configurations if width == power else _PADDED.get(padded, configurations)
+    ):
         if masked and padded == 128:
             # A mask's values take the registers of a stage.
-            each = each._replace(stages=min(2, each.stages))
-        if each.shared_memory(padded) + _SPARE <= shared_memory:
-            return each
+            configuration = configuration._replace(stages=min(2, configuration.stages))
+        if configuration.shared_memory(padded) + _SPARE <= shared_memory:
+            return configuration
     raise ValueError(
         f"attention has tiles for heads of up to 256 and {shared_memory} bytes of shared memory, not for {width}"
     )
@@ -253,12 +255,12 @@ def sdpa(
     """
     batches, heads, q_length, width = query.shape
     _, shared, length, _ = key.shape
-    shapes = [tuple(each.shape) for each in (query, key, value)]
+    shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
     if not each_key_once(query, key, value) or not 16 <= width <= 256:
         raise ValueError(
             f"attention has heads of 16 to 256 values, and each key once, not {shapes}"
         )
-    types = {each.dtype for each in (query, key, value)}
+    types = {tensor.dtype for tensor in (query, key, value)}
     if dropout_p or len(types) != 1 or not query.is_floating_point():
         raise ValueError(
             f"attention is of one type in floating point, and without dropout, not of {types}, {dropout_p}"
@@ -283,8 +285,8 @@ def sdpa(
         expanded = attn_mask.expand(batches, heads, q_length, length)
         mask_strides = expanded.stride()
     out = query.new_empty((batches, heads, q_length, width))
-    rows = [each.stride(2) for each in (query, key, value, out)]
-    aligned = all(isinstance(each, int) and each % _VECTOR == 0 for each in rows)
+    rows = [tensor.stride(2) for tensor in (query, key, value, out)]
+    aligned = all(isinstance(stride, int) and stride % _VECTOR == 0 for stride in rows)
     vector = _VECTOR if aligned else 1
     configuration = tiles(width, kind != _NO_MASK, _shared_memory(query.device))
     wrap_triton(_attend)[(triton.cdiv(q_length, configuration.rows), batches * heads)](
@@ -300,8 +302,8 @@ def sdpa(
         heads // shared,
         *(
             step
-            for each in (query, key, value, out)
-            for step in (*each.stride()[:2], each.stride(2) // vector)
+            for tensor in (query, key, value, out)
+            for step in (*tensor.stride()[:2], tensor.stride(2) // vector)
         ),
         *mask_strides,
         MASK=kind,

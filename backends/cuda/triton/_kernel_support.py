@@ -97,11 +97,11 @@ def _fits(attention: Node) -> bool:
     Values are as wide as keys, and causal attention has as many queries as keys: where it has one query, PyTorch
     has it see the first key alone, and ExecuTorch all of them.
     """
-    given = named(attention)
+    arguments = named(attention)
     query, key, value = (
-        _value(given[each]).shape for each in ("query", "key", "value")
+        _value(arguments[name]).shape for name in ("query", "key", "value")
     )
-    if given["is_causal"] and query[-2] != key[-2]:
+    if arguments["is_causal"] and query[-2] != key[-2]:
         return False
     return query[-1] == key[-1] == value[-1] >= _LEAST_HEAD
 
@@ -129,7 +129,7 @@ def _before_repeating(repeated: Any) -> Node | None:
             return None
         node = node.all_input_nodes[0]
         nodes.append(node)
-    merged, wide, narrow, single = (list(_value(each).shape) for each in nodes)
+    merged, wide, narrow, single = (list(_value(operand).shape) for operand in nodes)
     batch, heads, *rest = single
     if len(wide) != 5 or narrow != [batch, heads, 1, *rest]:
         return None
@@ -148,7 +148,7 @@ def specialize_decode_attention(graph_module: GraphModule) -> None:
 def _read_int8(attention: Node) -> None:
     """Have attention dequantize the keys and values that it reads, instead of all that a cache has room for."""
     query, *read = attention.args[:3]
-    stored = [_before_dequantizing(each) for each in read]
+    stored = [_before_dequantizing(operand) for operand in read]
     (key, key_scale), (value, value_scale) = stored
     if key is None or value is None:
         return
@@ -184,14 +184,16 @@ def _limit_keys(attention: Node, lengths: dict[Node, Node]) -> None:
             places = graph.call_function(
                 aten.arange.start, (1, value.shape[-1] + 1), options
             )
-            kept = graph.call_function(aten.mul.Tensor, (mask, places))
-            lengths[mask] = graph.call_function(aten.amax.default, (kept, [0, 1, 2, 3]))
+            masked = graph.call_function(aten.mul.Tensor, (mask, places))
+            lengths[mask] = graph.call_function(
+                aten.amax.default, (masked, [0, 1, 2, 3])
+            )
     attention.kwargs = {**attention.kwargs, "kv_len": lengths[mask]}
 
 
-def _takes(kernel: Any, node: Node, *given: Any) -> bool:
+def _takes(kernel: Any, node: Node, *arguments: Any) -> bool:
     """Whether what launches ``kernel``, run on fake values of the node's or the given arguments, raises nothing."""
-    args, kwargs = map_arg(given or (node.args, node.kwargs), _value)
+    args, kwargs = map_arg(arguments or (node.args, node.kwargs), _value)
     mode = detect_fake_mode(pytree.tree_leaves((args, kwargs)))
     try:
         with mode or contextlib.nullcontext():

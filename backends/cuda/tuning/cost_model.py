@@ -63,8 +63,8 @@ class Tile(NamedTuple):
     def distance(self, one: Product, other: Product) -> float:
         """How far apart products are, in powers of two: by their sizes, and by how many tiles they take."""
         sizes = [
-            (each.m, each.n, each.batch, each.window, self.count(each))
-            for each in (one, other)
+            (product.m, product.n, product.batch, product.window, self.count(product))
+            for product in (one, other)
         ]
         apart = sum(abs(math.log2(a / b)) for a, b in zip(*sizes, strict=True)) / 2
         steps = abs(math.log2(one.k / other.k))
@@ -110,9 +110,9 @@ def measured(
     """
     ieee = kind.partition(" tf32")[0]
     kinds = [kind, f"{ieee} tf32x3", ieee] if kind != ieee else [kind]
-    for each in kinds:
+    for fallback in kinds:
         for file in files(gpu):
-            if products := file["products"].get(each):
+            if products := file["products"].get(fallback):
                 return file["multi_processors"], products
     return 1, []
 
@@ -131,9 +131,9 @@ def _files(
     capability: tuple[int, int], named: tuple[Path, ...]
 ) -> tuple[dict[str, Any], ...]:
     ours = sorted(Path(__file__).with_name("measured").glob("*.json"))
-    found = map(_read, [*named, *ours])
+    files_read = map(_read, [*named, *ours])
     return tuple(
-        sorted(found, key=lambda file: math.dist(file["capability"], capability))
+        sorted(files_read, key=lambda file: math.dist(file["capability"], capability))
     )
 
 
@@ -143,8 +143,8 @@ def _read(path: Path) -> dict[str, Any]:
         file: dict[str, Any] = {"digest": sha256(data).hexdigest()} | json.loads(data)
         _check(file["multi_processors"])
         math.dist(file["capability"], (0, 0))
-        tiles = [Tile(*each) for each in file["tiles"]]
-        rows = [(Product(*each), times) for each, times in file["products"]]
+        tiles = [Tile(*sizes) for sizes in file["tiles"]]
+        rows = [(Product(*sizes), times) for sizes, times in file["products"]]
         for sizes in (*tiles, *(product[1:6] for product, _ in rows)):
             _check(*sizes)
         for _, times in rows:
@@ -162,6 +162,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _check(*numbers: float, least: int = 1, kinds: tuple[type, ...] = (int,)) -> None:
     """Raise if any is no size of a tensor or a tile, or no time."""
-    for each in numbers:
-        if type(each) not in kinds or not least <= each < 1 << 63:
-            raise ValueError(each)
+    for value in numbers:
+        if type(value) not in kinds or not least <= value < 1 << 63:
+            raise ValueError(value)

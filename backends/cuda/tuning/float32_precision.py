@@ -67,18 +67,20 @@ def precision(
     return TF32X3
 
 
-def arithmetic(dtype: torch.dtype, capability: tuple[int, int], how: str = IEEE) -> str:
+def arithmetic(
+    dtype: torch.dtype, capability: tuple[int, int], precision_name: str = IEEE
+) -> str:
     """Return what the cost model calls the arithmetic of a dtype: ``float16`` of 16 bits where tensor cores multiply these.
 
     Args:
         dtype: Of the operands.
         capability: Compute capability of the GPU.
-        how: Of float32, as :func:`precision` returns it.
+        precision_name: Of float32, as :func:`precision` returns it.
     """
     if dtype in (torch.float16, torch.bfloat16):
         return "float16" if capability >= CAPABILITY else "float32"
     name = str(dtype).removeprefix("torch.")
-    return name if how == IEEE else f"{name} {how}"
+    return name if precision_name == IEEE else f"{name} {precision_name}"
 
 
 def precision_of_matmuls(capability: tuple[int, int]) -> str:
@@ -130,11 +132,11 @@ def overrides(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
             allows_tf32 = is_true(kernel.meta.get("ALLOW_TF32"))
             alone = only_gpu()
             on = alone.capability if alone else capability
-            how = precision(kernel.input_nodes, allows_tf32, on)
-            if how == TF32X3:
+            precision_name = precision(kernel.input_nodes, allows_tf32, on)
+            if precision_name == TF32X3:
                 rendered._code = three_products(rendered._code)
-            if how != IEEE:
-                asked = f'input_precision="{how}"'
+            if precision_name != IEEE:
+                asked = f'input_precision="{precision_name}"'
                 rendered._code = rendered._code.replace("allow_tf32=ALLOW_TF32", asked)
         return rendered
 

@@ -53,8 +53,8 @@ def compile_and_save(
         alone = targets.alone(kernel.fn.__name__)
         with alone_for(alone):
             kernel.precompile()
-            found = best(kernel.launchers, alone or gpu, kernel.size_hints or {})
-            chosen.append(_improved(kernel, found, alone or gpu))
+            launcher = best(kernel.launchers, alone or gpu, kernel.size_hints or {})
+            chosen.append(_improved(kernel, launcher, alone or gpu))
     prepare([launcher.bin for launcher in chosen])
     for kernel, launcher in zip(kernels, chosen, strict=True):
         kernel.save_gpu_kernel("stream", launcher)
@@ -99,7 +99,7 @@ def precompile_until_best(
                 raise
         launchers += kernel.launchers
         results += kernel.compile_results
-        if any(_occupancy_rank(each, gpu) == _IDEAL for each in launchers):
+        if any(_occupancy_rank(launcher, gpu) == _IDEAL for launcher in launchers):
             break
     kernel.configs, kernel.compile_results, kernel.launchers = None, results, launchers
     return None

@@ -107,21 +107,21 @@ def overrides(targets: KernelTargets) -> dict[str, Callable[..., Any]]:
     codegen = SIMDScheduling.codegen_template
 
     def codegen_for_each(
-        self: Any, template: Any, epilogues: Any, prologues: Any, **how: Any
+        self: Any, template: Any, epilogues: Any, prologues: Any, **options: Any
     ) -> Any:
         if (
             not targets.several
-            or how.get("only_gen_src_code")
+            or options.get("only_gen_src_code")
             or not hasattr(self, "_codegen_single_template")
         ):
-            return codegen(self, template, epilogues, prologues, **how)
+            return codegen(self, template, epilogues, prologues, **options)
         rendered = [
             (gpu, *_rendered(self, gpu, caller, template, epilogues, prologues))
             for gpu, caller in getattr(template.node, "callers_by_gpu", ())
         ]
 
         wrapper: Any = V.graph.wrapper_code
-        codegen(self, template, epilogues, prologues, **how)
+        codegen(self, template, epilogues, prologues, **options)
         at, shared = _last_call(wrapper.lines)
         calls: list[Any] = []
         alone: dict[str, GpuProperties] = {}

@@ -86,7 +86,7 @@ def _k(kernel: Any) -> str | None:
     if "A" not in nodes or "B" not in nodes:
         return None
     (*batch, m, k), n = nodes["A"].get_size(), nodes["B"].get_size()[-1]
-    if batch or not all(getattr(each, "is_number", True) for each in (m, k, n)):
+    if batch or not all(getattr(size, "is_number", True) for size in (m, k, n)):
         return None
     graph = V.graph.graph
     if graph not in _known:
@@ -99,7 +99,7 @@ def _k(kernel: Any) -> str | None:
 
 def reductions(graph: Graph) -> dict[_Kind, set[int]]:
     """Return by M, N and dtype the different K of a graph's matmuls, and of its convolutions by a window of 1."""
-    found: dict[_Kind, set[int]] = defaultdict(set)
+    sizes_of_k: dict[_Kind, set[int]] = defaultdict(set)
     for node in graph.nodes:
         first = _operands(node)
         if first is None:
@@ -112,9 +112,9 @@ def reductions(graph: Graph) -> dict[_Kind, set[int]]:
                 continue
         else:
             (m, n), k = result.shape, read.shape[1]
-        if all(isinstance(each, int) for each in (m, n, k)):
-            found[m, n, read.dtype].add(k)
-    return found
+        if all(isinstance(size, int) for size in (m, n, k)):
+            sizes_of_k[m, n, read.dtype].add(k)
+    return sizes_of_k
 
 
 def _operands(node: Node) -> list[torch.Tensor] | None:
@@ -125,7 +125,7 @@ def _operands(node: Node) -> list[torch.Tensor] | None:
         operands = node.args[1:3]
     else:
         return None
-    return [each.meta["val"] for each in operands]  # type: ignore[union-attr]
+    return [operand.meta["val"] for operand in operands]  # type: ignore[union-attr]
 
 
 __all__ = ["overrides", "reductions"]

@@ -78,7 +78,7 @@ class Stopped(Exception):
 
         super().__init__()
         outputs = getattr(V.graph, "graph_outputs", ())
-        self.returned: list[torch.dtype] = [each.get_dtype() for each in outputs]
+        self.returned: list[torch.dtype] = [output.get_dtype() for output in outputs]
 
 
 def overrides(
@@ -110,7 +110,10 @@ def overrides(
     apart = False
 
     def fastest_of(
-        tiles: list[Tile | None], alone: GpuProperties | None, name: str, of: _Operator
+        tiles: list[Tile | None],
+        alone: GpuProperties | None,
+        name: str,
+        operator: _Operator,
     ) -> tuple[int, float]:
         """The choice to take, and the logarithm of its time: those without tiles come last, as nothing was measured.
 
@@ -119,11 +122,13 @@ def overrides(
         """
         device = alone or gpu
         products = {
-            each.capability: product_of(name, *of, capability=each.capability)
-            for each in ([alone] if alone else [gpu, *gpu.each])
+            one_gpu.capability: product_of(
+                name, *operator, capability=one_gpu.capability
+            )
+            for one_gpu in ([alone] if alone else [gpu, *gpu.each])
         }
         product = products[device.capability]
-        itemsize = min(node.get_dtype().itemsize for node in of[0][-2:] if node)
+        itemsize = min(node.get_dtype().itemsize for node in operator[0][-2:] if node)
         limit = device.shared_memory_per_block_optin
 
         def expected(at: int) -> tuple[bool, bool, float]:
@@ -137,22 +142,22 @@ def overrides(
             )
             return fails, False, costs(product, tile, device)
 
-        found = min(range(len(tiles)), key=expected)
-        return found, expected(found)[-1]
+        choice = min(range(len(tiles)), key=expected)
+        return choice, expected(choice)[-1]
 
     def fastest_for_each(
-        tiles: list[Tile | None], name: str, of: _Operator
+        tiles: list[Tile | None], name: str, operator: _Operator
     ) -> tuple[int, dict[GpuProperties, int]]:
         """The choice to take, and those to take in its place on GPUs where that is worth a kernel."""
-        found, _ = fastest_of(tiles, None, name, of)
+        choice, _ = fastest_of(tiles, None, name, operator)
         own = {}
-        for each in gpu.each if tiles[found] else ():
-            other, expected = fastest_of(tiles, each, name, of)
-            product = product_of(name, *of, capability=each.capability)
-            shared = costs(product, tiles[found], each)
+        for one_gpu in gpu.each if tiles[choice] else ():
+            other, expected = fastest_of(tiles, one_gpu, name, operator)
+            product = product_of(name, *operator, capability=one_gpu.capability)
+            shared = costs(product, tiles[choice], one_gpu)
             if tiles[other] and shared - expected > WORTH_A_KERNEL:
-                own[each] = other
-        return found, own
+                own[one_gpu] = other
+        return choice, own
 
     def select_by_cost(
         self: Any,
@@ -167,12 +172,12 @@ def overrides(
         own: dict[GpuProperties, int] = {}
         every = choices
         if any(tiles) and len(choices) > 1:
-            of = nodes, layout, any(map(takes_tf32, choices))
-            found, own = fastest_for_each(tiles, name, of)
-            choices = [choices[found]]
+            operator = nodes, layout, any(map(takes_tf32, choices))
+            choice, own = fastest_for_each(tiles, name, operator)
+            choices = [choices[choice]]
         result = select(self, name, choices, nodes, layout, *args, **kwargs)
         if own:
-            callers = [(each, every[at]) for each, at in own.items()]
+            callers = [(one_gpu, every[at]) for one_gpu, at in own.items()]
             for value in pytree.tree_leaves(result):
                 if isinstance(value, TensorBox):
                     buffer: Any = value.data
@@ -192,14 +197,14 @@ def overrides(
         every = finalize(
             self, template_choices, inputs, templates, name, *args, **kwargs
         )
-        values = [each.params.to_kwargs() for each in every]
-        tiles = [_tile_of_configuration(each) for each in values]
+        values = [configuration.params.to_kwargs() for configuration in every]
+        tiles = [_tile_of_configuration(value) for value in values]
         if not any(tiles):
             return every
-        tf32 = any(is_true(each.get("ALLOW_TF32")) for each in values)
-        of = inputs.nodes(), inputs.output_layout(), tf32
-        found, own = fastest_for_each(tiles, name, of)
-        return [every[at] for at in dict.fromkeys([found, *own.values()])]
+        tf32 = any(is_true(value.get("ALLOW_TF32")) for value in values)
+        operator = inputs.nodes(), inputs.output_layout(), tf32
+        choice, own = fastest_for_each(tiles, name, operator)
+        return [every[at] for at in dict.fromkeys([choice, *own.values()])]
 
     def compile_until_it_does(*args: Any, **kwargs: Any) -> Any:
         nonlocal apart
@@ -276,7 +281,7 @@ def overrides(
 
 def _read_by_kernels(node: Any) -> bool:
     """Whether kernels of somebody's own read a value, each of which would have it computed anew."""
-    return any("triton_kernel_wrapper" in str(each.target) for each in node.users)
+    return any("triton_kernel_wrapper" in str(user.target) for user in node.users)
 
 
 def _is_cast(value: Any) -> bool:
@@ -306,7 +311,7 @@ def _tile_of_configuration(values: dict[str, Any]) -> Tile | None:
     """The tile of what a choice is made of, if it is a template with one."""
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
     return (
-        Tile(*(values[each] for each in names)) if set(names) <= set(values) else None
+        Tile(*(values[name] for name in names)) if set(names) <= set(values) else None
     )
 
 
@@ -316,8 +321,8 @@ def sides(tile: Tile | None) -> _Sides | None:
 
 def sides_in(source: str) -> _Sides | None:
     """The sides of the tile that a kernel's source has; None if it has no tiles."""
-    found = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", source)
-    return tuple(map(int, found)) if len(found) == 3 else None
+    blocks = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", source)
+    return tuple(map(int, blocks)) if len(blocks) == 3 else None
 
 
 def spills(tile: Tile, capability: tuple[int, int]) -> bool:
@@ -368,8 +373,10 @@ def product_of(
     """The matrix product that an operator is, with the sizes that it was exported with."""
     dtype = input_nodes[0].get_dtype()
     of_float32 = dtype == torch.float32
-    how = precision(input_nodes, allows_tf32, capability) if of_float32 else IEEE
-    kind = arithmetic(dtype, capability, how)
+    dot_precision = (
+        precision(input_nodes, allows_tf32, capability) if of_float32 else IEEE
+    )
+    kind = arithmetic(dtype, capability, dot_precision)
     if name == "convolution":
         image, weight, *_ = input_nodes
         images, channels, *pixels = _sizes(layout.size)

@@ -31,7 +31,7 @@ def _is_lacking(node: Node) -> bool:
     """Whether a node is a PReLU of another rank than XNNPACK has, in a type that it has."""
     if node.target is not _aten.prelu.default:
         return False
-    x, weight = (each.meta["val"] for each in node.all_input_nodes)
+    x, weight = (input_node.meta["val"] for input_node in node.all_input_nodes)
     ranks = x.ndim != 4 and 0 < x.ndim <= MAX_DIMS
     return ranks and x.dtype == weight.dtype == torch.float32
 
@@ -42,7 +42,7 @@ def _replace(node: Node) -> None:
 
     def call(target: Any, *args: Any) -> Node:
         made = graph.call_function(target, args)
-        values = [each.meta["val"] if isinstance(each, Node) else each for each in args]
+        values = [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
         made.meta = {**node.meta, "val": target(*values)}
         return made
 

@@ -25,15 +25,15 @@ def write_out_pool_arguments(node: Node) -> None:
     name = format_target_name(getattr(node.target, "__name__", ""))
     if name not in _DEFAULTS:
         return
-    read, kernel, *given = node.args
+    read, kernel, *arguments = node.args
     defaults = (kernel, *_DEFAULTS[name][1:])
     count = len(defaults)
-    given += [None] * (count - len(given))
+    arguments += [None] * (count - len(arguments))
     lists = [
         _pair(value if isinstance(value, int) or value else default)
-        for value, default in zip(given[:count], defaults, strict=True)
+        for value, default in zip(arguments[:count], defaults, strict=True)
     ]
-    node.args = (read, _pair(kernel), *lists, *given[count:])
+    node.args = (read, _pair(kernel), *lists, *arguments[count:])
 
 
 def _pair(value: Any) -> list[Any]:

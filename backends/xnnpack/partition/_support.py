@@ -29,8 +29,8 @@ MAX_DIMS = 6
 
 #: Computed in NHWC; a convolution of 3 dimensions becomes one of 4.
 _OF_IMAGES = {
-    format_target_name(each.__name__)
-    for each in ChannelsLastTaggedReshapePass.memory_sensitive_ops_nhwc
+    format_target_name(operator.__name__)
+    for operator in ChannelsLastTaggedReshapePass.memory_sensitive_ops_nhwc
 } - {"convolution.default"}
 
 
@@ -51,11 +51,11 @@ def unsupported(node: Node) -> str:
     Args:
         node: A call of an ATen or edge operator, with fake tensors in ``meta["val"]``.
     """
-    inputs = [_value(each) for each in node.all_input_nodes]
+    inputs = [_value(input_node) for input_node in node.all_input_nodes]
     ranks = [
-        each.ndim
-        for each in pytree.tree_leaves((inputs, _value(node)))
-        if isinstance(each, torch.Tensor)
+        leaf.ndim
+        for leaf in pytree.tree_leaves((inputs, _value(node)))
+        if isinstance(leaf, torch.Tensor)
     ]
     if max(ranks, default=0) > MAX_DIMS:
         return f"XNNPACK has tensors of at most {MAX_DIMS} dimensions, and one here has {max(ranks)}"
@@ -87,8 +87,8 @@ def unsupported_source(nodes: Iterable[Node]) -> str:
         if node.op != "call_function" or is_quant(node) or is_qparam(node):
             continue
         read = node.all_input_nodes[:0] if is_dequant(node) else node.all_input_nodes
-        for each in (node, *read):
-            value = _value(each)
+        for involved in (node, *read):
+            value = _value(involved)
             if isinstance(value, torch.Tensor) and not value.is_floating_point():
                 name = format_target_name(getattr(node.target, "__name__", ""))
                 return (
@@ -118,30 +118,32 @@ def _unsupported_resizing(node: Node) -> str:
     _, _, align_corners, scales = arguments
     if align_corners or not scales:
         return ""
-    given, found = (_value(each).shape[-2:] for each in (node.all_input_nodes[0], node))
-    for scale, before, after in zip(scales, given, found, strict=True):
+    sizes_before, sizes_after = (
+        _value(involved).shape[-2:] for involved in (node.all_input_nodes[0], node)
+    )
+    for scale, before, after in zip(scales, sizes_before, sizes_after, strict=True):
         if not isinstance(before, int) or before * scale != after:
             return "XNNPACK resizes by the ratio of sizes alone, which the scale factors aren't"
     return ""
 
 
-def _unsupported_mean(given: torch.Tensor) -> str:
+def _unsupported_mean(value: torch.Tensor) -> str:
     """Return why a mean of quantized images can't be computed.
 
     XNNPACK sums in integers, in memory that it sizes for the first call: images that join in a later one are averaged
     over others' sums.
     """
-    if all(isinstance(size, int) for size in given.shape[:2]):
+    if all(isinstance(size, int) for size in value.shape[:2]):
         return ""
     return "XNNPACK averages quantized images of a fixed number alone: of more than before, it returns wrong values"
 
 
-def _unsupported_maximum(node: Node, given: torch.Tensor) -> str:
+def _unsupported_maximum(node: Node, value: torch.Tensor) -> str:
     """Return why a maximum can't be a max pool, which is what XNNPACK makes of it."""
     dim, keepdim = (*node.args[1:], False)[:2]
     if dim not in (2, 3) or not keepdim:
         return "XNNPACK has it along dim=2 or dim=3 with keepdim=True alone"
-    if not isinstance(given.shape[2 if dim == 2 else 3], int):
+    if not isinstance(value.shape[2 if dim == 2 else 3], int):
         return f"XNNPACK has it along a dimension of fixed size alone, and dim={dim} is dynamic"
     return ""
 

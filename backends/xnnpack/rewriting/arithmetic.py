@@ -72,11 +72,11 @@ def by_clamps(builder: GraphBuilder) -> Node | None:
 def by_reduction(builder: GraphBuilder) -> Node | None:
     """Write a sum or a mean as a mean of images, or a matmul with ones."""
     node = builder.node
-    x, given, keepdim = (*builder.args, False)[:3]
+    x, listed, keepdim = (*builder.args, False)[:3]
     if node.kwargs.get("dtype") not in (None, value_of(x).dtype):
         return None
     averages = node.target is edge.mean.dim
-    dims = _dims(given, value_of(x).ndim)
+    dims = _dims(listed, value_of(x).ndim)
     if averages and value_of(x).ndim == 4 and dims == [2, 3]:
         mean = builder.call(edge.mean.dim, x, [2, 3], True)
         return builder.view(mean, value_of(node).shape)
@@ -86,8 +86,8 @@ def by_reduction(builder: GraphBuilder) -> Node | None:
 def by_deviations(builder: GraphBuilder) -> Node | None:
     """Write a variance as the mean of squared differences from the mean."""
     node = builder.node
-    x, given = (*builder.args, None)[:2]
-    dims = _dims(given, value_of(x).ndim)
+    x, listed = (*builder.args, None)[:2]
+    dims = _dims(listed, value_of(x).ndim)
     sizes = [value_of(x).shape[dim] for dim in dims]
     correction = node.kwargs.get("correction", 1)
     keepdim = bool(node.kwargs.get("keepdim", False))
@@ -118,20 +118,22 @@ def reduced(
     """
     value = value_of(x)
     shape = [*value.shape]
-    kept = [dim for dim in range(value.ndim) if dim not in dims]
+    remaining = [dim for dim in range(value.ndim) if dim not in dims]
     sizes = [shape[dim] for dim in dims]
-    dynamic = sum(not isinstance(shape[dim], int) for dim in kept)
+    dynamic = sum(not isinstance(shape[dim], int) for dim in remaining)
     if value.dtype != torch.float32 or not dims or dynamic > 1:
         return None  # in float16, a matmul may add in float16
     if not all(isinstance(size, int) for size in sizes):
         return None
     count = prod(sizes)
     factor = 1 / count if scale is None else scale
-    if kept + dims != [*range(value.ndim)]:
-        x = builder.call(edge.permute_copy.default, x, kept + dims)
+    if remaining + dims != [*range(value.ndim)]:
+        x = builder.call(edge.permute_copy.default, x, remaining + dims)
     total = row_sums(builder, x, count, factor)
-    left = [1 if dim in dims else size for dim, size in enumerate(shape)]
-    return builder.view(total, left if keepdim else [shape[dim] for dim in kept])
+    reduced_shape = [1 if dim in dims else size for dim, size in enumerate(shape)]
+    return builder.view(
+        total, reduced_shape if keepdim else [shape[dim] for dim in remaining]
+    )
 
 
 def row_sums(builder: GraphBuilder, x: Node, count: int, factor: float) -> Node:
@@ -171,10 +173,10 @@ def by_last_dim(builder: GraphBuilder) -> Node | None:
         return None
     order[dim], order[-1] = order[-1], order[dim]
     moved = builder.call(edge.permute_copy.default, x, order)
-    found = builder.call(edge._softmax.default, moved, ndim - 1, False)
-    return builder.call(edge.permute_copy.default, found, order)
+    probabilities = builder.call(edge._softmax.default, moved, ndim - 1, False)
+    return builder.call(edge.permute_copy.default, probabilities, order)
 
 
-def _dims(given: Any, ndim: int) -> list[int]:
+def _dims(listed: Any, ndim: int) -> list[int]:
     """Return the dimensions that are reduced, all of them by default."""
-    return sorted({dim % ndim for dim in given or range(ndim)})
+    return sorted({dim % ndim for dim in listed or range(ndim)})

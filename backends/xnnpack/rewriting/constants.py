@@ -48,7 +48,7 @@ def fold_constants(program: ExportedProgram) -> None:
             value = node.meta["val"]
             number: Any = node.args[1]
             values[node] = torch.full(value.shape, number, dtype=value.dtype)
-        elif all(each in values for each in node.all_input_nodes):
+        elif all(input_node in values for input_node in node.all_input_nodes):
             args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = operator_of(node)(*args, **kwargs)
         else:

@@ -37,11 +37,11 @@ def by_bounds(builder: GraphBuilder) -> Node | None:
     # Infinite, if float16 has no such number.
     chosen = float(torch.tensor(chosen, dtype=torch.float64).to(value_of(x).dtype))
     if abs(chosen) == _INFINITY:
-        numbers = [builder.scalar(each, x) for each in (chosen, -chosen)]
+        numbers = [builder.scalar(number, x) for number in (chosen, -chosen)]
         bound = _choice(builder, mask, numbers, if_chosen)
         target = edge.minimum if chosen < 0 else edge.maximum
         return builder.call(target.default, x, bound)
-    numbers = [builder.scalar(each, x) for each in (0.0, _INFINITY)]
+    numbers = [builder.scalar(number, x) for number in (0.0, _INFINITY)]
     distance = _choice(builder, mask, numbers, if_chosen)
     number = builder.scalar(chosen, x)
     highest = builder.call(edge.add.Tensor, distance, number)
@@ -76,13 +76,13 @@ def by_softmax(builder: GraphBuilder) -> Node | None:
     dim = value_of(x).ndim - 1
     lowest = torch.finfo(value_of(x).dtype).min
     bounded = builder.call(edge.clamp.default, x, lowest)
-    found = builder.call(edge._softmax.default, bounded, dim, False)
+    probabilities = builder.call(edge._softmax.default, bounded, dim, False)
     number = builder.scalar(-_INFINITY, x)
-    left = builder.call(edge.ne.Tensor, mask, number)
-    rows = builder.call(edge.any.dim, left, value_of(mask).ndim - 1, True)
-    ones, zeros = (builder.scalar(each, x) for each in (1.0, 0.0))
-    kept = builder.call(edge.where.self, rows, ones, zeros)
-    return builder.call(edge.mul.Tensor, found, kept)
+    unmasked = builder.call(edge.ne.Tensor, mask, number)
+    rows = builder.call(edge.any.dim, unmasked, value_of(mask).ndim - 1, True)
+    ones, zeros = (builder.scalar(number, x) for number in (1.0, 0.0))
+    row_factor = builder.call(edge.where.self, rows, ones, zeros)
+    return builder.call(edge.mul.Tensor, probabilities, row_factor)
 
 
 def _safe_softmax(builder: GraphBuilder) -> tuple[Node, Node] | None:
@@ -132,8 +132,8 @@ def _mask(scores: Node) -> Node | None:
 
 
 def _mask_of_scaled(scores: Node) -> Node | None:
-    operands = [each for each in scores.args[:2] if isinstance(each, Node)]
-    if any(_mask(each) is None for each in operands):
+    operands = [arg for arg in scores.args[:2] if isinstance(arg, Node)]
+    if any(_mask(operand) is None for operand in operands):
         return None
     return scores
 
@@ -151,16 +151,16 @@ def _is_given(mask: Any, of_floats: bool) -> bool:
     """
     pending, seen = [mask], set()
     while pending:
-        each = pending.pop()
-        if not isinstance(each, Node):
+        operand = pending.pop()
+        if not isinstance(operand, Node):
             return False
-        if each in seen:
+        if operand in seen:
             continue
-        seen.add(each)
-        if each.target in _LATE or (not of_floats and _is_float(each)):
+        seen.add(operand)
+        if operand.target in _LATE or (not of_floats and _is_float(operand)):
             return False
-        if each.op != "placeholder":
-            pending += each.all_input_nodes
+        if operand.op != "placeholder":
+            pending += operand.all_input_nodes
     return True
 
 
@@ -206,8 +206,8 @@ def _number(builder: GraphBuilder, node: Any) -> float | None:
         return float(numbers) if numbers.numel() == 1 else None
     operator = operator_of(node)
     index = _NUMBERS.get(operator)
-    found = None if index is None else node.args[index]
-    return float(found) if isinstance(found, (int, float)) else None
+    argument = None if index is None else node.args[index]
+    return float(argument) if isinstance(argument, (int, float)) else None
 
 
 #: Operators whose result is a number everywhere, and which argument that is.

@@ -39,7 +39,9 @@ def of_groups(builder: GraphBuilder) -> dict[Node, Node] | None:
         return None
     scaled = _normalized(builder, x, prod(shape[1:]) // groups, epsilon)
     aligned = [1, channels, *[1] * (len(shape) - 2)]
-    weight, bias = (each and builder.view(each, aligned) for each in (weight, bias))
+    weight, bias = (
+        affine and builder.view(affine, aligned) for affine in (weight, bias)
+    )
     return {result: _affine(builder, builder.view(scaled, shape), weight, bias)}
 
 
@@ -53,7 +55,9 @@ def of_instances(builder: GraphBuilder) -> dict[Node, Node] | None:
         return None
     scaled = _normalized(builder, x, prod(shape[2:]), epsilon)
     aligned = [1, shape[1], *[1] * (len(shape) - 2)]
-    weight, bias = (each and builder.view(each, aligned) for each in (weight, bias))
+    weight, bias = (
+        affine and builder.view(affine, aligned) for affine in (weight, bias)
+    )
     return {result: _affine(builder, builder.view(scaled, shape), weight, bias)}
 
 
@@ -62,8 +66,16 @@ def of_batches(builder: GraphBuilder) -> dict[Node, Node] | None:
     x, weight, bias, mean, variance, _, epsilon = builder.args
     result, ndim = _only_result(builder.node), value_of(x).ndim
     known = builder.constants.values
-    given = [each for each in (weight, bias, mean, variance) if each is not None]
-    if result is None or ndim < 2 or not all(each in known for each in given):
+    parameters = [
+        parameter
+        for parameter in (weight, bias, mean, variance)
+        if parameter is not None
+    ]
+    if (
+        result is None
+        or ndim < 2
+        or not all(parameter in known for parameter in parameters)
+    ):
         return None
     dtype = value_of(x).dtype
     scale = (known[variance].double() + epsilon).rsqrt()
@@ -73,8 +85,8 @@ def of_batches(builder: GraphBuilder) -> dict[Node, Node] | None:
     if bias is not None:
         shift = shift + known[bias].double()
     factor, term = (
-        builder.constants.tensor(each.detach().to(dtype).view(-1, *[1] * (ndim - 2)))
-        for each in (scale, shift)
+        builder.constants.tensor(value.detach().to(dtype).view(-1, *[1] * (ndim - 2)))
+        for value in (scale, shift)
     )
     scaled = builder.call(edge.mul.Tensor, x, factor)
     return {result: builder.call(edge.add.Tensor, scaled, term)}

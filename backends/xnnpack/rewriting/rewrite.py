@@ -67,27 +67,27 @@ def rewrite(program: ExportedProgram, partitioner: Any) -> None:
         return config is not None and config.check_constraints(node, program)
 
     before = ProgramState(program)
-    kept: set[str] = set()
+    unchanged: set[str] = set()
     for _ in range(_ATTEMPTS):
-        rewriting = _rewrite_but(program, supports, kept)
+        rewriting = _rewrite_but(program, supports, unchanged)
         worse = _worse(program, partitioner, before, rewriting)
         if not worse:
             return
-        kept |= worse
+        unchanged |= worse
         before.restore(program)
 
 
 def _rewrite_but(
-    program: ExportedProgram, supports: Callable[[Node], bool], kept: set[str]
+    program: ExportedProgram, supports: Callable[[Node], bool], unchanged: set[str]
 ) -> _Rewriting:
     """Rewrite a program but for the nodes of some names."""
     fold_constants(program)
     _remove_noops(program)
     constants = {
-        node: each for node, each in constants_of(program).items() if node.users
+        node: constant for node, constant in constants_of(program).items() if node.users
     }
     rewriting = _Rewriting(program, supports, constants)
-    rewriting.run(kept)
+    rewriting.run(unchanged)
     fold_constants(program)  # bounds by masks that are constants
     remove_unread(program, {*constants})
     program.graph.lint()
@@ -105,13 +105,13 @@ def _worse(
     if not rewriting.replaced:
         return set()
     after = Delegation(program, partitioner)
-    found = {
+    worse = {
         name
         for name, (calls, count) in rewriting.replaced.items()
         if sum(call in after.host for call in calls) > count
     }
-    if found:
-        return found
+    if worse:
+        return worse
     delegates = after.delegates
     with before.restored(program):
         original = Delegation(program, partitioner)
@@ -152,37 +152,37 @@ class _Rewriting:
         #: By name of what was replaced: the calls that replace it, and how many operators of the host they do.
         self.replaced: dict[str, tuple[list[Node], int]] = {}
 
-    def run(self, kept: Container[str]) -> None:
+    def run(self, unchanged: Container[str]) -> None:
         """Write what can replace nodes, and replace those that are beside what XNNPACK computes, but those of some names."""
         calls = [n for n in self._program.graph.nodes if n.op == "call_function"]
-        taken = {node for node in calls if self._supports(node)}
+        supported = {node for node in calls if self._supports(node)}
         for node in calls:
-            if node.name not in kept and _is_floating(node) and not _is_left(node):
-                self._write(node, node in taken)
-        members = [node for node in calls if node in taken or node in self._written]
+            if node.name not in unchanged and _is_floating(node) and not _is_left(node):
+                self._write(node, node in supported)
+        members = [node for node in calls if node in supported or node in self._written]
         for node in members:
             for read in self._reads(node):
-                if read in taken or read in self._written:
+                if read in supported or read in self._written:
                     self._join(node, read)
         computing = {
             self._root(node)
             for node in members
-            if node in taken and node.target not in _MOVES
+            if node in supported and node.target not in _MOVES
         }
         for node, (builder, written) in self._written.items():
             if self._root(node) in computing and node not in self._erased:
                 erased = {*self._erased}
                 self._substitute(node, written)
-                hosts = self._erased - erased - taken
-                count = sum(each.target is not operator.getitem for each in hosts)
+                hosts = self._erased - erased - supported
+                count = sum(host.target is not operator.getitem for host in hosts)
                 self.replaced[node.name] = builder.calls, count
         for builder, _ in self._written.values():
             for call in reversed(builder.calls):  # of what isn't replaced
                 self._erase_unread(call)
         self._constants.remove_unread()
 
-    def _write(self, node: Node, taken: bool) -> None:
-        if taken:
+    def _write(self, node: Node, is_supported: bool) -> None:
+        if is_supported:
             rules: tuple[Rule, ...] = ()
             if node.target in BROADCASTING:
                 rules = (views.without_expansion,)
@@ -228,12 +228,12 @@ class _Rewriting:
         """Erase a node that nothing reads, and what nothing reads then."""
         pending = [node]
         while pending:
-            each = pending.pop()
-            is_call = each.op == "call_function" and each not in self._erased
-            if is_call and not each.users:
-                pending += each.all_input_nodes
-                each.graph.erase_node(each)
-                self._erased.add(each)
+            candidate = pending.pop()
+            is_call = candidate.op == "call_function" and candidate not in self._erased
+            if is_call and not candidate.users:
+                pending += candidate.all_input_nodes
+                candidate.graph.erase_node(candidate)
+                self._erased.add(candidate)
 
     def _root(self, node: Node) -> Node:
         while node in self._group:
@@ -263,5 +263,5 @@ def _is_left(node: Node) -> bool:
     sources = node.meta.get("source_fn_stack") or ()
     if sources and sources[-1][1] in (nn.Linear, nn.functional.linear):
         return True  # its parts are claimed together
-    values = (each.meta.get("val") for each in (node, *node.all_input_nodes))
+    values = (involved.meta.get("val") for involved in (node, *node.all_input_nodes))
     return any(map(has_free_unbacked_symbols, values))

@@ -24,21 +24,22 @@ class Delegation:
     def __init__(self, program: ExportedProgram, partitioner: Any) -> None:
         self._program, self._partitioner = program, partitioner
         matches = partitioner.get_matched_nodes_from_configs(program)
-        taken = {node for match in matches for node in match}
+        delegated = {node for match in matches for node in match}
         self.host: set[Node] = set()
         depths: dict[Node, int] = {}
         for node in program.graph.nodes:
             if node.op != "call_function":
                 continue
-            read = [each for each in node.all_input_nodes if each in depths]
-            if node.target is operator.getitem and taken.issuperset(read):
-                taken.add(node)
-            elif node not in taken and node.target is not operator.getitem:
+            read = [operand for operand in node.all_input_nodes if operand in depths]
+            if node.target is operator.getitem and delegated.issuperset(read):
+                delegated.add(node)
+            elif node not in delegated and node.target is not operator.getitem:
                 self.host.add(node)
             entered = [
-                depths[each] + ((node in taken) > (each in taken)) for each in read
+                depths[operand] + ((node in delegated) > (operand in delegated))
+                for operand in read
             ]
-            depths[node] = max(entered, default=int(node in taken))
+            depths[node] = max(entered, default=int(node in delegated))
         self.least = max(depths.values(), default=0)
 
     @cached_property
@@ -59,7 +60,9 @@ class ProgramState:
         """Have a program as it was, as often as it is asked."""
         program.graph_module.graph = _copied(self._graph)
         program._graph_signature = copy.deepcopy(self._signature)
-        program._state_dict, program._constants = ({**each} for each in self._tensors)
+        program._state_dict, program._constants = (
+            {**tensors_before} for tensors_before in self._tensors
+        )
 
     @contextmanager
     def restored(self, program: ExportedProgram) -> Iterator[None]:

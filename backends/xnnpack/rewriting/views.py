@@ -19,14 +19,14 @@ def is_noop(node: Node) -> bool:
     """Whether a call returns its operand as it is: a copy of a view of all of it."""
     if node.target not in _MAYBE_NOOPS or not isinstance(node.args[0], Node):
         return False
-    given, value = value_of(node.args[0]), value_of(node)
+    shown, value = value_of(node.args[0]), value_of(node)
     if node.target is edge.permute_copy.default:
         dims: Any = node.args[1]
-        if [dim % given.ndim for dim in dims] != [*range(given.ndim)]:
+        if [dim % shown.ndim for dim in dims] != [*range(shown.ndim)]:
             return False
     if node.target is edge.slice_copy.Tensor and (*node.args, 1, 1, 1)[4] != 1:
         return False
-    return given.dtype == value.dtype and alike(given.shape, value.shape)
+    return shown.dtype == value.dtype and alike(shown.shape, value.shape)
 
 
 _MAYBE_NOOPS = (
@@ -81,11 +81,13 @@ def by_slices(builder: GraphBuilder) -> dict[Node, Node] | None:
 def without_expansion(builder: GraphBuilder) -> Node | None:
     """Write a call of two operands that broadcasts one by itself, in the place of one that reads it expanded."""
     node = builder.node
-    operands = [_unexpanded(each) for each in node.args[:2]]
+    operands = [_unexpanded(arg) for arg in node.args[:2]]
     if operands == [*node.args[:2]]:
         return None
     # One of them has the sizes of the result by itself.
-    shapes = [value_of(each).shape for each in operands if isinstance(each, Node)]
+    shapes = [
+        value_of(operand).shape for operand in operands if isinstance(operand, Node)
+    ]
     if not any(alike(shape, value_of(node).shape) for shape in shapes):
         return None
     return builder.call(node.target, *operands, *node.args[2:], **node.kwargs)
