@@ -65,13 +65,13 @@ def overrides(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
         aten._log_softmax.default: _softmax_decomposition.log_softmax,
     }
 
-    def with_sums() -> dict[Any, Callable[..., Any]]:
+    def with_mul_sum() -> dict[Any, Callable[..., Any]]:
         table = dict(select_decomp_table())
         for operator, decomposition in ours.items():
             table[operator] = _first_of(decomposition, table.get(operator))
         return table
 
-    return {"torch._inductor.decomposition:select_decomp_table": with_sums}
+    return {"torch._inductor.decomposition:select_decomp_table": with_mul_sum}
 
 
 def is_padded_for_depthwise(node: Node) -> bool:

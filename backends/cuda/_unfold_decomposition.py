@@ -44,8 +44,8 @@ def convolution(
     parameters = per_axis(len(window), stride, padding, dilation)
     # The innermost dimension of the window first; all of a patch, which overlaps no other.
     for axis in reversed(range(len(window))):
-        apart = x.shape[1] > depth and parameters[0][axis] >= window[axis]
-        if window[axis] > 1 and (x.shape[1] < _LEAST or apart):
+        disjoint = x.shape[1] > depth and parameters[0][axis] >= window[axis]
+        if window[axis] > 1 and (x.shape[1] < _LEAST or disjoint):
             x, weight = _unfold(
                 x, weight, axis, *(parameter[axis] for parameter in parameters)
             )

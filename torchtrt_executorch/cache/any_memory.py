@@ -71,5 +71,5 @@ def without_memory(gpu: Any) -> Any:
     """Return properties of a GPU that are those of all that differ in memory alone; anything else itself."""
     if not hasattr(gpu, "total_memory"):
         return gpu
-    each = tuple(without_memory(one) for one in gpu.each)
-    return dataclasses.replace(gpu, total_memory=0, each=each)
+    per_gpu = tuple(without_memory(one) for one in gpu.per_gpu)
+    return dataclasses.replace(gpu, total_memory=0, per_gpu=per_gpu)

@@ -192,9 +192,9 @@ def target_gpu(compile_specs: Any) -> GpuProperties | None:
         return None
     else:
         gpu = common_properties(configured_gpus())
-        gpu = dataclasses.replace(gpu, others=(), each=())
-    each = tuple(dataclasses.replace(g, measurements=_tuned()) for g in gpu.each)
-    return dataclasses.replace(gpu, measurements=_tuned(), each=each)
+        gpu = dataclasses.replace(gpu, others=(), per_gpu=())
+    per_gpu = tuple(dataclasses.replace(g, measurements=_tuned()) for g in gpu.per_gpu)
+    return dataclasses.replace(gpu, measurements=_tuned(), per_gpu=per_gpu)
 
 
 def _tuned() -> tuple[Path, ...]:

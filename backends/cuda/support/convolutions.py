@@ -110,8 +110,8 @@ def _dilated(
     sizes = [x.shape[2 + axis] + 2 * padding[axis] for axis in axes]
     rows = [-(-size // step) for size, step in zip(sizes, dilation, strict=True)]
     behind = [rows[axis] * dilation[axis] - sizes[axis] for axis in axes]
-    sides = [(n, n + more) for n, more in zip(padding, behind, strict=True)]
-    x = F.pad(x, [side for pair in reversed(sides) for side in pair])
+    paddings = [(n, n + more) for n, more in zip(padding, behind, strict=True)]
+    x = F.pad(x, [side for pair in reversed(paddings) for side in pair])
     batch, channels = x.shape[:2]
     split = [part for axis in axes for part in (rows[axis], dilation[axis])]
     pixels, phases = [2 + 2 * axis for axis in axes], [3 + 2 * axis for axis in axes]
@@ -149,7 +149,7 @@ def _transposed(
     groups: int,
 ) -> Tensor:
     """The result at ``q * stride + phase`` is the sum over ``m`` of ``x[q - m]`` by ``weight[m * stride + phase]``."""
-    phases, sides, first, sizes = weight, [], [], []
+    phases, paddings, first, sizes = weight, [], [], []
     for axis, (step, cut) in enumerate(zip(stride, padding, strict=True)):
         phases = _spread(phases, 2 + axis, dilation[axis])
         length = phases.shape[2 + axis]
@@ -157,14 +157,14 @@ def _transposed(
         begin = cut // step  # the first q that is asked for
         behind = math.ceil((length + output_padding[axis] - cut - step) / step)
         phases = _pad_behind(phases, 2 + axis, taps * step - length)
-        sides.append((taps - 1 - begin, behind))
+        paddings.append((taps - 1 - begin, behind))
         first.append(cut - begin * step)
         size = (x.shape[2 + axis] - 1) * step + length - 2 * cut
         sizes.append(size + output_padding[axis])
-    around = [before for before, _ in sides]
-    if not all(before == right >= 0 for before, right in sides):
-        x = F.pad(x, [side for pair in reversed(sides) for side in pair])
-        around = [0] * len(sides)
+    around = [before for before, _ in paddings]
+    if not all(before == right >= 0 for before, right in paddings):
+        x = F.pad(x, [side for pair in reversed(paddings) for side in pair])
+        around = [0] * len(paddings)
     result = _dense(x, _as_channels(phases, stride, groups), None, around, groups)
     result = _shuffle(result, stride)
     for axis, (start, size) in enumerate(zip(first, sizes, strict=True)):
@@ -181,8 +181,8 @@ def _spread(x: Tensor, dim: int, step: int) -> Tensor:
     if step == 1:
         return x
     size = x.shape[dim]
-    apart = _pad_behind(x.unsqueeze(dim + 1), dim + 1, step - 1)
-    return apart.flatten(dim, dim + 1).narrow(dim, 0, (size - 1) * step + 1)
+    spread = _pad_behind(x.unsqueeze(dim + 1), dim + 1, step - 1)
+    return spread.flatten(dim, dim + 1).narrow(dim, 0, (size - 1) * step + 1)
 
 
 def _as_channels(weight: Tensor, stride: list[int], groups: int) -> Tensor:

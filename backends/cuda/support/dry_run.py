@@ -3,7 +3,7 @@
 What AOTInductor compiles into what ExecuTorch's CUDA runtime can run depends on operator, types,
 arguments, and the releases of both. So operators are handed to ``CudaBackend.preprocess``, which runs its
 passes, has Inductor lower them and write its code, and knows which kernels its runtime has; it is stopped
-before any kernel or library is compiled, or timed. One trial takes a tenth of a second and each operator
+before any kernel or library is compiled, or timed. One dry run takes a tenth of a second and each operator
 more some hundredths. Operators that are alike in all that decides are tried once; which of them are decided
 by sizes, too, ``key_of`` says.
 """
@@ -23,6 +23,8 @@ from executorch.backends.aoti._counted_loops import COUNTED, why_not_counted
 from executorch.backends.cuda._edge_calls import operator as operator_of
 from executorch.backends.cuda._mul_sum_decompositions import limited_unrolling
 from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.support.check_keys import key_of
+from executorch.backends.cuda.support.check_program import program_of, result_types
 from executorch.backends.cuda.support.operands import (
     branches_of,
     graphs_of,
@@ -30,8 +32,6 @@ from executorch.backends.cuda.support.operands import (
     made_of,
     sources_of,
 )
-from executorch.backends.cuda.support.trial_keys import key_of
-from executorch.backends.cuda.support.trial_program import program_of, result_types
 from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.fx import GraphModule, Node
@@ -44,7 +44,7 @@ _WHOLE = (
     *COUNTED,
 )
 
-_Trial = Callable[[], str | None]
+_Check = Callable[[], str | None]
 
 
 class SupportCheck:
@@ -58,8 +58,8 @@ class SupportCheck:
     """
 
     get_or_check: Callable[
-        [Sequence[CompileSpec], Sequence[str], _Trial], str | None
-    ] = staticmethod(lambda specs, decides, trial: trial())
+        [Sequence[CompileSpec], Sequence[str], _Check], str | None
+    ] = staticmethod(lambda specs, decides, check: check())
 
     def __init__(self, compile_specs: Sequence[CompileSpec]) -> None:
         self.compile_specs = list(compile_specs)
@@ -68,7 +68,7 @@ class SupportCheck:
     def unsupported(
         self,
         nodes: Sequence[Node],
-        numbers: Mapping[Node, Any],
+        scalar_constants: Mapping[Node, Any],
         constants: Collection[Node] = (),
     ) -> dict[Node, str]:
         """Return those of ``nodes`` that can't be compiled, each with the reason.
@@ -76,15 +76,19 @@ class SupportCheck:
         Args:
             nodes: Calls of operators with fake values as their ``val``, on whatever device. Those that
                 have none, in a graph that nothing traced, aren't tried.
-            numbers: The values of constants that have no dimension, by their placeholders. Inductor
+            scalar_constants: The values of constants that have no dimension, by their placeholders. Inductor
                 compiles an operator by what they are.
             constants: Placeholders of tensors that are never written to. What is made of a quantized
                 weight is compiled together with what reads it, so that is tried as well.
         """
-        keys = {node: key_of(node, numbers) for node in nodes if is_traced(node)}
+        keys = {
+            node: key_of(node, scalar_constants) for node in nodes if is_traced(node)
+        }
         new = {key: node for node, key in keys.items() if key not in self._found}
         whole = {key: node for key, node in new.items() if branches_of(node)}
-        self._try([entry for entry in new.items() if entry[0] not in whole], numbers)
+        self._try(
+            [entry for entry in new.items() if entry[0] not in whole], scalar_constants
+        )
         reasons = {
             node: self._found[key] for node, key in keys.items() if key not in whole
         }
@@ -93,16 +97,16 @@ class SupportCheck:
             if reason:
                 self._found[key] = reason
             else:
-                self._try([(key, node)], numbers)
+                self._try([(key, node)], scalar_constants)
         reasons = {node: self._found[key] for node, key in keys.items()}
         supported = [node for node in keys if not reasons[node]]
-        reasons.update(self._with_weights(supported, numbers, constants))
+        reasons.update(self._with_weights(supported, scalar_constants, constants))
         return {node: reason for node, reason in reasons.items() if reason}
 
     def _with_weights(
         self,
         nodes: Sequence[Node],
-        numbers: Mapping[Node, Any],
+        scalar_constants: Mapping[Node, Any],
         constants: Collection[Node],
     ) -> dict[Node, str]:
         """Return those of ``nodes`` that can't be compiled with the quantized weight that they read.
@@ -112,9 +116,9 @@ class SupportCheck:
         """
         made, quantized = made_of(nodes, constants)
         readers = [n for n in nodes if not quantized.isdisjoint(n.all_input_nodes)]
-        keys = {node: key_of(node, numbers, made) for node in readers}
+        keys = {node: key_of(node, scalar_constants, made) for node in readers}
         new = {key: node for node, key in keys.items() if key not in self._found}
-        self._try([*new.items()], numbers, made)
+        self._try([*new.items()], scalar_constants, made)
         unsupported = {
             n: self._found[key] for n, key in keys.items() if self._found[key]
         }
@@ -128,7 +132,7 @@ class SupportCheck:
     def _try(
         self,
         nodes: list[tuple[str, Node]],
-        numbers: Mapping[Node, Any],
+        scalar_constants: Mapping[Node, Any],
         made: Collection[Node] = (),
     ) -> None:
         """Try all of ``nodes`` as one program, and halves of them to find what failed."""
@@ -138,15 +142,15 @@ class SupportCheck:
         reason = self.get_or_check(
             specs,
             [key for key, _ in nodes],
-            lambda: why_not(operators, specs, numbers, made),
+            lambda: why_not(operators, specs, scalar_constants, made),
         )
         reason = reason or ""
         if not reason or len(nodes) == 1:
             self._found.update(dict.fromkeys((key for key, _ in nodes), reason))
             return
         middle = len(nodes) // 2
-        self._try(nodes[:middle], numbers, made)
-        self._try(nodes[middle:], numbers, made)
+        self._try(nodes[:middle], scalar_constants, made)
+        self._try(nodes[middle:], scalar_constants, made)
 
 
 _LOCK = threading.Lock()
@@ -155,13 +159,13 @@ _LOCK = threading.Lock()
 def why_not(
     nodes: Sequence[Node],
     specs: list[CompileSpec],
-    numbers: Mapping[Node, Any],
+    scalar_constants: Mapping[Node, Any],
     made: Collection[Node] = (),
 ) -> str | None:
     """Return why the backend can't compile ``nodes``; empty if it can, None if it can't compile at all."""
     thread = threading.get_ident()
     backend: Any = CudaBackend
-    program = program_of(nodes, numbers, made)
+    program = program_of(nodes, scalar_constants, made)
     collect, options, decompositions = (
         backend.collect_unsupported_fallback_kernels,
         backend.get_aoti_compile_options,
@@ -213,7 +217,7 @@ def why_not(
         stopped = caused_by(error, Stopped)
         _forget(error)
         if stopped is None:
-            return _in_words(error, nodes[0])
+            return _reason_of(error, nodes[0])
         for wanted, dtype in zip(result_types(program), stopped.returned, strict=True):
             if dtype != wanted:
                 return f"AOTInductor returns {dtype} for it, not {wanted}"
@@ -253,7 +257,7 @@ def no_compilers() -> Iterator[None]:
         return select(self, name, choices, *args, **kwargs)
 
     def of_others(record: logging.LogRecord) -> bool:
-        """Drop what this thread is warned of, which a trial is there to find."""
+        """Drop what this thread is warned of, which a dry run is there to find."""
         return record.thread != thread
 
     with (
@@ -280,7 +284,7 @@ _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NO_DEVICE = "Found no NVIDIA driver", "with arguments from the 'CUDA' backend"
 
 
-def _in_words(error: BaseException, node: Node) -> str:
+def _reason_of(error: BaseException, node: Node) -> str:
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     line = said[0] if said else type(error).__name__
     if "NoValidChoicesError" in line:

@@ -66,9 +66,9 @@ class Tile(NamedTuple):
             (product.m, product.n, product.batch, product.window, self.count(product))
             for product in (one, other)
         ]
-        apart = sum(abs(math.log2(a / b)) for a, b in zip(*sizes, strict=True)) / 2
+        by_size = sum(abs(math.log2(a / b)) for a, b in zip(*sizes, strict=True)) / 2
         steps = abs(math.log2(one.k / other.k))
-        return apart + steps + 6 * (one.aligned != other.aligned)
+        return by_size + steps + 6 * (one.aligned != other.aligned)
 
 
 def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
@@ -148,7 +148,7 @@ def _read(path: Path) -> dict[str, Any]:
         for sizes in (*tiles, *(product[1:6] for product, _ in rows)):
             _check(*sizes)
         for _, times in rows:
-            _check(*times, least=0, kinds=(int, float))
+            _check(*times, minimum=0, kinds=(int, float))
         file["products"] = {}
         for product, times in rows:
             known = {t: us for t, us in zip(tiles, times, strict=True) if us}
@@ -160,8 +160,8 @@ def _read(path: Path) -> dict[str, Any]:
     return file
 
 
-def _check(*numbers: float, least: int = 1, kinds: tuple[type, ...] = (int,)) -> None:
+def _check(*numbers: float, minimum: int = 1, kinds: tuple[type, ...] = (int,)) -> None:
     """Raise if any is no size of a tensor or a tile, or no time."""
     for value in numbers:
-        if type(value) not in kinds or not least <= value < 1 << 63:
+        if type(value) not in kinds or not minimum <= value < 1 << 63:
             raise ValueError(value)

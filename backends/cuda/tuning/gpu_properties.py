@@ -19,7 +19,7 @@ class GpuProperties:
     """The attributes of ``torch.cuda.get_device_properties``, those that compilers read.
 
     Sizes are in bytes, registers in 32-bit words, clocks in kHz, ``memory_bus_width`` in bits.
-    Four are not among them: ``others``, capabilities beside this one to have code for; ``each``, the properties of
+    Four are not among them: ``others``, capabilities beside this one to have code for; ``per_gpu``, the properties of
     each of several GPUs by themselves; ``platform``,
     operating system and processor of the machine, as ``linux-aarch64``; and ``measurements``, files of
     autotuning results that go before those of :mod:`.cost_model`.
@@ -43,7 +43,7 @@ class GpuProperties:
     warp_size: int = 32
     gcnArchName: str = ""
     others: tuple[tuple[int, int], ...] = ()
-    each: tuple[GpuProperties, ...] = ()
+    per_gpu: tuple[GpuProperties, ...] = ()
     platform: str = ""
     measurements: tuple[Path, ...] = dataclasses.field(
         default=(), compare=False, repr=False
@@ -56,8 +56,8 @@ class GpuProperties:
     @property
     def key(self) -> str:
         """A name for all that differs in kernels, whatever the machine: ``sm_80-sm_90-163KiB``."""
-        each = (self.capability, *self.others)
-        names = [f"sm_{major}{minor}" for major, minor in each]
+        capabilities = (self.capability, *self.others)
+        names = [f"sm_{major}{minor}" for major, minor in capabilities]
         return "-".join([*names, f"{self.shared_memory_per_block_optin // _KIB}KiB"])
 
 
@@ -98,10 +98,10 @@ def common_properties(gpus: Sequence[Gpu]) -> GpuProperties:
     Raises:
         ValueError: As :func:`properties`.
     """
-    first, *others = each = sorted(map(properties, gpus), key=lambda p: p.capability)
+    first, *others = per_gpu = sorted(map(properties, gpus), key=lambda p: p.capability)
 
-    def least(name: str) -> Any:
-        return min(getattr(one, name) for one in each)
+    def minimum(name: str) -> Any:
+        return min(getattr(one, name) for one in per_gpu)
 
     limits = (
         "total_memory",
@@ -111,9 +111,9 @@ def common_properties(gpus: Sequence[Gpu]) -> GpuProperties:
     )
     return dataclasses.replace(
         first,
-        **{name: least(name) for name in limits},
+        **{name: minimum(name) for name in limits},
         others=tuple(one.capability for one in others),
-        each=tuple(each) if others else (),
+        per_gpu=tuple(per_gpu) if others else (),
     )
 
 

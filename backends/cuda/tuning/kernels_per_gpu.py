@@ -59,7 +59,7 @@ class KernelTargets:
     @property
     def several(self) -> bool:
         """Whether there is more than one GPU."""
-        return len(self._gpu.each) > 1
+        return len(self._gpu.per_gpu) > 1
 
     def clear(self) -> None:
         """Forget all kernels: a library is compiled anew, and its kernels may have other names."""

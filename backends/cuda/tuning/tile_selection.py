@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 _Error = TypeVar("_Error", bound=BaseException)
 
-_Sides = tuple[int, ...]
+_BlockSizes = tuple[int, ...]
 #: Input nodes, layout, and whether TF32 is allowed.
 _Operator = tuple[list[Any], Any, bool]
 
@@ -55,15 +55,15 @@ WORTH_A_KERNEL = 0.05
 
 
 class _UncompilableError(RuntimeError):
-    """A kernel doesn't compile with tiles of these sides, M, N and K, for a GPU with so much shared memory."""
+    """A kernel doesn't compile with tiles of these block sizes, M, N and K, for a GPU with so much shared memory."""
 
     def __init__(
-        self, kernel: str, sides: _Sides, gpu: GpuProperties, why: Exception
+        self, kernel: str, block_sizes: _BlockSizes, gpu: GpuProperties, why: Exception
     ) -> None:
         super().__init__(
-            f"kernel {kernel} doesn't compile with tiles of {sides}: {why}"
+            f"kernel {kernel} doesn't compile with tiles of {block_sizes}: {why}"
         )
-        self.sides, self.limit = sides, gpu.shared_memory_per_block_optin
+        self.block_sizes, self.limit = block_sizes, gpu.shared_memory_per_block_optin
 
 
 class Stopped(Exception):
@@ -105,9 +105,9 @@ def overrides(
     run_node = GraphLowering.run_node
     # A model's layers have the same products.
     costs = functools.cache(cost)
-    # By sides, the most shared memory with which they failed: with less they aren't tried again.
-    refused: dict[_Sides | None, int] = {}
-    apart = False
+    # By block sizes, the most shared memory with which they failed: with less they aren't tried again.
+    uncompilable: dict[_BlockSizes | None, int] = {}
+    realize_all = False
 
     def fastest_of(
         tiles: list[Tile | None],
@@ -125,7 +125,7 @@ def overrides(
             one_gpu.capability: product_of(
                 name, *operator, capability=one_gpu.capability
             )
-            for one_gpu in ([alone] if alone else [gpu, *gpu.each])
+            for one_gpu in ([alone] if alone else [gpu, *gpu.per_gpu])
         }
         product = products[device.capability]
         itemsize = min(node.get_dtype().itemsize for node in operator[0][-2:] if node)
@@ -134,8 +134,8 @@ def overrides(
         def expected(at: int) -> tuple[bool, bool, float]:
             tile = tiles[at]
             if tile is None:
-                return sides(tile) in refused, True, math.inf
-            fails = refused.get(sides(tile), -1) >= limit or any(
+                return block_sizes(tile) in uncompilable, True, math.inf
+            fails = uncompilable.get(block_sizes(tile), -1) >= limit or any(
                 least_shared_memory(of_gpu, tile, capability, itemsize) > limit
                 or (itemsize < 4 and spills(tile, capability))
                 for capability, of_gpu in products.items()
@@ -151,7 +151,7 @@ def overrides(
         """The choice to take, and those to take in its place on GPUs where that is worth a kernel."""
         choice, _ = fastest_of(tiles, None, name, operator)
         own = {}
-        for one_gpu in gpu.each if tiles[choice] else ():
+        for one_gpu in gpu.per_gpu if tiles[choice] else ():
             other, expected = fastest_of(tiles, one_gpu, name, operator)
             product = product_of(name, *operator, capability=one_gpu.capability)
             shared = costs(product, tiles[choice], one_gpu)
@@ -207,32 +207,32 @@ def overrides(
         return [every[at] for at in dict.fromkeys([choice, *own.values()])]
 
     def compile_until_it_does(*args: Any, **kwargs: Any) -> Any:
-        nonlocal apart
+        nonlocal realize_all
         while True:
             targets.clear()
             try:
                 return compile_graph(*args, **kwargs)
             except Exception as error:
                 cause = caused_by(error, _UncompilableError)
-                if caused_by(error, Stopped) or (cause is None and apart):
+                if caused_by(error, Stopped) or (cause is None and realize_all):
                     raise
                 if cause is None:
                     logger.info("%s: nothing is computed where it is read", error)
-                    apart = True
-                elif refused.get(cause.sides, -1) >= cause.limit:
+                    realize_all = True
+                elif uncompilable.get(cause.block_sizes, -1) >= cause.limit:
                     raise
                 else:
                     logger.info("%s: others are taken", cause)
-                    refused[cause.sides] = cause.limit
+                    uncompilable[cause.block_sizes] = cause.limit
 
-    def run_node_apart(self: Any, node: Any) -> Any:
+    def run_node_realized(self: Any, node: Any) -> Any:
         if is_read_in_place(node):
             with config.patch(force_pointwise_cat=True):
                 return run_node(self, node)
         result = run_node(self, node)
         often = _mul_sum_decompositions.read_often(node)
         padded = _mul_sum_decompositions.is_padded_for_depthwise(node)
-        if apart or often or padded or _read_by_kernels(node):
+        if realize_all or often or padded or _read_by_kernels(node):
             for value in pytree.tree_leaves(result):
                 if isinstance(value, TensorBox) and not (often and _is_cast(value)):
                     value.realize()
@@ -246,10 +246,12 @@ def overrides(
                 with alone_for(alone):
                     return call(kernel, *args, **kwargs)
             except Exception as error:
-                sides = sides_in(kernel.fn.src)
-                if sides is None:
+                block_sizes = block_sizes_in(kernel.fn.src)
+                if block_sizes is None:
                     raise
-                raise _UncompilableError(name, sides, alone or gpu, error) from error
+                raise _UncompilableError(
+                    name, block_sizes, alone or gpu, error
+                ) from error
 
         return call_or_name_the_tile
 
@@ -259,7 +261,7 @@ def overrides(
         **combo_kernels.overrides(),
         "torch._inductor.choices:InductorChoices._finalize_template_configs": only_the_fastest,
         "torch._inductor.compile_fx:compile_fx_aot": compile_until_it_does,
-        "torch._inductor.graph:GraphLowering.run_node": run_node_apart,
+        "torch._inductor.graph:GraphLowering.run_node": run_node_realized,
         "torch._inductor.runtime.triton_heuristics:CachingAutotuner.precompile": (
             naming_the_tile(
                 functools.partial(
@@ -315,11 +317,11 @@ def _tile_of_configuration(values: dict[str, Any]) -> Tile | None:
     )
 
 
-def sides(tile: Tile | None) -> _Sides | None:
+def block_sizes(tile: Tile | None) -> _BlockSizes | None:
     return None if tile is None else tile[:3]
 
 
-def sides_in(source: str) -> _Sides | None:
+def block_sizes_in(source: str) -> _BlockSizes | None:
     """The sides of the tile that a kernel's source has; None if it has no tiles."""
     blocks = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", source)
     return tuple(map(int, blocks)) if len(blocks) == 3 else None

@@ -27,7 +27,7 @@ from executorch.backends.cuda.tuning.gpu_properties import (
     GpuProperties,
 )
 from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets
-from executorch.backends.cuda.tuning.tile_selection import sides_in
+from executorch.backends.cuda.tuning.tile_selection import block_sizes_in
 
 from torchtrt_executorch.nogpu.cross.toolchain import Toolchain
 from torchtrt_executorch.nogpu.inductor.portable_assembly import (
@@ -74,7 +74,7 @@ def overrides(
 
         kernel = compile_kernel(src, target=target, options=options, **others)
         kernel.for_another = functools.cache(for_another)
-        kernel.has_tiles = sides_in(getattr(src.fn, "src", "")) is not None
+        kernel.has_tiles = block_sizes_in(getattr(src.fn, "src", "")) is not None
         with _lock:
             _compiled.add(kernel)
         return kernel

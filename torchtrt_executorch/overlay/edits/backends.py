@@ -498,9 +498,9 @@ CUDA_WITHOUT_GPU = (
             "imports",
             f"""
             from {_NOGPU}.target.one_target import check_gpu_descriptions
-            from torchtrt_executorch.cache.trials import keep_trials
+            from torchtrt_executorch.cache.support_checks import cache_support_checks
 
-            keep_trials()
+            cache_support_checks()
             """,
         ),
         (

@@ -7,7 +7,7 @@ from executorch.backends.cuda.support.dry_run import SupportCheck
 
 
 @pytest.fixture(autouse=True)
-def keeps_no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+def caches_no_support_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        SupportCheck, "get_or_check", staticmethod(lambda specs, keys, trial: trial())
+        SupportCheck, "get_or_check", staticmethod(lambda specs, keys, check: check())
     )

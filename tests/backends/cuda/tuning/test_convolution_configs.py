@@ -25,7 +25,7 @@ def tiles(monkeypatch) -> set[Tile]:
 
     def noted(kernel, config):
         if "KERNEL_W" in kernel.fn.src:
-            m, n, k = tile_selection.sides_in(kernel.fn.src)
+            m, n, k = tile_selection.block_sizes_in(kernel.fn.src)
             found.add(Tile(m, n, k, config.num_stages, config.num_warps))
         return compile_kernel(kernel, config)
 

@@ -27,23 +27,25 @@ _LONG = 32
 _VAST = 1 << 31
 
 
-def key_of(node: Node, numbers: Mapping[Node, Any], made: Collection[Node] = ()) -> str:
+def key_of(
+    node: Node, scalar_constants: Mapping[Node, Any], made: Collection[Node] = ()
+) -> str:
     """Return what decides whether a node can be compiled.
 
     Args:
         node: A call of an operator, with fake values as the ``val`` of what it takes.
-        numbers: The values of constants without a dimension, by their placeholders.
+        scalar_constants: The values of constants without a dimension, by their placeholders.
         made: What is made of constants and compiled beside it.
     """
 
     def describe(producer: Node) -> Any:
         if (branch := branch_of(producer)) is not None:
             return _describe_branch(branch)
-        exact = not alike or producer in numbers
+        exact = not alike or producer in scalar_constants
         of_tensor = _describe if exact else _describe_alike
         value = pytree.tree_map(of_tensor, producer.meta["val"])
-        if producer in numbers:
-            return value, numbers[producer]
+        if producer in scalar_constants:
+            return value, scalar_constants[producer]
         if producer in made:
             return value, "constant" if producer.op == "placeholder" else call(producer)
         return value

@@ -38,7 +38,9 @@ _LARGE = 1 << 20
 
 
 def program_of(
-    nodes: Sequence[Node], numbers: Mapping[Node, Any], made: Collection[Node] = ()
+    nodes: Sequence[Node],
+    scalar_constants: Mapping[Node, Any],
+    made: Collection[Node] = (),
 ) -> ExportedProgram:
     """Return a program that runs ``nodes`` beside one another, each on inputs of its own.
 
@@ -57,13 +59,18 @@ def program_of(
     for producer in dict.fromkeys(
         operand for node in (*steps, *nodes) for operand in node.all_input_nodes
     ):
-        if producer in numbers or (producer.op, producer in made) == ("placeholder", 1):
+        if producer in scalar_constants or (producer.op, producer in made) == (
+            "placeholder",
+            1,
+        ):
             # As ``torch.export`` does: where there is a GPU, they are real tensors beside fake inputs.
             placeholder = constants[producer] = graph.placeholder(
                 f"constant_{len(constant_values)}"
             )
             placeholder.meta["val"] = value = _like(producer.meta["val"], mode)
-            constant_values[placeholder.name] = _filled(value, numbers.get(producer, 1))
+            constant_values[placeholder.name] = _filled(
+                value, scalar_constants.get(producer, 1)
+            )
 
     def take(node: Node) -> Any:
         if node in constants:

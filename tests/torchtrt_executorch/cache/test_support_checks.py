@@ -29,7 +29,7 @@ class Model(nn.Module):
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
-    """How many operators each trial had, with a cache of the test's own."""
+    """how many operators each check had, with a cache of the test's own."""
     monkeypatch.setenv(SWITCH, str(tmp_path / "cache"))
     found: list[int] = []
     why_not: Any = dry_run.why_not

@@ -13,7 +13,7 @@ from torchtrt_executorch.cache.keys import key_for_gpu
 _NO_MATTER = ("method_name", TARGET)
 
 
-def keep_trials() -> None:
+def cache_support_checks() -> None:
     """Have partitioners of this process find what was tried before: for another method, or by another process."""
     from executorch.backends.cuda.support.dry_run import SupportCheck
 
@@ -21,7 +21,7 @@ def keep_trials() -> None:
 
 
 def _get_or_check(
-    specs: Sequence[Any], decides: Sequence[str], trial: Callable[[], str | None]
+    specs: Sequence[Any], decides: Sequence[str], check: Callable[[], str | None]
 ) -> str | None:
     from executorch.backends.cuda.tuning import cost_model
 
@@ -31,21 +31,21 @@ def _get_or_check(
     if target is not None:
         # It ends before anything is compiled for a processor, and what a runtime has is one for an operating system.
         system, _, _ = target.platform.partition("-")
-        each = [dataclasses.replace(one, platform=system) for one in target.each]
-        target = dataclasses.replace(target, platform=system, each=(*each,))
+        per_gpu = [dataclasses.replace(one, platform=system) for one in target.per_gpu]
+        target = dataclasses.replace(target, platform=system, per_gpu=(*per_gpu,))
     tiles = [file["digest"] for file in cost_model.files(target)] if target else []
     said = [[s.key, bytes(s.value)] for s in specs if s.key not in _NO_MATTER]
 
-    def key_of_trial(gpu: Any) -> str | None:
+    def key_of_check(gpu: Any) -> str | None:
         return key_for_gpu("trial", [*decides], said, repr((gpu, tiles)))
 
-    found: str | None = get_or_build_for_any_memory(
+    reason: str | None = get_or_build_for_any_memory(
         "the support check of CUDA operators",
-        key_of_trial,
+        key_of_check,
         target,
-        trial,
-        lambda reason: None if reason is None else (reason, []),
-        lambda reason, parts: str(reason),
+        check,
+        lambda built: None if built is None else (built, []),
+        lambda stored, parts: str(stored),
         announce=False,
     )
-    return found
+    return reason
