@@ -180,7 +180,7 @@ def compiled(
     if not fail_on_build_error:
         settings = {"executorch_build_fallback": True, **settings}
     try:
-        found = _compiled(program, settings, compile_specs, owner)
+        module = _compiled(program, settings, compile_specs, owner)
     except Exception as error:
         # A machine that is exported for, and that TensorRT has no engines for, may be others' to serve.
         others = getattr(error, "about_the_target", False) and partitioners_behind()
@@ -195,7 +195,7 @@ def compiled(
             reason,
         )
         return _noted(program, lambda node: (str(node.target), reason))
-    return found
+    return module
 
 
 def _compiled(
@@ -206,35 +206,45 @@ def _compiled(
 ) -> ExportedProgram:
     # The shapes are those of the program: nothing is asked of example inputs.
     program = made_traceable(program)
-    given = with_graph_of_its_own(program)
-    forget_unclaimed_symbols(given)
-    warn_of_unknown_modules("TensorRTPartitioner", given, compile_specs)
-    for node in operators(given.graph_module):
+    own_program = with_graph_of_its_own(program)
+    forget_unclaimed_symbols(own_program)
+    warn_of_unknown_modules("TensorRTPartitioner", own_program, compile_specs)
+    for node in operators(own_program.graph_module):
         set_note(node, LEFT_TO_OTHERS, None)
-    for node in outside_of_modules(given, compile_specs):
+    for node in outside_of_modules(own_program, compile_specs):
         set_note(node, LEFT_TO_OTHERS, OTHER_MODULES)
-    earlier = engine_nodes(given.graph.nodes)
+    earlier = engine_nodes(own_program.graph.nodes)
     for node in earlier:
         set_note(node, _EARLIER, True)
     behind = partitioners_behind()
-    compilers = [each for each in behind if isinstance(each, AotiPartitioner)]
+    compilers = [
+        partitioner
+        for partitioner in behind
+        if isinstance(partitioner, AotiPartitioner)
+    ]
     # Compilers decompose by themselves; what others run whole is kept so, unless engines run its parts.
-    whole = (p.ops_to_not_decompose(given)[0] for p in behind if p not in compilers)
+    whole = (
+        p.ops_to_not_decompose(own_program)[0] for p in behind if p not in compilers
+    )
     with (
         left_quantized(bool(behind), float8=bool(compilers)),
-        keeps_whole(operator for each in whole for operator in each),
+        keeps_whole(
+            operator for operators_of_one in whole for operator in operators_of_one
+        ),
         decomposes(host_decompositions()),
         warned_by_caller(),
     ):
-        module = _compiler.compile(given, arg_inputs=(), kwarg_inputs={}, **settings)
-    found = declared_mutations(lifted_program(with_parts_inlined(module)), module)
-    engines = [n for n in engine_nodes(found.graph.nodes) if not note_of(n, _EARLIER)]
+        module = _compiler.compile(
+            own_program, arg_inputs=(), kwarg_inputs={}, **settings
+        )
+    lifted = declared_mutations(lifted_program(with_parts_inlined(module)), module)
+    engines = [n for n in engine_nodes(lifted.graph.nodes) if not note_of(n, _EARLIER)]
     if not engines:
-        return _noted(program, _reasons(found))
+        return _noted(program, _reasons(lifted))
     for node in engines if earlier else ():
         set_note(node, OWNER, owner)
-    _check_interface(made_functional(program), found)
-    placed = with_engine_placeholders(found)
+    _check_interface(made_functional(program), lifted)
+    placed = with_engine_placeholders(lifted)
     if any(map(has_data_dependent_shape, placed.graph.nodes)):
         # ExecuTorch traces it once more, where a size that depends on data can turn out to be
         # another symbol's, or no symbol's: better here, where the program can still go without.
@@ -252,13 +262,13 @@ def _reasons(compiled: ExportedProgram) -> Callable[[Node], _Reason | None]:
 
     Lowering has decomposed some, whose parts know what they come from; what it has folded has no reason.
     """
-    found: dict[tuple[str, str], _Reason] = {}
+    reasons: dict[tuple[str, str], _Reason] = {}
     for node in operators(compiled.graph_module):
         if why := note_of(node, WHY_IN_PYTORCH):
-            known = found.get(origin(node))
+            known = reasons.get(origin(node))
             if known is None or known[1] == TOO_FEW:  # a part that is refused says more
-                found[origin(node)] = str(node.target), why
-    return lambda node: found.get(origin(node))
+                reasons[origin(node)] = str(node.target), why
+    return lambda node: reasons.get(origin(node))
 
 
 def _noted(
@@ -275,18 +285,20 @@ def _noted(
     return noted
 
 
-def _check_interface(program: ExportedProgram, found: ExportedProgram) -> None:
-    """Check that ``found`` is called and returns and writes as ``program`` does.
+def _check_interface(
+    program: ExportedProgram, compiled_program: ExportedProgram
+) -> None:
+    """Check that ``compiled_program`` is called and returns and writes as ``program`` does.
 
     Raises:
         RuntimeError: It doesn't; what differs is named.
     """
-    for what, of in (
+    for what, interface_of in (
         ("inputs", _inputs),
         ("outputs", _outputs),
         ("what is written", _written),
     ):
-        wanted, got = of(program), of(found)
+        wanted, got = interface_of(program), interface_of(compiled_program)
         if wanted != got:
             raise RuntimeError(
                 f"compiling changed the program's {what}: {wanted} became {got}"

@@ -106,13 +106,13 @@ def export(
     from torch_tensorrt.executorch import get_edge_compile_config
 
     programs = {}
-    for name, held in methods.items():
+    for name, method in methods.items():
         program = (
-            exported(held, arguments, kwarg_inputs, dynamic_shapes, bool(retrace))
-            if isinstance(held, GraphModule)
-            else held
+            exported(method, arguments, kwarg_inputs, dynamic_shapes, bool(retrace))
+            if isinstance(method, GraphModule)
+            else method
         )
-        program = declared_mutations(program, held)
+        program = declared_mutations(program, method)
         warn_of(name, program, weight_streaming_budget_per_engine)
         programs[name] = with_engine_placeholders(program)
     if not allow_no_engine:
@@ -170,7 +170,7 @@ def _per_method(
         value = dict.fromkeys(methods, value)
     if unknown := sorted(set(value) - set(methods)):
         raise ValueError(f"{option} is given for {unknown}, which source does not have")
-    found = {}
+    items_of_method = {}
     for name in methods:
         items = value.get(name) or ()
         if isinstance(items, (str, bytes)) or not isinstance(items, Sequence):
@@ -182,8 +182,8 @@ def _per_method(
                 raise TypeError(
                     f"{option} takes {kind.__name__}s, not {type(item).__name__}"
                 )
-        found[name] = list(items)
-    return found
+        items_of_method[name] = list(items)
+    return items_of_method
 
 
 def _passes(passes: Any, methods: Mapping[str, Any]) -> Any:

@@ -42,15 +42,15 @@ def exported(
         return lifted_program(with_parts_inlined(module))
     if isinstance(arg_inputs, (torch.Tensor, Input)):
         arg_inputs = (arg_inputs,)
-    given = (tuple(arg_inputs or ()), dict(kwarg_inputs or {}))
-    if not any(given):
+    inputs = (tuple(arg_inputs or ()), dict(kwarg_inputs or {}))
+    if not any(inputs):
         raise ValueError(
             "retrace=True and dynamic_shapes need arg_inputs or kwarg_inputs to trace with"
         )
     if dynamic_shapes is None:
-        dynamic_shapes = _shapes_of_inputs(module, *given)
+        dynamic_shapes = _shapes_of_inputs(module, *inputs)
     device = to_torch_device(default_device())
-    args, kwargs = pytree.tree_map(lambda leaf: _tensor(leaf, device), given)
+    args, kwargs = pytree.tree_map(lambda leaf: _tensor(leaf, device), inputs)
     return torch.export.export(
         with_parts_inlined(module),
         args=args,

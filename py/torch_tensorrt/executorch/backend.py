@@ -103,9 +103,9 @@ def _names_in_argument_order(
         name for name in program.graph_signature.user_inputs if name in name_of
     ]
     if len(arguments) != len(inputs):
-        held = ", ".join(name for name in name_of if name not in arguments)
+        unknown = ", ".join(name for name in name_of if name not in arguments)
         raise ValueError(
-            f"{node.name}: its inputs {held} are not among the delegate's arguments; constants and "
+            f"{node.name}: its inputs {unknown} are not among the delegate's arguments; constants and "
             "buffers that an engine reads have to stay outside of its partition"
         )
     return [name_of[argument] for argument in arguments]
@@ -137,13 +137,13 @@ def _check_outputs(
 
 
 def _get_single_engine_node(edge_program: ExportedProgram) -> Node:
-    found = _get_engine_nodes_in(edge_program.graph_module.graph.nodes)
-    if len(found) != 1:
+    engines = _get_engine_nodes_in(edge_program.graph_module.graph.nodes)
+    if len(engines) != 1:
         raise RuntimeError(
-            f"a TensorRT partition has exactly 1 engine node, this one has {len(found)}: "
-            f"{', '.join(node.name for node in found)}"
+            f"a TensorRT partition has exactly 1 engine node, this one has {len(engines)}: "
+            f"{', '.join(node.name for node in engines)}"
         )
-    return found[0]
+    return engines[0]
 
 
 def _validate_engine_info(engine_info: Sequence[Any], node_name: str = "") -> None:

@@ -244,17 +244,17 @@ def _min_size(size: torch.SymInt) -> int:
         symbol: 1 for symbol in expression.free_symbols if ranges[symbol].lower <= 2
     }
     at_one = expression.subs(ones)
-    found = int(extract_var_range_info(size)["min"] or 1)
-    return min(found, int(at_one)) if at_one.is_number else found
+    smallest = int(extract_var_range_info(size)["min"] or 1)
+    return min(smallest, int(at_one)) if at_one.is_number else smallest
 
 
 def _opt_size(size: torch.SymInt) -> int:
     """Raises ``KeyError`` for a size that depends on data: its engine has upstream's default."""
     from torch_tensorrt.dynamo.utils import extract_var_range_info
 
-    found = extract_var_range_info(size)["opt"]
-    assert found is not None
-    return int(found)
+    opt = extract_var_range_info(size)["opt"]
+    assert opt is not None
+    return int(opt)
 
 
 _PROFILE: tuple[tuple[str, Callable[[torch.SymInt], int]], ...] = (
@@ -267,7 +267,7 @@ def _profile_shapes(
     program: ExportedProgram, node: Node, size_of: Callable[[torch.SymInt], int]
 ) -> dict[str, list[int]]:
     """Shapes of the profile of an engine's dynamic inputs, by name: as it was built by upstream."""
-    shapes = [given.meta["val"].shape for given in node.args[0]]  # type: ignore[union-attr]
+    shapes = [argument.meta["val"].shape for argument in node.args[0]]  # type: ignore[union-attr]
     if not any(isinstance(size, torch.SymInt) for shape in shapes for size in shape):
         return {}
     try:

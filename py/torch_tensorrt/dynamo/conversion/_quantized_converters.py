@@ -46,15 +46,15 @@ def register(operator: Any) -> None:
 
 def _can_convert(node: Node, settings: Any = None) -> bool:
     """Whether the values are of eight bits, and the scales known."""
-    given = _named(node.target, node.args, node.kwargs)
-    scale, zero, _ = _scales(given)
-    held = given.get("dtype")
+    arguments = _named(node.target, node.args, node.kwargs)
+    scale, zero, _ = _scales(arguments)
+    dtype = arguments.get("dtype")
     if not _quantizes(node.target):
-        held = given["self" if "self" in given else "input"].meta["val"].dtype
-    elif (given["quant_min"], given["quant_max"]) != (-128, 127):
+        dtype = arguments["self" if "self" in arguments else "input"].meta["val"].dtype
+    elif (arguments["quant_min"], arguments["quant_max"]) != (-128, 127):
         return False
     constant = (not isinstance(n, Node) or n.op == "get_attr" for n in (scale, zero))
-    return KEPT in node.meta and held == torch.int8 and all(constant)
+    return KEPT in node.meta and dtype == torch.int8 and all(constant)
 
 
 def _quantizes(operator: Any) -> bool:
@@ -72,46 +72,48 @@ def _named(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _scales(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _scales(arguments: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Return scale, zero point and the type of what is not quantized."""
-    scale = given.get("scales", given.get("scale", 1.0))
-    zero = given.get("zero_points", given.get("zero_point"))
-    names = ["dtype"] if "self" in given else ["out_dtype", "output_dtype"]  # a cast
-    asked = (given.get(name) for name in names)  # by default it is a number
-    held = (each for each in asked if isinstance(each, torch.dtype))
-    return scale, zero, next(held, torch.float32)
+    scale = arguments.get("scales", arguments.get("scale", 1.0))
+    zero = arguments.get("zero_points", arguments.get("zero_point"))
+    names = (
+        ["dtype"] if "self" in arguments else ["out_dtype", "output_dtype"]
+    )  # a cast
+    asked = (arguments.get(name) for name in names)  # by default it is a number
+    dtypes = (value for value in asked if isinstance(value, torch.dtype))
+    return scale, zero, next(dtypes, torch.float32)
 
 
 def _quantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any:
-    given = _named(target, args, kwargs)
-    value = get_trt_tensor(ctx, given["input"], f"{name}_input")
-    shift = given["zero_point"] * given["scale"]
+    arguments = _named(target, args, kwargs)
+    value = get_trt_tensor(ctx, arguments["input"], f"{name}_input")
+    shift = arguments["zero_point"] * arguments["scale"]
     if shift:
         value = impl.elementwise.add(
             ctx, target, SourceIR.ATEN, f"{name}_shift", value, shift
         )
-    scale = get_trt_tensor(ctx, torch.tensor(given["scale"]), f"{name}_scale")
+    scale = get_trt_tensor(ctx, torch.tensor(arguments["scale"]), f"{name}_scale")
     layer = ctx.net.add_quantize(value, scale, trt.DataType.INT8)
     set_layer_name(layer, target, name, SourceIR.ATEN)
     return layer.get_output(0)
 
 
 def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any:
-    given = _named(target, args, kwargs)
-    value = given["self" if "self" in given else "input"]
-    shape, held = tuple(value.shape), value
-    scale, zero, float_dtype = _scales(given)
+    arguments = _named(target, args, kwargs)
+    value = arguments["self" if "self" in arguments else "input"]
+    shape, values = tuple(value.shape), value
+    scale, zero, float_dtype = _scales(arguments)
     scale = torch.as_tensor(scale, dtype=torch.float32)
     zero = torch.zeros(()) if zero is None else torch.as_tensor(zero).float()
-    least = _least_of_four_bits(held)
+    least = _least_of_four_bits(values)
     # TensorRT-RTX dequantizes four bits by scales of the type that comes of it alone.
     if least is not None and scale.to(float_dtype).float().equal(scale):
-        value, zero = _in_four_bits(ctx, held - least, f"{name}_input"), zero - least
+        value, zero = _in_four_bits(ctx, values - least, f"{name}_input"), zero - least
         held_scale = scale.to(float_dtype)
     else:
-        value = get_trt_tensor(ctx, held, f"{name}_input")
+        value = get_trt_tensor(ctx, values, f"{name}_input")
         held_scale = scale
-    grid = _grid(shape, given, scale)
+    grid = _grid(shape, arguments, scale)
     fine = [i for i, count in enumerate(grid) if count > 1]
     shift = zero.expand(scale.shape).reshape(grid) * scale.reshape(grid)
     by_axis = len(fine) == 1 and grid[fine[0]] == shape[fine[0]]
@@ -124,13 +126,13 @@ def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any
     if by_axis:
         layer.axis = fine[0]
     set_layer_name(layer, target, name, SourceIR.ATEN)
-    found = layer.get_output(0)
+    dequantized = layer.get_output(0)
     if not shift.any():
-        return found
+        return dequantized
 
     def reshaped(to: tuple[int, ...], what: str) -> Any:
         return impl.shuffle.reshape(
-            ctx, target, SourceIR.ATEN, f"{name}_{what}", found, to
+            ctx, target, SourceIR.ATEN, f"{name}_{what}", dequantized, to
         )
 
     blocks = [n // count for n, count in zip(shape, grid, strict=True)]
@@ -138,25 +140,25 @@ def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any
         shift = shift.reshape(() if not fine else grid)
     else:  # a block of values has a number of its own
         pairs = zip(grid, blocks, strict=True)
-        found = reshaped(tuple(n for pair in pairs for n in pair), "blocks")
+        dequantized = reshaped(tuple(n for pair in pairs for n in pair), "blocks")
         shift = shift.reshape(tuple(n for count in grid for n in (count, 1)))
-    found = impl.elementwise.sub(
-        ctx, target, SourceIR.ATEN, f"{name}_shift", found, shift.to(float_dtype)
+    dequantized = impl.elementwise.sub(
+        ctx, target, SourceIR.ATEN, f"{name}_shift", dequantized, shift.to(float_dtype)
     )
-    return found if not fine or by_axis else reshaped(shape, "whole")
+    return dequantized if not fine or by_axis else reshaped(shape, "whole")
 
 
-def _least_of_four_bits(held: Any) -> int | None:
+def _least_of_four_bits(weight: Any) -> int | None:
     """Return what a weight has to lose for its values to be of -8 to 7; None if that isn't all it takes.
 
     Of values in four bits TensorRT-RTX takes matrices, of which a row is of whole bytes, with any scales.
     """
-    constant = isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor)
+    constant = isinstance(weight, torch.Tensor) and not isinstance(weight, FakeTensor)
     if not constant or not ENABLED_FEATURES.tensorrt_rtx:
         return None
-    if held.dim() != 2 or not held.numel() or held.shape[1] % 2:
+    if weight.dim() != 2 or not weight.numel() or weight.shape[1] % 2:
         return None
-    least, most = (int(each) for each in held.aminmax())
+    least, most = (int(extreme) for extreme in weight.aminmax())
     if least >= -8 and most <= 7:
         return 0
     return least + 8 if most - least <= 15 else None
@@ -174,12 +176,12 @@ def _in_four_bits(ctx: Any, values: torch.Tensor, name: str) -> Any:
 
 
 def _grid(
-    shape: tuple[int, ...], given: Mapping[str, Any], scale: torch.Tensor
+    shape: tuple[int, ...], arguments: Mapping[str, Any], scale: torch.Tensor
 ) -> tuple[int, ...]:
     """Return how many scales there are along each dimension."""
-    if (blocks := given.get("block_size")) is not None:
+    if (blocks := arguments.get("block_size")) is not None:
         return tuple(n // block for n, block in zip(shape, blocks, strict=True))
-    axis = given.get("axis", 0) % max(len(shape), 1)
+    axis = arguments.get("axis", 0) % max(len(shape), 1)
     along = math.prod(scale.shape)
     return tuple(along if i == axis else 1 for i in range(len(shape)))
 

@@ -45,15 +45,20 @@ def can_convert(node: Node, settings: Any = None) -> bool:
     if getattr(settings, "enable_autocast", False):
         return False
     readers = (reader for output in node.users for reader in output.users)
-    if any(_converts_quantized(each) for each in (*node.all_input_nodes, *readers)):
+    if any(
+        _converts_quantized(neighbor) for neighbor in (*node.all_input_nodes, *readers)
+    ):
         return False
-    given = _named(node.target, node.args, node.kwargs)
-    if given["train"] and given["dropout"] and given["num_layers"] > 1:
+    arguments = _named(node.target, node.args, node.kwargs)
+    if arguments["train"] and arguments["dropout"] and arguments["num_layers"] > 1:
         return False
-    if any(each.op not in ("get_attr", "placeholder") for each in given["params"]):
+    if any(
+        parameter.op not in ("get_attr", "placeholder")
+        for parameter in arguments["params"]
+    ):
         return False
-    nodes = tree_leaves([given["input"], given["hx"], given["params"]])
-    values = [_value(each) for each in nodes]
+    nodes = tree_leaves([arguments["input"], arguments["hx"], arguments["params"]])
+    values = [_value(operand) for operand in nodes]
     dtypes = {None if value is None else value.dtype for value in values}
     return len(dtypes) == 1 and dtypes <= _DTYPES
 
@@ -153,14 +158,14 @@ class _Layers:
         shape = tuple(like.shape)
         dynamic = -1 in shape
         sizes = self.output(self.net.add_shape(like), "shape") if dynamic else None
-        found = []
+        parts = []
         for i in range(count):
             static = (0, 0) if dynamic else shape
             layer = self.net.add_slice(value, (0, i * shape[1]), static, (1, 1))
             if dynamic:
                 layer.set_input(2, sizes)
-            found.append(self.output(layer, "gate"))
-        return found
+            parts.append(self.output(layer, "gate"))
+        return parts
 
 
 @dataclass(frozen=True)
@@ -186,9 +191,9 @@ def _weights(
     parameters: Sequence[Any], has_biases: bool, count: int
 ) -> Iterator[_Weights]:
     """Yield the weights of ``count`` layers and directions, in PyTorch's order."""
-    each = len(parameters) // count
-    for start in range(0, each * count, each):
-        matrices = [*parameters[start : start + each]]
+    per_direction = len(parameters) // count
+    for start in range(0, per_direction * count, per_direction):
+        matrices = [*parameters[start : start + per_direction]]
         biases = [matrices.pop(2), matrices.pop(2)] if has_biases else [None, None]
         yield _Weights(*matrices[:2], *biases, *matrices[2:])
 
@@ -198,14 +203,14 @@ _Step = Callable[[_Layers, _Weights, Any, Sequence[Any]], Sequence[Any]]
 
 
 def _lstm_step(
-    layers: _Layers, weights: _Weights, given: Any, states: Sequence[Any]
+    layers: _Layers, weights: _Weights, gates_of_input: Any, states: Sequence[Any]
 ) -> Sequence[Any]:
     hidden, cell = states
-    gates = layers.sum(given, _of_hidden(layers, weights, hidden))
+    gates = layers.sum(gates_of_input, _of_hidden(layers, weights, hidden))
     i, f, g, o = layers.columns(gates, 4, cell)
-    kept = layers.product(layers.sigmoid(f), cell)
+    kept_cell = layers.product(layers.sigmoid(f), cell)
     new = layers.product(layers.sigmoid(i), layers.tanh(g))
-    cell = layers.sum(kept, new)
+    cell = layers.sum(kept_cell, new)
     hidden = layers.product(layers.sigmoid(o), layers.tanh(cell))
     if weights.projection is not None:
         matrix = layers.tensor(weights.projection, "projection_weight")
@@ -214,25 +219,25 @@ def _lstm_step(
 
 
 def _gru_step(
-    layers: _Layers, weights: _Weights, given: Any, states: Sequence[Any]
+    layers: _Layers, weights: _Weights, gates_of_input: Any, states: Sequence[Any]
 ) -> Sequence[Any]:
     (hidden,) = states
     # Unlike an LSTM's the parts are added gate by gate: the last one's second part is scaled before.
-    parts = layers.columns(given, 3, hidden)
+    parts = layers.columns(gates_of_input, 3, hidden)
     others = layers.columns(_of_hidden(layers, weights, hidden), 3, hidden)
     reset, update = (
         layers.sigmoid(layers.sum(*both))
         for both in zip(parts[:2], others[:2], strict=True)
     )
     new = layers.tanh(layers.sum(parts[2], layers.product(reset, others[2])))
-    kept = layers.product(update, layers.difference(hidden, new))
-    return (layers.sum(new, kept),)
+    kept_hidden = layers.product(update, layers.difference(hidden, new))
+    return (layers.sum(new, kept_hidden),)
 
 
 def _of_hidden(layers: _Layers, weights: _Weights, hidden: Any) -> trt.ITensor:
     matrix = layers.tensor(weights.hidden, "hidden_weight")
-    found = layers.matmul_transposed(hidden, matrix, "hidden_gates")
-    return _with_bias(layers, found, weights.hidden_bias, "hidden_bias")
+    gates = layers.matmul_transposed(hidden, matrix, "hidden_gates")
+    return _with_bias(layers, gates, weights.hidden_bias, "hidden_bias")
 
 
 def _with_bias(layers: _Layers, value: Any, bias: Any, what: str) -> trt.ITensor:
@@ -254,14 +259,18 @@ def _convert(
     Returns:
         The outputs of all steps, and each final state, ``(layers * directions, batch, features)``.
     """
-    given = _named(target, args, kwargs)
+    arguments = _named(target, args, kwargs)
     layers = _Layers(ctx, target, name)
-    value = layers.tensor(given["input"], "input")
-    hx = given["hx"] if isinstance(given["hx"], (list, tuple)) else [given["hx"]]
-    directions = 2 if given["bidirectional"] else 1
-    axis = 1 if given["batch_first"] else 0
-    count = given["num_layers"] * directions
-    weights = [*_weights(given["params"], given["has_biases"], count)]
+    value = layers.tensor(arguments["input"], "input")
+    hx = (
+        arguments["hx"]
+        if isinstance(arguments["hx"], (list, tuple))
+        else [arguments["hx"]]
+    )
+    directions = 2 if arguments["bidirectional"] else 1
+    axis = 1 if arguments["batch_first"] else 0
+    count = arguments["num_layers"] * directions
+    weights = [*_weights(arguments["params"], arguments["has_biases"], count)]
     steps = _steps(layers, value, axis)
     finals: list[list[Any]] = [[] for _ in hx]
     for start in range(0, count, directions):
@@ -280,7 +289,10 @@ def _convert(
             for final, state in zip(finals, states, strict=True):
                 final.append(layers.reshape(state, (1, -1, state.shape[1]), "final"))
         value = layers.concatenation(outputs, 2, "directions")
-    return (value, *(layers.concatenation(each, 0, "finals") for each in finals))
+    return (
+        value,
+        *(layers.concatenation(of_state, 0, "finals") for of_state in finals),
+    )
 
 
 def _steps(layers: _Layers, value: Any, axis: int) -> trt.ITensor:
@@ -312,17 +324,17 @@ def _add_direction(
     matrix = layers.reshape(matrix, (1, *matrix.shape), "input_weight")
     gates = layers.matmul_transposed(value, matrix, "input_gates")
     gates = _with_bias(layers, gates, weights.input_bias, "input_bias")
-    given = layers.output(loop.add_iterator(gates, axis, reverse), "step")
+    step_input = layers.output(loop.add_iterator(gates, axis, reverse), "step")
     recurrences = [loop.add_recurrence(state) for state in initial]
-    before = [layers.output(each, "state") for each in recurrences]
-    behind = step(layers, weights, given, before)
+    before = [layers.output(layer, "state") for layer in recurrences]
+    behind = step(layers, weights, step_input, before)
     for recurrence, state in zip(recurrences, behind, strict=True):
         recurrence.set_input(1, state)
     kind = trt.LoopOutput.REVERSE if reverse else trt.LoopOutput.CONCATENATE
     outputs = loop.add_loop_output(behind[0], kind, axis)
     outputs.set_input(1, steps)
     last = (loop.add_loop_output(state, trt.LoopOutput.LAST_VALUE) for state in before)
-    return [layers.output(each, "output") for each in (outputs, *last)]
+    return [layers.output(layer, "output") for layer in (outputs, *last)]
 
 
 def _converter(step: _Step) -> Callable[..., Any]:

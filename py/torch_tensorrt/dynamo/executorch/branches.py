@@ -25,8 +25,8 @@ def without_branches(partition: Callable[..., Any]) -> Callable[..., Any]:
     def partition_rest(gm: GraphModule, *args: Any, **kwargs: Any) -> Any:
         branches = {}
         for node in gm.graph.find_nodes(op="get_attr"):
-            if isinstance(held := getattr(gm, str(node.target), None), GraphModule):
-                branches[str(node.target)] = held
+            if isinstance(branch := getattr(gm, str(node.target), None), GraphModule):
+                branches[str(node.target)] = branch
                 _replace(node, "call_function", _branch, (node.target,))
         result = partition(gm, *args, **kwargs)
         partitioned: GraphModule = result[0]

@@ -28,7 +28,11 @@ def check_argument_names(
     from torch_tensorrt.dynamo import _compiler, _tracer
 
     functions = _compiler.compile, _tracer.trace
-    known = {name for each in functions for name in inspect.signature(each).parameters}
+    known = {
+        name
+        for function in functions
+        for name in inspect.signature(function).parameters
+    }
     known |= {*own}
     if kwargs.get("target_executorch") is not True:
         settings = [name for name in known if "executorch" in name]

@@ -19,19 +19,22 @@ def with_constant_outputs(compile_module: Callable[..., Any]) -> Callable[..., A
     def compile_tensors(gm: GraphModule, *args: Any, **kwargs: Any) -> Any:
         returned: Any = gm.graph.output_node().args[0]
         if not isinstance(returned, (tuple, list)) or all(
-            isinstance(each, Node) for each in returned
+            isinstance(value, Node) for value in returned
         ):
             return compile_module(gm, *args, **kwargs)
-        _return(gm, [each for each in returned if isinstance(each, Node)])
+        _return(gm, [value for value in returned if isinstance(value, Node)])
         compiled = gm
         try:
             compiled = compile_module(gm, *args, **kwargs)
         finally:
-            for each in {gm, compiled}:  # one and the same after a global partitioning
-                values: Any = each.graph.output_node().args[0]
+            for module in {
+                gm,
+                compiled,
+            }:  # one and the same after a global partitioning
+                values: Any = module.graph.output_node().args[0]
                 nodes = iter(values)
                 outputs = [next(nodes) if isinstance(e, Node) else e for e in returned]
-                _return(each, outputs)
+                _return(module, outputs)
         return compiled
 
     return compile_tensors
@@ -47,7 +50,7 @@ def distinct_tensors(network: Any, returned: Any) -> Any:
         return returned
     outputs: list[Any] = []
     for value in returned:
-        if any(value is each for each in outputs) and hasattr(value, "dtype"):
+        if any(value is output for output in outputs) and hasattr(value, "dtype"):
             value = network.add_identity(value).get_output(0)
         outputs.append(value)
     return tuple(outputs)

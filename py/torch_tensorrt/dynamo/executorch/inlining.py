@@ -48,8 +48,8 @@ class InTheMaking(GraphModule):
         for path in {*buffers_written_back(module), *named}:
             owner, _, name = path.rpartition(".")
             buffers = module.get_submodule(owner)._buffers
-            if (held := buffers.get(name)) is not None:
-                buffers[name] = held.clone()
+            if (buffer := buffers.get(name)) is not None:
+                buffers[name] = buffer.clone()
         return module
 
 
@@ -62,8 +62,8 @@ def with_torch_parts_inlined(module: GraphModule) -> InTheMaking:
         module: As ``torch_tensorrt.compile(..., ir="dynamo")`` returns it.
     """
     inlining = _Inlining()
-    given = module.graph.find_nodes(op="placeholder")
-    returned = inlining.add(module, [inlining.graph.node_copy(n) for n in given])
+    placeholders = module.graph.find_nodes(op="placeholder")
+    returned = inlining.add(module, [inlining.graph.node_copy(n) for n in placeholders])
     output = inlining.graph.output(returned)
     output.meta.update(module.graph.output_node().meta)
     inlining.graph.set_codegen(copy.deepcopy(module.graph._codegen))
@@ -88,15 +88,15 @@ class _Inlining:
         self.graph = Graph()
         self.held = HeldAttributes()
 
-    def add(self, module: GraphModule, given: Sequence[Any]) -> Any:
+    def add(self, module: GraphModule, arguments: Sequence[Any]) -> Any:
         """Append the graph of ``module``; return what its output returns.
 
         Args:
             module: Its attributes keep their names, where those are free.
-            given: For its placeholders, in order.
+            arguments: For its placeholders, in order.
         """
         values: dict[Node, Any] = {}
-        inputs = iter(given)
+        inputs = iter(arguments)
 
         def value_of(argument: Any) -> Any:
             return map_arg(argument, values.__getitem__)

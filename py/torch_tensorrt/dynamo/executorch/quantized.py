@@ -99,34 +99,36 @@ def _quantized_nodes(module: GraphModule, weights: dict[Node, set[Node]]) -> lis
     that grow are named in the log.
     """
     integers = _integer_arithmetic(module, weights)
-    found = {node for node in module.graph.nodes if _converts(node)} | integers
+    quantized = {node for node in module.graph.nodes if _converts(node)} | integers
     _, float8_to_others = _left.get()
     for node, sources in weights.items():
-        held = sum(map(_nbytes, sources))
-        if held < _SMALL or _nbytes(node) <= held or node in found:
+        stored_bytes = sum(map(_nbytes, sources))
+        if stored_bytes < _SMALL or _nbytes(node) <= stored_bytes or node in quantized:
             continue
         in_float8 = any(map(_is_float8, sources)) and not float8_to_others
         if in_float8 or all(s.meta["val"].dtype.itemsize > 1 for s in sources):
             if not weights.keys() >= {*node.users}:
                 names = ", ".join(sorted(str(source.target) for source in sources))
                 size = _nbytes(node)
-                logger.warning("%s: %d bytes are folded into %d", names, held, size)
+                logger.warning(
+                    "%s: %d bytes are folded into %d", names, stored_bytes, size
+                )
             continue
-        found.add(node)
-    for node in [*found]:
-        found.update(n for n in _behind(node, weights) if n in weights)
+        quantized.add(node)
+    for node in [*quantized]:
+        quantized.update(n for n in _behind(node, weights) if n in weights)
     for node in module.graph.nodes:
-        inputs = set(node.all_input_nodes) & found
-        if not inputs or node.op != "call_function" or node in found:
+        inputs = set(node.all_input_nodes) & quantized
+        if not inputs or node.op != "call_function" or node in quantized:
             continue
         dequantized = any(n in weights for n in inputs)
         if dequantized or any(_dequantizes(n) or n in integers for n in inputs):
             chain = [node, *_until_quantized(node)]
             if _are_quantized(chain[-1].users):
-                found.update(chain)
+                quantized.update(chain)
             elif dequantized:
-                found.update([node, *_epilogue(node, weights)])
-    return [n for n in module.graph.nodes if n in found and n.op == "call_function"]
+                quantized.update([node, *_epilogue(node, weights)])
+    return [n for n in module.graph.nodes if n in quantized and n.op == "call_function"]
 
 
 def _integer_arithmetic(
@@ -137,20 +139,20 @@ def _integer_arithmetic(
     torchao's matmuls of int8 by int8 have no ``dequantize``: a cast, multiplications by the scales
     and the bias come behind.
     """
-    found: set[Node] = set()
+    integers: set[Node] = set()
     for node in module.graph.nodes:
         inputs = set(node.all_input_nodes)
-        given = {n for n in inputs if n in found or _quantizes(n)}
+        integer_inputs = {n for n in inputs if n in integers or _quantizes(n)}
         value = node.meta.get("val")
         if (
-            given
-            and inputs <= given | weights.keys()
+            integer_inputs
+            and inputs <= integer_inputs | weights.keys()
             and isinstance(value, torch.Tensor)
             and not _converts(node)
             and (not value.dtype.is_floating_point or str(node.target) in _EPILOGUE)
         ):
-            found.add(node)
-    return found
+            integers.add(node)
+    return integers
 
 
 def _epilogue(node: Node, weights: dict[Node, set[Node]]) -> Iterator[Node]:
@@ -172,37 +174,37 @@ def _with_activations(
     That is what others compute in eight bits; weights alone are kept in fewer for their size. Those
     in float8 are others' as well, if they are among ``quantized``: TensorRT has no layer for them.
     """
-    found: set[Node] = set()
+    activations: set[Node] = set()
     for node in quantized:
         if node in weights:
             continue
         sources = (weights.get(n, set()) for n in node.all_input_nodes)
         if (
             _converts(node)
-            or not found.isdisjoint(node.all_input_nodes)
+            or not activations.isdisjoint(node.all_input_nodes)
             or any(map(_is_float8, set().union(*sources)))
         ):
-            found.add(node)
+            activations.add(node)
     for node in reversed(quantized):
-        if node in weights and not found.isdisjoint(node.users):
-            found.add(node)
-    return found
+        if node in weights and not activations.isdisjoint(node.users):
+            activations.add(node)
+    return activations
 
 
 def _weights(module: GraphModule) -> dict[Node, set[Node]]:
     """Return the nodes that constants alone determine, with those that are a weight's tensor."""
-    found: dict[Node, set[Node]] = {}
+    sources: dict[Node, set[Node]] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            held = attrgetter(str(node.target))(module)
-            if isinstance(held, torch.Tensor):
-                node.meta.setdefault("val", held)
-                found[node] = {node}
+            value = attrgetter(str(node.target))(module)
+            if isinstance(value, torch.Tensor):
+                node.meta.setdefault("val", value)
+                sources[node] = {node}
             continue
-        given = node.all_input_nodes
-        if node.op == "call_function" and given and found.keys() >= {*given}:
-            found[node] = set().union(*(found[each] for each in given))
-    return found
+        operands = node.all_input_nodes
+        if node.op == "call_function" and operands and sources.keys() >= {*operands}:
+            sources[node] = set().union(*(sources[operand] for operand in operands))
+    return sources
 
 
 def _converts(node: Node) -> bool:
@@ -253,5 +255,5 @@ def _grows(node: Node) -> bool:
 
 
 def _nbytes(node: Node) -> int:
-    held = node.meta.get("val")
-    return held.nbytes if isinstance(held, torch.Tensor) else 0
+    value = node.meta.get("val")
+    return value.nbytes if isinstance(value, torch.Tensor) else 0

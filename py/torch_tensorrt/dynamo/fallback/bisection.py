@@ -74,8 +74,8 @@ def smallest_refusal(
         try:
             with budget.spent():
                 build(_part(module, operators[begin:end]))
-        except RefusedError as found:
-            return found
+        except RefusedError as error:
+            return error
         return None
 
     end = len(operators)
@@ -85,15 +85,15 @@ def smallest_refusal(
             budget.ended_search = True
             break
         middle = (built + end) // 2
-        if found := refusal_of(begin, middle):
-            refusal, end = found, middle
-        elif built == begin and (found := refusal_of(middle, end)):
-            refusal, begin, built = found, middle, middle
+        if part_refusal := refusal_of(begin, middle):
+            refusal, end = part_refusal, middle
+        elif built == begin and (part_refusal := refusal_of(middle, end)):
+            refusal, begin, built = part_refusal, middle, middle
         else:  # what is refused together is on both sides
             built = middle
     if not refusal.exact:
-        left = [node for each in operators[built:end] for node in each]
-        refusal.partition = operators_by_name(left)
+        excluded = [node for nodes in operators[built:end] for node in nodes]
+        refusal.partition = operators_by_name(excluded)
         refusal.engine = operators_by_name(module.graph.nodes)
     return refusal
 
@@ -116,8 +116,8 @@ def _is_number(node: Node) -> bool:
 
 def _part(module: GraphModule, operators: Sequence[Sequence[Node]]) -> GraphModule:
     """Return a partition of ``operators`` alone. Numbers and constants, which engines aren't given, come with them."""
-    inside = {node for each in operators for node in each}
-    wanted, given = [*inside], set[Node]()
+    inside = {node for nodes in operators for node in nodes}
+    wanted, inputs = [*inside], set[Node]()
     members = {*inside}
     while wanted:
         for read in wanted.pop().all_input_nodes:
@@ -127,10 +127,10 @@ def _part(module: GraphModule, operators: Sequence[Sequence[Node]]) -> GraphModu
                 members.add(read)
                 wanted.append(read)
             else:
-                given.add(read)
+                inputs.add(read)
     graph, copies = Graph(), dict[Node, Node]()
     for node in module.graph.nodes:
-        if node in given:
+        if node in inputs:
             copies[node] = graph.placeholder(node.name)
             copies[node].meta = {**node.meta}
     for node in module.graph.nodes:

@@ -87,8 +87,8 @@ class Fallback:
 
 def _named(names: Iterable[str], graph: Graph) -> list[Node]:
     """Return the nodes that have ``names``; for what is taken of a tuple who returns that."""
-    found = {node.name: node for node in graph.nodes}
-    nodes = (found[name] for name in names if name in found)
+    by_name = {node.name: node for node in graph.nodes}
+    nodes = (by_name[name] for name in names if name in by_name)
     return [*dict.fromkeys(map(_whole, nodes))]
 
 
@@ -100,9 +100,9 @@ def _whole(node: Node) -> Node:
 
 def _kind(node: Node) -> tuple[Any, ...]:
     """Return what of a node a refusal is likely to be about: its operator, and types that it reads."""
-    values = (each.meta.get("val") for each in node.all_input_nodes)
-    tensors = (each for each in values if isinstance(each, torch.Tensor))
-    return node.target, *((each.dtype, each.dim()) for each in tensors)
+    values = (input_node.meta.get("val") for input_node in node.all_input_nodes)
+    tensors = (value for value in values if isinstance(value, torch.Tensor))
+    return node.target, *((tensor.dtype, tensor.dim()) for tensor in tensors)
 
 
 def attention_in(refusal: RefusedError) -> list[str]:
@@ -170,12 +170,12 @@ def program_without_refused(compile: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
-    program, given = call.arguments["exported_program"], call.arguments
+    program, arguments = call.arguments["exported_program"], call.arguments
     without: dict[Hashable, tuple[str, str]] = {}
-    budget = Budget(given.get(_SECONDS, BUILD_FALLBACK_SECONDS))
+    budget = Budget(arguments.get(_SECONDS, BUILD_FALLBACK_SECONDS))
     while True:
-        given["exported_program"] = own = with_graph_of_its_own(program)
-        if decomposes := bool(given.get("decompose_attention", False)):
+        arguments["exported_program"] = own = with_graph_of_its_own(program)
+        if decomposes := bool(arguments.get("decompose_attention", False)):
             let_views_copy(own.graph)
         try:
             with _falling_back(Fallback(budget, without, decomposes=decomposes)):
@@ -184,7 +184,7 @@ def _compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
             steps = {refusal.place: refusal.step} if refusal.step else {}
             if not decomposes and (attention := attention_in(refusal)):
                 steps = {name: f"{name} as one operator" for name in attention}
-                given["decompose_attention"] = True
+                arguments["decompose_attention"] = True
             if without.keys() >= steps.keys():
                 raise
             without |= {place: (step, refusal.why) for place, step in steps.items()}
@@ -229,12 +229,12 @@ def without_failed_passes(manager: Any) -> Any:
     if (fallback := _fallback.get()) is None:
         return manager
     passes = []
-    for index, each in enumerate(manager.passes):
+    for index, lowering_pass in enumerate(manager.passes):
         # Others may have its name, and be it, in the same list or the other one.
         if (place := (id(manager), index)) not in fallback.without:
-            name = getattr(each, "__name__", type(each).__name__)
+            name = getattr(lowering_pass, "__name__", type(lowering_pass).__name__)
             by = f"the lowering pass {name}"
-            passes.append(failures_refuse(by, step=name, place=place)(each))
+            passes.append(failures_refuse(by, step=name, place=place)(lowering_pass))
     return type(manager).build_from_passlist(passes)
 
 
@@ -243,7 +243,9 @@ def without_failed_decompositions(table: Mapping[Any, Any]) -> Mapping[Any, Any]
     if (fallback := _fallback.get()) is None:
         return table
     return {
-        each: failures_refuse(f"the decomposition of {each}", step=str(each))(decompose)
-        for each, decompose in table.items()
-        if str(each) not in fallback.without
+        operator: failures_refuse(
+            f"the decomposition of {operator}", step=str(operator)
+        )(decompose)
+        for operator, decompose in table.items()
+        if str(operator) not in fallback.without
     }

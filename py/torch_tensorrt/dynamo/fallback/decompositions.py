@@ -85,8 +85,12 @@ def without_kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
     table = {torch.ops.prims.broadcast_in_dim.default: _broadcast_in_dim, **table}
     if _aten.unfold.default in table:
         table[_aten.unfold.default] = _unfold
-    kept = _kept_whole.get()
-    return {each: function for each, function in table.items() if each not in kept}
+    whole = _kept_whole.get()
+    return {
+        operator: function
+        for operator, function in table.items()
+        if operator not in whole
+    }
 
 
 def _broadcast_in_dim(
@@ -118,7 +122,7 @@ def _unfold(x: Tensor, dim: int, size: int, step: int) -> Any:
     places = begins.unsqueeze(-1) + torch.arange(size)
     shape = [*x.shape[:dim], *places.shape, *x.shape[dim + 1 :]]
     windows = x.index_select(dim, places.flatten()).reshape(shape)
-    order = [each for each in range(x.ndim + 1) if each != dim + 1]
+    order = [axis for axis in range(x.ndim + 1) if axis != dim + 1]
     return windows.permute([*order, dim + 1])
 
 
@@ -161,7 +165,7 @@ def check_parts(partitioned: GraphModule) -> None:
     for name, child in partitioned.named_children():
         if isinstance(child, GraphModule) and "_run_on_acc" not in name:
             outside.append(child)
-    nodes = [node for each in outside for node in each.graph.nodes]
+    nodes = [node for partition in outside for node in partition.graph.nodes]
     # Constants that engines take are outside, and no computation.
     calls = [node for node in nodes if node.op == "call_function"]
     if parts := [node for node in calls if PART_OF in node.meta]:
@@ -215,18 +219,18 @@ def _traced(
     node: Node, decomposition: Callable[..., Any], mode: FakeTensorMode
 ) -> Graph:
     """Return the graph of a decomposition, of the nodes that ``node`` reads, in their order."""
-    given = node.all_input_nodes
+    input_nodes = node.all_input_nodes
 
     def function(*values: Any) -> Any:
-        value_of = dict(zip(given, values, strict=True))
+        value_of = dict(zip(input_nodes, values, strict=True))
         args, kwargs = map_arg((node.args, node.kwargs), value_of.__getitem__)
-        found = decomposition(*args, **kwargs)
-        if found is NotImplemented:
+        result = decomposition(*args, **kwargs)
+        if result is NotImplemented:
             raise NotImplementedError(f"{node.target} of these arguments")
-        return found
+        return result
 
     environment = mode.shape_env or ShapeEnv()
-    values = [each.meta["val"] for each in given]
+    values = [input_node.meta["val"] for input_node in input_nodes]
     # A guard would narrow the sizes that the program was exported for; C++ kernels, as constant_pad_nd's, ask for numbers.
     with mode, environment.error_on_new_guards(), enable_python_dispatcher():
         graph = make_fx(function)(*values).graph
@@ -258,14 +262,14 @@ def _keep_pools_whole(graph: Graph) -> None:
 def _replace(node: Node, parts: Graph, key: str | None = None) -> None:
     """Replace ``node`` by a copy of ``parts``, which note its name under ``key``."""
     graph = node.graph
-    given = dict(
+    replacements = dict(
         zip(parts.find_nodes(op="placeholder"), node.all_input_nodes, strict=True)
     )
     output = parts.output_node()
-    given[output] = node  # isn't copied
+    replacements[output] = node  # isn't copied
     with graph.inserting_before(node):
-        _, copies = copied_graph(parts, graph, given)
-    new = [copies[part] for part in parts.nodes if part not in given]
+        _, copies = copied_graph(parts, graph, replacements)
+    new = [copies[part] for part in parts.nodes if part not in replacements]
     for part in new:
         inherited = {k: v for k, v in node.meta.items() if k not in _OWN_META}
         part.meta = {**part.meta, **inherited}
@@ -344,15 +348,15 @@ def _avg_pool(
     def averages(values: Tensor, padded: Sequence[int]) -> Tensor:
         return pool(_padded(values, padded, behind, 0.0), kernel, strides)
 
-    found = averages(x, before)
+    averaged = averages(x, before)
     if divisor_override is not None:
-        return found * (math.prod(kernel) / divisor_override)
+        return averaged * (math.prod(kernel) / divisor_override)
     counted = [0] * dims if count_include_pad else before
     inside = [
         size + 2 * (p - q) for size, p, q in zip(sizes, before, counted, strict=True)
     ]
     ones = x.new_ones([1] * (x.ndim - dims) + inside)
-    return found / averages(ones, counted)
+    return averaged / averages(ones, counted)
 
 
 def _max_pool(
@@ -384,13 +388,13 @@ def _behind(
     before: Sequence[int],
 ) -> list[int]:
     """Return what ``ceil_mode`` pads at the end of each dimension, beside the padding on both sides."""
-    found = []
+    paddings = []
     for size, window, stride, pad in zip(sizes, windows, strides, before, strict=True):
         last = -(-(size + 2 * pad - window) // stride)
         if last * stride >= size + pad:
             last -= 1  # it would begin in the padding
-        found.append(max(0, last * stride + window - size - 2 * pad))
-    return found
+        paddings.append(max(0, last * stride + window - size - 2 * pad))
+    return paddings
 
 
 def _padded(
@@ -398,7 +402,7 @@ def _padded(
 ) -> Tensor:
     """Return ``x`` padded by ``before`` on both sides of the last dimensions, and by ``behind`` at their end."""
     pads = [(p, p + more) for p, more in zip(before, behind, strict=True)]
-    flat = [each for pair in reversed(pads) for each in pair]
+    flat = [padding for pair in reversed(pads) for padding in pair]
     return _aten.constant_pad_nd(x, flat, value) if any(flat) else x
 
 

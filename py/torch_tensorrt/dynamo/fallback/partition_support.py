@@ -95,14 +95,14 @@ def engines_of(module: GraphModule) -> dict[str, GraphModule]:
 
 def _check_nodes(engine: GraphModule, call: Node) -> None:
     """Check that an engine can have its nodes, and give and take what it does."""
-    if found := [*_at_numbers(engine, call)]:
+    if unsupported := [*_at_numbers(engine, call)]:
         raise NotInItsEngineError(
-            "ExecuTorch", "engines take and return no numbers", found
+            "ExecuTorch", "engines take and return no numbers", unsupported
         )
     functions = [node for node in engine.graph.nodes if node.op == "call_function"]
-    if found := [node for node in functions if node not in DYNAMO_CONVERTERS]:
+    if unsupported := [node for node in functions if node not in DYNAMO_CONVERTERS]:
         raise NotInItsEngineError(
-            "TensorRT", "no converter takes it in its engine", found
+            "TensorRT", "no converter takes it in its engine", unsupported
         )
 
 
@@ -112,10 +112,10 @@ def _at_numbers(engine: GraphModule, call: Node) -> Iterator[Node]:
     A number that follows from a size of a tensor that it is given as well is computed from that instead.
     """
     graph = engine.graph
-    given = list(zip(graph.find_nodes(op="placeholder"), call.args, strict=True))
-    for (before, _), (node, _) in pairwise(given):
+    inputs = list(zip(graph.find_nodes(op="placeholder"), call.args, strict=True))
+    for (before, _), (node, _) in pairwise(inputs):
         before.append(node)  # the splitter has each before its first reader
-    for number, _ in given:
+    for number, _ in inputs:
         if isinstance(value := number.meta.get("val"), torch.Tensor) or value is None:
             continue
         if (size := _size(graph, value)) is None:
@@ -123,8 +123,8 @@ def _at_numbers(engine: GraphModule, call: Node) -> Iterator[Node]:
         else:
             number.replace_all_uses_with(size)
             graph.erase_node(number)
-    left = {node for node, _ in given} & {*graph.nodes}
-    call.args = tuple(argument for node, argument in given if node in left)
+    remaining = {node for node, _ in inputs} & {*graph.nodes}
+    call.args = tuple(argument for node, argument in inputs if node in remaining)
     engine.recompile()
     for node in _returned(graph):
         value = node.meta.get("val")
@@ -152,16 +152,16 @@ def _size(graph: Graph, number: Any) -> Node | None:
             if (line := _line(number.node.expr, size.node.expr)) is None:
                 continue
             with graph.inserting_after(inputs[-1]):
-                found = graph.call_function(_aten.sym_size.int, (node, dim))
-            found.meta["val"] = size
+                computed = graph.call_function(_aten.sym_size.int, (node, dim))
+            computed.meta["val"] = size
             for function, operand in zip(_LINE, line, strict=True):
                 if operand != (0 if function is operator.add else 1):
-                    with graph.inserting_after(found):
-                        last, found = found, graph.call_function(
-                            function, (found, operand)
+                    with graph.inserting_after(computed):
+                        last, computed = computed, graph.call_function(
+                            function, (computed, operand)
                         )
-                    found.meta["val"] = function(last.meta["val"], operand)
-            return found
+                    computed.meta["val"] = function(last.meta["val"], operand)
+            return computed
     return None
 
 
@@ -202,5 +202,5 @@ def _check_dtypes(partition: GraphModule, settings: CompilationSettings) -> None
                 "TensorRT",
                 f"{node.name} is in {value.dtype}, which TensorRT doesn't have",
                 node.users if node.op == "placeholder" else [node],
-                cure=AS_FLOAT32 if doubles else "",
+                suggestion=AS_FLOAT32 if doubles else "",
             ) from None

@@ -63,12 +63,12 @@ def note_reason(node: Node, why: str, operator_name: str) -> None:
 
 def origin(node: Node) -> tuple[str, str]:
     """Return the name and the operator of the node of the exported program that ``node`` was made from."""
-    found: Any = node
+    source: Any = node
     sources = node.meta.get("from_node")
     while sources:
-        found = sources[0]
-        sources = found.from_node
-    return str(found.name), str(found.target)
+        source = sources[0]
+        sources = source.from_node
+    return str(source.name), str(source.target)
 
 
 def _reason(node: Node, settings: CompilationSettings) -> str:
@@ -77,28 +77,26 @@ def _reason(node: Node, settings: CompilationSettings) -> str:
         return "torch_executed_ops"
     if others := note_of(node, LEFT_TO_OTHERS):
         return str(others)
-    if isinstance(found := node.meta.get(IN_PYTORCH), str):
-        return found
+    if isinstance(reason := node.meta.get(IN_PYTORCH), str):
+        return reason
     if settings.truncate_double and "val" not in node.meta:
         return IN_FLOAT32  # a node of repair_double_inputs, which nothing has traced
     if not any(node.target in registry for registry in DYNAMO_CONVERTERS.registries):
         return "no converter"
     if node not in DYNAMO_CONVERTERS:
         if _has_doubles(node):
-            cure = "" if settings.truncate_double else f"; {AS_FLOAT32}"
-            return (
-                f"TensorRT: it is in torch.float64, which TensorRT doesn't have{cure}"
-            )
+            suggestion = "" if settings.truncate_double else f"; {AS_FLOAT32}"
+            return f"TensorRT: it is in torch.float64, which TensorRT doesn't have{suggestion}"
         return "refused by a converter's validator"
     return TOO_FEW
 
 
 def _has_doubles(node: Node) -> bool:
     """Whether an operator takes or returns float64."""
-    values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    values = [involved.meta.get("val") for involved in (node, *node.all_input_nodes)]
     return any(
-        isinstance(each, torch.Tensor) and each.dtype == torch.float64
-        for each in tree_leaves(values)
+        isinstance(value, torch.Tensor) and value.dtype == torch.float64
+        for value in tree_leaves(values)
     )
 
 

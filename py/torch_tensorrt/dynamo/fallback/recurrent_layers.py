@@ -46,7 +46,11 @@ def without_layers(
         if not (in_an_engine and is_supported(layer, settings))
     }
     whole = CONVERTERS.keys() - decomposed
-    return {each: function for each, function in table.items() if each not in whole}
+    return {
+        operator: function
+        for operator, function in table.items()
+        if operator not in whole
+    }
 
 
 def with_layers_alone(partitioner: Any) -> Any:

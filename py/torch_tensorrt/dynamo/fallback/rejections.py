@@ -44,13 +44,13 @@ class RefusedError(RuntimeError):
         nodes: Those that are refused, or, where ``exact`` is False, that it may be some of.
         step: What of the compilation is refused in their place, by name.
         place: Where that is, if others may have its name.
-        cure: What helps beside leaving it out.
+        suggestion: What helps beside leaving it out.
 
     Attributes:
         nodes: The operators of the nodes, by their names.
         partition: Likewise of those that are left out, where none is named: all that would be in the engine.
         engine: Likewise of all that would be in the engine, where ``partition`` is a part of it.
-        why: Who, the beginning of the reason's first line, and the cure.
+        why: Who, the beginning of the reason's first line, and the suggestion.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class RefusedError(RuntimeError):
         exact: bool = True,
         step: str = "",
         place: Hashable = None,
-        cure: str = "",
+        suggestion: str = "",
     ) -> None:
         self.exact, self.step, self.place = exact, step, place or step
-        helps = f"; {cure}" if cure else ""
+        helps = f"; {suggestion}" if suggestion else ""
         self.why = shorten(f"{by}: {first_line(reason)}", 500) + helps
         self.nodes = operators_by_name(nodes)
         self.partition = {} if exact else self.nodes
@@ -75,7 +75,7 @@ class RefusedError(RuntimeError):
         operators = ", ".join(map(repr, sorted({*self.nodes.values()})))
         entry = f"={{{operators}}}" if exact else ""
         _, *more = str(reason).strip().splitlines() or [""]
-        leave = f"{', or leave' if cure else '. Leave'} it to PyTorch, with torch_executed_ops{entry}"
+        leave = f"{', or leave' if suggestion else '. Leave'} it to PyTorch, with torch_executed_ops{entry}"
         advice = helps if step else f"{helps}{leave}"
         told = f"{by} refuses {step or named}: {first_line(reason)}{advice}"
         super().__init__("\n".join([told, *more]))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Container
 
 
-def unique_name(wanted: str, taken: Container[str]) -> str:
-    """Return ``wanted``, with as many underscores behind it as it takes not to be ``taken``."""
-    while wanted in taken:
+def unique_name(wanted: str, used: Container[str]) -> str:
+    """Return ``wanted``, with as many underscores behind it as it takes not to be ``used``."""
+    while wanted in used:
         wanted += "_"
     return wanted
 
@@ -40,9 +40,11 @@ class HeldAttributes:
 
     def _conflict(self, path: str) -> int:
         """Return where the part of ``path`` ends that is taken, 0 if it is free."""
-        taken = next((owner for owner in _owners(path) if owner in self.values), path)
+        owner_in_use = next(
+            (owner for owner in _owners(path) if owner in self.values), path
+        )
         is_free = path not in self.values and path not in self._owners
-        return 0 if taken is path and is_free else len(taken)
+        return 0 if owner_in_use is path and is_free else len(owner_in_use)
 
 
 def _owners(path: str) -> list[str]:

@@ -9,26 +9,26 @@ from torch.fx import Graph, GraphModule, Node
 def copied_graph(
     graph: Graph,
     into: Graph | None = None,
-    instead: dict[Node, Node] | None = None,
+    replacements: dict[Node, Node] | None = None,
 ) -> tuple[Graph, dict[Node, Node]]:
     """Return a copy of ``graph``, and of each node its copy, under the same name.
 
     Args:
         graph: Is left as it is.
         into: A graph to append the copies to; by default a new one.
-        instead: Nodes that aren't copied, with what of ``into`` stands for them.
+        replacements: Nodes that aren't copied, with what of ``into`` stands for them.
     """
     copy = Graph() if into is None else into
-    copies = dict(instead or {})
-    taken = {node.name for node in copy.nodes}
+    copies = dict(replacements or {})
+    names = {node.name for node in copy.nodes}
     for node in graph.nodes:
         if node in copies:
             continue
         copies[node] = copy.node_copy(node, copies.__getitem__)
         # A copy of an input called "input" would be renamed, and signatures go by names.
-        if node.name not in taken:
+        if node.name not in names:
             copies[node].name = node.name
-        taken.add(copies[node].name)
+        names.add(copies[node].name)
     return copy, copies
 
 

@@ -55,15 +55,15 @@ def lifted_program(module: GraphModule) -> ExportedProgram:
     """
     graph = Graph()
     lifted, attributes = _lift(module, graph)
-    copied_graph(module.graph, into=graph, instead=lifted)
+    copied_graph(module.graph, into=graph, replacements=lifted)
     _name_inputs(graph, set(lifted.values()))
     normalize_values(graph)
     _index_by_operators(graph)
-    writes = take_writes(graph)
+    mutations = take_writes(graph)
     graph.lint()
     state = {a.path: a.value for a in attributes if a.kind in _KINDS[:2]}
     constants = {a.path: a.value for a in attributes if a.kind in _KINDS[2:]}
-    signature = _signature(graph, attributes, writes)
+    signature = _signature(graph, attributes, mutations)
     return ExportedProgram(
         root=module,
         graph=graph,
@@ -114,11 +114,11 @@ def _lift(
     mode = mode_of(module.graph)
     placeholders = {}
     # Their names become parameters of one function, beside those of the inputs.
-    taken = {node.target for node in module.graph.find_nodes(op="placeholder")}
+    names = {node.target for node in module.graph.find_nodes(op="placeholder")}
     for attribute in attributes:
         # "0.weight" of a torch.nn.Sequential becomes "_0_weight"
-        name = unique_name(re.sub(r"\W|^(?=\d)", "_", attribute.path), taken)
-        taken.add(name)
+        name = unique_name(re.sub(r"\W|^(?=\d)", "_", attribute.path), names)
+        names.add(name)
         node = graph.placeholder(name)
         placeholders[attribute.path] = node
         if isinstance(attribute.value, torch.Tensor):
@@ -133,11 +133,11 @@ def _name_inputs(graph: Graph, lifted: set[Node]) -> None:
 
     A graph has no node of a builtin's name: the input ``input`` is the node ``input_1`` there.
     """
-    taken = {node.name for node in graph.nodes}
+    names = {node.name for node in graph.nodes}
     for node in graph.find_nodes(op="placeholder"):
-        if node not in lifted and (wanted := str(node.target)) not in taken:
+        if node not in lifted and (wanted := str(node.target)) not in names:
             node.name = wanted
-            taken.add(wanted)
+            names.add(wanted)
 
 
 def _index_by_operators(graph: Graph) -> None:
@@ -147,19 +147,19 @@ def _index_by_operators(graph: Graph) -> None:
     """
     for node in graph.find_nodes(op="call_function", target=getitem):
         tensor, index = node.args
-        held = tensor.meta.get("val")
-        if not isinstance(held, torch.Tensor):
+        value_of_tensor = tensor.meta.get("val")
+        if not isinstance(value_of_tensor, torch.Tensor):
             continue
-        traced = make_fx(itemgetter(index))(held)
-        (given,) = traced.graph.find_nodes(op="placeholder")
+        traced = make_fx(itemgetter(index))(value_of_tensor)
+        (traced_input,) = traced.graph.find_nodes(op="placeholder")
         with graph.inserting_before(node):
-            taken = graph.graph_copy(traced.graph, {given: tensor})
-        node.replace_all_uses_with(taken)
+            indexed = graph.graph_copy(traced.graph, {traced_input: tensor})
+        node.replace_all_uses_with(indexed)
         graph.erase_node(node)
 
 
 def _signature(
-    graph: Graph, attributes: list[_Attribute], writes: list[Node]
+    graph: Graph, attributes: list[_Attribute], mutations: list[Node]
 ) -> ExportGraphSignature:
     placeholders = graph.find_nodes(op="placeholder")
     inputs = [
@@ -171,13 +171,15 @@ def _signature(
         )
         for node, attribute in zip(placeholders, attributes, strict=False)
     ]
-    given = placeholders[len(attributes) :]
-    inputs += [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in given]
+    user_inputs = placeholders[len(attributes) :]
+    inputs += [
+        InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in user_inputs
+    ]
     outputs = [
         OutputSpec(OutputKind.USER_OUTPUT, _argument(value), None)
         for value in pytree.tree_leaves(graph.output_node().args[0])
     ]
-    for spec, written in zip(outputs, writes, strict=False):
+    for spec, written in zip(outputs, mutations, strict=False):
         index = placeholders.index(written)
         is_buffer = index < len(attributes)
         spec.kind = _WRITES[is_buffer]
@@ -188,14 +190,14 @@ def _signature(
 def _argument(value: Any) -> ArgumentSpec:
     if not isinstance(value, Node):
         return ConstantArgument("", value)
-    held = value.meta.get("val")
-    if isinstance(held, torch.Tensor):
+    example = value.meta.get("val")
+    if isinstance(example, torch.Tensor):
         return TensorArgument(value.name)
-    if isinstance(held, CustomObjArgument):
-        return held
-    if isinstance(held, torch.SymInt):
+    if isinstance(example, CustomObjArgument):
+        return example
+    if isinstance(example, torch.SymInt):
         return SymIntArgument(value.name)
-    return ConstantArgument(value.name, held)
+    return ConstantArgument(value.name, example)
 
 
 def _ranges(graph: Graph) -> dict[Any, Any]:

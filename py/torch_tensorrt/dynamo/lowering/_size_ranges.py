@@ -81,8 +81,8 @@ def variance_of_any_size(
     count = math.prod(x.shape[dim] for dim in dims)
     lost = 1 if correction is None else correction
     # An engine is given sizes, and no fractions of them.
-    left = count - int(lost) if lost % 1 == 0 else x.new_full((), -lost) + count
-    return (gaps * gaps).sum(dims) / left
+    divisor = count - int(lost) if lost % 1 == 0 else x.new_full((), -lost) + count
+    return (gaps * gaps).sum(dims) / divisor
 
 
 def is_dynamic(x: torch.Tensor, dims: Sequence[int]) -> bool:

@@ -17,12 +17,12 @@ def share_state(module: Any) -> None:
     """Make the buffers that the compiled module writes the model's, with the model's values."""
     model = module.original_model
     for path in _written(module):
-        held, owned = module.gm.get_buffer(path), model.get_buffer(path)
-        if owned is not held:
+        buffer, owned = module.gm.get_buffer(path), model.get_buffer(path)
+        if owned is not buffer:
             with torch.no_grad():
-                held.copy_(owned)
+                buffer.copy_(owned)
             owner, _, name = path.rpartition(".")
-            model.get_submodule(owner)._buffers[name] = held
+            model.get_submodule(owner)._buffers[name] = buffer
 
 
 def copied_state(module: Any) -> dict[str, torch.Tensor]:

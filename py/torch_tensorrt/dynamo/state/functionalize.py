@@ -91,7 +91,7 @@ class StateAsInputs:
         ]
         rest = [s for s in signature.input_specs if s.target not in inputs]
         returned = [s for s in signature.output_specs if s not in self._written]
-        given = [
+        input_specs = [
             InputSpec(InputKind.USER_INPUT, spec.arg, None) for spec in inputs.values()
         ]
         values = [
@@ -100,7 +100,9 @@ class StateAsInputs:
         self.program = ExportedProgram(
             root=program.graph_module,
             graph=self._graph(program),
-            graph_signature=ExportGraphSignature([*rest, *given], [*returned, *values]),
+            graph_signature=ExportGraphSignature(
+                [*rest, *input_specs], [*returned, *values]
+            ),
             state_dict={k: v for k, v in program.state_dict.items() if k not in inputs},
             range_constraints=program.range_constraints,
             module_call_graph=[self._call_entry(program)],
@@ -146,14 +148,14 @@ class StateAsInputs:
         names = self.program.graph_signature.user_inputs
         state = dict(zip(names, placeholders, strict=True))
         for name, tensor in self.buffers.items():
-            given = state[name]
-            device = given.meta["val"].device
-            path, held = self._paths[name], tensor.detach().to(device, copy=True)
-            _assign_attr(held, compiled, path, _AttrKind.BUFFER)
+            input_node = state[name]
+            device = input_node.meta["val"].device
+            path, value = self._paths[name], tensor.detach().to(device, copy=True)
+            _assign_attr(value, compiled, path, _AttrKind.BUFFER)
             with graph.inserting_after(placeholders[-1]):
                 state[name] = graph.get_attr(path)
-            state[name].meta = dict(given.meta)
-            given.replace_all_uses_with(state[name])
+            state[name].meta = dict(input_node.meta)
+            input_node.replace_all_uses_with(state[name])
         for name in self.buffers:
             graph.erase_node(placeholders[names.index(name)])
         write_back(graph, [state[name] for name in self._names])

@@ -76,10 +76,10 @@ def write_back(graph: Graph, state: list[Node]) -> None:
         state: Placeholders and attributes, tensors.
     """
     output = graph.output_node()
-    held = set(state)
+    state_nodes = set(state)
     with graph.inserting_before(output):
         values = [
-            _copied(graph, value) if value in held else value
+            _copied(graph, value) if value in state_nodes else value
             for value in pytree.tree_leaves(output.args[0])
         ]
         returned = values[: len(values) - len(state)]
@@ -110,9 +110,9 @@ def declared_mutations(
 
 def _nodes(module: GraphModule) -> Iterator[Node]:
     """Yield the nodes of a graph, and of the graphs that its higher-order operators hold."""
-    for held in module.modules():
-        if isinstance(held, GraphModule):
-            yield from held.graph.nodes
+    for submodule in module.modules():
+        if isinstance(submodule, GraphModule):
+            yield from submodule.graph.nodes
 
 
 def _may_write(node: Node) -> bool:

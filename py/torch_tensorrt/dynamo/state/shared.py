@@ -32,8 +32,8 @@ def with_state_named_once(program: ExportedProgram) -> ExportedProgram:
     """Return ``program`` with each of its tensors under the first of its names alone."""
     firsts: dict[Hashable, InputSpec] = {}
     repeats: dict[str, InputSpec] = {}
-    for spec, held in _held(program):
-        first = firsts.setdefault(_place(held), spec)
+    for spec, tensor in _held(program):
+        first = firsts.setdefault(_place(tensor), spec)
         if first is not spec:
             repeats[spec.arg.name] = first
     return _without(program, repeats) if repeats else program
@@ -71,18 +71,18 @@ def with_traceable_state(compile: Callable[..., Any]) -> Callable[..., Any]:
 def _held(program: ExportedProgram) -> list[tuple[InputSpec, Tensor]]:
     tensors = {**program.constants, **program.state_dict}
     return [
-        (spec, held)
+        (spec, tensor)
         for spec in program.graph_signature.input_specs
-        if spec.kind in _STATE and _has_memory(held := tensors.get(str(spec.target)))
+        if spec.kind in _STATE and _has_memory(tensor := tensors.get(str(spec.target)))
     ]
 
 
-def _has_memory(held: Any) -> TypeGuard[Tensor]:
+def _has_memory(tensor: Any) -> TypeGuard[Tensor]:
     return (
-        isinstance(held, Tensor)
-        and held.layout == torch.strided
-        and held.numel() > 0
-        and not is_traceable_wrapper_subclass(held)
+        isinstance(tensor, Tensor)
+        and tensor.layout == torch.strided
+        and tensor.numel() > 0
+        and not is_traceable_wrapper_subclass(tensor)
     )
 
 
@@ -122,8 +122,8 @@ def _without(
     targets = {str(spec.target) for spec in specs}
 
     def kept(tensors: dict[str, Any]) -> dict[str, Any]:
-        taken = {str(s.target) for s in signature.input_specs} - targets
-        return {name: held for name, held in tensors.items() if name not in taken}
+        used = {str(s.target) for s in signature.input_specs} - targets
+        return {name: tensor for name, tensor in tensors.items() if name not in used}
 
     return program._update(
         GraphModule(program.graph_module, graph),

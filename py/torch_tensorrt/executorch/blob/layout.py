@@ -26,7 +26,9 @@ class Layout(Enum):
         Raises:
             ValueError: No known layout is of a release this old.
         """
-        readable = [each for each in Layout if each.value <= Version(release).release]
+        readable = [
+            layout for layout in Layout if layout.value <= Version(release).release
+        ]
         if not readable:
             raise ValueError(
                 f"torch-tensorrt {release} reads none of the known engine blobs, "

@@ -166,8 +166,8 @@ class TensorRTBlobMetadata:
         _check_text("target_platform", self.target_platform)
 
 
-_BINDING = [each.name for each in fields(TensorRTIOBinding)]
-_SCALARS = [each.name for each in fields(TensorRTBlobMetadata)][2:]
+_BINDING = [attribute.name for attribute in fields(TensorRTIOBinding)]
+_SCALARS = [attribute.name for attribute in fields(TensorRTBlobMetadata)][2:]
 
 
 def _parse(data: bytes | bytearray | memoryview) -> Any:

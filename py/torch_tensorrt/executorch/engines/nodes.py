@@ -91,15 +91,15 @@ def _held(program: ExportedProgram, node: Node) -> Any:
         )
     try:
         if source.op == "get_attr":
-            held = attrgetter(str(source.target))(program.graph_module)
+            engine = attrgetter(str(source.target))(program.graph_module)
         else:
-            held = _lifted(program, source)
+            engine = _lifted(program, source)
     except (AttributeError, KeyError):
         raise RuntimeError(
             f"{node.name}: its engine {source.name} is not in the program, which has "
             f"{', '.join(sorted({*program.state_dict, *program.constants})) or 'no constants'}"
         ) from None
-    return held.real_obj if isinstance(held, FakeScriptObject) else held
+    return engine.real_obj if isinstance(engine, FakeScriptObject) else engine
 
 
 def _lifted(program: ExportedProgram, source: Node) -> Any:

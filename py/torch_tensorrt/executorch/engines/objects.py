@@ -18,9 +18,9 @@ def record_of(engine: Any, *, metadata_only: bool) -> list[Any]:
         engine: The object behind ``tensorrt::execute_engine``.
         metadata_only: Don't have the engine serialized. Its slot can hold anything then.
     """
-    held = getattr(engine, "serialized_info", None)
-    if held is not None:
-        return list(held)
+    info = getattr(engine, "serialized_info", None)
+    if info is not None:
+        return list(info)
     if hasattr(engine, "serialize_metadata_only"):
         record = list(engine.serialize_metadata_only())
         if metadata_only:

@@ -77,7 +77,9 @@ def with_engine_placeholders(program: ExportedProgram) -> ExportedProgram:
 
 def _reshapes(branch: torch.nn.Module) -> list[Node]:
     """Return the reshapes of a branch of control flow, and of those in it."""
-    graphs = (each.graph for each in branch.modules() if isinstance(each, GraphModule))
+    graphs = (
+        module.graph for module in branch.modules() if isinstance(module, GraphModule)
+    )
     return [node for graph in graphs for node in graph.nodes if _is_reshape(node)]
 
 
@@ -106,10 +108,10 @@ class _Rewrite:
         """Turn ``node``, the copy of the engine call ``original``, into a placeholder call."""
         record = engine_record(self._program, original)
         _validate_engine_info(record, node.name)
-        held = payload_of(node)
-        if held not in self._engines:
-            self._engines[held] = self._engine(held, record[Slot.ENGINE])
-        record[Slot.ENGINE] = self._engines[held]
+        payload = payload_of(node)
+        if payload not in self._engines:
+            self._engines[payload] = self._engine(payload, record[Slot.ENGINE])
+        record[Slot.ENGINE] = self._engines[payload]
         operator = torch.ops.tensorrt.no_op_placeholder_for_execute_engine.default
         slots = [
             value if slot == Slot.ENGINE else text(record, Slot(slot))
@@ -118,19 +120,19 @@ class _Rewrite:
         node.target = operator
         node.args = (node.args[0], *slots)
 
-    def _engine(self, held: Node, payload: Any) -> Node:
-        """Return the constant that the placeholder call takes for the engine behind ``held``."""
+    def _engine(self, engine: Node, payload: Any) -> Node:
+        """Return the constant that the placeholder call takes for the engine behind ``engine``."""
         tensor = tensor_of(engine_bytes(payload))
         # Pickled, in an ETRecord, it is an ordinary tensor, which a reader that trusts nobody takes.
         vars(tensor).update(__deepcopy__=_Shared(tensor), __getstate__=dict)
-        return self._lift(held, tensor)
+        return self._lift(engine, tensor)
 
-    def _lift(self, held: Node, tensor: torch.Tensor) -> Node:
-        """Add ``tensor`` to the constants, its placeholder ahead of ``held``."""
-        taken = self._constants.keys() | self._program.state_dict.keys()
-        name = unique_name(f"_trt_engine_{len(self._engines)}", taken)
+    def _lift(self, engine: Node, tensor: torch.Tensor) -> Node:
+        """Add ``tensor`` to the constants, its placeholder ahead of ``engine``."""
+        used = self._constants.keys() | self._program.state_dict.keys()
+        name = unique_name(f"_trt_engine_{len(self._engines)}", used)
         first = next(iter(self._graph.nodes))
-        before = held if held.op == "placeholder" else first
+        before = engine if engine.op == "placeholder" else first
         with self._graph.inserting_before(before):
             node = self._graph.placeholder(name)
         node.meta["val"] = self._mode.from_tensor(tensor, static_shapes=True)
@@ -142,15 +144,15 @@ class _Rewrite:
 
     def finish(self) -> ExportedProgram:
         """Return the program, without the engine objects that no call is left for."""
-        for held in self._engines:
-            if held.users:
+        for engine in self._engines:
+            if engine.users:
                 continue
-            if held.op == "placeholder":
-                spec = next(s for s in self._specs if s.arg.name == held.name)
+            if engine.op == "placeholder":
+                spec = next(s for s in self._specs if s.arg.name == engine.name)
                 self._specs.remove(spec)
-                for name in (spec.target, held.name, held.target):
+                for name in (spec.target, engine.name, engine.target):
                     self._constants.pop(name, None)
-            self._graph.erase_node(held)
+            self._graph.erase_node(engine)
         self._graph.lint()
         program = self._program
         outputs = list(program.graph_signature.output_specs)

@@ -72,7 +72,7 @@ def aliases(record: Sequence[Any]) -> dict[str, tuple[str, str]]:
     Raises:
         ValueError: An entry isn't ``output@input@kind``.
     """
-    found = {}
+    alias_of = {}
     for entry in text(record, Slot.ALIASED_IO).split(DELIMITER):
         if not entry:
             continue
@@ -81,8 +81,8 @@ def aliases(record: Sequence[Any]) -> dict[str, tuple[str, str]]:
             raise ValueError(
                 f"engine record: ALIASED_IO: {entry!r} is not output@input@kind"
             )
-        found[fields[0]] = (fields[1], fields[2])
-    return found
+        alias_of[fields[0]] = (fields[1], fields[2])
+    return alias_of
 
 
 def parse_device_id(device: str) -> int:

@@ -39,7 +39,7 @@ def lower_cache_writes(gm: GraphModule, settings: Any) -> GraphModule:
 def _replace_copy(gm: GraphModule, node: Node) -> bool:
     arguments: Any = node.args
     written, dim, index, source = arguments
-    values = [_value(gm, each) for each in (written, index, source)]
+    values = [_value(gm, operand) for operand in (written, index, source)]
     dynamic = any(_is_dynamic(value.shape) for value in values)
     if values[1].dim() != 1 or not (
         dynamic or not values[0].is_floating_point() or _is_returned(node)
@@ -58,7 +58,7 @@ def _replace_scatter(gm: GraphModule, node: Node) -> bool:
     bounds = (start, end, step)
     if not _is_returned(node) or _is_dynamic(shape):
         return False
-    if step != 1 or not all(isinstance(each, (int, type(None))) for each in bounds):
+    if step != 1 or not all(isinstance(bound, (int, type(None))) for bound in bounds):
         return False
     begin, stop, _ = slice(start, end).indices(shape[dim])
     with gm.graph.inserting_before(node):
@@ -92,8 +92,8 @@ def _arguments(node: Node) -> list[Any]:
     """Of ``slice_scatter``, with its defaults."""
     names = ("dim", "start", "end", "step")
     defaults = {"dim": 0, "start": None, "end": None, "step": 1}
-    given = {**dict(zip(names, node.args[2:], strict=False)), **node.kwargs}
-    return [*node.args[:2], *({**defaults, **given}[name] for name in names)]
+    arguments = {**dict(zip(names, node.args[2:], strict=False)), **node.kwargs}
+    return [*node.args[:2], *({**defaults, **arguments}[name] for name in names)]
 
 
 def _is_returned(node: Node) -> bool:
