@@ -19,7 +19,7 @@ from torchtrt_executorch.runtime.operators.kernels import register_kernel
 from torchtrt_executorch.runtime.plans.plan import BackendInfo, ValueInfo
 from torchtrt_executorch.runtime.profile.history import Timing
 from torchtrt_executorch.runtime.profile.profiling import Profile
-from torchtrt_executorch.runtime.profile.stats import Staging, Stats, Traffic
+from torchtrt_executorch.runtime.profile.stats import Staging, Stats, Transfers
 from torchtrt_executorch.runtime.program import Program, load, save_stand_ins
 from torchtrt_executorch.runtime.tensors.values import Value
 
@@ -39,7 +39,7 @@ __all__ = [
     "Staging",
     "Stats",
     "Timing",
-    "Traffic",
+    "Transfers",
     "Value",
     "ValueInfo",
     "load",

@@ -48,7 +48,10 @@ class ProgramContext:
     ) -> DelegateContext:
         """Return what a backend is given to load a payload that is called with ``args``."""
         return DelegateContext(
-            **{each.name: getattr(payload, each.name) for each in fields(Payload)},
+            **{
+                attribute.name: getattr(payload, attribute.name)
+                for attribute in fields(Payload)
+            },
             read=self.file.read,
             args=args,
             num_inputs=num_inputs,
@@ -64,7 +67,7 @@ class Binder:
 
     Args:
         skipped: Operations that needn't run.
-        peers: By copy to a GPU, the slot on another one that it copies from.
+        peers: By copy to a GPU, the value on another one that it copies from.
         clone_sources: Another method's delegates, which these are to run beside.
         common: What its delegates have in common with those of others.
 
@@ -94,9 +97,9 @@ class Binder:
         self.runs: list[Run] = []
         self.calls: dict[int, DelegateCall] = {}
         self.delegates: dict[Key, Delegate] = {}
-        for index, each in enumerate(plan.operations):
+        for index, operation in enumerate(plan.operations):
             try:
-                run = nothing if index in skipped else self._bind(index, each)
+                run = nothing if index in skipped else self._bind(index, operation)
             except ProgramError as error:
                 where = f"{plan.name}: instruction {index}"
                 raise type(error)(f"{where}: {error}") from error

@@ -36,11 +36,11 @@ class InputError(ValueError):
     """The caller's inputs don't fit what the method takes."""
 
 
-def misplaced(tensor: str, home: object, reader: str, to_device: bool) -> str:
+def misplaced(tensor: str, device: object, reader: str, to_device: bool) -> str:
     """What to say of a tensor that lives where its reader can't take it."""
     copy = "_h2d_copy" if to_device else "_d2h_copy"
     return (
-        f"{tensor} lives on {home}, and {reader}: a copy (et_copy::{copy}) is missing, or the tensor is "
+        f"{tensor} lives on {device}, and {reader}: a copy (et_copy::{copy}) is missing, or the tensor is "
         "mislabelled"
     )
 

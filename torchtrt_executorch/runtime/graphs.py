@@ -148,7 +148,7 @@ class Segment:
         rebindable = [
             value for value in self._inputs if not value.planned and not value.constant
         ]
-        given = [value.data for value in rebindable]
+        caller_tensors = [value.data for value in rebindable]
         for value in rebindable:
             value.data = torch.empty_strided(
                 value.data.shape,
@@ -163,7 +163,7 @@ class Segment:
                 self._run_each()
             results = [(v, v.data, v.data.shape) for v in self.outputs]
         finally:
-            for value, tensor in zip(rebindable, given, strict=True):
+            for value, tensor in zip(rebindable, caller_tensors, strict=True):
                 value.data = tensor
         return Graph(graph, inputs, results)
 
@@ -207,7 +207,7 @@ def find_segments(
     ``calls`` has a delegate's call, or None, for each instruction; ``destinations`` the indices that
     jumps go to. ``allocators`` are :class:`Segment`'s. Says in the log what can't be captured, and why.
     """
-    found: dict[range, Segment] = {}
+    segments: dict[range, Segment] = {}
     reached: list[DelegateCall] = []
     for index, call in enumerate([*calls, None]):
         reason = None if call is None else why_not(call)
@@ -216,8 +216,8 @@ def find_segments(
             call = None
         ends = call is None or index in destinations
         if reached and (ends or call.delegate.device != reached[0].delegate.device):  # type: ignore[union-attr]
-            found[range(index - len(reached), index)] = Segment(reached, allocators)
+            segments[range(index - len(reached), index)] = Segment(reached, allocators)
             reached = []
         if call is not None:
             reached.append(call)
-    return found
+    return segments

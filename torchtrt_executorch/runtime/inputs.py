@@ -59,52 +59,52 @@ class _Input:
         self._strides: tuple[int, ...] = ()
         self._device = value.device
 
-    def again(self, given: Any) -> bool:
-        """Give the value ``given``, and return true; or false, with nothing done."""
+    def again(self, tensor: Any) -> bool:
+        """Give the value ``tensor``, and return true; or false, with nothing done."""
         if (
-            type(given) is not torch.Tensor
-            or given.dtype is not self._dtype
-            or given.is_nested
-            or given.shape != self._shape
-            or given.layout is not torch.strided
-            or given.stride() != self._strides
-            or given.device != self._device
+            type(tensor) is not torch.Tensor
+            or tensor.dtype is not self._dtype
+            or tensor.is_nested
+            or tensor.shape != self._shape
+            or tensor.layout is not torch.strided
+            or tensor.stride() != self._strides
+            or tensor.device != self._device
         ):
             return False
         try:
-            if not given.data_ptr():  # nothing, or zeros that aren't in memory
+            if not tensor.data_ptr():  # nothing, or zeros that aren't in memory
                 return False
         except RuntimeError:  # what a transform has wrapped
             return False
         value = self._value
         if not value.planned:
-            if given.is_neg() or given.is_conj():
+            if tensor.is_neg() or tensor.is_conj():
                 return False
             # An autograd graph isn't to be kept alive either.
-            as_it_is = not (self._own or given.requires_grad)
-            value.data = given if as_it_is else given.detach()
+            as_it_is = not (self._own or tensor.requires_grad)
+            value.data = tensor if as_it_is else tensor.detach()
             if self._written:
                 value.data = _alone(value.data)
             value.device = value.label = self._home
         elif value.data.shape == self._shape:
-            value.data.copy_(given)
+            value.data.copy_(tensor)
         else:
             return False
         return True
 
-    def set(self, given: Any, placement: Placement, recorder: Recorder) -> None:
-        """Give the value ``given``. Raises ``InputError`` for what it can't be."""
+    def set(self, argument: Any, placement: Placement, recorder: Recorder) -> None:
+        """Give the value ``argument``. Raises ``InputError`` for what it can't be."""
         value, where, layout = self._value, self._where, self._value.layout
         if layout is None:
-            if type(given) is not type(value.data) or given != value.data:
+            if type(argument) is not type(value.data) or argument != value.data:
                 raise InputError(
-                    f"{where} is {given!r}; the model was exported for {value.data!r}"
+                    f"{where} is {argument!r}; the model was exported for {value.data!r}"
                 )
             return
-        explicit = given.device if isinstance(given, OnDevice) else None
-        tensor = given.tensor if isinstance(given, OnDevice) else given
+        explicit = argument.device if isinstance(argument, OnDevice) else None
+        tensor = argument.tensor if isinstance(argument, OnDevice) else argument
         if not isinstance(tensor, torch.Tensor):
-            raise InputError(f"{where} is a {type(given).__name__}, not a tensor")
+            raise InputError(f"{where} is a {type(argument).__name__}, not a tensor")
         if tensor.layout is not torch.strided:
             raise InputError(f"{where} is {tensor.layout}; it has to be dense")
         if kind := _more_than_memory(tensor):
@@ -114,10 +114,10 @@ class _Input:
         shape = tuple(tensor.shape)
         if not layout.allows(shape):
             raise InputError(f"{where} {layout.too_large(shape)}")
-        home = explicit or placement.home(tensor, layout.device)
+        device = explicit or placement.device_of(tensor, layout.device)
         if value.planned:
             value.write(tensor)
-            recorder.copied(home, value.device, tensor.nbytes)
+            recorder.copied(device, value.device, tensor.nbytes)
             # One that crosses to a device is counted each time.
             as_it_is = tensor.is_cpu and value.data.is_cpu and value.device == CPU
         else:
@@ -132,11 +132,11 @@ class _Input:
                 value.data = laid_out.copy_(value.data)
             elif self._written:
                 value.data = _alone(value.data)
-            value.device = value.label = home
+            value.device = value.label = device
             as_it_is = value.data.data_ptr() == tensor.data_ptr()
             as_it_is &= value.data.stride() == tensor.stride()
         # What was converted, or counted, is looked at each time.
-        plain = as_it_is and type(given) is torch.Tensor
+        plain = as_it_is and type(argument) is torch.Tensor
         self._dtype = tensor.dtype if plain else None
         self._shape, self._strides = tensor.shape, tensor.stride()
         self._device, self._home = tensor.device, value.device
@@ -197,12 +197,12 @@ class Inputs:
         self._method = plan.name
         self._inputs = [
             _Input(
-                values[slot],
-                slot in uses.looked_at,
-                slot in uses.written,
+                values[value_index],
+                value_index in uses.used_by_host,
+                value_index in uses.written,
                 f"input {i} of {shortened(plan.name)}",
             )
-            for i, slot in enumerate(plan.inputs)
+            for i, value_index in enumerate(plan.inputs)
         ]
         self._tree = read_tree(plan.input_tree)
         self._keywords = keywords(plan.input_tree)
@@ -210,9 +210,9 @@ class Inputs:
         self._recorder = recorder
 
     def with_keywords(
-        self, given: tuple[Any, ...], named: dict[str, Any]
+        self, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[Any, ...]:
-        """Return ``given`` and the inputs that are ``named``, in the method's order.
+        """Return ``positional`` and the inputs that are ``named``, in the method's order.
 
         Raises ``InputError`` for names that the model wasn't exported with, and inputs without a value.
         """
@@ -224,11 +224,11 @@ class Inputs:
                 f"keywords {due}"
             )
         first = len(self._tree.children) - len(names) if self._tree else 0
-        by_place = names[: max(len(given) - first, 0)]
-        if len(given) < first or len(given) > first + len(names):
+        by_place = names[: max(len(positional) - first, 0)]
+        if len(positional) < first or len(positional) > first + len(names):
             raise InputError(
                 f"{self._method} takes {_inputs(first)} by position and the keywords {due}, and is given "
-                f"{len(given)} by position"
+                f"{len(positional)} by position"
             )
         if twice := [name for name in by_place if name in named]:
             raise InputError(
@@ -237,27 +237,27 @@ class Inputs:
         rest = names[len(by_place) :]
         if missing := [name for name in rest if name not in named]:
             raise InputError(f"{self._method} is not given the keyword {missing[0]!r}")
-        return (*given, *(named[name] for name in rest))
+        return (*positional, *(named[name] for name in rest))
 
-    def set(self, given: tuple[Any, ...]) -> None:
-        """Check ``given``, flattened as it was for the export, and hand it to the values.
+    def set(self, arguments: tuple[Any, ...]) -> None:
+        """Check ``arguments``, flattened as it was for the export, and hand it to the values.
 
         Raises ``InputError`` for what the method doesn't take.
         """
         inputs = self._inputs
         # Where not all of them are like the last, those that were taken are set once more.
-        if len(given) == len(inputs) and all(map(_Input.again, inputs, given)):
+        if len(arguments) == len(inputs) and all(map(_Input.again, inputs, arguments)):
             return
-        leaves = flatten(given, self._tree, self._method)
+        leaves = flatten(arguments, self._tree, self._method)
         if len(leaves) != len(inputs):
             named = ", ".join(map(repr, self._keywords))
             raise InputError(
                 f"{self._method} takes {_inputs(len(inputs))}"
                 f"{named and f' (keywords: {named})'} and is given {len(leaves)}"
             )
-        for each, leaf in zip(inputs, leaves, strict=True):
-            if not each.again(leaf):
-                each.set(leaf, self._placement, self._recorder)
+        for one_input, leaf in zip(inputs, leaves, strict=True):
+            if not one_input.again(leaf):
+                one_input.set(leaf, self._placement, self._recorder)
 
 
 def _inputs(count: int) -> str:
@@ -266,43 +266,45 @@ def _inputs(count: int) -> str:
 
 def read_tree(text: str) -> Tree | None:
     """The arguments, then the keyword arguments; None for what isn't such a description."""
-    found = arguments(text)
-    return found and Tree(children=[*found[0].children, *found[1].children])
+    trees = arguments(text)
+    return trees and Tree(children=[*trees[0].children, *trees[1].children])
 
 
 def keywords(text: str) -> tuple[str, ...]:
     """The names of the keyword arguments, in the order of their inputs."""
-    found = arguments(text)
-    return tuple(map(str, found[1].keys or ())) if found else ()
+    trees = arguments(text)
+    return tuple(map(str, trees[1].keys or ())) if trees else ()
 
 
-def flatten(given: Sequence[Any], tree: Tree | None, method: str) -> list[Any]:
+def flatten(values: Sequence[Any], tree: Tree | None, method: str) -> list[Any]:
     """Return what is in the caller's inputs, in the order of the method's.
 
     Inputs that are flat already, or nested in another way, are flattened as PyTorch does.
 
     Raises ``InputError`` for a dictionary with other keys than the model was exported with.
     """
-    if tree is None or len(given) != len(tree.children):
-        return list(tree_leaves(tuple(given)))
-    found: list[Any] = []
-    for index, (each, below) in enumerate(zip(given, tree.children, strict=True)):
-        _add(found, each, below, f"input {index} of {method}")
-    return found
+    if tree is None or len(values) != len(tree.children):
+        return list(tree_leaves(tuple(values)))
+    leaves: list[Any] = []
+    for index, (value, below) in enumerate(zip(values, tree.children, strict=True)):
+        _add(leaves, value, below, f"input {index} of {method}")
+    return leaves
 
 
-def _add(found: list[Any], given: Any, tree: Tree, where: str) -> None:
+def _add(leaves: list[Any], value: Any, tree: Tree, where: str) -> None:
     keys: Sequence[Any] = range(len(tree.children))
-    if isinstance(given, dict) and tree.keys is not None:
+    if isinstance(value, dict) and tree.keys is not None:
         keys = tree.keys
-        if given.keys() != {*keys}:
-            there, due = (", ".join(sorted(map(repr, each))) for each in (given, keys))
+        if value.keys() != {*keys}:
+            there, due = (
+                ", ".join(sorted(map(repr, names))) for names in (value, keys)
+            )
             raise InputError(
                 f"{where} has the keys {there or 'none'}; the model was exported with "
                 f"{due or 'none'}"
             )
-    elif type(given) not in (list, tuple) or len(given) != len(keys):
-        found += tree_leaves(given)
+    elif type(value) not in (list, tuple) or len(value) != len(keys):
+        leaves += tree_leaves(value)
         return
     for key, below in zip(keys, tree.children, strict=True):
-        _add(found, given[key], below, f"{where}[{key!r}]")
+        _add(leaves, value[key], below, f"{where}[{key!r}]")

@@ -105,20 +105,22 @@ class Method:
         self._owned = [value for value, own in self._returns if own]
         #: those that change, and what they are at first
         self._numbers = [
-            (self._values[slot.index], slot.literal)
-            for slot in plan.slots
-            if slot.index in uses.rebindable
-            and slot.layout is None
-            and slot.items is None
+            (self._values[value.index], value.literal)
+            for value in plan.values
+            if value.index in uses.rebindable
+            and value.layout is None
+            and value.items is None
         ]
         self._position = 0
         self._simulate = placement.simulate
         #: what delegates say of themselves, asked while the file is what it was
         self._described = {
-            each.name: about(each) for each in plan.delegates if placement.simulate
+            delegate.name: about(delegate)
+            for delegate in plan.delegates
+            if placement.simulate
         }
         #: where inputs lived in calls that were looked at
-        self._checked_homes: list[dict[int, torch.device]] = []
+        self._checked_input_devices: list[dict[int, torch.device]] = []
 
     def _arrange(self, binder: Binder, uses: Uses) -> set[int]:
         """Set what a call makes anew at first, and what it runs. Return what it may leave to the caller."""
@@ -132,8 +134,8 @@ class Method:
                     if value.delegate_private:
                         allocators.pop(value.index, None)
         if self._context.cuda_graphs:
-            each = [binder.calls.get(index) for index in range(len(runs))]
-            segments = graphs.find_segments(each, plan.destinations, allocators)
+            calls = [binder.calls.get(index) for index in range(len(runs))]
+            segments = graphs.find_segments(calls, plan.destinations, allocators)
             for span, segment in segments.items():
                 runs[span.start : span.stop] = [nothing] * len(span)
                 runs[span.start], self._spans[span.start] = segment.run, span
@@ -153,18 +155,18 @@ class Method:
         self._allocators = list(allocators.values())
         #: what each operation runs, and those that run something
         self._runs = runs
-        self._steps = [each for each in enumerate(runs) if each[1] is not nothing]
+        self._steps = [step for step in enumerate(runs) if step[1] is not nothing]
         return per_call
 
     def _new_clock(self, binder: Binder) -> Profiler:
         """What times the calls, by the clocks of the devices where operations run."""
         devices = [CPU] * len(self._plan.operations)
         if not self._context.placement.in_host_memory:
-            for index, each in enumerate(self._plan.operations):
+            for index, operation in enumerate(self._plan.operations):
                 if index in binder.calls:
                     devices[index] = binder.calls[index].delegate.device
-                elif each.is_copy:
-                    ends = (self._values[slot].device for slot in each.args[:2])
+                elif operation.is_copy:
+                    ends = (self._values[index].device for index in operation.args[:2])
                     devices[index] = next((d for d in ends if d.type != "cpu"), CPU)
         until = {span.start: span.stop - 1 for span in self._spans.values()}
         recorder = self._context.recorder
@@ -303,19 +305,21 @@ class Method:
 
     def _check_devices(self) -> None:
         """Raise ``DeviceError`` unless the method is sound on its devices, for inputs as they are."""
-        homes = {
-            slot.index: self._values[slot.index].device
-            for slot in self._plan.tensors(self._plan.inputs)
-            if slot.free
+        input_devices = {
+            value.index: self._values[value.index].device
+            for value in self._plan.tensors(self._plan.inputs)
+            if value.free
         }
-        if homes in self._checked_homes:
+        if input_devices in self._checked_input_devices:
             return
-        plan = with_inputs_on(self._plan, homes)
+        plan = with_inputs_on(self._plan, input_devices)
         ordered = self._context.placement.ordered_streams
-        for each in find_violations(plan, lambda p: self._described[p.name], ordered):
-            self._position = each.operation
-            raise DeviceError(each.text)
-        self._checked_homes.append(homes)
+        for violation in find_violations(
+            plan, lambda p: self._described[p.name], ordered
+        ):
+            self._position = violation.operation
+            raise DeviceError(violation.text)
+        self._checked_input_devices.append(input_devices)
 
     def _named(self, error: Exception) -> ProgramError:
         """``error``, with the instruction that has failed."""

@@ -46,10 +46,10 @@ def read(text: str) -> Tree | None:
 
 def arguments(text: str) -> tuple[Tree, Tree] | None:
     """Return the positional and the keyword arguments of a description; None for what is none."""
-    found = read(text)
-    if found is None or len(found.children) != 2:
+    nesting = read(text)
+    if nesting is None or len(nesting.children) != 2:
         return None
-    args, keywords = found.children
+    args, keywords = nesting.children
     return args, keywords
 
 
@@ -64,9 +64,11 @@ class Nesting:
     """
 
     def __init__(self, text: str, count: int) -> None:
-        found = read(text)
-        nests = found is not None and found.kind is not None and found.leaves == count
-        self._tree = found if nests else None
+        nesting = read(text)
+        nests = (
+            nesting is not None and nesting.kind is not None and nesting.leaves == count
+        )
+        self._tree = nesting if nests else None
 
     def __call__(self, outputs: tuple[Any, ...]) -> Any:
         """Return flat ``outputs`` as the model did; one that is no container, as a tuple."""
@@ -79,7 +81,7 @@ class Nesting:
 def _made_of(tree: Tree, values: Iterator[Any]) -> Any:
     if tree.kind is None:
         return next(values)
-    made = [_made_of(each, values) for each in tree.children]
+    made = [_made_of(child, values) for child in tree.children]
     if tree.names is not None:
         kind = OrderedDict if tree.kind == "collections.OrderedDict" else dict
         return kind(zip(tree.names, made, strict=True))
@@ -87,7 +89,7 @@ def _made_of(tree: Tree, values: Iterator[Any]) -> Any:
 
 
 def _tree(node: Any) -> Tree:
-    children = [_tree(each) for each in node["children_spec"]]
+    children = [_tree(child_spec) for child_spec in node["children_spec"]]
     kind, names = node["type"], None
     if not (kind is None or isinstance(kind, str)):
         raise ValueError(f"a container of the type {kind!r}")
@@ -95,22 +97,22 @@ def _tree(node: Any) -> Tree:
         names = _names(node["context"], kind, len(children))
         if names is None and kind in _DICTIONARIES:
             raise ValueError(f"a dictionary of {len(children)} without as many keys")
-    leaves = 1 if kind is None else sum(each.leaves for each in children)
+    leaves = 1 if kind is None else sum(child.leaves for child in children)
     return Tree(kind, children, names, leaves)
 
 
 def _names(context: Any, kind: str, count: int) -> Sequence[Any] | None:
     """What the children are called, if the description says."""
-    found = context
+    names = context
     try:
         if kind == "collections.defaultdict":
-            found = context["dict_context"]
+            names = context["dict_context"]
         elif isinstance(context, str):
-            found = json.loads(context)
-        if kind not in _DICTIONARIES and _is_of_a_dataclass(found):
-            found = found[0]  # the other fields were None
-        if isinstance(found, list) and len(found) == len({*found}) == count:
-            return found
+            names = json.loads(context)
+        if kind not in _DICTIONARIES and _is_of_a_dataclass(names):
+            names = names[0]  # the other fields were None
+        if isinstance(names, list) and len(names) == len({*names}) == count:
+            return names
     except (ValueError, TypeError, KeyError):
         pass  # a type of the user's may write what it likes
     return None
@@ -120,5 +122,5 @@ def _is_of_a_dataclass(context: Any) -> bool:
     return (
         isinstance(context, list)
         and len(context) == 2
-        and all(isinstance(each, list) for each in context)
+        and all(isinstance(key, list) for key in context)
     )

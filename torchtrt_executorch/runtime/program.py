@@ -182,13 +182,13 @@ def load(
     file = read_program(path_or_bytes, data_of(path_or_bytes, data_files))
     plans = read_plans(file, inputs_of)
     emulated = emulation_enabled() if emulated_engines is None else emulated_engines
-    given: StandInFile | None = None
+    stand_in_file: StandInFile | None = None
     if stand_ins is None:
-        given = _stand_ins_beside(path_or_bytes, file, plans)
+        stand_in_file = _stand_ins_beside(path_or_bytes, file, plans)
     elif stand_ins is not False:
         try:
-            given = StandInFile(stand_ins, file.by_digest)
-            given.check(_payloads(plans))
+            stand_in_file = StandInFile(stand_ins, file.by_digest)
+            stand_in_file.check(_payloads(plans))
         except ValueError as error:
             raise ProgramError(str(error)) from error
     if ordered_streams is not None and not simulate_devices:
@@ -199,8 +199,10 @@ def load(
     if ordered_streams is None:
         ordered_streams = not simulate_devices or needs_shared_stream(plans.values())
     placement = Placement(simulate_devices, ordered_streams)
-    instead = StandIns(emulated, given)
-    context = ProgramContext(file, placement, Recorder(), instead, cuda_graphs, profile)
+    all_stand_ins = StandIns(emulated, stand_in_file)
+    context = ProgramContext(
+        file, placement, Recorder(), all_stand_ins, cuda_graphs, profile
+    )
     return Program(plans, context)
 
 
@@ -222,18 +224,18 @@ def save_stand_ins(
     target = check_writable(path)
     file = read_program(program, data_of(program, data_files))
     plans = read_plans(file, inputs_of)
-    found = {
+    stand_ins = {
         payload: stand_in
         for payload in _payloads(plans)
         if (stand_in := find(payload)) is not None
     }
-    if not found:
+    if not stand_ins:
         raise ProgramError(
             "no stand-ins are kept for this program: a process keeps them for the payloads that it "
             "builds and can't run, and emulated engines are their own"
         )
     with staged(target) as folder:
-        write(folder / target.name, found, file.by_digest)
+        write(folder / target.name, stand_ins, file.by_digest)
 
 
 def _stand_ins_beside(
@@ -244,14 +246,14 @@ def _stand_ins_beside(
         return None
     for path in StandInFile.named_after(Path(source)):
         try:
-            found = StandInFile(path, file.by_digest)
-            found.check(_payloads(plans))
+            stand_in_file = StandInFile(path, file.by_digest)
+            stand_in_file.check(_payloads(plans))
         except (ValueError, OSError) as error:
             logger.warning(
                 "stand-ins are not taken from the program's folder: %s", error
             )
         else:
-            return found
+            return stand_in_file
     return None
 
 

@@ -35,7 +35,7 @@ from torchtrt_executorch.runtime import (
     DeviceError,
     ProgramError,
     Staging,
-    Traffic,
+    Transfers,
     load,
 )
 
@@ -163,8 +163,8 @@ def _without(name: str) -> Callable[[schema.Program], None]:
 def test_a_sound_program_runs_and_counts_its_copies(device: str) -> None:
     stats = _run(_nothing, device)
     assert stats.copies == {
-        "host_to_device": Traffic(2, 2 * 24),
-        "device_to_host": Traffic(1, 24),
+        "host_to_device": Transfers(2, 2 * 24),
+        "device_to_host": Transfers(1, 24),
     }
     assert stats.staged == {}
     # Without a GPU the library can't run, which has to be said.
@@ -337,7 +337,7 @@ def test_without_device_memory_the_cuda_delegate_moves_its_tensors() -> None:
     pte = bytes(edge.to_executorch(config).buffer)
     program = load(pte, simulate_devices=True)
     program.run(torch.randn(2, 3))
-    staging = Staging(1, Traffic(2, 2 * 24), Traffic(1, 24))
+    staging = Staging(1, Transfers(2, 2 * 24), Transfers(1, 24))
     assert program.stats().staged == {"forward/0 (CudaBackend)": staging}
     assert program.stats().copies == {}
 

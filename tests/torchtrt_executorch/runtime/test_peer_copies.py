@@ -23,10 +23,10 @@ from torchtrt_executorch.runtime.delegates import inputs_of
 from torchtrt_executorch.runtime.plans.peer_copies import peer_copies
 from torchtrt_executorch.runtime.plans.plan import Plan
 from torchtrt_executorch.runtime.plans.reader import read_plans
-from torchtrt_executorch.runtime.profile.stats import Traffic
+from torchtrt_executorch.runtime.profile.stats import Transfers
 from torchtrt_executorch.runtime.reading.files import read_program
 
-ONE = Traffic(1, 64)
+ONE = Transfers(1, 64)
 __all__ = ["standins"]  # a fixture
 
 
@@ -40,7 +40,7 @@ def program(*steps: Step, returned: tuple[int, ...], **more: Any) -> Any:
     return made
 
 
-def copies(made: Any) -> dict[str, Traffic]:
+def copies(made: Any) -> dict[str, Transfers]:
     """Those of one call."""
     loaded = load(made.buffer)
     loaded.run(torch.randn(4, 4), torch.randn(2, 8))
@@ -60,7 +60,7 @@ def test_a_chain_of_delegates_on_two_gpus() -> None:
     found = copies(program(add(0), add(2), add(3), returned=(4,)))
     assert found == {
         "host_to_device": ONE,
-        "device_to_device": Traffic(2, 128),
+        "device_to_device": Transfers(2, 128),
         "device_to_host": ONE,
     }
 
@@ -68,7 +68,7 @@ def test_a_chain_of_delegates_on_two_gpus() -> None:
 def test_what_the_host_reads_as_well_goes_through_it() -> None:
     found = copies(program(add(0), add(2), host(2), returned=(3, 4)))
     assert "device_to_device" not in found
-    assert found["host_to_device"] == Traffic(2, 128)
+    assert found["host_to_device"] == Transfers(2, 128)
 
 
 def test_what_is_returned_as_well_goes_through_the_host() -> None:
@@ -111,13 +111,13 @@ def test_memory_that_is_written_meanwhile(index: str) -> None:
     ((copy, source),) = peer_copies(plan)[1].items()
     between = plan.operations[copy].args[0]
     written = source if index == "source" else between
-    new = len(plan.slots)
-    slots = [*plan.slots, replace(plan.slots[written], index=new)]
+    new = len(plan.values)
+    values = [*plan.values, replace(plan.values[written], index=new)]
     writes = replace(
         plan.operations[0], name="aten::relu.out", args=(new,), reads=(), writes=(new,)
     )
     steps = [*plan.operations[:copy], writes, *plan.operations[copy:]]
-    assert peer_copies(replace(plan, slots=slots, operations=steps)) == (
+    assert peer_copies(replace(plan, values=values, operations=steps)) == (
         frozenset(),
         {},
     )

@@ -21,7 +21,7 @@ from torchtrt_executorch.runtime import (
     Program,
     ProgramError,
     Staging,
-    Traffic,
+    Transfers,
     load,
     on_device,
 )
@@ -163,9 +163,9 @@ def test_device_resident_io_is_bound_and_says_nothing(
     assert stats.staged == {} and lines == []
     assert stats.copies == (
         {
-            "host_to_device": Traffic(1, 3 * 4 * 4),
+            "host_to_device": Transfers(1, 3 * 4 * 4),
             # and a byte, before an engine on a stream of its own reads what was copied
-            "device_to_host": Traffic(1 + own, 3 * 2 * 4 + own),
+            "device_to_host": Transfers(1 + own, 3 * 2 * 4 + own),
         }
         if config == COPIED
         else {}
@@ -182,7 +182,7 @@ def test_host_io_is_served_and_said_once(simulate: bool, lines: list[str]) -> No
     (line,) = lines
     for part in (ENGINE, "cuda:0", "inputs x (48 bytes)", "outputs output0 (24 bytes)", "skip_h2d"):  # fmt: skip
         assert part in line
-    staging = Staging(3, Traffic(3, 3 * 48), Traffic(3, 3 * 24))
+    staging = Staging(3, Transfers(3, 3 * 48), Transfers(3, 3 * 24))
     assert program.stats().staged == {ENGINE: staging}
 
 
@@ -193,8 +193,8 @@ def test_where_a_tensor_lives_decides_and_not_its_label(lines: list[str]) -> Non
     program = _load(pte, simulate_devices=True)
     x = torch.randn(3, 4)
     torch.testing.assert_close(program.run(on_device(x, "cpu"))[0], model(x))
-    assert program.stats().staged[ENGINE].inputs == Traffic(1, 48)
-    assert program.stats().staged[ENGINE].outputs == Traffic()
+    assert program.stats().staged[ENGINE].inputs == Transfers(1, 48)
+    assert program.stats().staged[ENGINE].outputs == Transfers()
     assert len(lines) == 1 and "outputs" not in lines[0].split(". To bind")[0]
 
 

@@ -48,7 +48,7 @@ def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
         name=plan.name,
         inputs=plan.inputs,
         outputs=plan.outputs,
-        values=[_value(slot, shared) for slot in plan.slots],
+        values=[_value(value, shared) for value in plan.values],
         instructions=instructions,
         delegates=delegates,
         arenas=[
@@ -72,7 +72,7 @@ def _largest(
     """The largest shapes of an engine's inputs, of those that may have several."""
     if len(call.reads) != len(known.inputs):
         return {}
-    layouts = [plan.slots[slot].layout for slot in call.reads]
+    layouts = [plan.values[index].layout for index in call.reads]
     return {
         name: tuple(layout.sizes)
         for name, layout in zip(known.inputs, layouts, strict=True)
@@ -88,19 +88,19 @@ def _faults(plan: Plan, one_stream: bool) -> Sequence[tuple[int, str]]:
         return []
 
 
-def _value(slot: PlanValue, shared: Mapping[Any, str]) -> Value:
-    layout, place, stored = slot.layout, slot.place, slot.stored
+def _value(value: PlanValue, shared: Mapping[Any, str]) -> Value:
+    layout, place, stored = value.layout, value.place, value.stored
     if layout is None:
-        return Value(slot.index, slot.kind)
+        return Value(value.index, value.kind)
     storage = "caller"
     if place is not None:
         storage = "planned"
     elif stored is not None:
         storage = "constant" if stored.key is None else "external"
     return Value(
-        index=slot.index,
-        kind=slot.kind,
-        name=slot.qualified_name
+        index=value.index,
+        kind=value.kind,
+        name=value.qualified_name
         or (place and shared.get((place.arena, place.start)) or ""),
         shape=layout.sizes,
         dtype=str(layout.dtype).removeprefix("torch."),

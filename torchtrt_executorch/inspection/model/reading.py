@@ -107,8 +107,8 @@ def _look(view: memoryview) -> tuple[int, bytes]:
 
 def _missing(file: ProgramFile, plans: Sequence[Plan]) -> dict[str, int]:
     found = {}
-    for slot in (slot for plan in plans for slot in plan.slots):
-        key = slot.stored.key if slot.stored is not None else None
-        if key is not None and slot.layout is not None and key not in file.named_data:
-            found[key] = slot.layout.nbytes
+    for value in (value for plan in plans for value in plan.values):
+        key = value.stored.key if value.stored is not None else None
+        if key is not None and value.layout is not None and key not in file.named_data:
+            found[key] = value.layout.nbytes
     return found

@@ -14,7 +14,7 @@ A kind of delegate joins in two places:
 - Where its payload is built and can't be run, it calls :func:`keep` with :func:`digest` of the
   payload's parts, or :func:`digest_of_digests`, and the partition's ``ExportedProgram`` on the CPU.
 - The runtime's class for it tells the digests of those parts of a :class:`~torchtrt_executorch.runtime.plans.plan.Payload`
-  in its ``about``, and asks :func:`torchtrt_executorch.runtime.delegates.on_gpu.instead` for a
+  in its ``about``, and asks :func:`torchtrt_executorch.runtime.delegates.on_gpu.stand_in_for` for a
   :class:`StandIn` before it says that the payload can't run here. That looks in the file that the user
   gave, and in this process, and reports what it finds.
 

@@ -40,11 +40,11 @@ class StandIns:
         Raises ``ProgramError`` for one that is damaged.
         """
         try:
-            given = None if self.file is None else self.file.find(payload)
+            of_file = None if self.file is None else self.file.find(payload)
         except ValueError as error:
             raise ProgramError(str(error)) from error
-        found = given or stand_ins.find(payload)
-        return found and found.instance()
+        stand_in = of_file or stand_ins.find(payload)
+        return stand_in and stand_in.instance()
 
     def origin(self, payload: str) -> str:
         """Say which file a stand-in comes from, as the end of a sentence."""
@@ -183,8 +183,8 @@ def about(payload: Payload) -> BackendInfo:
     told: Any = Delegate.about
     if payload.backend_id in _registered or payload.backend_id in _OWN:
         told = getattr(_backend(payload.backend_id), "about", told)
-    found: BackendInfo = told(payload)
-    return found
+    info: BackendInfo = told(payload)
+    return info
 
 
 def inputs_of(payload: Payload) -> int | None:

@@ -18,7 +18,11 @@ from torchtrt_executorch.payloads import cuda_payload
 from torchtrt_executorch.payloads.cuda_library import capabilities
 from torchtrt_executorch.payloads.cuda_payload import CudaPayload, Weight
 from torchtrt_executorch.runtime.delegates import DelegateContext
-from torchtrt_executorch.runtime.delegates.on_gpu import GpuDelegate, InPyTorch, instead
+from torchtrt_executorch.runtime.delegates.on_gpu import (
+    GpuDelegate,
+    InPyTorch,
+    stand_in_for,
+)
 from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload
 from torchtrt_executorch.runtime.reading.schemas import schema
@@ -45,7 +49,7 @@ class AotiDelegate(GpuDelegate):
             built_by = f"AOTInductor for {', '.join(gpus)}"
             context.recorder.payloads[self.name] = built_by
         if self.device.type == "cuda" and context.placement.in_host_memory:
-            self.runner = InPyTorch(instead(context, "a CUDA device"), CPU)
+            self.runner = InPyTorch(stand_in_for(context, "a CUDA device"), CPU)
         else:
             loaded = _load(context, payload, library, self.device)
             self.runner = _Library(self.name, loaded.run, self.device)
@@ -73,23 +77,25 @@ class _Library:
         """What runs on these values."""
         compute = self._compute
         #: what gives each output its result; unknown at first
-        settle: list[Callable[[torch.Tensor], None]] = []
+        hand_overs: list[Callable[[torch.Tensor], None]] = []
 
         def run() -> None:
-            given = [value.tensor for value in inputs]
-            results = compute(given)
-            if not settle:
+            tensors = [value.tensor for value in inputs]
+            results = compute(tensors)
+            if not hand_overs:
                 # A result may be an input's memory; a library always hands the same ones through.
-                memory = {tensor.untyped_storage().data_ptr() for tensor in given}
+                memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
                 shared = [r.untyped_storage().data_ptr() in memory for r in results]
                 pairs = zip(outputs, shared, strict=False)
-                settle[:] = [each.write if its else each.take for each, its in pairs]
+                hand_overs[:] = [
+                    value.write if its else value.take for value, its in pairs
+                ]
             if len(results) != len(outputs):
                 raise ProgramError(
                     f"{self._name} returned {len(results)} tensors, and the program wants "
                     f"{len(outputs)}"
                 )
-            for hand_over, result in zip(settle, results, strict=True):
+            for hand_over, result in zip(hand_overs, results, strict=True):
                 hand_over(result)
 
         return run
@@ -111,7 +117,7 @@ def _library(context: DelegateContext, payload: CudaPayload) -> memoryview:
         gpu = 10 * major + minor
     library = payload.library_for(gpu)
     if library is None:
-        there = ", ".join(f"sm_{each.gpu}" for each in payload.libraries)
+        there = ", ".join(f"sm_{library.gpu}" for library in payload.libraries)
         raise ProgramError(
             f"{context.name}: its libraries are for {there}, and this GPU is sm_{gpu}"
         )
@@ -180,15 +186,15 @@ def _share_state(model: Any, context: DelegateContext, source: object) -> None:
     common = context.common.join(own)
     context.common.weights.setdefault(source, {**own, **common})
     context.common.owners.append(model)  # the memory is its own
-    _point(model, {n: each for n, each in common.items() if each is not own[n]})
+    _point(model, {n: tensor for n, tensor in common.items() if tensor is not own[n]})
 
 
 def _point(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
     """Have a library work on ``tensors``, by their names in the model."""
     wanted = model.get_constant_names_to_original_fqns()
-    found = {name: tensors[fqn] for name, fqn in wanted.items() if fqn in tensors}
-    if found:
-        model.update_constant_buffer(found, False, False, True)
+    constants = {name: tensors[fqn] for name, fqn in wanted.items() if fqn in tensors}
+    if constants:
+        model.update_constant_buffer(constants, False, False, True)
 
 
 def _give(
@@ -196,13 +202,13 @@ def _give(
 ) -> None:
     """Hand the library its weights by name: copies of its own, unless methods have them in common."""
     common, weights = context.common, {}
-    for each in payload.weights:
-        place = device if each.on_gpu else CPU
+    for weight in payload.weights:
+        place = device if weight.on_gpu else CPU
         # Buffers of the same bytes have one key, and are written to.
-        held = common.weights.setdefault((each, place), {}) if common.names else {}
-        if each.name not in held:
-            held[each.name] = _tensor(context, each, place)
-        weights[each.name] = held[each.name]
+        shared = common.weights.setdefault((weight, place), {}) if common.names else {}
+        if weight.name not in shared:
+            shared[weight.name] = _tensor(context, weight, place)
+        weights[weight.name] = shared[weight.name]
     weights.update(common.join(weights))
     wanted = model.get_constant_names_to_original_fqns()
     missing = sorted(set(wanted.values()) - weights.keys())

@@ -276,12 +276,12 @@ class _Bound:
                 takes = "ExecuTorch's runtime works on host tensors"
                 text = misplaced(value.name, value.device, takes, False)
                 raise DeviceError(text)
-        given = [
+        own_tensors = [
             _as_read(value) if shaped else _whole(value)
             for value, shaped in zip(self._values, self._shaped, strict=True)
         ]
         self._seen = [(value.data, value.tensor.shape) for value in self._values]
-        return given
+        return own_tensors
 
 
 def _static(value: Value) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torchtrt_executorch.nogpu.stand_ins import StandIn
 from torchtrt_executorch.runtime.delegates import Delegate, DelegateContext, digest
 from torchtrt_executorch.runtime.errors import DeviceError, ProgramError, misplaced
-from torchtrt_executorch.runtime.profile.stats import Traffic
+from torchtrt_executorch.runtime.profile.stats import Transfers
 from torchtrt_executorch.runtime.tensors.layout import CPU
 from torchtrt_executorch.runtime.tensors.values import Run, Value
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("torchtrt_executorch.runtime")
 
 
 #: What messages call a value, and the value.
-Called = tuple[str, Value]
+NamedValue = tuple[str, Value]
 
 
 class Runner(Protocol):
@@ -70,14 +70,14 @@ class GpuDelegate(Delegate):
         count, device, staged = self.num_inputs, self.device, self._staged
         execute = self.runner.bind(args[:count], args[count:])
         into, out = (
-            [(name, value) for name, value in each if name not in self.at_home]
-            for each in (called[:count], called[count:])
+            [(name, value) for name, value in values if name not in self.at_home]
+            for values in (called[:count], called[count:])
         )
         known = [value for value in args if value.fixed and self._takes(value)]
         others = [value for value in args if value not in known]
         steady = all(value.steady for value in args)
         always = any(value.device == CPU for value in known)
-        sizes: list[Traffic] = []
+        sizes: list[Transfers] = []
 
         def run() -> None:
             on_host = always
@@ -113,13 +113,15 @@ class GpuDelegate(Delegate):
         staged = self._takes_host or value.label is None
         return value.device == self.device or (value.device == CPU and staged)
 
-    def _say(self, into: Sequence[Called], out: Sequence[Called]) -> None:
+    def _say(self, into: Sequence[NamedValue], out: Sequence[NamedValue]) -> None:
         """Log what is staged."""
         staged = []
         for role, values in (("inputs", into), ("outputs", out)):
-            found = [(name, value) for name, value in values if value.device == CPU]
-            if found:
-                sizes = [f"{name} ({value.data.nbytes} bytes)" for name, value in found]
+            on_host = [(name, value) for name, value in values if value.device == CPU]
+            if on_host:
+                sizes = [
+                    f"{name} ({value.data.nbytes} bytes)" for name, value in on_host
+                ]
                 staged.append(f"{role} {', '.join(sizes)}")
         logger.info(
             "%s on %s stages host I/O on every call: %s. To bind without a copy, export with "
@@ -133,9 +135,9 @@ class GpuDelegate(Delegate):
         )
 
 
-def _on_host(values: Sequence[Called]) -> Traffic:
+def _on_host(values: Sequence[NamedValue]) -> Transfers:
     """Copies of those that are in host memory."""
-    return Traffic.of([v.data.nbytes for _, v in values if v.device == CPU])
+    return Transfers.of([v.data.nbytes for _, v in values if v.device == CPU])
 
 
 class InPyTorch:
@@ -169,7 +171,7 @@ class InPyTorch:
     def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
         """What runs on values in the delegate's order."""
         program, memory = self._program, self._memory
-        given, wanted = (
+        inputs_of_program, wanted = (
             values if order is None else [values[index] for index in order]
             for values, order in zip((inputs, outputs), self._order, strict=True)
         )
@@ -179,7 +181,7 @@ class InPyTorch:
                 for output in outputs:
                     output.tensor.zero_()
                 return
-            results = program([value.tensor.to(memory) for value in given])
+            results = program([value.tensor.to(memory) for value in inputs_of_program])
             if len(results) != len(wanted):
                 raise ProgramError(
                     f"what runs for the payload returned {len(results)} tensors, and the program "
@@ -191,7 +193,7 @@ class InPyTorch:
         return run
 
 
-def instead(context: DelegateContext, needs: str) -> StandIn | None:
+def stand_in_for(context: DelegateContext, needs: str) -> StandIn | None:
     """What runs where there is no GPU: a stand-in, or, in a simulation, nothing, for zeros.
 
     Either is reported: by a warning, and in the program's
@@ -199,8 +201,8 @@ def instead(context: DelegateContext, needs: str) -> StandIn | None:
     results would be silently wrong.
     """
     payload = digest(context)
-    found = None if payload is None else context.stand_ins.find(payload)
-    if found is not None:
+    stand_in = None if payload is None else context.stand_ins.find(payload)
+    if stand_in is not None:
         context.recorder.stand_ins.add(context.name)
         logger.warning(
             "%s can't run here: a stand-in, its partition in PyTorch, computes for it%s",
@@ -208,10 +210,10 @@ def instead(context: DelegateContext, needs: str) -> StandIn | None:
             context.stand_ins.origin(str(payload)),
         )
         # Its own are the partition's, which others run as well.
-        names, tensors = context.common.names, found.tensors
+        names, tensors = context.common.names, stand_in.tensors
         own = {n: tensors[n].clone() for n in names & tensors.keys()}
         try:
-            found = found.sharing(context.common.join(own))
+            stand_in = stand_in.sharing(context.common.join(own))
         except ProgramError as error:
             raise ProgramError(f"{context.name}: {error}") from None
     elif context.placement.simulate:
@@ -227,4 +229,4 @@ def instead(context: DelegateContext, needs: str) -> StandIn | None:
             "program (stand_ins=FILE) to run those, or load it with simulate_devices=True to "
             "check its devices without running this delegate"
         )
-    return found
+    return stand_in

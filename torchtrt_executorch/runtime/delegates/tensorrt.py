@@ -27,7 +27,7 @@ from torchtrt_executorch.runtime.delegates.on_gpu import (
     GpuDelegate,
     InPyTorch,
     Runner,
-    instead,
+    stand_in_for,
 )
 from torchtrt_executorch.runtime.delegates.tensorrt_engine import TensorRTEngine
 from torchtrt_executorch.runtime.errors import ProgramError
@@ -146,18 +146,18 @@ def _load(
         built_by = origin(engine)
         product = (built_by.builder or TENSORRT).name
         needs = f"a CUDA device and {product} for its engine, by {built_by.text}"
-        program = instead(context, needs)
+        program = stand_in_for(context, needs)
     else:
         return TensorRTEngine(context.name, engine, metadata, device, context.args)
     if program is None:
         return InPyTorch(None, memory)
     # By name, as an engine is bound: the delegate's arguments are in the blob's order.
-    given, wanted = _names(metadata)
-    if {*given} != {*program.inputs} or {*wanted} != {*program.outputs}:
+    bound_inputs, wanted = _names(metadata)
+    if {*bound_inputs} != {*program.inputs} or {*wanted} != {*program.outputs}:
         raise ProgramError(
-            f"{context.name}: the blob binds {given} and {wanted}, the engine's program has "
+            f"{context.name}: the blob binds {bound_inputs} and {wanted}, the engine's program has "
             f"{list(program.inputs)} and {list(program.outputs)}"
         )
-    inputs = [given.index(name) for name in program.inputs]
+    inputs = [bound_inputs.index(name) for name in program.inputs]
     outputs = [wanted.index(name) for name in program.outputs]
     return InPyTorch(program, memory, inputs, outputs)

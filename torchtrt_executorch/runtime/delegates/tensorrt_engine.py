@@ -184,10 +184,10 @@ class TensorRTEngine:
         if not tensor.is_contiguous():
             tensor = tensor.contiguous()
         if binding.on_host:
-            held = binding.held
+            earlier = binding.held
             tensor = tensor.cpu()
-            if held is not None and torch.equal(held, tensor):
-                tensor = held
+            if earlier is not None and torch.equal(earlier, tensor):
+                tensor = earlier
             else:
                 # A copy: TensorRT may read it again, and outputs' shapes may depend on its values.
                 tensor = tensor.clone()
@@ -256,8 +256,8 @@ class TensorRTEngine:
 
 def _share(source: Binding, output: Binding) -> None:
     """Have an input read and written in the memory of the output that is the same tensor."""
-    held, target = source.held, output.held
-    assert held is not None and target is not None
-    if held.data_ptr() != target.data_ptr():
-        target.copy_(held)
+    shared, target = source.held, output.held
+    assert shared is not None and target is not None
+    if shared.data_ptr() != target.data_ptr():
+        target.copy_(shared)
         source.bind(target)

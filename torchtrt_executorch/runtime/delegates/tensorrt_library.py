@@ -35,11 +35,11 @@ def tensorrt_for(name: str, plan: memoryview) -> Any:
             f"{name} is an engine by {built_by.text}, and needs {builder.name}: {error}"
         ) from error
     # With torch-tensorrt-rtx, upstream gives the name tensorrt to TensorRT-RTX.
-    found = getattr(trt, "_package_name", builder.package)
-    if found != builder.package:
+    package = getattr(trt, "_package_name", builder.package)
+    if package != builder.package:
         raise ProgramError(
             f"{name} is an engine by {built_by.text}, and needs {builder.name}: what is installed "
-            f"is {found}"
+            f"is {package}"
         )
     return trt
 
@@ -138,10 +138,10 @@ def check_bindings(
         mode = (
             trt.TensorIOMode.INPUT if index < len(inputs) else trt.TensorIOMode.OUTPUT
         )
-        found = engine.get_tensor_mode(binding)
-        if found != mode:
+        actual_mode = engine.get_tensor_mode(binding)
+        if actual_mode != mode:
             raise ProgramError(
-                f"{where} is an {found.name.lower()}, and the program has it as an "
+                f"{where} is an {actual_mode.name.lower()}, and the program has it as an "
                 f"{mode.name.lower()}"
             )
         if engine.get_tensor_format(binding) != trt.TensorFormat.LINEAR:

@@ -57,9 +57,9 @@ def bind_call(
     # What an operator changes in place keeps its shape, and is read.
     outs = {
         value
-        for argument, each in zip(declared, args, strict=True)
+        for argument, argument_value in zip(declared, args, strict=True)
         if argument.kwarg_only
-        for value in each.tensors()
+        for value in argument_value.tensors()
     }
     growing = [
         v for v in changed if v in outs and v.layout is not None and not v.layout.static
@@ -90,10 +90,10 @@ def bind_call(
         for layout, tensor, sizes in steady:
             # An operator that doesn't resize its output leaves the strides as they are.
             if tensor.shape != sizes:
-                layout.settle(tensor)
+                layout.normalize(tensor)
         for value in others:
             if value.layout is not None:
-                value.layout.settle(value.tensor)
+                value.layout.normalize(value.tensor)
         for place, key, _, _ in loads:
             place[key] = None  # it may be the caller's alone after a call
 
@@ -104,7 +104,7 @@ def bind_call(
     def run_fixed() -> None:
         op(*positional, **keywords)
         if tensor.shape != sizes:
-            layout.settle(tensor)
+            layout.normalize(tensor)
 
     return run_fixed
 
@@ -196,8 +196,8 @@ def _transform(arguments: Mapping[str, Any]) -> None:
     """Each dimension once, and all of them the tensor's, counted from its first: torch trusts them here."""
     source, dims = arguments["self"], arguments["dim"]
     rank = source.dim()
-    found = {dim for dim in dims if 0 <= dim < rank}
-    if not dims or len(found) != len(dims):
+    valid_dims = {dim for dim in dims if 0 <= dim < rank}
+    if not dims or len(valid_dims) != len(dims):
         raise ProgramError(
             f"{list(dims)} are no dimensions to transform a tensor of {rank} by"
         )
@@ -214,7 +214,7 @@ def _pooled(arguments: Mapping[str, Any]) -> None:
     source, indices = arguments["self"], arguments["indices"]
     count = source.shape[-2:].numel()
     if indices.numel():
-        least, most = (int(each) for each in indices.aminmax())
+        least, most = (int(extreme) for extreme in indices.aminmax())
         if not 0 <= least <= most < count:
             raise ProgramError(
                 f"the argument indices has {least} to {most}, and a plane of the input has {count} "
@@ -225,14 +225,14 @@ def _pooled(arguments: Mapping[str, Any]) -> None:
 def _convolved(arguments: Mapping[str, Any]) -> None:
     """The gradient has the shape of what the convolution makes: torch reads as many rows as the input has."""
     names = "stride", "padding", "dilation", "transposed", "output_padding", "groups"
-    given = (arguments[name].to("meta") for name in ("input", "weight"))
+    meta_arguments = (arguments[name].to("meta") for name in ("input", "weight"))
     due = torch.ops.aten.convolution(
-        *given, None, *(arguments[name] for name in names)
+        *meta_arguments, None, *(arguments[name] for name in names)
     ).shape
-    found = arguments["grad_output"].shape
-    if found != due:
+    shape = arguments["grad_output"].shape
+    if shape != due:
         raise ProgramError(
-            f"the argument grad_output has shape {[*found]}, and the convolution makes {[*due]}"
+            f"the argument grad_output has shape {[*shape]}, and the convolution makes {[*due]}"
         )
 
 

@@ -26,16 +26,28 @@ class DefaultFloat32(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         functional, outs = _functional(func)
-        given = {name: each for name, each in kwargs.items() if name not in outs}
-        inputs = [each for each in tree_leaves((args, given)) if _is_tensor(each)]
-        if functional is None or any(map(_is_float, inputs)) or given.get("dtype"):
+        inputs_by_name = {
+            name: value for name, value in kwargs.items() if name not in outs
+        }
+        inputs = [
+            leaf for leaf in tree_leaves((args, inputs_by_name)) if _is_tensor(leaf)
+        ]
+        if (
+            functional is None
+            or any(map(_is_float, inputs))
+            or inputs_by_name.get("dtype")
+        ):
             return func(*args, **kwargs)
         makes = "dtype" in {argument.name for argument in func._schema.arguments}
-        if (inputs or (makes and not outs)) and _is_default(functional, args, given):
+        if (inputs or (makes and not outs)) and _is_default(
+            functional, args, inputs_by_name
+        ):
             if not inputs:
                 return func(*args, **{**kwargs, "dtype": torch.float32})
-            args, given = tree_map_only(torch.Tensor, torch.Tensor.float, (args, given))
-            kwargs = {**kwargs, **given}
+            args, inputs_by_name = tree_map_only(
+                torch.Tensor, torch.Tensor.float, (args, inputs_by_name)
+            )
+            kwargs = {**kwargs, **inputs_by_name}
         return func(*args, **kwargs)
 
 
@@ -53,13 +65,15 @@ def _is_default(functional: Any, args: Any, kwargs: Any) -> bool:
     if not any(map(_is_tensor, tree_leaves((args, kwargs)))):
         kwargs = {**kwargs, "device": "meta"}
     args, kwargs = tree_map_only(
-        torch.Tensor, lambda each: torch.empty_like(each, device="meta"), (args, kwargs)
+        torch.Tensor,
+        lambda tensor: torch.empty_like(tensor, device="meta"),
+        (args, kwargs),
     )
     try:
         results = tree_leaves(functional(*args, **kwargs))
     except (RuntimeError, NotImplementedError, TypeError):
         return False  # what depends on values promotes nothing
-    return any(_is_tensor(each) and each.dtype is default for each in results)
+    return any(_is_tensor(result) and result.dtype is default for result in results)
 
 
 @functools.cache
@@ -68,9 +82,9 @@ def _functional(func: Any) -> tuple[Any, frozenset[str]]:
     if not isinstance(func, torch._ops.OpOverload):
         return None, frozenset()
     outs = frozenset(
-        each.name
-        for each in func._schema.arguments
-        if each.alias_info is not None and each.alias_info.is_write
+        argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
     )
     if not outs:
         return func, outs
@@ -87,5 +101,7 @@ def _signature(func: Any, without: frozenset[str]) -> list[tuple[str, str]]:
     ignored = without | {"dtype", "layout", "device", "pin_memory", "memory_format"}
     arguments = func._schema.arguments
     return [
-        (each.name, str(each.type)) for each in arguments if each.name not in ignored
+        (argument.name, str(argument.type))
+        for argument in arguments
+        if argument.name not in ignored
     ]

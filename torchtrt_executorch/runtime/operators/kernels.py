@@ -63,14 +63,14 @@ def registered_kernels() -> Collection[str]:
 def _bind_function(function: Function, args: Sequence[Value]) -> Run:
     """A call of a kernel of the user's."""
     # The last argument is the return value, which is the output argument once more.
-    given = args[:-1]
+    inputs = args[:-1]
     tensors = [tensor for value in args for tensor in value.tensors()]
 
     def run() -> None:
-        function(*[value.get() for value in given])
+        function(*[value.get() for value in inputs])
         for tensor in tensors:
             if tensor.layout is not None and not tensor.constant:
-                tensor.layout.settle(tensor.tensor)
+                tensor.layout.normalize(tensor.tensor)
 
     return run
 
@@ -90,9 +90,9 @@ def _bind_operator(name: str, op: torch._ops.OpOverload, args: Sequence[Value]) 
             f"{name} takes {len(declared)} arguments and returns one value, but is given "
             f"{len(args)} values"
         )
-    *given, last = args
+    *inputs, last = args
     written = [
-        (arg, v) for arg, v, out in zip(declared, given, outputs, strict=True) if out
+        (arg, v) for arg, v, out in zip(declared, inputs, outputs, strict=True) if out
     ]
     changed = [value for _, arg in written for value in arg.tensors()]
     for value in changed:
@@ -104,7 +104,7 @@ def _bind_operator(name: str, op: torch._ops.OpOverload, args: Sequence[Value]) 
     if returned is not None and returned.layout is None:
         raise ProgramError(f"{name} returns a tensor for {returned.name}")
     try:
-        return bind_call(op, given, changed, returned)
+        return bind_call(op, inputs, changed, returned)
     except ProgramError as error:
         raise ProgramError(f"{name}: {error}") from error
 
@@ -126,13 +126,13 @@ def find_kernel(name: str, prim: Bind | None) -> Bind:
             f"no kernel for the operator {name!r}: ExecuTorch has none. Give one: "
             f"register_kernel({name!r}, function), where an operator of torch's will do"
         )
-    found = _torch_operator(name)
+    op = _torch_operator(name)
     if name not in safe_kernels():
         raise ProgramError(
             f"no kernel for the operator {name!r}: torch's wasn't shown to be safe with hostile "
-            f"arguments. Where you trust the file, say so: register_kernel({name!r}, torch.ops.{found})"
+            f"arguments. Where you trust the file, say so: register_kernel({name!r}, torch.ops.{op})"
         )
-    return partial(_bind_operator, name, found)
+    return partial(_bind_operator, name, op)
 
 
 def _torch_operator(name: str) -> torch._ops.OpOverload:
@@ -143,13 +143,13 @@ def _torch_operator(name: str) -> torch._ops.OpOverload:
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace), operator, None)
-    found = getattr(packet, overload or "default", None)
-    if not isinstance(found, torch._ops.OpOverload):
+    op = getattr(packet, overload or "default", None)
+    if not isinstance(op, torch._ops.OpOverload):
         raise ProgramError(
             f"no kernel for the operator {name!r}: torch does not have it here. Import the "
             f"library that defines it, or give one: register_kernel({name!r}, function)"
         )
-    return found
+    return op
 
 
 #: Inside of ExecuTorch's package, where it keeps the lists that its kernels are built from.
@@ -189,7 +189,7 @@ def executorch_kernels() -> frozenset[str]:
     which :mod:`~torchtrt_executorch.runtime.operators.prims` knows, are left out.
     """
     names = set(_OPTIMIZED)
-    for path in (PACKAGE / each for each in _LISTS):
+    for path in (PACKAGE / file_name for file_name in _LISTS):
         if path.is_file():
             names.update(_ENTRY.findall(path.read_text(encoding="utf-8")))
     return frozenset(name if "::" in name else f"aten::{name}" for name in names)

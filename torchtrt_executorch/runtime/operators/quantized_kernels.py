@@ -44,11 +44,11 @@ def operator(name: str) -> torch._ops.OpOverload | None:
     import torch.ao.quantization.fx._decomposed
 
     text = (PACKAGE / _LIST).read_text(encoding="utf-8")
-    found = re.search(rf"^- func: {re.escape(name)}(\(.*)$", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^- func: {re.escape(name)}(\(.*)$", text, re.MULTILINE)
+    if match is None:
         return None
     short = name.partition("::")[2]
-    library().define(f"{short}{found[1]}")  # type: ignore[no-untyped-call]
+    library().define(f"{short}{match[1]}")  # type: ignore[no-untyped-call]
     packet, _, overload = short.partition(".")
     functional = getattr(
         getattr(torch.ops.quantized_decomposed, packet), FUNCTIONAL[name]
@@ -59,7 +59,7 @@ def operator(name: str) -> torch._ops.OpOverload | None:
     outputs = [arg.name for arg in made._schema.arguments if arg.is_out]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        outs = [kwargs.pop(each) for each in outputs]
+        outs = [kwargs.pop(name) for name in outputs]
         results = functional(*args, **kwargs)
         results = results if isinstance(results, tuple) else (results,)
         for out, result in zip(outs, results, strict=True):

@@ -30,14 +30,14 @@ class Written:
     name, and nobody has read them since, or somebody will, later on.
 
     Args:
-        named: The last instruction that names a slot.
+        named: By value, the last instruction that names it.
     """
 
-    def __init__(self, slots: Sequence[PlanValue], named: Mapping[int, int]) -> None:
-        self._slots = slots
+    def __init__(self, values: Sequence[PlanValue], named: Mapping[int, int]) -> None:
+        self._values = values
         self._named = named
         self._now = -1
-        self._known = {s.index for s in slots if s.layout is None or s.stored}
+        self._known = {s.index for s in values if s.layout is None or s.stored}
         #: By planned bytes that were written, whether they were read since.
         self._places: dict[Allocation, bool] = {}
 
@@ -45,7 +45,7 @@ class Written:
         """Note values that are written, or hold state."""
         for index in indices:
             self._known.add(index)
-            place = self._slots[index].place
+            place = self._values[index].place
             if place is not None:
                 self._places.pop(place, None)  # the last one written comes last
                 self._places[place] = False
@@ -54,7 +54,7 @@ class Written:
         """Note what the next operation does."""
         self._now += 1
         for index in reads:
-            place = self._slots[index].place
+            place = self._values[index].place
             if place in self._places:
                 self._places[place] = True
         self.mark(writes)
@@ -70,10 +70,10 @@ class Written:
         return count
 
     def _is_view(self, args: Sequence[int], at: int) -> bool:
-        """Whether exactly these bytes are another slot's, which are still needed."""
-        place = self._slots[args[at]].place
+        """Whether exactly these bytes are another value's, which are still needed."""
+        place = self._values[args[at]].place
         # State that a delegate makes anew in its own memory is an argument under both names.
-        both = any(self._slots[each].place == place for each in args[:at])
+        both = any(self._values[index].place == place for index in args[:at])
         if place not in self._places or both:
             return False
         if not self._places[place]:
@@ -81,46 +81,50 @@ class Written:
                 p for p in reversed(self._places) if p == place or p.overlaps(place)
             )
             return next(last) == place
-        others = (s.index for s in self._slots if s.place == place)
+        others = (s.index for s in self._values if s.place == place)
         later = (i for i in others if self._named.get(i, -1) > self._now + 1)
         return not self._known.isdisjoint(later)
 
 
 @dataclass(frozen=True)
 class Uses:
-    """Sets of slots.
+    """Sets of values, by their indices.
 
     Attributes:
         rebindable: Those that hold another object from call to call, as tensors without planned memory do.
             All others hold the same one for good, a tensor at most of another shape.
         delegate_private: Rebindable tensors that one delegate writes, and none but delegates read.
         per_call: Tensors whose memory is made for one call, and is nobody else's after it.
-        looked_at: Those that something else than a delegate uses.
+        used_by_host: Those that something else than a delegate uses.
         written: Those whose memory is written to, maybe as another one's.
     """
 
     rebindable: frozenset[int]
     delegate_private: frozenset[int]
     per_call: frozenset[int]
-    looked_at: frozenset[int]
+    used_by_host: frozenset[int]
     written: frozenset[int]
 
     @classmethod
     def of(cls, plan: Plan) -> Uses:
         """Read them off a plan."""
-        others = [each for each in plan.operations if each.kind is not Kind.DELEGATE]
-        replaced = {slot for each in others for slot in each.replaces}
-        aliased = {slot for each in others for slot in each.aliases}
-        looked_at = {slot for each in others for slot in each.touches}
-        free = {slot.index for slot in plan.slots if slot.free}
+        others = [
+            operation
+            for operation in plan.operations
+            if operation.kind is not Kind.DELEGATE
+        ]
+        replaced = {index for each in others for index in each.replaces}
+        aliased = {index for each in others for index in each.aliases}
+        used_by_host = {index for each in others for index in each.touches}
+        free = {value.index for value in plan.values if value.free}
         made = free - set(plan.inputs)
         return cls(
             rebindable=frozenset(free | replaced),
-            delegate_private=frozenset((made - looked_at) & _written_once(plan)),
+            delegate_private=frozenset((made - used_by_host) & _written_once(plan)),
             per_call=frozenset(made - aliased - replaced),
-            looked_at=frozenset(looked_at),
+            used_by_host=frozenset(used_by_host),
             written=frozenset(
-                aliased.union(*(each.writes for each in plan.operations))
+                aliased.union(*(operation.writes for operation in plan.operations))
             ),
         )
 
@@ -128,10 +132,10 @@ class Uses:
 def _written_once(plan: Plan) -> set[int]:
     """What one delegate writes, and no other; nothing where jumps may leave it out."""
     writers: Counter[int] = Counter()
-    for each in plan.operations if plan.straight else ():
-        if each.kind is Kind.DELEGATE:
-            writers.update(each.writes)
-    return {slot for slot, times in writers.items() if times == 1}
+    for operation in plan.operations if plan.straight else ():
+        if operation.kind is Kind.DELEGATE:
+            writers.update(operation.writes)
+    return {index for index, times in writers.items() if times == 1}
 
 
 def fences(plan: Plan) -> frozenset[int]:
@@ -141,21 +145,21 @@ def fences(plan: Plan) -> frozenset[int]:
     delegates run on one stream there is nothing to put in order.
     """
     used: Counter[int] = Counter((*plan.inputs, *plan.outputs))
-    for each in plan.operations:
-        used.update({*each.args, *each.touches})
-    found = set()
-    for index, each in enumerate(plan.operations):
-        if each.is_copy and len(each.args) == 3:
-            source, out = plan.slots[each.args[0]], plan.slots[each.args[1]]
+    for operation in plan.operations:
+        used.update({*operation.args, *operation.touches})
+    fence_indices = set()
+    for index, operation in enumerate(plan.operations):
+        if operation.is_copy and len(operation.args) == 3:
+            source, out = plan.values[operation.args[0]], plan.values[operation.args[1]]
             alone = used[source.index] == 1 and used[out.index] == 1
             if alone and _is_byte(source) and _is_byte(out):
-                found.add(index)
-    return frozenset(found)
+                fence_indices.add(index)
+    return frozenset(fence_indices)
 
 
-def _is_byte(slot: PlanValue) -> bool:
-    layout = slot.layout
-    planned = layout is not None and slot.planned and slot.stored is None
+def _is_byte(value: PlanValue) -> bool:
+    layout = value.layout
+    planned = layout is not None and value.planned and value.stored is None
     return planned and (layout.dtype, layout.sizes) == (torch.uint8, (1,))  # type: ignore[union-attr]
 
 
@@ -183,30 +187,34 @@ def transposed_constants(
     Returns:
         By the operation that copies. Nothing is found in a method with jumps.
     """
-    found: dict[int, Transposed] = {}
+    transposed: dict[int, Transposed] = {}
     if not plan.straight or _TRANSPOSE in registered:
-        return found
+        return transposed
     products = _PRODUCTS.difference(registered)
-    held = {*plan.inputs, *plan.outputs}
-    for index, each in enumerate(plan.operations):
-        view = _transposition(plan, each)
-        if view is None or view.copy in held:
+    of_caller = {*plan.inputs, *plan.outputs}
+    for index, operation in enumerate(plan.operations):
+        view = _transposition(plan, operation)
+        if view is None or view.copy in of_caller:
             continue
-        if _only_multiplied(plan, index, plan.slots[view.copy], products):
-            found[index] = view
-    return found
+        if _only_multiplied(plan, index, plan.values[view.copy], products):
+            transposed[index] = view
+    return transposed
 
 
-def _transposition(plan: Plan, each: Operation) -> Transposed | None:
+def _transposition(plan: Plan, operation: Operation) -> Transposed | None:
     """A transposition of a constant into planned memory; None if it is none, or not sound."""
-    if each.name != _TRANSPOSE or len(each.args) != 4 or each.args[2] != each.args[3]:
+    if (
+        operation.name != _TRANSPOSE
+        or len(operation.args) != 4
+        or operation.args[2] != operation.args[3]
+    ):
         return None
-    source, order, out = (plan.slots[index] for index in each.args[:3])
+    source, order, out = (plan.values[index] for index in operation.args[:3])
     if not source.constant or not out.planned or out.stored or order.items is None:
         return None
     one, other = source.layout, out.layout
     assert one is not None and other is not None
-    dims = tuple(plan.slots[i].literal for i in order.items if i is not None)
+    dims = tuple(plan.values[i].literal for i in order.items if i is not None)
     rank = len(one.sizes)
     if not all(type(dim) is int and -rank <= dim < rank for dim in dims):
         return None
@@ -227,18 +235,18 @@ def _only_multiplied(
     place = copy.place
     assert place is not None
 
-    def overlaps(slots: tuple[int, ...]) -> bool:
-        others = (plan.slots[slot].place for slot in slots if slot != copy.index)
+    def overlaps(indices: tuple[int, ...]) -> bool:
+        others = (plan.values[index].place for index in indices if index != copy.index)
         return any(other is not None and other.overlaps(place) for other in others)
 
-    if any(copy.index in each.touches for each in plan.operations[:index]):
+    if any(copy.index in operation.touches for operation in plan.operations[:index]):
         return False
     over = False
-    for each in plan.operations[index + 1 :]:
-        reads_it = each.name in products and copy.index not in each.writes
-        if copy.index in each.touches and (over or not reads_it):
+    for operation in plan.operations[index + 1 :]:
+        reads_it = operation.name in products and copy.index not in operation.writes
+        if copy.index in operation.touches and (over or not reads_it):
             return False
-        if not over and overlaps(each.reads):
+        if not over and overlaps(operation.reads):
             return False
-        over = over or overlaps(each.touches)
+        over = over or overlaps(operation.touches)
     return True

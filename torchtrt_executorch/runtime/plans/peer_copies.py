@@ -20,21 +20,25 @@ def peer_copies(plan: Plan) -> tuple[frozenset[int], dict[int, int]]:
     """Return the copies to the host that needn't run, and those to a device that take their place.
 
     Returns:
-        Operations that are left out; and by operation the slot, on another GPU, that it copies from. Of a
+        Operations that are left out; and by operation the value, on another GPU, that it copies from. Of a
         method with jumps, in what comes behind all of them.
     """
     skipped, sources = set[int](), dict[int, int]()
     readers: dict[int, list[int]] = {}
     straight = 0
-    for index, each in enumerate(plan.operations):
-        for slot in {*each.reads}:
-            readers.setdefault(slot, []).append(index)
-        if each.destination is not None:
-            straight = max(straight, index, each.destination)
-    for index, each in enumerate(plan.operations):
-        if index < straight or each.name != FROM_DEVICE or len(each.args) != 3:
+    for index, operation in enumerate(plan.operations):
+        for value_index in {*operation.reads}:
+            readers.setdefault(value_index, []).append(index)
+        if operation.destination is not None:
+            straight = max(straight, index, operation.destination)
+    for index, operation in enumerate(plan.operations):
+        if (
+            index < straight
+            or operation.name != FROM_DEVICE
+            or len(operation.args) != 3
+        ):
             continue
-        source, between = each.args[:2]
+        source, between = operation.args[:2]
         copies = readers.get(between, [])
         if (
             copies
@@ -50,20 +54,28 @@ def peer_copies(plan: Plan) -> tuple[frozenset[int], dict[int, int]]:
 
 
 def _to_another_gpu(plan: Plan, source: int, between: int, copy: int) -> bool:
-    each = plan.operations[copy]
-    if each.name != TO_DEVICE or len(each.args) != 3 or each.args[0] != between:
+    operation = plan.operations[copy]
+    if (
+        operation.name != TO_DEVICE
+        or len(operation.args) != 3
+        or operation.args[0] != between
+    ):
         return False
-    here, there = (plan.slots[slot].layout for slot in (source, each.args[1]))
+    here, there = (
+        plan.values[value_index].layout for value_index in (source, operation.args[1])
+    )
     return here is not None and there is not None and here.device != there.device
 
 
 def _only_copied(plan: Plan, between: int, index: int, last: int) -> bool:
     """Whether nobody reads the bytes of ``between`` under another name, or writes them before ``last``."""
-    for later, each in _after(plan, index):
-        others = [slot for slot in each.reads if slot != between]
+    for later, operation in _after(plan, index):
+        others = [
+            value_index for value_index in operation.reads if value_index != between
+        ]
         if _overlaps(plan, between, others):
             return False
-        if _overlaps(plan, between, _written(each)):
+        if _overlaps(plan, between, _written(operation)):
             return later > last
     return True
 
@@ -71,25 +83,25 @@ def _only_copied(plan: Plan, between: int, index: int, last: int) -> bool:
 def _keeps(plan: Plan, source: int, index: int, copy: int) -> bool:
     """Whether the memory of ``source`` is as at operation ``index`` when operation ``copy`` runs."""
     return not any(
-        _overlaps(plan, source, _written(each))
-        for later, each in _after(plan, index)
+        _overlaps(plan, source, _written(operation))
+        for later, operation in _after(plan, index)
         if later < copy
     )
 
 
-def _written(each: Operation) -> tuple[int, ...]:
-    return (*each.writes, *each.replaces)
+def _written(operation: Operation) -> tuple[int, ...]:
+    return (*operation.writes, *operation.replaces)
 
 
 def _after(plan: Plan, index: int) -> Iterator[tuple[int, Operation]]:
     yield from enumerate(plan.operations[index + 1 :], index + 1)
 
 
-def _overlaps(plan: Plan, slot: int, others: Sequence[int]) -> bool:
-    """Whether one of ``others`` is ``slot``, or has memory in common with it."""
-    place = plan.slots[slot].place
+def _overlaps(plan: Plan, value_index: int, others: Sequence[int]) -> bool:
+    """Whether one of ``others`` is ``value_index``, or has memory in common with it."""
+    place = plan.values[value_index].place
     for other in others:
-        there = plan.slots[other].place
-        if other == slot or (place and there and place.overlaps(there)):
+        there = plan.values[other].place
+        if other == value_index or (place and there and place.overlaps(there)):
             return True
     return False

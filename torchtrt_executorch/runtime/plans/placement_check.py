@@ -38,7 +38,7 @@ METADATA = frozenset(
 #: Ways through a method that are looked at; no exporter writes a method with as many.
 _MOST_WAYS = 2_000
 
-#: For slots that hold another one's tensor: whose it is. All others hold their own.
+#: For values that hold another one's tensor: whose it is. All others hold their own.
 AliasMap = dict[int, "int | None"]
 
 
@@ -63,19 +63,19 @@ def find_violations(
     return sorted(search.found)
 
 
-def with_inputs_on(plan: Plan, homes: Mapping[int, torch.device]) -> Plan:
-    """The same method, for inputs that live elsewhere than they are declared, by slot."""
-    slots = list(plan.slots)
-    for index, home in homes.items():
-        layout = slots[index].layout
+def with_inputs_on(plan: Plan, devices: Mapping[int, torch.device]) -> Plan:
+    """The same method, for inputs that live elsewhere than they are declared, by value index."""
+    values = list(plan.values)
+    for index, device in devices.items():
+        layout = values[index].layout
         assert layout is not None
-        there = replace(layout, device=home)
-        slots[index] = replace(slots[index], layout=there, label=home)
-    return replace(plan, slots=slots)
+        there = replace(layout, device=device)
+        values[index] = replace(values[index], layout=there, label=device)
+    return replace(plan, values=values)
 
 
 class Tensor(NamedTuple):
-    """What a slot holds: where it lives, where it is labelled to, and its bytes."""
+    """What a value holds: where it lives, where it is labelled to, and its bytes."""
 
     name: str
     device: torch.device
@@ -97,7 +97,7 @@ class AsyncWork(NamedTuple):
     stream: str
     copied: bool = False
 
-    def meets(self, other: AsyncWork) -> str | None:
+    def conflict_with(self, other: AsyncWork) -> str | None:
         """Where it touches what ``other`` may still be working on, if anywhere."""
         for mine, theirs, what in (
             (self.reads, other.writes, "reads {}, which {} may still be writing"),
@@ -105,7 +105,7 @@ class AsyncWork(NamedTuple):
             (self.writes, other.reads, "writes {} over what {} may still read"),
         ):
             for tensor in mine:
-                if any(tensor.place.overlaps(each.place) for each in theirs):
+                if any(tensor.place.overlaps(their.place) for their in theirs):
                     return what.format(tensor.name, other.name)
         return None
 
@@ -120,7 +120,9 @@ class InFlight:
     """
 
     def __init__(self, work: Mapping[torch.device, dict[AsyncWork, None]]) -> None:
-        self.work = {device: {**each} for device, each in work.items()}
+        self.work = {
+            device: {**work_on_device} for device, work_on_device in work.items()
+        }
 
     def state(self) -> object:
         """What is running, to be compared."""
@@ -148,10 +150,10 @@ class InFlight:
             ordered = other.stream == stream or (
                 other.copied and streams.ordered_after_copies
             )
-            meeting = None if ordered else work.meets(other)
-            if meeting is not None:
+            conflict = None if ordered else work.conflict_with(other)
+            if conflict is not None:
                 yield (
-                    f"{meeting}: nothing orders the two on {device}; a copy "
+                    f"{conflict}: nothing orders the two on {device}; a copy "
                     f"{'on' if streams.ordered_after_copies else 'from'} that device has to stand between them, "
                     "or the host has to run both on one stream (ordered_streams=True)"
                 )
@@ -169,99 +171,117 @@ class _Search:
 
     def run(self) -> None:
         """Follow every way, from call to call, until it comes to what was looked at before."""
-        operations, slots = self.plan.operations, self.plan.slots
+        operations, values = self.plan.operations, self.plan.values
         seen: set[object] = set()
         ways: list[tuple[int, AliasMap, InFlight]] = []
         if operations:  # else each call ends where it began
             ways.append((0, {}, InFlight({})))
         while ways:
-            position, held, running = ways.pop()
+            position, alias_map, running = ways.pop()
             while True:
                 if position == len(operations):
                     # The caller waits for what is returned on a device. The next call begins with the rest.
-                    for tensor in self._tensors(self.plan.outputs, held):
+                    for tensor in self._tensors(self.plan.outputs, alias_map):
                         running.work.pop(tensor.device, None)
-                    held = {i: h for i, h in held.items() if not slots[i].free}
+                    alias_map = {
+                        i: h for i, h in alias_map.items() if not values[i].free
+                    }
                     position = 0
-                each = operations[position]
-                jumps = each.kind is Kind.JUMP or position in self.plan.destinations
+                operation = operations[position]
+                jumps = (
+                    operation.kind is Kind.JUMP or position in self.plan.destinations
+                )
                 if position == 0 or jumps:
-                    state = position, frozenset(held.items()), running.state()
+                    state = position, frozenset(alias_map.items()), running.state()
                     if state in seen or len(seen) == _MOST_WAYS:
                         break
                     seen.add(state)
-                for text in self._faults(each, held, running):
+                for text in self._faults(operation, alias_map, running):
                     self.found.add(Violation(position, text))
-                self._moved(each, held)
-                if each.destination is not None:
-                    ways.append((each.destination, dict(held), InFlight(running.work)))
+                self._moved(operation, alias_map)
+                if operation.destination is not None:
+                    ways.append(
+                        (operation.destination, dict(alias_map), InFlight(running.work))
+                    )
                 position += 1
 
-    def _moved(self, each: Operation, held: AliasMap) -> None:
+    def _moved(self, operation: Operation, alias_map: AliasMap) -> None:
         """Note whose tensor is where after an operation."""
-        if each.kind is Kind.MOVE or each.name == VIEW:
-            source = each.args[0]
-            nothing = self.plan.slots[source].layout is None
-            held[each.args[-1]] = held.get(source, None if nothing else source)
+        if operation.kind is Kind.MOVE or operation.name == VIEW:
+            source = operation.args[0]
+            nothing = self.plan.values[source].layout is None
+            alias_map[operation.args[-1]] = alias_map.get(
+                source, None if nothing else source
+            )
         else:
-            for index in each.replaces:
-                held.pop(index, None)
+            for index in operation.replaces:
+                alias_map.pop(index, None)
 
-    def _tensors(self, indices: Iterable[int], held: AliasMap) -> list[Tensor]:
-        """The tensors that slots hold."""
-        found = []
+    def _tensors(self, indices: Iterable[int], alias_map: AliasMap) -> list[Tensor]:
+        """The tensors that values hold."""
+        tensors = []
         for index in indices:
-            holds = held.get(index, index)
-            slot = self.plan.slots[index if holds is None else holds]
-            if holds is not None and slot.layout is not None:
-                device = slot.layout.device
-                alone = Allocation(-1 - holds, device, 0, slot.layout.nbytes)
-                name = self.plan.slots[index].name
-                found.append(Tensor(name, device, slot.label, slot.place or alone))
-        return found
+            holds = alias_map.get(index, index)
+            value = self.plan.values[index if holds is None else holds]
+            if holds is not None and value.layout is not None:
+                device = value.layout.device
+                alone = Allocation(-1 - holds, device, 0, value.layout.nbytes)
+                name = self.plan.values[index].name
+                tensors.append(Tensor(name, device, value.label, value.place or alone))
+        return tensors
 
     def _faults(
-        self, each: Operation, held: AliasMap, running: InFlight
+        self, operation: Operation, alias_map: AliasMap, running: InFlight
     ) -> Iterator[str]:
-        tensors = self._tensors(dict.fromkeys(each.touches), held)
-        if each.kind in (Kind.KERNEL, Kind.DELEGATE):
+        tensors = self._tensors(dict.fromkeys(operation.touches), alias_map)
+        if operation.kind in (Kind.KERNEL, Kind.DELEGATE):
             for tensor in tensors:
                 if tensor.label not in (None, tensor.device):
                     yield (
                         f"{tensor.name} is labelled {tensor.label}, but its planned memory is on "
                         f"{tensor.device}"
                     )
-        if each.kind is Kind.DELEGATE:
-            yield from self._delegate(each, held, running)
-        elif each.is_copy:
-            yield from self._copy(each, held, running)
-        elif each.kind in (Kind.KERNEL, Kind.JUMP) and each.name not in METADATA:
+        if operation.kind is Kind.DELEGATE:
+            yield from self._delegate(operation, alias_map, running)
+        elif operation.is_copy:
+            yield from self._copy(operation, alias_map, running)
+        elif (
+            operation.kind in (Kind.KERNEL, Kind.JUMP)
+            and operation.name not in METADATA
+        ):
             reader = "the host reads it"
-            if each.kind is Kind.KERNEL:
-                reader = f"{shortened(each.name)} is a host kernel"
+            if operation.kind is Kind.KERNEL:
+                reader = f"{shortened(operation.name)} is a host kernel"
             for tensor in tensors:
                 if tensor.device != CPU:
                     yield misplaced(tensor.name, tensor.device, reader, False)
 
     def _copy(
-        self, each: Operation, held: AliasMap, running: InFlight
+        self, operation: Operation, alias_map: AliasMap, running: InFlight
     ) -> Iterator[str]:
-        source, out = (self._tensors([index], held) for index in each.args[:2])
+        source, out = (
+            self._tensors([index], alias_map) for index in operation.args[:2]
+        )
         ends = [tensors[0].device if tensors else CPU for tensors in (source, out)]
-        to_device = each.name == TO_DEVICE
+        to_device = operation.name == TO_DEVICE
         host, device = ends if to_device else reversed(ends)
         if host != CPU or device == CPU:
             way = "to" if to_device else "from"
-            yield f"{each.name} copies {way} a device, but is given {ends[0]} and {ends[1]}"
+            yield f"{operation.name} copies {way} a device, but is given {ends[0]} and {ends[1]}"
         elif any(tensor.place.end > tensor.place.start for tensor in source):
             running.copied(device, out if to_device else [])
 
     def _delegate(
-        self, each: Operation, held: AliasMap, running: InFlight
+        self, operation: Operation, alias_map: AliasMap, running: InFlight
     ) -> Iterator[str]:
-        assert each.delegate is not None
-        payload, told = self.plan.delegates[each.delegate], self.about[each.delegate]
-        reads, writes = (self._tensors(i, held) for i in (each.reads, each.writes))
+        assert operation.delegate is not None
+        payload, told = (
+            self.plan.delegates[operation.delegate],
+            self.about[operation.delegate],
+        )
+        reads, writes = (
+            self._tensors(i, alias_map) for i in (operation.reads, operation.writes)
+        )
         for tensor in (*reads, *writes):
             # Where nothing is planned on a device, every delegate moves what it takes.
             staged = tensor.device == CPU and (told.takes_host or tensor.label is None)

@@ -129,11 +129,11 @@ class ValueInfo:
     dynamic: bool = False
 
     @classmethod
-    def of(cls, slot: PlanValue, name: str) -> ValueInfo:
-        """What is in a slot."""
-        layout = slot.layout
+    def of(cls, value: PlanValue, name: str) -> ValueInfo:
+        """What is in a value."""
+        layout = value.layout
         if layout is None:
-            return cls(name, type(slot.literal).__name__)
+            return cls(name, type(value.literal).__name__)
         there = layout.sizes, layout.dtype, layout.device, not layout.static
         return cls(name, "tensor", *there)
 
@@ -144,8 +144,8 @@ class Operation:
 
     Attributes:
         name: The operator, ``namespace::operator.overload``, or what messages call the delegate.
-        args: The slots that it names, in order.
-        reads, writes: Slots that it reads and writes, lists taken apart.
+        args: The indices of the values that it names, in order.
+        reads, writes: The values that it reads and writes, by index, lists taken apart.
         replaces: Slots that hold another object after it, not the same one with other contents.
         aliases: Slots whose memory may be another one's after it.
         delegate: Index of the delegate that it calls.
@@ -281,7 +281,7 @@ class Arena:
 
 @dataclass(frozen=True)
 class Plan:
-    """One method. ``inputs`` and ``outputs`` are slots, in the caller's order.
+    """One method. ``inputs`` and ``outputs`` are indices of values, in the caller's order.
 
     Attributes:
         arenas: By their numbers in the program; ExecuTorch leaves the first one empty.
@@ -291,7 +291,7 @@ class Plan:
     """
 
     name: str
-    slots: Sequence[PlanValue]
+    values: Sequence[PlanValue]
     operations: Sequence[Operation]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -311,19 +311,19 @@ class Plan:
         """What the method returns, in order."""
         return self._described(self.outputs, "output")
 
-    def _described(self, slots: Sequence[int], role: str) -> tuple[ValueInfo, ...]:
+    def _described(self, indices: Sequence[int], role: str) -> tuple[ValueInfo, ...]:
         return tuple(
-            ValueInfo.of(self.slots[slot], f"{role} {i}")
-            for i, slot in enumerate(slots)
+            ValueInfo.of(self.values[value_index], f"{role} {i}")
+            for i, value_index in enumerate(indices)
         )
 
     @property
     def constants(self) -> tuple[Any, ...] | None:
         """What a constant method returns: one that takes nothing, runs nothing and returns no tensor."""
-        found = [self.slots[each] for each in self.outputs]
-        if self.inputs or self.operations or any(each.layout for each in found):
+        outputs = [self.values[index] for index in self.outputs]
+        if self.inputs or self.operations or any(output.layout for output in outputs):
             return None
-        return tuple(each.literal for each in found)
+        return tuple(output.literal for output in outputs)
 
     @cached_property
     def straight(self) -> bool:
@@ -334,11 +334,13 @@ class Plan:
     def destinations(self) -> frozenset[int]:
         """The operations that others jump to."""
         return frozenset(
-            each.destination for each in self.operations if each.destination is not None
+            operation.destination
+            for operation in self.operations
+            if operation.destination is not None
         )
 
     def tensors(self, indices: Sequence[int]) -> Iterator[PlanValue]:
         """Those of ``indices`` that are tensors."""
         for index in indices:
-            if self.slots[index].layout is not None:
-                yield self.slots[index]
+            if self.values[index].layout is not None:
+                yield self.values[index]

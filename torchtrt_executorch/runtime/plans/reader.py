@@ -78,17 +78,25 @@ class _Reader:
         self._delegates = [
             _payload(file, plan, index) for index in range(len(plan.delegates))
         ]
-        self._slots = [self._slot(i, each.val) for i, each in enumerate(plan.values)]
+        self._values = [
+            self._value(i, value.val) for i, value in enumerate(plan.values)
+        ]
         self._check_items()
-        self._operators = [self._operator(each) for each in plan.operators]
-        self._calls = [i.instr_args for each in plan.chains for i in each.instructions]
-        self._written = Written(self._slots, _last_named(self._calls))
+        self._operators = [self._operator(operator) for operator in plan.operators]
+        self._calls = [
+            i.instr_args for chain in plan.chains for i in chain.instructions
+        ]
+        self._written = Written(self._values, _last_named(self._calls))
         self._counts: dict[tuple[int, int], int] = {}
 
     def read(self) -> Plan:
         plan = self._plan
-        inputs = tuple(self._index(each, "an input") for each in plan.inputs)
-        outputs = tuple(self._index(each, "an output") for each in plan.outputs)
+        inputs = tuple(
+            self._index(value_index, "an input") for value_index in plan.inputs
+        )
+        outputs = tuple(
+            self._index(value_index, "an output") for value_index in plan.outputs
+        )
         self._written.mark(inputs)
         self._written.mark(self._written_back())
         operations = []
@@ -104,7 +112,7 @@ class _Reader:
         sizes = enumerate(plan.non_const_buffer_sizes)
         return Plan(
             name=plan.name,
-            slots=self._slots,
+            values=self._values,
             operations=operations,
             inputs=inputs,
             outputs=outputs,
@@ -121,33 +129,35 @@ class _Reader:
         self._budget.spend(len(name) + len(overload), "the names of operators")
         return f"{name}.{overload}".removesuffix(".")
 
-    def _slot(self, index: int, val: Any) -> PlanValue:
+    def _value(self, index: int, val: Any) -> PlanValue:
         name = f"value {index}"
         if isinstance(val, schema.Tensor):
             return self._tensor(index, name, val)
         if type(val) not in _OTHERS:
             raise ProgramError(f"{name} is of the unknown kind {type(val).__name__}")
         kind, field = _OTHERS[type(val)]
-        held: Any = None if field is None else getattr(val, field)
+        literal: Any = None if field is None else getattr(val, field)
         if isinstance(val, _LISTS):
             left_out = -1 if isinstance(val, schema.OptionalTensorList) else None
-            items = tuple(None if i == left_out else self._index(i, name) for i in held)
+            items = tuple(
+                None if i == left_out else self._index(i, name) for i in literal
+            )
             return PlanValue(index, kind, name, items=items)
         if kind == "float":  # the schema's class has infinity as text
-            held = float(held)
+            literal = float(literal)
         elif kind == "string":
-            held = held or ""
-        return PlanValue(index, kind, name, literal=held)
+            literal = literal or ""
+        return PlanValue(index, kind, name, literal=literal)
 
     def _check_items(self) -> None:
         """Lists are of tensors or of numbers: one of lists would unfold into any number of them."""
-        for slot in self._slots:
-            kind = slot.kind.removesuffix(" list")
-            for index in slot.items or ():
-                if index is not None and self._slots[index].kind != kind:
+        for value in self._values:
+            kind = value.kind.removesuffix(" list")
+            for index in value.items or ():
+                if index is not None and self._values[index].kind != kind:
                     raise ProgramError(
-                        f"{slot.name}, a list of {kind}s, holds value {index}, of kind "
-                        f"{self._slots[index].kind}"
+                        f"{value.name}, a list of {kind}s, holds value {index}, of kind "
+                        f"{self._values[index].kind}"
                     )
 
     def _tensor(self, index: int, name: str, tensor: schema.Tensor) -> PlanValue:
@@ -199,7 +209,7 @@ class _Reader:
         copies = {i for i, name in enumerate(self._operators) if name == "aten::copy_"}
         for call in self._calls:
             if isinstance(call, schema.KernelCall) and call.op_index in copies:
-                yield from (i for i in call.args[:1] if 0 <= i < len(self._slots))
+                yield from (i for i in call.args[:1] if 0 <= i < len(self._values))
 
     def _operation(self, call: object) -> Operation:
         if isinstance(call, schema.KernelCall):
@@ -220,13 +230,13 @@ class _Reader:
             return Operation(Kind.JUMP, "jump if false", asked, asked, destination=to)
         if isinstance(call, schema.FreeCall):
             freed = (self._index(call.value_index, "a free"),)
-            gone = freed if self._slots[freed[0]].free else ()
+            gone = freed if self._values[freed[0]].free else ()
             return Operation(Kind.FREE, "free", freed, (), freed, gone)
         raise ProgramError(f"is of the unknown kind {type(call).__name__}")
 
     def _kernel(self, call: schema.KernelCall) -> Operation:
         name = item(self._operators, call.op_index, "calls operator")
-        args = tuple(self._index(each, "an argument") for each in call.args)
+        args = tuple(self._index(arg, "an argument") for arg in call.args)
         if not args:
             raise ProgramError(f"{name} is given no values")
         if name in (TO_DEVICE, FROM_DEVICE) and len(args) != 3:
@@ -235,13 +245,15 @@ class _Reader:
             reads, writes = self._leaves(args), self._leaves(args[:1])
             return Operation(Kind.KERNEL, name, args, reads, writes)
         # The last argument is what the kernel returns: its outputs once more, or something else.
-        *given, returned = args
+        *values, returned = args
         out_variant = "out" in name.rpartition(".")[2]
         outs, results = _outputs(name), self._leaves([returned])
         if outs is None and out_variant:
-            outs = [i for i, v in enumerate(given) if {*self._leaves([v])} & {*results}]
-        written = [given[i] for i in outs or () if i < len(given)]
-        reads, writes = self._leaves(given), self._leaves([*written, returned])
+            outs = [
+                i for i, v in enumerate(values) if {*self._leaves([v])} & {*results}
+            ]
+        written = [values[i] for i in outs or () if i < len(values)]
+        reads, writes = self._leaves(values), self._leaves([*written, returned])
         new = not outs or not {*results} <= {*reads}
         if out_variant:  # else in place: what it writes it reads
             reads = tuple(v for v in reads if v not in {*writes})
@@ -253,7 +265,7 @@ class _Reader:
     def _delegate(self, call: schema.DelegateCall) -> Operation:
         index = call.delegate_index
         payload = item(self._delegates, index, "calls delegate")
-        args = tuple(self._index(each, "an argument") for each in call.args)
+        args = tuple(self._index(arg, "an argument") for arg in call.args)
         key = index, len(args)
         if key not in self._counts:
             told = self._inputs_of(payload)
@@ -274,13 +286,13 @@ class _Reader:
 
     def _leaves(self, indices: Sequence[int]) -> tuple[int, ...]:
         """Values, lists of values taken apart, each once."""
-        found: dict[int, None] = {}
+        leaves: dict[int, None] = {}
         for index in indices:
-            items = self._slots[index].items
+            items = self._values[index].items
             inside = (index,) if items is None else items
             self._budget.spend(len(inside), "the arguments of instructions")
-            found.update((each, None) for each in inside if each is not None)
-        return tuple(found)
+            leaves.update((leaf, None) for leaf in inside if leaf is not None)
+        return tuple(leaves)
 
     def _index(self, index: int, what: str) -> int:
         item(self._plan.values, index, f"{what} refers to value")
@@ -288,13 +300,13 @@ class _Reader:
 
 
 def _last_named(calls: Sequence[Any]) -> dict[int, int]:
-    """By slot, the last instruction that names it."""
-    found: dict[int, int] = {}
+    """By value, the last instruction that names it."""
+    last_named: dict[int, int] = {}
     for index, call in enumerate(calls):
         if isinstance(call, schema.MoveCall):
-            found[call.move_from] = index
-        found.update(dict.fromkeys(getattr(call, "args", ()), index))
-    return found
+            last_named[call.move_from] = index
+        last_named.update(dict.fromkeys(getattr(call, "args", ()), index))
+    return last_named
 
 
 def _payload(file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Payload:

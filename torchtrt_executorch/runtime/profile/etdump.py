@@ -113,25 +113,31 @@ def read(data: bytes) -> list[Run]:
 
 def _events(run: _Run) -> list[Event]:
     """An instruction is written down once by the runtime, and perhaps by its kernel as well."""
-    found: dict[int | None, list[Event]] = {}
-    for each in (event.profiled for event in run.events):
-        if each is None or each.part != _NONE or each.part_name:
+    by_instruction: dict[int | None, list[Event]] = {}
+    for profiled in (event.profiled for event in run.events):
+        if profiled is None or profiled.part != _NONE or profiled.part_name:
             continue
-        if each.end < each.start:
-            raise ProgramError(f"{each.name!r} of an ETDump ends before it begins")
+        if profiled.end < profiled.start:
+            raise ProgramError(f"{profiled.name!r} of an ETDump ends before it begins")
         # What is no instruction's is in chain -1, and number 0.
-        own = each.instruction if each.chain == 0 and each.instruction >= 0 else None
-        said = bytes(each.metadata[:20]).decode(errors="replace")
+        own = (
+            profiled.instruction
+            if profiled.chain == 0 and profiled.instruction >= 0
+            else None
+        )
+        said = bytes(profiled.metadata[:20]).decode(errors="replace")
         instead = said if said in (STAND_IN, NOT_RUN) else ""
-        event = Event(each.name or "", own, each.start, each.end, instead)
-        found.setdefault(own, []).append(event)
-    kept = found.pop(None, [])
-    for events in found.values():
-        by_runtime = [each for each in events if each.name in (KERNEL, DELEGATE)]
-        native = (each.name for each in events if each.name.startswith(NATIVE))
+        event = Event(profiled.name or "", own, profiled.start, profiled.end, instead)
+        by_instruction.setdefault(own, []).append(event)
+    own_events = by_instruction.pop(None, [])
+    for events in by_instruction.values():
+        by_runtime = [nested for nested in events if nested.name in (KERNEL, DELEGATE)]
+        native = (nested.name for nested in events if nested.name.startswith(NATIVE))
         kernel = next(native, "")
-        kept += [replace(each, kernel=kernel) for each in by_runtime or events]
-    return kept
+        own_events += [
+            replace(call_event, kernel=kernel) for call_event in by_runtime or events
+        ]
+    return own_events
 
 
 def of_a_call(calls: Sequence[Mapping[int, int]]) -> dict[int, float]:
@@ -139,13 +145,13 @@ def of_a_call(calls: Sequence[Mapping[int, int]]) -> dict[int, float]:
 
     That is the median of those. What a branch leaves out in some calls is shared out among all.
     """
-    taken: dict[int, list[int]] = {}
+    durations: dict[int, list[int]] = {}
     for call in calls:
         for instruction, nanoseconds in call.items():
-            taken.setdefault(instruction, []).append(nanoseconds)
+            durations.setdefault(instruction, []).append(nanoseconds)
     return {
-        instruction: median(each) * len(each) / len(calls)
-        for instruction, each in sorted(taken.items())
+        instruction: median(of_instruction) * len(of_instruction) / len(calls)
+        for instruction, of_instruction in sorted(durations.items())
     }
 
 
@@ -167,14 +173,14 @@ def dumped(runs: Sequence[Run]) -> bytes:
             builder.PrependUOffsetTRelative(table)
         return int(builder.EndVector())
 
-    def event(each: Event) -> int:
-        name, framework = text(each.name), each.instruction is None
-        metadata = text(each.instead) if each.instead else 0
+    def event(entry: Event) -> int:
+        name, framework = text(entry.name), entry.instruction is None
+        metadata = text(entry.instead) if entry.instead else 0
         builder.StartObject(len(_SCHEMA[_Profiled]))
-        builder.PrependUint64Slot(7, each.end, 0)
-        builder.PrependUint64Slot(6, each.start, 0)
+        builder.PrependUint64Slot(7, entry.end, 0)
+        builder.PrependUint64Slot(6, entry.start, 0)
         builder.PrependUOffsetTRelativeSlot(5, metadata, 0)
-        builder.PrependInt32Slot(2, 0 if framework else each.instruction, _NONE)
+        builder.PrependInt32Slot(2, 0 if framework else entry.instruction, _NONE)
         builder.PrependInt32Slot(1, -1 if framework else 0, 0)
         builder.PrependUOffsetTRelativeSlot(0, name, 0)
         profiled = builder.EndObject()
@@ -182,15 +188,15 @@ def dumped(runs: Sequence[Run]) -> bytes:
         builder.PrependUOffsetTRelativeSlot(0, profiled, 0)
         return int(builder.EndObject())
 
-    def run(each: Run) -> int:
-        name, events = text(each.name), vector([event(one) for one in each.events])
+    def run(entry: Run) -> int:
+        name, events = text(entry.name), vector([event(one) for one in entry.events])
         builder.StartObject(4)
         builder.PrependUOffsetTRelativeSlot(3, events, 0)
         builder.PrependUOffsetTRelativeSlot(0, name, 0)
         return int(builder.EndObject())
 
-    found = vector([run(each) for each in runs])
+    run_vector = vector([run(entry) for entry in runs])
     builder.StartObject(2)
-    builder.PrependUOffsetTRelativeSlot(1, found, 0)
+    builder.PrependUOffsetTRelativeSlot(1, run_vector, 0)
     builder.FinishSizePrefixed(builder.EndObject(), _IDENTIFIER)
     return bytes(builder.Output())

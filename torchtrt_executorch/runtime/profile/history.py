@@ -147,17 +147,19 @@ class Trace:
     def timings(self, calls: Sequence[CallRecord]) -> Iterator[Timing]:
         """What calls took, as a whole at first, then by instruction."""
         sums: dict[int, TimingStats] = {}
-        taken = []
+        totals = []
         for call in calls:
             of_call = call.sums
-            taken.append({index: own.total for index, own in of_call.items()})
+            totals.append({index: own.total for index, own in of_call.items()})
             for index, own in of_call.items():
                 sums[index] = sums[index].and_of(own) if index in sums else own
-        for index, usual in etdump.of_a_call(taken).items():
+        for index, usual in etdump.of_a_call(totals).items():
             kind, name, device = "call", self.method, CPU
             if index >= 0:
-                each, device = self._operations[index], self.devices[index]
-                kind, name = "copy" if each.is_copy else each.kind.value, each.name
+                operation, device = self._operations[index], self.devices[index]
+                kind, name = (
+                    "copy" if operation.is_copy else operation.kind.value
+                ), operation.name
             yield Timing(
                 self.method,
                 index,
@@ -182,12 +184,12 @@ class Trace:
         if span.instruction < 0:
             yield etdump.Event("Method::execute", None, *times)
             return
-        each = self._operations[span.instruction]
-        name = each.kind.value.upper()
-        if each.kind is Kind.DELEGATE:
+        operation = self._operations[span.instruction]
+        name = operation.kind.value.upper()
+        if operation.kind is Kind.DELEGATE:
             name = etdump.DELEGATE
-            yield etdump.Event(each.name, span.instruction, *times)
-        elif each.kind is Kind.KERNEL:
-            name = f"{etdump.NATIVE}{each.name.partition('::')[2]}"
+            yield etdump.Event(operation.name, span.instruction, *times)
+        elif operation.kind is Kind.KERNEL:
+            name = f"{etdump.NATIVE}{operation.name.partition('::')[2]}"
         instead = self._instead.get(span.instruction, "")
         yield etdump.Event(name, span.instruction, *times, instead)

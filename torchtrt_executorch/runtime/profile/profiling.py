@@ -108,7 +108,7 @@ class Profiler:
                 Span(index, own.start, own.start + own.total)
                 for index, own in sum_up(spans, self._sums).items()
             ]
-        return CallRecord(sorted(spans, key=lambda each: each.start), self._sums)
+        return CallRecord(sorted(spans, key=lambda span: span.start), self._sums)
 
 
 def _zero(gpu: int) -> tuple[int, Any]:
@@ -137,7 +137,9 @@ class Profile:
         self._calls = [(history, history.calls()) for history in histories]
         self.timings: Sequence[Timing] = tuple(
             timing
-            for history, calls in sorted(self._calls, key=lambda each: each[0].method)
+            for history, calls in sorted(
+                self._calls, key=lambda record: record[0].method
+            )
             for timing in history.timings(calls)
         )
 
@@ -168,28 +170,28 @@ class Profile:
 
 def _table(timings: Sequence[Timing]) -> Iterator[str]:
     """A line for each instruction, by method, the one that takes longest first."""
-    for whole in (each for each in timings if each.instruction < 0):
+    for whole in (timing for timing in timings if timing.instruction < 0):
         yield (
             f"{whole.method}: {whole.runs} call{'s' * (whole.runs > 1)} of {whole.of_call / 1e3:.1f} us, from "
             f"{whole.least / 1e3:.1f} to {whole.most / 1e3:.1f}"
         )
         yield f"{'us a call':>12} {'share':>6} {'runs':>8}  instruction"
         lines = [
-            (each.of_call, each.runs, _called(each))
-            for each in timings
-            if each.method == whole.method and each.instruction >= 0
+            (timing.of_call, timing.runs, _called(timing))
+            for timing in timings
+            if timing.method == whole.method and timing.instruction >= 0
         ]
-        rest = max(whole.of_call - sum(taken for taken, _, _ in lines), 0)
+        rest = max(whole.of_call - sum(duration for duration, _, _ in lines), 0)
         lines.append((rest, whole.runs, "beside them: inputs, results, the runtime"))
-        for taken, runs, name in sorted(lines, reverse=True):
-            share = taken / max(whole.of_call, 1)
-            yield f"{taken / 1e3:12.1f} {share:6.1%} {runs:8}  {name}"
+        for duration, runs, name in sorted(lines, reverse=True):
+            share = duration / max(whole.of_call, 1)
+            yield f"{duration / 1e3:12.1f} {share:6.1%} {runs:8}  {name}"
 
 
-def _called(each: Timing) -> str:
-    number = f"#{each.instruction}"
-    if each.until > each.instruction:
-        number += f" to #{each.until}, one CUDA graph"
-    where = "" if each.device.type == "cpu" else f", on {each.device}"
-    instead = each.instead and f", {each.instead}"
-    return f"{number} {each.name}{where}{instead}"
+def _called(timing: Timing) -> str:
+    number = f"#{timing.instruction}"
+    if timing.until > timing.instruction:
+        number += f" to #{timing.until}, one CUDA graph"
+    where = "" if timing.device.type == "cpu" else f", on {timing.device}"
+    instead = timing.instead and f", {timing.instead}"
+    return f"{number} {timing.name}{where}{instead}"

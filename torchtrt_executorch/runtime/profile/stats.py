@@ -18,19 +18,19 @@ from torchtrt_executorch.runtime.profile.profiling import Profile, Profiler
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Transfers:
     """``copies`` copies of ``nbytes`` bytes in all."""
 
     copies: int = 0
     nbytes: int = 0
 
     @classmethod
-    def of(cls, sizes: Sequence[int]) -> Traffic:
+    def of(cls, sizes: Sequence[int]) -> Transfers:
         """Copies of ``sizes`` bytes each."""
         return cls(len(sizes), sum(sizes))
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(self.copies + other.copies, self.nbytes + other.nbytes)
+    def __add__(self, other: Transfers) -> Transfers:
+        return Transfers(self.copies + other.copies, self.nbytes + other.nbytes)
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Staging:
     """Host-resident I/O that one engine staged: copies in and out, over ``calls`` calls."""
 
     calls: int = 0
-    inputs: Traffic = Traffic()
-    outputs: Traffic = Traffic()
+    inputs: Transfers = Transfers()
+    outputs: Transfers = Transfers()
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Stats:
     calls: Mapping[str, int]
     kernels: Mapping[str, int]
     delegates: Mapping[str, int]
-    copies: Mapping[str, Traffic]
+    copies: Mapping[str, Transfers]
     staged: Mapping[str, Staging]
     not_run: frozenset[str] = frozenset()
     stand_ins: frozenset[str] = frozenset()
@@ -108,9 +108,9 @@ class Tally:
     def count(self, calls: Counter[str], runs: Mapping[Kind, Counter[str]]) -> None:
         """Add its calls, by method, and those of its operations, by kind and name."""
         calls[self.method] += self.calls + self._branching
-        for each, times in zip(self._operations, self._runs, strict=True):
-            if each.kind in runs:
-                runs[each.kind][each.name] += times + self.calls
+        for operation, times in zip(self._operations, self._runs, strict=True):
+            if operation.kind in runs:
+                runs[operation.kind][operation.name] += times + self.calls
 
 
 class Recorder:
@@ -128,7 +128,7 @@ class Recorder:
         #: with what each is of: a clone that is gone leaves its counts alone, added to its method's
         self._tallies: list[tuple[weakref.ref[object], Tally]] = []
         self._gone: dict[str, Tally] = {}
-        self._copies: dict[str, Traffic] = {}
+        self._copies: dict[str, Transfers] = {}
         self._staged: dict[str, Staging] = {}
         self.not_run: set[str] = set()
         self.stand_ins: set[str] = set()
@@ -142,11 +142,11 @@ class Recorder:
         new = Tally(method, operations)
         with self._lock:
             there = [(weakref.ref(owner), new)]
-            for of, each in self._tallies:
-                if of() is not None:
-                    there.append((of, each))
-                elif (whole := self._gone.setdefault(each.method, each)) is not each:
-                    whole.merge(each)
+            for owner_ref, tally in self._tallies:
+                if owner_ref() is not None:
+                    there.append((owner_ref, tally))
+                elif (whole := self._gone.setdefault(tally.method, tally)) is not tally:
+                    whole.merge(tally)
             self._tallies = there
         return new
 
@@ -162,9 +162,9 @@ class Recorder:
         ``devices`` and ``until`` are as :class:`~.history.Trace` takes them.
         """
         instead = {
-            index: etdump.NOT_RUN if each.name in self.not_run else etdump.STAND_IN
-            for index, each in enumerate(operations)
-            if each.name in self.not_run | self.stand_ins
+            index: etdump.NOT_RUN if operation.name in self.not_run else etdump.STAND_IN
+            for index, operation in enumerate(operations)
+            if operation.name in self.not_run | self.stand_ins
         }
         history = Trace(method, operations, devices, until, instead)
         return Profiler(self.histories.setdefault(method, history))
@@ -175,10 +175,10 @@ class Recorder:
         way = "_to_".join(sides)
         if way != "host_to_host":
             with self._lock:
-                before = self._copies.get(way, Traffic())
-                self._copies[way] = before + Traffic(1, nbytes)
+                before = self._copies.get(way, Transfers())
+                self._copies[way] = before + Transfers(1, nbytes)
 
-    def staged(self, delegate: str, inputs: Traffic, outputs: Traffic) -> bool:
+    def staged(self, delegate: str, inputs: Transfers, outputs: Transfers) -> bool:
         """Count what one call of a delegate has staged; true the first time."""
         with self._lock:
             old = self._staged.get(delegate, Staging())
@@ -195,7 +195,7 @@ class Recorder:
             Kind.DELEGATE: Counter(),
         }
         with self._lock:
-            tallies = [*self._gone.values(), *(each for _, each in self._tallies)]
+            tallies = [*self._gone.values(), *(tally for _, tally in self._tallies)]
         for tally in tallies:
             tally.count(calls, runs)
         timings = Profile([*self.histories.values()]).timings

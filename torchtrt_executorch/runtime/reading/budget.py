@@ -23,10 +23,10 @@ class Budget:
 
     def can_decode(self, nbytes: int) -> bool:
         """Pay for bytes of which objects are made, if as many are left."""
-        left = self._left - _DECODED * nbytes
-        if left < 0:
+        remaining = self._left - _DECODED * nbytes
+        if remaining < 0:
             return False
-        self._left = left
+        self._left = remaining
         return True
 
     def decode(self, nbytes: int, where: str) -> None:

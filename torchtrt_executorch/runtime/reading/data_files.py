@@ -34,21 +34,22 @@ def data_files(program: Source) -> list[Path]:
         return []
     path = Path(program)
     expected, named = read_expected(path), _named_after(path)
-    others = [each for each in sorted(path.parent.glob("*.ptd")) if each not in named]
+    others = [file for file in sorted(path.parent.glob("*.ptd")) if file not in named]
     if not expected:
         return named
-    held = {each: _held(each) for each in (*named, *others)}
-    found = {
-        _holder(key, row.nbytes, row.sha256, held) for key, row in expected.items()
+    entries_of = {file: _held(file) for file in (*named, *others)}
+    holders = {
+        _holder(key, row.nbytes, row.sha256, entries_of)
+        for key, row in expected.items()
     }
-    if None in found:
-        found.update(named)
-    return [each for each in held if each in found]
+    if None in holders:
+        holders.update(named)
+    return [file for file in entries_of if file in holders]
 
 
-def data_of(program: Source, given: Sequence[Source] | None) -> Sequence[Source]:
+def data_of(program: Source, data: Sequence[Source] | None) -> Sequence[Source]:
     """Return the data files that were given for a program, or, for None, :func:`data_files`."""
-    return data_files(program) if given is None else given
+    return data_files(program) if data is None else data
 
 
 def _named_after(program: Path) -> list[Path]:
@@ -74,18 +75,18 @@ def _held(file: Path) -> dict[str, NamedData]:
 
 
 def _holder(
-    key: str, nbytes: int, sha256: str, held: dict[Path, dict[str, NamedData]]
+    key: str, nbytes: int, sha256: str, entries_of: dict[Path, dict[str, NamedData]]
 ) -> Path | None:
     """The file that holds a key as the program was saved with it."""
 
     def of_its_size() -> Iterator[Path]:
-        for file, entries in held.items():
+        for file, entries in entries_of.items():
             if key in entries and len(entries[key].held) == nbytes:
                 yield file
 
     files = [*of_its_size()]
     if len(files) > 1 and sha256:
         for file in files:
-            if hashlib.sha256(held[file][key].held).hexdigest() == sha256:
+            if hashlib.sha256(entries_of[file][key].held).hexdigest() == sha256:
                 return file
     return files[0] if files else None

@@ -58,8 +58,8 @@ class Mapped:
 
     def state(self) -> tuple[int, int]:
         """The size, and when it was written last. It stays the same file if another takes its name."""
-        found = os.fstat(self._file.fileno())
-        return found.st_size, found.st_mtime_ns
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
 
     def check_unchanged(self) -> None:
         """Raise ``ProgramError`` if it isn't what it was when it was mapped."""
@@ -169,21 +169,21 @@ class ProgramFile:
     def by_digest(self) -> Mapping[str, NamedData]:
         """What data files hold, by the digests that the program was saved with."""
         named = self.named_data.values()
-        return {each.sha256: each for each in named if each.sha256}
+        return {data.sha256: data for data in named if data.sha256}
 
     def check_unchanged(self) -> None:
         """Raise ``ProgramError`` if a file isn't what it was when it was loaded."""
-        for each in self.mapped:
-            each.check_unchanged()
+        for mapping in self.mapped:
+            mapping.check_unchanged()
 
     def read(self, held: memoryview) -> memoryview:
         """Return bytes of the program or of a data file in memory that others don't write to.
 
         Raises ``ProgramError`` if the file has changed since it was loaded.
         """
-        for each in self.mapped:
-            if each.has(held):
-                return each.read(held)
+        for mapping in self.mapped:
+            if mapping.has(held):
+                return mapping.read(held)
         return held
 
     def constant(self, index: int) -> memoryview:
@@ -243,10 +243,10 @@ def read_program(source: Source, data_files: Sequence[Source] = ()) -> ProgramFi
     program, expected = _opened(source)
     named, mapped = dict(program.named_data), [*program.mapped]
     for file in data_files:
-        given = _read_data(file, mapped)
+        named_data = _read_data(file, mapped)
         if expected is not None:
-            given = _own(given, expected)
-        for key, value in given.items():
+            named_data = _own(named_data, expected)
+        for key, value in named_data.items():
             first = named.setdefault(key, value)
             if first is not value and not _same(first.held, value.held):
                 raise ProgramError(
@@ -302,23 +302,23 @@ def _table(
 
 
 def _own(
-    given: dict[str, NamedData], expected: Mapping[str, Expected]
+    named_data: dict[str, NamedData], expected: Mapping[str, Expected]
 ) -> dict[str, NamedData]:
     """Return what of a data file the program expects, with its digests."""
     other = "a data file isn't this program's: it"
-    if given and not given.keys() & expected.keys():
+    if named_data and not named_data.keys() & expected.keys():
         raise ProgramError(
-            f"{other} holds {_some(given)}, and the program was saved with {_some(expected)}; pass "
+            f"{other} holds {_some(named_data)}, and the program was saved with {_some(expected)}; pass "
             "the .ptd that was saved beside the .pte"
         )
     own = {}
-    for key in filter(expected.__contains__, given):
-        nbytes, due = len(given[key].held), expected[key].nbytes
+    for key in filter(expected.__contains__, named_data):
+        nbytes, due = len(named_data[key].held), expected[key].nbytes
         if nbytes != due:
             raise ProgramError(
                 f"{other} has {nbytes} bytes for {key!r}, and the program was saved with {due}"
             )
-        own[key] = replace(given[key], sha256=expected[key].sha256)
+        own[key] = replace(named_data[key], sha256=expected[key].sha256)
     return own
 
 
@@ -365,11 +365,11 @@ def _named(
     """Named data, by their keys: of a program, or, with layouts, of a data file, the last of ``mapped``."""
     file = mapped[-1] if mapped else None
     named: dict[str, NamedData] = {}
-    for each in entries:
-        if each.key is None or each.key in named:
-            raise ProgramError(f"named data {each.key!r} is nameless or there twice")
-        where = f"named data {each.key!r} is in segment"
-        held = item(segments, each.segment_index, where)
-        layout = getattr(each, "tensor_layout", None)
-        named[each.key] = NamedData(held, layout, each.key, file=file)
+    for entry in entries:
+        if entry.key is None or entry.key in named:
+            raise ProgramError(f"named data {entry.key!r} is nameless or there twice")
+        where = f"named data {entry.key!r} is in segment"
+        data = item(segments, entry.segment_index, where)
+        layout = getattr(entry, "tensor_layout", None)
+        named[entry.key] = NamedData(data, layout, entry.key, file=file)
     return named

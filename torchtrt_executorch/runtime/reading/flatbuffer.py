@@ -60,12 +60,12 @@ Kind = Any
 Schema = Mapping[type, Mapping[str, Kind]]
 
 
-#: Where in a file something is: of what, and a field or an element of that. It is put into words for errors alone.
+#: Where in a file something is: of what, and a field or an element of that. It is formatted for errors alone.
 _Where = str | tuple[Any, str | int]
 _BYTE, _INT, _UINT, _SIZES = map(struct.Struct, ("<B", "<i", "<I", "<2H"))
 
 
-def _in_words(where: _Where) -> str:
+def _path_of(where: _Where) -> str:
     parts: list[str] = []
     while isinstance(where, tuple):
         where, part = where
@@ -101,10 +101,10 @@ class _Reader:
 
     def root(self, table: type[T], identifier: bytes) -> T:
         """Decode the root table. ``ProgramError`` when the file identifier is another one."""
-        found = bytes(self._data[4:8])
-        if found != identifier:
+        actual = bytes(self._data[4:8])
+        if actual != identifier:
             raise ProgramError(
-                f"the file identifier is {found!r} where {identifier!r} was expected: "
+                f"the file identifier is {actual!r} where {identifier!r} was expected: "
                 "not such a file, or of an incompatible version"
             )
         return self._table(table, self._unpack(_UINT, 0, "root")[0], table.__name__)
@@ -118,7 +118,7 @@ class _Reader:
         except struct.error:
             pass
         raise ProgramError(
-            f"{_in_words(where)} lies at byte {position}, outside of a FlatBuffer of "
+            f"{_path_of(where)} lies at byte {position}, outside of a FlatBuffer of "
             f"{len(self._data)} bytes: the file is truncated or damaged"
         )
 
@@ -127,7 +127,7 @@ class _Reader:
 
     def _pay(self, nbytes: int, where: _Where) -> None:
         if not self._budget.can_decode(nbytes):
-            self._budget.decode(nbytes, _in_words(where))
+            self._budget.decode(nbytes, _path_of(where))
 
     def _table(self, table: type[T], position: int, where: _Where) -> T:
         fields = self._fields.get(table)
@@ -143,17 +143,17 @@ class _Reader:
         offsets = self._unpack(_vector("H", count), vtable + 4, where)
         if count and max(offsets) >= size:
             raise ProgramError(
-                f"{_in_words(where)} has a field at byte {max(offsets)} of a table of {size} bytes: the file is damaged"
+                f"{_path_of(where)} has a field at byte {max(offsets)} of a table of {size} bytes: the file is damaged"
             )
-        slot = 0
+        field_slot = 0
         values: dict[str, Any] = {}
         for field in fields:
             name, kind = field.name, field.kind
-            at = offsets[slot] if slot < count else 0
-            slot += 1
+            at = offsets[field_slot] if field_slot < count else 0
+            field_slot += 1
             if kind.__class__ is Union:
-                table_at = offsets[slot] if slot < count else 0
-                slot += 1
+                table_at = offsets[field_slot] if field_slot < count else 0
+                field_slot += 1
                 inside = where, name
                 values[name] = self._union(
                     kind, at and position + at, table_at and position + table_at, inside
@@ -167,10 +167,10 @@ class _Reader:
     def _union(self, kind: Union, code_at: int, position: int, where: _Where) -> Any:
         code = self._unpack(_BYTE, code_at, where)[0] if code_at else 0
         if code == 0 or not position:
-            raise ProgramError(f"{_in_words(where)} holds no value")
+            raise ProgramError(f"{_path_of(where)} holds no value")
         member = kind.members.get(code)
         if member is None:
-            raise ProgramError(f"{_in_words(where)} is of the unknown kind {code}")
+            raise ProgramError(f"{_path_of(where)} is of the unknown kind {code}")
         return self._table(member, self._follow(position, where), where)
 
     def read_by_kind(self, kind: Kind) -> Callable[[int, _Where], Any] | None:
@@ -195,7 +195,7 @@ class _Reader:
             try:
                 return kind.members(value)
             except ValueError:
-                return kind.member(value, _in_words(where))
+                return kind.member(value, _path_of(where))
 
         return read
 
@@ -220,7 +220,7 @@ class _Reader:
             start += 4
             if start + length * width > len(self._data):
                 raise ProgramError(
-                    f"{_in_words(where)} claims {length} elements, past the end of a FlatBuffer of "
+                    f"{_path_of(where)} claims {length} elements, past the end of a FlatBuffer of "
                     f"{len(self._data)} bytes: the file is truncated or damaged"
                 )
             if kind == BYTES:
@@ -244,7 +244,7 @@ class _Reader:
                 text = str(self._data[start : start + length], "utf-8")
             except UnicodeDecodeError as error:
                 raise ProgramError(
-                    f"{_in_words(where)} is not UTF-8 text: {error}"
+                    f"{_path_of(where)} is not UTF-8 text: {error}"
                 ) from None
             self._texts[start] = text
         return self._texts[start]

@@ -38,10 +38,10 @@ _SCALAR_TYPE = "executorch.exir.scalar_type"
 
 
 def _package() -> Path:
-    found = locate(_SCALAR_TYPE)
-    if found is None:
+    path = locate(_SCALAR_TYPE)
+    if path is None:
         raise ModuleNotFoundError("No module named 'executorch'", name="executorch")
-    return found.parents[1]
+    return path.parents[1]
 
 
 #: Where executorch is installed.
@@ -66,7 +66,10 @@ def _tables(path: str) -> tuple[Any, Schema]:
     ``executorch.exir`` takes seconds.
     """
     file = PACKAGE / path
-    text = "".join(each.read_text() for each in (file, file.parent / "scalar_type.fbs"))
+    text = "".join(
+        schema_file.read_text()
+        for schema_file in (file, file.parent / "scalar_type.fbs")
+    )
     declared = {
         name: (what, width, body)
         for what, name, width, body in _DECLARATION.findall(re.sub("//.*", "", text))
@@ -90,14 +93,14 @@ def _tables(path: str) -> tuple[Any, Schema]:
             return Union({code: classes[member] for code, member in members})
         return Enum(_FORMATS[width], classes[name]) if what == "enum" else classes[name]
 
-    def field(many: str, of: str) -> Any:
-        if many and of in ("ubyte", "uint8"):
+    def field(many: str, element: str) -> Any:
+        if many and element in ("ubyte", "uint8"):
             return BYTES
-        return [kind(of)] if many else kind(of)
+        return [kind(element)] if many else kind(element)
 
     tables = {
         classes[name]: {
-            each: field(many, of) for each, many, of in _FIELD.findall(body)
+            name: field(many, element) for name, many, element in _FIELD.findall(body)
         }
         for name, (what, _, body) in declared.items()
         if what == "table"
@@ -182,7 +185,7 @@ def segments(
     data: memoryview, base: int, size: int, declared: Sequence[Any]
 ) -> list[memoryview]:
     """What follows the FlatBuffer, as views."""
-    found = []
+    data_of_segments = []
     for index, segment in enumerate(declared):
         end = segment.offset + segment.size
         # Without a header there is no place for segments, and only empty ones are declared.
@@ -191,5 +194,5 @@ def segments(
                 f"segment {index} ends at byte {base + end}, but the segments end at byte "
                 f"{min(base + size, len(data))}: the file is truncated or damaged"
             )
-        found.append(data[base + segment.offset : base + end])
-    return found
+        data_of_segments.append(data[base + segment.offset : base + end])
+    return data_of_segments

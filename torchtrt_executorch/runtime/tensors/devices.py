@@ -53,7 +53,7 @@ class Placement:
             )
         return device
 
-    def home(self, tensor: torch.Tensor, declared: torch.device) -> torch.device:
+    def device_of(self, tensor: torch.Tensor, declared: torch.device) -> torch.device:
         """Where an input of the caller's lives, if the program declares it on ``declared``."""
         if tensor.device.type != "cpu":
             return tensor.device

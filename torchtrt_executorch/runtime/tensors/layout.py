@@ -34,12 +34,12 @@ def dtype_of(scalar_type: schema.ScalarType) -> torch.dtype | None:
     name = scalar_type.name
     if name.startswith(_NOT_NUMBERS):
         return None
-    found = getattr(torch, _OTHERWISE.get(name, name.lower()), None)
-    return found if isinstance(found, torch.dtype) else None
+    dtype = getattr(torch, _OTHERWISE.get(name, name.lower()), None)
+    return dtype if isinstance(dtype, torch.dtype) else None
 
 
 #: What ExecuTorch calls torch's types.
-_NAMES = {dtype_of(each): each.name for each in schema.ScalarType}
+_NAMES = {dtype_of(scalar_type): scalar_type.name for scalar_type in schema.ScalarType}
 
 
 def device_of(device_type: schema.DeviceType, index: int) -> torch.device:
@@ -150,7 +150,7 @@ class TensorLayout:
             if tensor.stride() != strides:
                 tensor.as_strided_(shape, strides)
 
-    def settle(self, tensor: torch.Tensor) -> None:
+    def normalize(self, tensor: torch.Tensor) -> None:
         """Check what a kernel left in ``tensor``, and restore the memory order it has to have.
 
         A kernel of torch's that resizes its output may lay it out as it likes; later instructions

@@ -55,7 +55,7 @@ class CommonTensors:
 
         Raises ``ProgramError`` if one has another shape, type, order of dimensions or device.
         """
-        found = {}
+        by_name = {}
         for name in self.names & own.keys():
             common = self.tensors.setdefault(name, own[name])
             if _kind(common) != _kind(own[name]):
@@ -63,8 +63,8 @@ class CommonTensors:
                     f"methods have the buffer {name} in common, which is {_kind(common)} in one and "
                     f"{_kind(own[name])} in another"
                 )
-            found[name] = common
-        return found
+            by_name[name] = common
+        return by_name
 
 
 def _kind(tensor: torch.Tensor) -> str:
@@ -101,8 +101,8 @@ class SharedState:
         }
         several = len(plans) > 1 and not any(plan.places_devices for plan in plans)
         one = len(sizes) == 1 and len(next(iter(sizes))) == 1
-        found = frozenset({_STATE_ARENA} if several and one else ())
-        self.arenas = found if common is None else common.arenas
+        state_arenas = frozenset({_STATE_ARENA} if several and one else ())
+        self.arenas = state_arenas if common is None else common.arenas
         for index in self.arenas:
             kinds = {plan.arenas[index] for plan in plans if index < len(plan.arenas)}
             if len(kinds) > 1:
@@ -163,9 +163,12 @@ class Values:
         self._shared = shared
         self._pinned = pinned
         self._buffers: Buffers = {}
-        self._all = [Value(slot.name, index=slot.index) for slot in plan.slots]
-        for slot in plan.slots:
-            self._fill(self._all[slot.index], slot, clone_source)
+        self._all = [
+            Value(planned_value.name, index=planned_value.index)
+            for planned_value in plan.values
+        ]
+        for planned_value in plan.values:
+            self._fill(self._all[planned_value.index], planned_value, clone_source)
         for view in views:
             constant = self._all[view.constant].tensor
             self._all[view.copy].data = constant.permute(view.dims)
@@ -190,30 +193,42 @@ class Values:
         """What gives memory, for one call, to each tensor that has none and is no input."""
         inputs = {*self._plan.inputs}
         return {
-            slot.index: self._all[slot.index].allocator()
-            for slot in self._plan.slots
-            if slot.free and slot.index not in inputs
+            planned_value.index: self._all[planned_value.index].allocator()
+            for planned_value in self._plan.values
+            if planned_value.free and planned_value.index not in inputs
         }
 
-    def _fill(self, value: Value, slot: PlanValue, clone_source: Values | None) -> None:
-        layout, place, stored = slot.layout, slot.place, slot.stored
-        value.fixed = slot.index not in self._uses.rebindable
-        value.data = slot.literal
-        if slot.items is not None:
-            value.data = Boxed([i if i is None else self._all[i] for i in slot.items])
+    def _fill(
+        self, value: Value, planned_value: PlanValue, clone_source: Values | None
+    ) -> None:
+        layout, place, stored = (
+            planned_value.layout,
+            planned_value.place,
+            planned_value.stored,
+        )
+        value.fixed = planned_value.index not in self._uses.rebindable
+        value.data = planned_value.literal
+        if planned_value.items is not None:
+            value.data = Boxed(
+                [i if i is None else self._all[i] for i in planned_value.items]
+            )
         if layout is None:
             return
-        value.layout, value.label, value.device = layout, slot.label, layout.device
-        value.delegate_private = slot.index in self._uses.delegate_private
+        value.layout, value.label, value.device = (
+            layout,
+            planned_value.label,
+            layout.device,
+        )
+        value.delegate_private = planned_value.index in self._uses.delegate_private
         value.memory = self._placement.memory(layout.device)
-        value.planned, value.constant = slot.planned, slot.constant
+        value.planned, value.constant = planned_value.planned, planned_value.constant
         if place is not None:
             value.data = self._view(place, layout)
             value.pinned = self._pinned and value.data.is_cpu and value.data.is_pinned()
             if stored is not None and self._shared.is_new(place):
                 value.data.copy_(_stored(self._file, stored, layout))
         elif stored is not None and clone_source is not None:
-            value.data = clone_source[slot.index].data
+            value.data = clone_source[planned_value.index].data
         elif stored is not None:
             stays = value.memory.type == "cpu"
             value.data = _stored(self._file, stored, layout, stays).to(value.memory)
@@ -221,9 +236,9 @@ class Values:
     def _view(self, where: Allocation, layout: TensorLayout) -> torch.Tensor:
         """The planned bytes of a tensor, at its largest shape."""
         strides = layout.strides(layout.sizes)
-        held = self._buffer(where)[where.start : where.end].view(layout.dtype)
+        elements = self._buffer(where)[where.start : where.end].view(layout.dtype)
         first = where.start // layout.dtype.itemsize
-        return held.as_strided(layout.sizes, strides, first)
+        return elements.as_strided(layout.sizes, strides, first)
 
     def _buffer(self, where: Allocation) -> torch.Tensor:
         device = self._placement.memory(where.device)
@@ -252,18 +267,18 @@ def _stored(
                 f"{layout.name} is stored outside of the program and not in the given data files; "
                 "pass the .ptd that was saved beside the .pte as data_files=[...]"
             )
-        found = file.named_data[stored.key]
-        if found.layout is not None:
-            layout.check_stored(found.layout)
-        held = found.held
+        named_data = file.named_data[stored.key]
+        if named_data.layout is not None:
+            layout.check_stored(named_data.layout)
+        stored_bytes = named_data.held
     elif stored.segment is None:
-        held = file.constant(stored.index)
+        stored_bytes = file.constant(stored.index)
     else:
-        held = file.initial_state(stored.segment, stored.index)
+        stored_bytes = file.initial_state(stored.segment, stored.index)
     count = layout.nbytes
-    if len(held) < count:
+    if len(stored_bytes) < count:
         raise ProgramError(
-            f"{layout.name} needs {count} bytes of data and the file has {len(held)}"
+            f"{layout.name} needs {count} bytes of data and the file has {len(stored_bytes)}"
         )
     if count == 0:
         return torch.empty(layout.sizes, dtype=layout.dtype)
@@ -272,7 +287,7 @@ def _stored(
     data = file.constants.get(key)
     if data is None:
         named = stored.key is not None
-        data = found.data if named else file.read(held[:count])
+        data = named_data.data if named else file.read(stored_bytes[:count])
         if stays:
             file.constants[key] = data
     flat = torch.frombuffer(data, dtype=torch.uint8, count=count)
@@ -290,8 +305,8 @@ def _zeros(size: int, device: torch.device, pinned: bool) -> torch.Tensor:
     # numpy's memory can't be resized: a kernel that outgrows the arena is an error.
     if pinned:
         try:
-            held = torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
-            return torch.from_numpy(held)
+            zeros = torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
+            return torch.from_numpy(zeros)
         except RuntimeError as error:
             logger.warning(
                 "%d bytes of host memory can't be pinned, so copies to and from the GPU take "

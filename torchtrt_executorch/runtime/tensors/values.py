@@ -16,13 +16,13 @@ Run = Callable[[], "int | None"]
 
 @dataclass(eq=False)
 class Value:
-    """One slot of a method, and what is in it now.
+    """One value of a method, and what is in it now.
 
     ``data`` is a ``torch.Tensor``, ``int``, ``float``, ``bool``, ``str``, ``None``, a list of
     ``bool`` or ``float``, or a :class:`Boxed` list.
 
     Attributes:
-        index: The slot's; -1 for none of a program's.
+        index: That of the method's values; -1 for none of a program's.
         layout: Of a tensor.
         device: Where a tensor lives now.
         label: Where its metadata says that it does, None where that has no say.
@@ -55,8 +55,8 @@ class Value:
 
     def tensors(self) -> Sequence[Value]:
         """The tensor values in here: itself, the elements of a list, or none."""
-        found = self.data.items if type(self.data) is Boxed else (self,)
-        return [v for v in found if v is not None and v.layout is not None]
+        values = self.data.items if type(self.data) is Boxed else (self,)
+        return [v for v in values if v is not None and v.layout is not None]
 
     @property
     def steady(self) -> bool:
@@ -83,8 +83,8 @@ class Value:
         return self.data
 
     def _is_no(self, wanted: str) -> ProgramError:
-        found = "empty" if self.data is None else f"a {type(self.data).__name__}"
-        return ProgramError(f"{self.name} is {found} where a {wanted} is needed")
+        actual = "empty" if self.data is None else f"a {type(self.data).__name__}"
+        return ProgramError(f"{self.name} is {actual} where a {wanted} is needed")
 
     def resize(self, shape: Sequence[int]) -> torch.Tensor:
         """The tensor, with a shape that the program allows it."""
@@ -100,10 +100,10 @@ class Value:
             )
         if self.data is None:
             self.allocator()()
-        held = self.tensor
-        if held.shape != result.shape:
-            layout.resize(held, tuple(result.shape))
-        held.copy_(result)
+        own = self.tensor
+        if own.shape != result.shape:
+            layout.resize(own, tuple(result.shape))
+        own.copy_(result)
 
     def take(self, result: torch.Tensor) -> None:
         """Become ``result``, which is nobody else's, unless this has memory that is planned.
@@ -152,7 +152,7 @@ class Boxed:
 
 def same_kind(source: Value, target: Value) -> None:
     """Raise ``ProgramError`` unless ``target`` may be given the ``data`` of ``source``."""
-    one, other = (each.layout and each.layout.dtype for each in (source, target))
+    one, other = (value.layout and value.layout.dtype for value in (source, target))
     if one != other:
         raise ProgramError(
             f"{source.name} can't become {target.name}: {one or 'no tensor'} and "
