@@ -25,7 +25,7 @@ def inspect(
     ] = None,
     svg: Annotated[
         Path | None,
-        typer.Option(help="Write the picture of one method alone."),
+        typer.Option(help="Write the diagram of one method alone."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print all of it as JSON.")
@@ -85,7 +85,7 @@ def inspect(
     from torchtrt_executorch.inspection.advice import advise
     from torchtrt_executorch.inspection.data import as_data
     from torchtrt_executorch.inspection.difference import difference
-    from torchtrt_executorch.inspection.drawing.diagram import svg as picture
+    from torchtrt_executorch.inspection.drawing.diagram import svg as diagram
     from torchtrt_executorch.inspection.drawing.page import page
     from torchtrt_executorch.inspection.loading import refused_delegates
 
@@ -105,7 +105,7 @@ def inspect(
     if targets[0] is not None:
         _write(targets[0], page(facts, findings))
     if targets[1] is not None and drawn is not None:
-        _write(targets[1], picture(drawn))
+        _write(targets[1], diagram(drawn))
     console = Console()
     if as_json:
         print(json.dumps(as_data(facts, findings, changes)))

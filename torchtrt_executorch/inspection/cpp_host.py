@@ -15,9 +15,9 @@ def needs(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _backends(facts: Facts) -> Iterator[tuple[str, str]]:
-    delegates = [each for method in facts.methods for each in method.delegates]
-    for backend in dict.fromkeys(each.backend for each in delegates):
-        own = [each for each in delegates if each.backend == backend]
+    delegates = [delegate for method in facts.methods for delegate in method.delegates]
+    for backend in dict.fromkeys(delegate.backend for delegate in delegates):
+        own = [delegate for delegate in delegates if delegate.backend == backend]
         built = ", ".join(dict.fromkeys(short(d.payload, 60) for d in own if d.payload))
         what = f"{counted(len(own), 'delegate')}{f': {built}' if built else ''}"
         yield f"backend {short(backend, 60)}", what

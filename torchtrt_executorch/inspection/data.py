@@ -47,13 +47,13 @@ def _method(method: Method) -> dict[str, Any]:
         "input_names": list(method.input_names),
         "memory": [
             {
-                "device": each.device,
-                "planned": each.planned,
-                "peak": each.peak,
-                "peak_at": each.peak_at,
-                "used": list(each.used),
+                "device": used.device,
+                "planned": used.planned,
+                "peak": used.peak,
+                "peak_at": used.peak_at,
+                "used": list(used.used),
             }
-            for each in usage(method)
+            for used in usage(method)
         ],
         "arenas": [asdict(arena) for arena in method.arenas],
         "delegates": [asdict(delegate) for delegate in method.delegates],
@@ -63,7 +63,7 @@ def _method(method: Method) -> dict[str, Any]:
             {"instruction": index, "text": text} for index, text in method.faults
         ],
         "without_kernel": list(method.without_kernel),
-        "crossings": [asdict(crossing) for crossing in method.crossings],
-        "between_gpus": [asdict(crossing) for crossing in method.between_gpus],
+        "crossings": [asdict(transfer) for transfer in method.transfers],
+        "between_gpus": [asdict(transfer) for transfer in method.between_gpus],
         "times": None if method.times is None else asdict(method.times),
     }

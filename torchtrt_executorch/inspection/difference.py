@@ -50,16 +50,18 @@ def difference(before: Facts, after: Facts) -> list[Change]:
     olds = {method.name: method for method in before.methods}
     news = {method.name: method for method in after.methods}
     sizes = before.nbytes, after.nbytes
-    found = (
+    changes = (
         [Change("", "file", "size", *sizes, "bytes")] if sizes[0] != sizes[1] else []
     )
     for name in dict.fromkeys((*news, *olds)):
         old, new = olds.get(name), news.get(name)
         if old is None or new is None:
-            found.append(Change(name, "method", name, old is not None, new is not None))
+            changes.append(
+                Change(name, "method", name, old is not None, new is not None)
+            )
         else:
-            found += _of_method(old, new)
-    return found
+            changes += _of_method(old, new)
+    return changes
 
 
 def _of_method(old: Method, new: Method) -> Iterator[Change]:
@@ -72,21 +74,21 @@ def _of_method(old: Method, new: Method) -> Iterator[Change]:
 
 def _amounts(method: Method) -> Counter[tuple[str, str]]:
     """How much there is of what, and of which."""
-    found: Counter[tuple[str, str]] = Counter()
+    amounts: Counter[tuple[str, str]] = Counter()
     for delegate in method.delegates:
         place = " ".join(filter(None, (delegate.backend, "on", delegate.device)))
         called = " ".join(filter(None, (place, delegate.payload)))
-        found["delegates", called] += 1
-        found["payloads", place] += delegate.nbytes
+        amounts["delegates", called] += 1
+        amounts["payloads", place] += delegate.nbytes
     for step in method.instructions:
-        found["kernels", step.name] += step.kind == "kernel"
-    for crossing in method.crossings:
-        staged = ", staged by delegates" if crossing.staged else ""
-        direction = f"{crossing.source} to {crossing.target}{staged}"
-        found["copies", direction] += 1
-        found["copied", direction] += crossing.nbytes
+        amounts["kernels", step.name] += step.kind == "kernel"
+    for transfer in method.transfers:
+        staged = ", staged by delegates" if transfer.staged else ""
+        direction = f"{transfer.source} to {transfer.target}{staged}"
+        amounts["copies", direction] += 1
+        amounts["copied", direction] += transfer.nbytes
     for arena in method.arenas:
-        found["memory", arena.device] += arena.nbytes
+        amounts["memory", arena.device] += arena.nbytes
     for used in usage(method):
-        found["memory in use", used.device] += used.peak
-    return found
+        amounts["memory in use", used.device] += used.peak
+    return amounts

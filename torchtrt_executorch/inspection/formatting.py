@@ -35,8 +35,8 @@ def counted(number: int, noun: str) -> str:
 def short(text: str, most: int = LONGEST) -> str:
     """Return ``text`` on one line, printable, its middle left out if it is long."""
     clean = "".join(
-        each if each.isprintable() else "\N{REPLACEMENT CHARACTER}"
-        for each in text[: 4 * most]
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in text[: 4 * most]
     )
     if len(text) <= most:
         return clean
@@ -54,8 +54,8 @@ def tensor(value: Value) -> str:
     shape = ", ".join(map(str, value.shape[:16])) + (
         ", …" if len(value.shape) > 16 else ""
     )
-    words = f"{value.dtype} {bound}[{shape}], {size(value.nbytes)}, on {value.device}"
-    return f"{words}, {value.storage}" if value.storage else words
+    text = f"{value.dtype} {bound}[{shape}], {size(value.nbytes)}, on {value.device}"
+    return f"{text}, {value.storage}" if value.storage else text
 
 
 def _shapes(delegate: Delegate, name: str) -> str:
@@ -70,14 +70,14 @@ def _shapes(delegate: Delegate, name: str) -> str:
 
 def payload(delegate: Delegate) -> str:
     """Return what a delegate's payload is, and what is to be said of it."""
-    words = [delegate.payload] if delegate.payload else []
+    parts = [delegate.payload] if delegate.payload else []
     if delegate.damaged:
-        words.append(f"damaged: {delegate.damaged}")
+        parts.append(f"damaged: {delegate.damaged}")
     if delegate.inputs or delegate.outputs:
-        given = [f"{each}{_shapes(delegate, each)}" for each in delegate.inputs]
-        words.append(
-            f"{', '.join(given)} -> {', '.join(delegate.outputs)}, on {delegate.device}"
+        inputs = [f"{name}{_shapes(delegate, name)}" for name in delegate.inputs]
+        parts.append(
+            f"{', '.join(inputs)} -> {', '.join(delegate.outputs)}, on {delegate.device}"
         )
     if delegate.shared_stream:
-        words.append("needs a host with one stream for all delegates")
-    return "; ".join(words)
+        parts.append("needs a host with one stream for all delegates")
+    return "; ".join(parts)

@@ -43,11 +43,11 @@ class _Answers:
     """What the runtime has said.
 
     Attributes:
-        refused: By delegate, why it isn't loaded; empty for one that is.
+        load_errors: By delegate, why it isn't loaded; empty for one that is.
         problem: Why others weren't asked for, if they weren't.
     """
 
-    refused: dict[Place, str]
+    load_errors: dict[Place, str]
     problem: str = ""
 
 
@@ -68,28 +68,28 @@ def refused_delegates(
         seconds: How long one delegate may take.
     """
     asked = [
-        (method.name, each.index)
+        (method.name, delegate.index)
         for method in facts.methods
-        for each in method.delegates
-        if each.owner not in _RUN_WHEN_LOADED and not each.damaged
+        for delegate in method.delegates
+        if delegate.owner not in _RUN_WHEN_LOADED and not delegate.damaged
     ]
     answers = _ask(path, data_files, asked, seconds)
     unchecked: Counter[str] = Counter()
     for method in facts.methods:
-        for each in method.delegates:
-            said = answers.refused.get((method.name, each.index))
+        for delegate in method.delegates:
+            said = answers.load_errors.get((method.name, delegate.index))
             if said is None:
-                unchecked[each.backend] += not each.damaged
+                unchecked[delegate.backend] += not delegate.damaged
             elif said:
                 yield Finding(
                     "refused",
                     "warning",
-                    f"{name_of(method)}: ExecuTorch's runtime doesn't load delegate {each.index} "
-                    f"({short(each.backend, 40)}): {short(said, 300)}.",
+                    f"{name_of(method)}: ExecuTorch's runtime doesn't load delegate {delegate.index} "
+                    f"({short(delegate.backend, 40)}): {short(said, 300)}.",
                     "Export the program again with the patch xnnpack-support in force, and leave out of the "
                     "backend, or change in the model, what it names.",
                     method.name,
-                    calls_of(method, each),
+                    calls_of(method, delegate),
                 )
     if names := ", ".join(f"{n} of {short(b, 40)}" for b, n in unchecked.items() if n):
         code = "what is code is run where it is loaded, and of others there is no backend here"
@@ -111,7 +111,7 @@ def _ask(
     """Ask for delegates, behind each that ends the process in another one."""
     answers = _Answers({})
     for _ in range(_MOST_CRASHES):
-        rest = [place for place in asked if place not in answers.refused]
+        rest = [place for place in asked if place not in answers.load_errors]
         if not rest or answers.problem:
             break
         _ask_in_a_process(path, data_files, rest, seconds, answers)
@@ -145,7 +145,7 @@ def _ask_in_a_process(
                     return
                 place = str(message["method"]), int(message["delegate"])
                 if "error" in message:
-                    answers.refused[place] = str(message["error"])
+                    answers.load_errors[place] = str(message["error"])
                     place = None
             end = f"it takes more than {seconds:g} s"
         except EOFError:
@@ -156,7 +156,7 @@ def _ask_in_a_process(
             process.join()
             receiver.close()
         if place is not None:
-            answers.refused[place] = end
+            answers.load_errors[place] = end
         elif end:
             answers.problem = f"the process that asked ended: {end}"
 
@@ -199,7 +199,7 @@ def _load_and_tell(
 def _limit(path: Path, data_files: Sequence[Path] | None) -> None:
     """Bound the memory of this process, beside what it has by now."""
     files = [path, *(data_files or path.parent.glob("*.ptd"))]
-    allowed = _BYTES + 4 * sum(each.stat().st_size for each in files)
+    allowed = _BYTES + 4 * sum(file.stat().st_size for file in files)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + allowed
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -57,7 +57,7 @@ class Operators:
         count: How many.
         reason: Why partitioners haven't it, where that was noted; on the host why nobody has it. An operator of the
             model that these are parts of is named: it was refused whole ("of"), or they were ("in").
-        cure: On the host, what to change in the export, where that is known.
+        suggestion: On the host, what to change in the export, where that is known.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Operators:
     device: str
     count: int
     reason: str = ""
-    cure: str = ""
+    suggestion: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ class Report:
         table = Table.grid()
         for method in self.methods.values():
             table.add_row(_table(method))
-            cured: dict[str, dict[str, None]] = {}
-            for each in method.on_host():
-                if each.cure:
-                    cured.setdefault(each.cure, {})[each.name] = None
-            for cure, names in cured.items():
-                table.add_row(Text(f"- {', '.join(names)}: {cure}"))
+            names_of: dict[str, dict[str, None]] = {}
+            for entry in method.on_host():
+                if entry.suggestion:
+                    names_of.setdefault(entry.suggestion, {})[entry.name] = None
+            for suggestion, names in names_of.items():
+                table.add_row(Text(f"- {', '.join(names)}: {suggestion}"))
             for warning in method.warnings:
                 table.add_row(Text(f"- {warning}", "red"))
         return table
@@ -120,9 +120,9 @@ class Report:
     def __str__(self) -> str:
         # Names stay whole: whoever looks for one finds it.
         rows = [
-            (len(_where(each)), len(each.name))
+            (len(_where(entry)), len(entry.name))
             for method in self.methods.values()
-            for each in method.operators
+            for entry in method.operators
         ]
         columns = [max(lengths) for lengths in zip(*rows, strict=True)]
         width = max(80, sum(columns) + _REST)
@@ -150,7 +150,7 @@ def report(edge: EdgeProgramManager) -> Report:
             "torchtrt-executorch inspect tells"
         )
     programs = {name: edge.exported_program(name) for name in edge.methods}
-    return Report({name: _method(name, each) for name, each in programs.items()})
+    return Report({name: _method(name, program) for name, program in programs.items()})
 
 
 def _method(name: str, program: ExportedProgram) -> MethodReport:
@@ -165,9 +165,9 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
             counts[name_and_reason[0], HOST, HOST, name_and_reason[1]] += 1
             unable.setdefault(name_and_reason, _unable(node))
             continue
-        held = node.args[0]
-        assert isinstance(held, Node)
-        lowered = getattr(module, str(held.target))
+        delegate_node = node.args[0]
+        assert isinstance(delegate_node, Node)
+        lowered = getattr(module, str(delegate_node.target))
         known = delegate_facts(_payload(lowered), len(delegates))
         delegates.append(known)
         inside = _inside(lowered, known)
@@ -178,18 +178,24 @@ def _method(name: str, program: ExportedProgram) -> MethodReport:
             warnings += known_defects(built_by, {name for name, _ in inside})
         for (operator_name, why), count in (inside or {}).items():
             counts[operator_name, known.backend, known.device, why] += count
-    there = {each.backend for each in delegates} | _asked(
+    there = {delegate.backend for delegate in delegates} | _asked(
         reason for *_, reason in counts
     )
-    found = [
+    operators = [
         Operators(
             *(name, backend, device, count, reason),
             _cure(reason, there | unable[name, reason]) if backend == HOST else "",
         )
         for (name, backend, device, reason), count in counts.items()
     ]
-    found.sort(key=lambda each: (each.backend == HOST, each.backend, -each.count))
-    return MethodReport(name, delegates, found, unknown, warnings)
+    operators.sort(
+        key=lambda entry: (
+            entry.backend == HOST,
+            entry.backend,
+            -entry.count,
+        )
+    )
+    return MethodReport(name, delegates, operators, unknown, warnings)
 
 
 def _asked(reasons: Iterable[str]) -> set[str]:
@@ -199,22 +205,22 @@ def _asked(reasons: Iterable[str]) -> set[str]:
 
 
 def _cure(reason: str, without: set[str]) -> str:
-    return "; ".join(dict.fromkeys(each for _, each in suggestions(reason, without)))
+    return "; ".join(dict.fromkeys(text for _, text in suggestions(reason, without)))
 
 
 def _unable(node: Node) -> set[str]:
     """Return the backends that run no such operator: XNNPACK what it has no configuration of, CUDA sizes that depend on data."""
     namespace, _, name = _name(node).partition(".")
     known = namespace not in ("aten", "dim_order_ops") or name in _xnnpack_operators()
-    found = set() if known else {"XnnpackBackend"}
-    return found | {"CudaBackend"} if _depends_on_data(node) else found
+    backends = set() if known else {"XnnpackBackend"}
+    return backends | {"CudaBackend"} if _depends_on_data(node) else backends
 
 
 @functools.cache
 def _xnnpack_operators() -> frozenset[str]:
     from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
 
-    return frozenset(each.target_name for each in ALL_PARTITIONER_CONFIGS)
+    return frozenset(config.target_name for config in ALL_PARTITIONER_CONFIGS)
 
 
 def _nodes(module: GraphModule) -> Iterator[tuple[Node, GraphModule]]:
@@ -258,8 +264,8 @@ def _inside(
         if known.damaged:
             return None
         plan, _ = deserialize_engine(memoryview(lowered.processed_bytes))
-        taken = operators_of(plan)
-        return None if taken is None else {(name, ""): n for name, n in taken.items()}
+        counts = operators_of(plan)
+        return None if counts is None else {(name, ""): n for name, n in counts.items()}
     original, own = lowered.original_module.graph_module, lowered.backend_id
     return Counter((_name(node), _noted(node, own)) for node, _ in _nodes(original))
 
@@ -269,7 +275,10 @@ def _payload(lowered: LoweredBackendModule) -> Payload:
         backend_id=lowered.backend_id,
         name=lowered.backend_id,
         held=memoryview(lowered.processed_bytes),
-        compile_specs={each.key: each.value for each in lowered.compile_specs},
+        compile_specs={
+            compile_spec.key: compile_spec.value
+            for compile_spec in lowered.compile_specs
+        },
         named_data=_named_data(lowered.named_data_store_output),
     )
 
@@ -297,15 +306,19 @@ def _view(buffer: Any) -> memoryview:
 
 def _operator(node: Node) -> Any:
     """An edge operator is one of PyTorch's with a name of its own; ``to_executorch`` leaves their out variants."""
-    held = getattr(node.target, "_op", None)
-    found = held if isinstance(held, torch._ops.OpOverload) else node.target
-    return _functional(found) if isinstance(found, torch._ops.OpOverload) else found
+    wrapped = getattr(node.target, "_op", None)
+    overload = wrapped if isinstance(wrapped, torch._ops.OpOverload) else node.target
+    return (
+        _functional(overload)
+        if isinstance(overload, torch._ops.OpOverload)
+        else overload
+    )
 
 
 @functools.cache
 def _functional(operator: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """Return the operator that ``operator`` is the out variant of; itself if it is none."""
-    if any(each.is_out for each in operator._schema.arguments):
+    if any(argument.is_out for argument in operator._schema.arguments):
         packet = operator.overloadpacket
         # Not by __getattr__, which makes each anew: compilers' tables know the first alone.
         for overload in (getattr(packet, name) for name in packet.overloads()):
@@ -317,10 +330,10 @@ def _functional(operator: torch._ops.OpOverload) -> torch._ops.OpOverload:
 def _out_variant(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     """Return what ``to_executorch()`` makes of an operator; None if it fails at it."""
     try:
-        found: torch._ops.OpOverload = to_out_variant(operator)[0]
+        out_variant: torch._ops.OpOverload = to_out_variant(operator)[0]
     except (AssertionError, AttributeError, RuntimeError):
         return None
-    return found
+    return out_variant
 
 
 def _name(node: Node) -> str:
@@ -358,32 +371,32 @@ def _noted(node: Node, backend: str = HOST) -> str:
         for module, name in _NOTES.items()
         if module in sys.modules
     ]
-    found = []
+    reasons = []
     for key in keys:
         if (why := str(custom.get(key) or "")) and not why.startswith(f"{backend}: "):
-            found.append(f"{why}{_of(node, custom.get(f'{key}_of', ''))}")
-    return "; ".join(found)
+            reasons.append(f"{why}{_of(node, custom.get(f'{key}_of', ''))}")
+    return "; ".join(reasons)
 
 
 #: Its name; what quantization has inserted was made from a module.
 _OPERATOR = re.compile(r"\w+\.\w+\.\w+")
 
 
-def _of(node: Node, refused: str) -> str:
+def _of(node: Node, whole: str) -> str:
     """Say which operator of the model's was refused, where ``node`` is a part of it."""
     own, called = _name(node), _origin(node)
-    if refused and not _alike(refused, own):
-        return f" (of {refused})"
+    if whole and not _alike(whole, own):
+        return f" (of {whole})"
     known = _OPERATOR.fullmatch(called) and not _alike(called, own)
     return f" (in {called})" if known else ""
 
 
 def _origin(node: Node) -> str:
     """Return the operator of the exported program that a node was made from."""
-    sources, found = node.meta.get("from_node"), _name(node)
+    sources, name = node.meta.get("from_node"), _name(node)
     while sources:
-        sources, found = sources[0].from_node, str(sources[0].target)
-    return found
+        sources, name = sources[0].from_node, str(sources[0].target)
+    return name
 
 
 def _alike(one: str, other: str) -> bool:
@@ -401,9 +414,9 @@ def _depends_on_data(node: Node) -> bool:
 
     values = (node, *node.all_input_nodes)
     return any(
-        free_unbacked_symbols(each.meta["val"])
-        for each in values
-        if isinstance(each.meta.get("val"), torch.Tensor)
+        free_unbacked_symbols(value.meta["val"])
+        for value in values
+        if isinstance(value.meta.get("val"), torch.Tensor)
     )
 
 
@@ -411,8 +424,8 @@ def _depends_on_data(node: Node) -> bool:
 _REST = 62
 
 
-def _where(each: Operators) -> str:
-    return each.backend if each.device == HOST else f"{each.backend} {each.device}"
+def _where(entry: Operators) -> str:
+    return entry.backend if entry.device == HOST else f"{entry.backend} {entry.device}"
 
 
 def _table(method: MethodReport) -> Table:
@@ -421,9 +434,9 @@ def _table(method: MethodReport) -> Table:
         table.add_column(heading, no_wrap=True)
     table.add_column("why", overflow="fold")
     table.add_column("calls", justify="right", no_wrap=True)
-    for each in method.operators:
-        cells = _where(each), each.name, each.reason
-        table.add_row(*map(Text, cells), str(each.count))
+    for entry in method.operators:
+        cells = _where(entry), entry.name, entry.reason
+        table.add_row(*map(Text, cells), str(entry.count))
     for delegate in method.delegates:
         cells = (
             delegate.backend,

@@ -45,13 +45,13 @@ def suggestions(
     names = [name for backend, name in _BEHIND.items() if backend not in backends]
     last = _BEHIND["XnnpackBackend"]
     for part in reason.split("; "):
-        able = [each for each in names if each != last or "torch.float64" not in part]
+        able = [name for name in names if name != last or "torch.float64" not in part]
         behind = f"a partitioner behind TensorRT can take it: {', '.join(able)}"
-        words = {
+        names_by_key = {
             "behind": behind if able else "",
             "else_behind": f"; else {behind}" if able else "",
             "as_the_last": f", {last} as the last" if last in able else "",
         }
         for known, suggestion in _SUGGESTIONS.items():
-            if part.startswith(known) and (said := suggestion.format_map(words)):
+            if part.startswith(known) and (said := suggestion.format_map(names_by_key)):
                 yield part, said

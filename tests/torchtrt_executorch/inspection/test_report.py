@@ -84,7 +84,7 @@ def test_with_a_partner() -> None:
     assert sigmoid.reason == "torch_executed_ops"
     (nonzero,) = found.on_host()
     assert nonzero.name == "aten.nonzero.default"
-    assert "Partitioner" not in nonzero.cure  # neither has it
+    assert "Partitioner" not in nonzero.suggestion  # neither has it
     assert any(each.backend == "XnnpackBackend" for each in found.operators)
 
 
@@ -102,9 +102,9 @@ def test_no_converter_and_too_few() -> None:
     part = "no converter (in aten.special_i0.default)"
     assert why["aten.i0.default"] == f"{part}; ExecuTorch has no kernel for it"
     assert why["aten.sin.default"] == "too few for an engine (min_block_size)"
-    cure = {each.name: each.cure for each in found.on_host()}
-    assert "min_block_size=1" in cure["aten.sin.default"]
-    assert "CudaPartitioner" in cure["aten.i0.default"]
+    suggestion = {each.name: each.suggestion for each in found.on_host()}
+    assert "min_block_size=1" in suggestion["aten.sin.default"]
+    assert "CudaPartitioner" in suggestion["aten.i0.default"]
 
 
 def test_without_tensorrt() -> None:
@@ -129,7 +129,7 @@ def test_as_text_and_as_data() -> None:
     (method,) = tree["methods"]
     assert method["name"] == "forward"
     assert {*method["operators"][0]} == {
-        *("name", "backend", "device", "count", "reason", "cure")
+        *("name", "backend", "device", "count", "reason", "suggestion")
     }
 
 
@@ -156,7 +156,7 @@ def test_a_partitioner_is_suggested_for_what_it_has() -> None:
     program = export(Spectrum(), (X,))
     found = told(to_edge_transform_and_lower(program))
     suggested = {
-        each.name: "XnnpackPartitioner" in each.cure for each in found.on_host()
+        each.name: "XnnpackPartitioner" in each.suggestion for each in found.on_host()
     }
     assert suggested["aten._fft_r2c.default"] is False
     assert suggested["aten.mm.default"] is True
@@ -255,7 +255,7 @@ def test_a_part_of_an_operator_has_the_reason_of_the_operator(size: int) -> None
     cast = "dim_order_ops._to_dim_order_copy.default"
     few = (cast, "too few for an engine (min_block_size)")
     assert (few in reasons) is (size == 99)
-    cures = {each.cure for each in found.on_host() if each.reason == grid}
+    cures = {each.suggestion for each in found.on_host() if each.reason == grid}
     assert cures == {"take it out of torch_executed_ops"}
 
 
@@ -273,11 +273,11 @@ def test_float64_is_left_to_others_with_the_reason() -> None:
     assert not found.delegates
     computed = {each.name: each for each in found.on_host()}
     for name in ("aten.cos.default", "aten.sin.default"):
-        reason, cure = computed[name].reason, computed[name].cure
+        reason, suggestion = computed[name].reason, computed[name].suggestion
         assert "is in torch.float64, which TensorRT doesn't have" in reason
         assert "compile with truncate_double=True" in reason
         assert f"XnnpackBackend: {name[5:]}: invalid dtype" in reason
-        assert "CudaPartitioner" in cure and "Xnnpack" not in cure
+        assert "CudaPartitioner" in suggestion and "Xnnpack" not in suggestion
     assert "aten.arange.start_step" not in computed  # it is computed at export
 
 

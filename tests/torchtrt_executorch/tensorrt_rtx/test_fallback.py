@@ -200,7 +200,7 @@ def test_the_cure_is_a_partitioner_behind(monkeypatch: Any) -> None:
     (left,) = torchtrt_executorch.report(edge).methods["forward"].on_host()
     assert left.name == "aten.erf.default"
     assert left.reason.startswith("TensorRT's builder: ")
-    assert left.cure.endswith("can take it: CudaPartitioner([...])")
+    assert left.suggestion.endswith("can take it: CudaPartitioner([...])")
 
 
 class Halves(nn.Module):

@@ -70,8 +70,8 @@ def _method(method: Method) -> Table:
         said = f"called {counted(count, 'time')}{why}"
         table.add_row(Text(f"kernel {short(name)}"), "cpu", "", said)
     ways: dict[tuple[str, str], list[int]] = {}
-    for crossing in method.between_gpus:
-        ways.setdefault((crossing.source, crossing.target), []).append(crossing.nbytes)
+    for transfer in method.between_gpus:
+        ways.setdefault((transfer.source, transfer.target), []).append(transfer.nbytes)
     for (source, target), moved in ways.items():
         said = f"{counted(len(moved), 'value')}, through the host"
         table.add_row(f"from {source}", target, f"{sum(moved):,}", said)

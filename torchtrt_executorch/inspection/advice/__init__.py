@@ -72,26 +72,29 @@ def advise(
     """
     wanted = () if gpu is None else (gpus.described(gpu),)
     machine = () if target is None else GpuDescription.parse_list(target, "target")
-    found = [*_missing_data(facts), *_common_state(facts), *_twice(facts)]
-    found += language_model(facts)
+    findings = [*_missing_data(facts), *_common_state(facts), *_twice(facts)]
+    findings += language_model(facts)
     if machine:
-        found += too_large(facts, machine)
+        findings += too_large(facts, machine)
     methods = {
         # Shares of a call with a stand-in in it are none of a call on the machine that is meant.
-        each.name: (
-            replace(each, times=None) if each.times and each.times.instead else each
+        one_method.name: (
+            replace(one_method, times=None)
+            if one_method.times and one_method.times.instead
+            else one_method
         )
-        for each in facts.methods
+        for one_method in facts.methods
     }
     for method in methods.values():
         for look in LOOKS:
-            found += _bounded(look(method))
-        any_machine = not any(each.capability in ON_ARM_ALONE for each in wanted)
-        found += _bounded(unfit(method, wanted, any_machine))
-        found += _bounded(unfit(method, machine) if machine else elsewhere(method))
-    timed = [_timed(each, methods.get(each.method)) for each in found]
+            findings += _bounded(look(method))
+        any_machine = not any(gpu.capability in ON_ARM_ALONE for gpu in wanted)
+        findings += _bounded(unfit(method, wanted, any_machine))
+        findings += _bounded(unfit(method, machine) if machine else elsewhere(method))
+    timed = [_timed(finding, methods.get(finding.method)) for finding in findings]
     return sorted(
-        timed, key=lambda each: (each.level != "warning", -(each.nanoseconds or 0.0))
+        timed,
+        key=lambda finding: (finding.level != "warning", -(finding.nanoseconds or 0.0)),
     )
 
 
@@ -100,23 +103,23 @@ def _timed(finding: Finding, method: Method | None) -> Finding:
     shown = replace(finding, instructions=finding.instructions[:_MOST_ALIKE])
     if method is None or method.times is None or not shown.instructions:
         return shown
-    text, taken = finding.text, None
+    text, nanoseconds = finding.text, None
     measured = [
-        each
-        for each in finding.instructions
-        if not finding.staged or method.instructions[each].kind != "delegate"
+        index
+        for index in finding.instructions
+        if not finding.staged or method.instructions[index].kind != "delegate"
     ]
     if measured:
-        taken = method.times.of(measured)
-        text += f" {duration(taken)} of a call, {method.times.share(taken):.1%}."
+        nanoseconds = method.times.of(measured)
+        text += f" {duration(nanoseconds)} of a call, {method.times.share(nanoseconds):.1%}."
     if finding.staged:
         text += " What delegates copy for themselves isn't measured apart."
-    return replace(shown, text=text, nanoseconds=taken)
+    return replace(shown, text=text, nanoseconds=nanoseconds)
 
 
-def _bounded(found: Iterator[Finding]) -> Iterator[Finding]:
+def _bounded(findings: Iterator[Finding]) -> Iterator[Finding]:
     more, last = 0, None
-    for index, finding in enumerate(found):
+    for index, finding in enumerate(findings):
         if index < _MOST_ALIKE:
             yield finding
         else:
@@ -143,7 +146,7 @@ def _common_state(facts: Facts) -> Iterator[Finding]:
     # A program that was exported without the table: by the names of what methods keep.
     by_name: dict[str, list[str]] = {}
     for method in facts.methods:
-        names = sorted({method.values[each].name for each in state(method)} - {""})
+        names = sorted({method.values[index].name for index in state(method)} - {""})
         for name in names:
             by_name.setdefault(name, []).append(method.name)
     several = {name: own for name, own in by_name.items() if len(own) > 1}
@@ -163,7 +166,7 @@ def _common_state(facts: Facts) -> Iterator[Finding]:
 def _twice(facts: Facts) -> Iterator[Finding]:
     if facts.twice:
         wasted = sum(size * (len(names) - 1) for names, size in facts.twice)
-        names, _ = max(facts.twice, key=lambda each: each[1])
+        names, _ = max(facts.twice, key=lambda entry: entry[1])
         shown = ", ".join(short(name, 40) for name in names[:3])
         yield Finding(
             "stored-twice",

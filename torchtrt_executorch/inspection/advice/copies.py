@@ -7,7 +7,7 @@ from typing import Iterator, Sequence
 
 from torchtrt_executorch.inspection.advice.finding import Finding, name_of
 from torchtrt_executorch.inspection.formatting import counted, short, size
-from torchtrt_executorch.inspection.model.facts import HOST, Crossing, Method
+from torchtrt_executorch.inspection.model.facts import HOST, Method, Transfer
 from torchtrt_executorch.inspection.model.names import names
 from torchtrt_executorch.inspection.model.state import first_call_alone, state
 
@@ -45,12 +45,12 @@ def avoidable_staging(method: Method) -> Iterator[Finding]:
         return
     times: dict[tuple[int, str], int] = Counter()
     made_there: set[tuple[int, str]] = set()
-    for each in method.crossings:
-        if each.staged:
-            device = each.target if each.source == HOST else each.source
-            times[each.value, device] += 1
-            if each.source != HOST:
-                made_there.add((each.value, device))
+    for transfer in method.transfers:
+        if transfer.staged:
+            device = transfer.target if transfer.source == HOST else transfer.source
+            times[transfer.value, device] += 1
+            if transfer.source != HOST:
+                made_there.add((transfer.value, device))
     wasted = {key: n for key, n in times.items() if n > 1}
     if not wasted:
         return
@@ -77,26 +77,26 @@ def crossing_state(method: Method) -> Iterator[Finding]:
         if step.kind == "kernel" and step.name.startswith("aten::copy_")
         for index in step.writes[:1]
     }
-    given = {value: buffer for buffer, values in back.items() for value in values}
-    crossing: dict[int, list[Crossing]] = {}
-    for each in method.crossings:
-        made = method.instructions[each.instruction].writes
-        ends = each.value, *(() if each.staged else made)
-        buffers = {given.get(end, end) for end in ends} & own
-        if each.instruction not in once and each.nbytes >= _LARGE:
+    buffer_of = {value: buffer for buffer, values in back.items() for value in values}
+    transfers_of: dict[int, list[Transfer]] = {}
+    for transfer in method.transfers:
+        made = method.instructions[transfer.instruction].writes
+        ends = transfer.value, *(() if transfer.staged else made)
+        buffers = {buffer_of.get(end, end) for end in ends} & own
+        if transfer.instruction not in once and transfer.nbytes >= _LARGE:
             for buffer in buffers:
-                crossing.setdefault(buffer, []).append(each)
-    if crossing:
-        moved = [one for found in crossing.values() for one in found]
+                transfers_of.setdefault(buffer, []).append(transfer)
+    if transfers_of:
+        moved = [one for of_buffer in transfers_of.values() for one in of_buffer]
         known = names(method)
         shown = ", ".join(
-            known.get(index, f"value {index}") for index in [*crossing][:3]
+            known.get(index, f"value {index}") for index in [*transfers_of][:3]
         )
         yield Finding(
             "state-crosses",
             "warning",
-            f"{name_of(method)}: {counted(len(crossing), 'buffer')}, {shown}"
-            f"{' and more' if len(crossing) > 3 else ''}, cross between host and device in every call, "
+            f"{name_of(method)}: {counted(len(transfers_of), 'buffer')}, {shown}"
+            f"{' and more' if len(transfers_of) > 3 else ''}, cross between host and device in every call, "
             f"{size(sum(one.nbytes for one in moved))}.",
             "Give to_executorch() ExecutorchBackendConfig(enable_non_cpu_memory_planning=True), with the "
             "patch device-state in force: state then lives where it is used; the export's log says of "
@@ -110,46 +110,46 @@ def crossing_state(method: Method) -> Iterator[Finding]:
 def round_trips(method: Method) -> Iterator[Finding]:
     """Values that leave a device for a few kernels, whose results go back to it."""
     inwards = {
-        (each.instruction, each.value): each.target
-        for each in method.crossings
-        if each.source == HOST
+        (arriving.instruction, arriving.value): arriving.target
+        for arriving in method.transfers
+        if arriving.source == HOST
     }
-    for crossing in method.crossings:
-        if crossing.target != HOST:
+    for transfer in method.transfers:
+        if transfer.target != HOST:
             continue
-        step = method.instructions[crossing.instruction]
-        start = (crossing.value,) if crossing.staged else step.writes
+        step = method.instructions[transfer.instruction]
+        start = (transfer.value,) if transfer.staged else step.writes
         kernels, back = _until_back(method, start, step.index, inwards)
-        called = [method.instructions[each].name for each in kernels]
-        few = called and len(called) <= _FEW and crossing.source in back.values()
-        if few and _worth_it(method, crossing, kernels):
-            value = next(v for v, device in back.items() if device == crossing.source)
+        called = [method.instructions[kernel].name for kernel in kernels]
+        few = called and len(called) <= _FEW and transfer.source in back.values()
+        if few and _worth_it(method, transfer, kernels):
+            value = next(v for v, device in back.items() if device == transfer.source)
             returned = method.values[value].nbytes
             plural = "s" if len(called) > 1 else ""
             yield Finding(
                 "round-trip",
                 "warning",
-                f"{name_of(method)}: {size(crossing.nbytes)} leave {crossing.source} at instruction "
-                f"{crossing.instruction} for the host kernel{plural} "
+                f"{name_of(method)}: {size(transfer.nbytes)} leave {transfer.source} at instruction "
+                f"{transfer.instruction} for the host kernel{plural} "
                 f"{', '.join(short(name, 40) for name in called)}, and {size(returned)} go back.",
-                f"Have the operator{plural} run on {crossing.source} as well: give export() a "
+                f"Have the operator{plural} run on {transfer.source} as well: give export() a "
                 "CudaPartitioner, register a TensorRT converter, or write the model without.",
                 method.name,
-                (crossing.instruction, *kernels),
-                staged=crossing.staged,
+                (transfer.instruction, *kernels),
+                staged=transfer.staged,
             )
 
 
-def _worth_it(method: Method, crossing: Crossing, kernels: Sequence[int]) -> bool:
+def _worth_it(method: Method, transfer: Transfer, kernels: Sequence[int]) -> bool:
     """Whether a way over the host costs more than the work of the kernels there.
 
     Waiting for a copy takes some tens of microseconds; of a few bytes it is what indices and sizes need
     that only the host knows. Where times were measured, they say, but of what a delegate copies for itself.
     """
-    if method.times is not None and not crossing.staged:
-        steps = crossing.instruction, *kernels
+    if method.times is not None and not transfer.staged:
+        steps = transfer.instruction, *kernels
         return method.times.share(method.times.of(steps)) >= _MUCH
-    return crossing.nbytes >= _LARGE
+    return transfer.nbytes >= _LARGE
 
 
 def _until_back(
@@ -181,12 +181,12 @@ def handed_over_by_caller(method: Method) -> Iterator[Finding]:
     """Inputs and outputs that are copied where the caller could have them on the device."""
     inputs, outputs = set(method.inputs), set(method.outputs)
     at_edge = [
-        each
-        for each in method.crossings
-        if not each.staged
+        transfer
+        for transfer in method.transfers
+        if not transfer.staged
         and (
-            (each.value in inputs and each.source == HOST)
-            or outputs.intersection(method.instructions[each.instruction].writes)
+            (transfer.value in inputs and transfer.source == HOST)
+            or outputs.intersection(method.instructions[transfer.instruction].writes)
         )
     ]
     if at_edge:
@@ -199,5 +199,5 @@ def handed_over_by_caller(method: Method) -> Iterator[Finding]:
             "skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True) with "
             "MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False).",
             method.name,
-            tuple(dict.fromkeys(each.instruction for each in at_edge)),
+            tuple(dict.fromkeys(transfer.instruction for transfer in at_edge)),
         )

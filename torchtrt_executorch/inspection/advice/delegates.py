@@ -11,31 +11,31 @@ from torchtrt_executorch.inspection.model.facts import HOST, Method
 
 
 def emulated(method: Method) -> Iterator[Finding]:
-    found = [each for each in method.delegates if each.emulated]
-    if found:
+    engines = [delegate for delegate in method.delegates if delegate.emulated]
+    if engines:
         yield Finding(
             "emulated",
             "warning",
-            f"{name_of(method)}: {len(found)} engine{'s are' if len(found) > 1 else ' is'} EMULATED, "
+            f"{name_of(method)}: {len(engines)} engine{'s are' if len(engines) > 1 else ' is'} EMULATED, "
             "and no TensorRT runs them.",
             "Build them on the machine that is to run it, by torchtrt-executorch build; or export without "
             "emulated_engines() and TORCHTRT_EMULATE, where TensorRT can build engines.",
             method.name,
-            tuple(call for each in found for call in calls_of(method, each)),
+            tuple(call for engine in engines for call in calls_of(method, engine)),
         )
 
 
 def damaged(method: Method) -> Iterator[Finding]:
-    for each in method.delegates:
-        if each.damaged and not each.missing:
+    for delegate in method.delegates:
+        if delegate.damaged and not delegate.missing:
             yield Finding(
                 "damaged",
                 "warning",
-                f"{name_of(method)}: the payload of delegate {each.index} "
-                f"({short(each.backend, 40)}) can't be read: {short(each.damaged, 200)}.",
+                f"{name_of(method)}: the payload of delegate {delegate.index} "
+                f"({short(delegate.backend, 40)}) can't be read: {short(delegate.damaged, 200)}.",
                 "Export the program again.",
                 method.name,
-                calls_of(method, each),
+                calls_of(method, delegate),
             )
 
 
@@ -112,10 +112,16 @@ def divided_engines(method: Method) -> Iterator[Finding]:
 
 
 def lone_devices(method: Method) -> Iterator[Finding]:
-    on = Counter(each.device for each in method.delegates if each.device != HOST)
+    on = Counter(
+        delegate.device for delegate in method.delegates if delegate.device != HOST
+    )
     for device, count in on.items():
         if count == 1 and max(on.values()) > 1:
-            alone = next(each for each in method.delegates if each.device == device)
+            alone = next(
+                candidate
+                for candidate in method.delegates
+                if candidate.device == device
+            )
             most, _ = on.most_common(1)[0]
             yield Finding(
                 "lone-device",
@@ -131,23 +137,25 @@ def lone_devices(method: Method) -> Iterator[Finding]:
 
 def second_gpu(method: Method) -> Iterator[Finding]:
     """CUDA libraries for another GPU than the first, which ExecuTorch's CudaBackend takes no notice of."""
-    found = [
+    delegates = [
         d
         for d in method.delegates
         if d.owner == "cuda" and d.device not in (HOST, "cuda:0")
     ]
-    if found:
-        devices = ", ".join(sorted({each.device for each in found}))
+    if delegates:
+        devices = ", ".join(sorted({delegate.device for delegate in delegates}))
         yield Finding(
             "second-gpu",
             "warning",
-            f"{name_of(method)}: {counted(len(found), 'CUDA delegate')} for {devices}: ExecuTorch's "
+            f"{name_of(method)}: {counted(len(delegates), 'CUDA delegate')} for {devices}: ExecuTorch's "
             "CudaBackend loads each library on the GPU that is current then, and runs it on the stream of "
             "cuda:0, whatever its target_device is.",
             "Run the program by torchtrt_executorch.runtime, which has each on its GPU, or make these engines: "
             "Torch-TensorRT's delegate runs an engine on its own GPU.",
             method.name,
-            tuple(call for each in found for call in calls_of(method, each)),
+            tuple(
+                call for delegate in delegates for call in calls_of(method, delegate)
+            ),
         )
 
 

@@ -35,7 +35,7 @@ def language_model(facts: Facts) -> Iterator[Finding]:
     """Find what is wrong with a language model for ExecuTorch's ``TextLLMRunner``."""
     if not facts.constants.keys() & {MAX_SEQ_LEN, MAX_CONTEXT_LEN}:
         return
-    methods = {each.name: each for each in facts.methods}
+    methods = {method.name: method for method in facts.methods}
     if "text_decoder" in methods:
         return  # which other runners call, with embeddings
     constants = {
@@ -57,7 +57,7 @@ def language_model(facts: Facts) -> Iterator[Finding]:
 
 
 def _two_methods(
-    facts: Facts, prompt: str, step: str, refused: bool
+    facts: Facts, prompt: str, step: str, is_refused: bool
 ) -> Iterator[Finding]:
     kinds = {need.kind for need in facts.common.needs()}
     if not kinds or common_state.SEPARATE in kinds:
@@ -66,18 +66,18 @@ def _two_methods(
     arenas = {a.index for m in facts.methods for a in m.arenas if a.device != HOST}
     by_module = not arenas and facts.common.arenas <= {1, 2}
     right = " and ".join(
-        _RIGHT_IN[each].format("Module's share_memory_arenas, or " * by_module)
-        for each in sorted(kinds)
+        _RIGHT_IN[kind].format("Module's share_memory_arenas, or " * by_module)
+        for kind in sorted(kinds)
     )
     text = f"{prompt} and {step} have one cache in torchtrt_executorch.runtime, and in {right}; "
-    if refused:
+    if is_refused:
         text += (
             "TextLLMRunner of ExecuTorch, where each would have a cache of its own, refuses the file, as it has "
             f"no {MAX_SEQ_LEN}."
         )
     else:
         text += "in TextLLMRunner of ExecuTorch each has a cache of its own, and tokens are wrong."
-    level = "note" if refused else "warning"
+    level = "note" if is_refused else "warning"
     yield Finding("runner-caches", level, text, _ONE_METHOD)
 
 
@@ -86,7 +86,7 @@ def _takes(method: Method) -> Takes | None:
     if not method.inputs or not method.outputs:
         return None
     tokens, logits = (
-        method.values[each] for each in (method.inputs[0], method.outputs[0])
+        method.values[index] for index in (method.inputs[0], method.outputs[0])
     )
     if len(tokens.shape) != 2 or not logits.shape:
         return None

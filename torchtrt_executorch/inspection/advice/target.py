@@ -47,23 +47,29 @@ def unfit(
 def elsewhere(method: Method) -> Iterator[Finding]:
     """Libraries that this machine can't load: said even where no target is named."""
     here = own_platform()
-    found = [
+    libraries = [
         d
         for d in method.delegates
         if d.native is not None and d.native.platform != here
     ]
-    if found:
+    if libraries:
         there = sorted(
-            {each.native.platform for each in found if each.native is not None}
+            {
+                delegate.native.platform
+                for delegate in libraries
+                if delegate.native is not None
+            }
         )
         yield Finding(
             "platform",
             "warning" if len(there) > 1 else "note",
-            f"{name_of(method)}: {len(found)} librar{'ies' if len(found) > 1 else 'y'} for "
+            f"{name_of(method)}: {len(libraries)} librar{'ies' if len(libraries) > 1 else 'y'} for "
             f"{short(' and '.join(there), 80)}, and this machine is {here}.",
             f"Ask whether it all runs there: --target {there[0]}:GPU:MEMORY.",
             method.name,
-            tuple(call for each in found for call in calls_of(method, each)),
+            tuple(
+                call for delegate in libraries for call in calls_of(method, delegate)
+            ),
         )
 
 
@@ -71,14 +77,14 @@ def too_large(facts: Facts, machine: Sequence[GpuDescription]) -> Iterator[Findi
     """Memory that a file wants at least on its GPU, and the smallest one hasn't."""
     least = min(machine, key=lambda gpu: gpu.total_memory)
     planned = sum(
-        each.planned for m in facts.methods for each in usage(m) if each.device != HOST
+        used.planned for m in facts.methods for used in usage(m) if used.device != HOST
     )
     payloads = sum(
         {
-            (each.named_data or (m.name, each.index)): each.nbytes
+            (delegate.named_data or (m.name, delegate.index)): delegate.nbytes
             for m in facts.methods
-            for each in m.delegates
-            if each.device != HOST
+            for delegate in m.delegates
+            if delegate.device != HOST
         }.values()
     )
     if planned + payloads > least.total_memory:
@@ -102,7 +108,7 @@ def _library(
     what = f"{name_of(method)}: the library of delegate {delegate.index} ({short(delegate.backend, 40)})"
     wanted = machine[0].platform
     if library.platform != wanted:
-        again = ",".join(each.text.removeprefix(f"{wanted}:") for each in machine)
+        again = ",".join(gpu.text.removeprefix(f"{wanted}:") for gpu in machine)
         yield Finding(
             "platform",
             "warning",
@@ -113,7 +119,9 @@ def _library(
         )
         return
     if library.glibc is not None and library.glibc > _GLIBC:
-        version, common = (".".join(map(str, each)) for each in (library.glibc, _GLIBC))
+        version, common = (
+            ".".join(map(str, release)) for release in (library.glibc, _GLIBC)
+        )
         yield Finding(
             "glibc",
             "warning",
@@ -153,12 +161,16 @@ def _without_code(
 ) -> Iterator[Finding]:
     wanted = gpu.major * 10 + gpu.minor
     described = gpu.text.removeprefix(f"{gpu.platform}:" if any_machine else "")
-    for each in method.delegates:
-        if each.owner not in ("tensorrt", "cuda") or each.emulated or each.damaged:
+    for delegate in method.delegates:
+        if (
+            delegate.owner not in ("tensorrt", "cuda")
+            or delegate.emulated
+            or delegate.damaged
+        ):
             continue
-        what = f"{name_of(method)}: delegate {each.index} ({short(each.backend, 40)}, {each.payload})"
-        at = method.name, calls_of(method, each)
-        if each.owner == "cuda":
+        what = f"{name_of(method)}: delegate {delegate.index} ({short(delegate.backend, 40)}, {delegate.payload})"
+        at = method.name, calls_of(method, delegate)
+        if delegate.owner == "cuda":
             runs_on = gpus.library_runs_on
             again = f"Compile it for that GPU: {VARIABLE}={described} on a machine without one."
         elif any_machine or gpu.platform.startswith("linux"):
@@ -169,18 +181,18 @@ def _without_code(
             again = f"Leave it to CudaPartitioner alone, with {VARIABLE}={described}."
             yield Finding("platform", "warning", text, again, *at)
             continue
-        if each.gpus is None:
+        if delegate.gpus is None:
             text = f"{what} doesn't say which GPUs it runs on; sm_{wanted} has to be tried."
             yield Finding("gpu-unknown", "note", text, again, *at)
-        elif not runs_on(each.gpus, wanted):
-            text = f"{what} is for {', '.join(each.gpus) or 'no GPU'} and can't run on sm_{wanted}."
+        elif not runs_on(delegate.gpus, wanted):
+            text = f"{what} is for {', '.join(delegate.gpus) or 'no GPU'} and can't run on sm_{wanted}."
             yield Finding("gpu", "warning", text, again, *at)
-        elif not any_machine and not _loads(each, gpu.platform):
+        elif not any_machine and not _loads(delegate, gpu.platform):
             text = f"{what} is by a release that isn't for {gpu.platform}."
             yield Finding("platform", "warning", text, again, *at)
         else:
-            for level, text in _kernels(each, wanted):
-                text = f"{name_of(method)}: delegate {each.index}: {text}"
+            for level, text in _kernels(delegate, wanted):
+                text = f"{name_of(method)}: delegate {delegate.index}: {text}"
                 yield Finding("kernel", level, text, again, *at)
 
 
@@ -196,7 +208,7 @@ def _kernels(delegate: Delegate, wanted: int) -> Iterator[tuple[str, str]]:
             image = gpus.image_on(kernel, wanted)
             if image is None:
                 if len(delegate.kernels) == 1:
-                    names = ", ".join(each.name for each in kernel.images)
+                    names = ", ".join(image.name for image in kernel.images)
                     yield "warning", f"kernel {name} has code for {names} alone, and can't run on sm_{wanted}."
                 continue
             for what in gpus.beyond_limits(kernel, wanted):

@@ -77,7 +77,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Diagram:
     """All that is drawn of a method. ``left_out`` instructions are not."""
 
     lanes: Sequence[str]
@@ -87,7 +87,7 @@ class Picture:
     left_out: int
 
     def pieces(self) -> list[tuple[int, int, list[Drawn], list[Line]]]:
-        """Return the picture cut across: top and height, boxes and lines of each piece."""
+        """Return the diagram cut across: top and height, boxes and lines of each piece."""
         tops = [self.boxes[at].y - GAP // 2 for at in range(0, len(self.boxes), PIECE)]
         tops[0] = 0
         ends = [*tops[1:], self.height]
@@ -111,8 +111,8 @@ def _piece_of(starts: Sequence[int], y: int) -> int:
     return max(bisect_right(starts, y + GAP // 2) - 1, 0) // PIECE
 
 
-def draw(method: Method) -> Picture:
-    """Return the picture of a method."""
+def draw(method: Method) -> Diagram:
+    """Return the diagram of a method."""
     lanes = list(method.devices)
     boxes: list[Drawn] = []
     y = TOP
@@ -123,19 +123,19 @@ def draw(method: Method) -> Picture:
     drawn = {step for row in shown for step in (row.first, row.last)}
     left_out = len(method.instructions) - 1 - max(drawn, default=-1)
     lines = _lines(method, arrows(method, shown), boxes, lanes)
-    return Picture(lanes, boxes, lines, y, max(left_out, 0))
+    return Diagram(lanes, boxes, lines, y, max(left_out, 0))
 
 
 def svg(method: Method) -> str:
-    """Return the picture as a file of its own."""
-    picture = draw(method)
+    """Return the diagram as a file of its own."""
+    diagram = draw(method)
     return (
         templates()
-        .get_template("picture.svg")
+        .get_template("diagram.svg")
         .render(
-            picture=picture,
+            diagram=diagram,
             method=method,
-            width=LANE_WIDTH * len(picture.lanes),
+            width=LANE_WIDTH * len(diagram.lanes),
             heading=34,
         )
     )
@@ -162,7 +162,7 @@ def templates() -> jinja2.Environment:
         duration=duration,
         payload=payload,
         counted=counted,
-        zip_next=lambda each: zip(each, each[1:], strict=False),
+        zip_next=lambda values: zip(values, values[1:], strict=False),
     )
     return environment
 
@@ -175,8 +175,8 @@ def _placed(method: Method, row: Row, lanes: Sequence[str], y: int) -> Drawn:
     lane = 100 / len(lanes)
     if row.kind == "copy":
         start, end = _centre(lanes, row.source), _centre(lanes, row.device)
-        left, right = sorted((start, end))
-        at = left, right - left, y, COPY, start, end
+        begin, right = sorted((start, end))
+        at = begin, right - begin, y, COPY, start, end
         title = [f"{row.title} · {took}" if took else row.title]
         return Drawn(row, says, title, [], *at, share)
     last = f"–{row.last}" if row.last > row.first else ""
@@ -208,7 +208,7 @@ def _centre(lanes: Sequence[str], device: str) -> float:
 
 def _lines(
     method: Method,
-    found: Sequence[Arrow],
+    drawn: Sequence[Arrow],
     boxes: Sequence[Drawn],
     lanes: Sequence[str],
 ) -> list[Line]:
@@ -216,7 +216,9 @@ def _lines(
     told: set[tuple[str, int]] = set()
     busy: dict[str, list[int]] = {lane: [0] * _TRACKS for lane in lanes}
     last_in_lane = _neighbours(boxes)
-    for arrow in sorted(found, key=lambda each: (each.source, each.target)):
+    for arrow in sorted(
+        drawn, key=lambda drawn_arrow: (drawn_arrow.source, drawn_arrow.target)
+    ):
         source, target = boxes[arrow.source], boxes[arrow.target]
         says = _said(method, arrow, source.row, target.row)
         start = _centre(lanes, source.row.device), source.bottom
@@ -247,14 +249,14 @@ def _lines(
 def _neighbours(boxes: Sequence[Drawn]) -> list[int]:
     """By row, the row before it in the lane where its arrows end."""
     last: dict[str, int] = {}
-    found = []
+    neighbours = []
     for box in boxes:
         row = box.row
-        found.append(last.get(row.source or row.device, -1))
+        neighbours.append(last.get(row.source or row.device, -1))
         last[row.device] = row.number
         if row.source:
             last[row.source] = row.number
-    return found
+    return neighbours
 
 
 def _stubs(
@@ -281,8 +283,8 @@ def _stubs(
 
 def _said(method: Method, arrow: Arrow, source: Row, target: Row) -> str:
     count = len(arrow.values)
-    words = f"{count} value{'s' * (count != 1)}, {size(arrow.nbytes)}"
-    words += f", from {source.called} to {target.called}"
+    label = f"{count} value{'s' * (count != 1)}, {size(arrow.nbytes)}"
+    label += f", from {source.called} to {target.called}"
     if arrow.staged:
-        words += "; the delegate stages what is on another device itself"
-    return words
+        label += "; the delegate stages what is on another device itself"
+    return label

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from torchtrt_executorch import __version__
 from torchtrt_executorch.inspection.advice import Finding
 from torchtrt_executorch.inspection.cpp_host import needs
-from torchtrt_executorch.inspection.drawing.diagram import Picture, draw, templates
+from torchtrt_executorch.inspection.drawing.diagram import Diagram, draw, templates
 from torchtrt_executorch.inspection.drawing.timeline import Row
 from torchtrt_executorch.inspection.formatting import short, tensor
 from torchtrt_executorch.inspection.model.facts import Facts, Method
@@ -58,22 +58,22 @@ def _source(name: str) -> str:
 
 
 def _section(method: Method) -> dict[str, Any]:
-    picture = draw(method)
-    crossings, times = method.crossings, method.times
+    diagram = draw(method)
+    transfers, times = method.transfers, method.times
     slowest: list[Row] = []
     if times is not None:
-        timed = [box.row for box in picture.boxes if box.row.taken]
+        timed = [box.row for box in diagram.boxes if box.row.taken]
         slowest = sorted(timed, key=lambda row: -(row.taken or 0))[:MOST_TIMES]
     return {
         "method": method,
-        "picture": picture,
-        "crossings": len(crossings),
-        "crossed": sum(each.nbytes for each in crossings),
-        "staged": sum(each.nbytes for each in crossings if each.staged),
-        "charts": [_chart(each) for each in usage(method)],
+        "diagram": diagram,
+        "transfers": len(transfers),
+        "crossed": sum(transfer.nbytes for transfer in transfers),
+        "staged": sum(transfer.nbytes for transfer in transfers if transfer.staged),
+        "charts": [_chart(used) for used in usage(method)],
         "delegates": method.delegates[:MOST_DELEGATES],
         "slowest": slowest,
-        "data": _data(method, picture),
+        "data": _data(method, diagram),
     }
 
 
@@ -96,9 +96,9 @@ def _chart(used: Usage) -> dict[str, Any]:
     }
 
 
-def _data(method: Method, picture: Picture) -> Markup:
+def _data(method: Method, diagram: Diagram) -> Markup:
     """What the script knows: rows in order, and the values that they use."""
-    rows = [box.row for box in picture.boxes]
+    rows = [box.row for box in diagram.boxes]
     made: dict[int, list[int]] = {}
     read: dict[int, list[int]] = {}
     for row in rows:
@@ -142,7 +142,7 @@ def _row(method: Method, row: Row) -> dict[str, Any]:
         "name": row.called if row.first == row.last else f"{row.called}–{row.last}",
         "first": row.first,
         "last": row.last,
-        "kernels": [f"#{each.index} {short(each.name)}" for each in steps[:100]],
+        "kernels": [f"#{step.index} {short(step.name)}" for step in steps[:100]],
         "reads": _some(row.reads),
         "writes": _some(row.writes),
         "read": len(row.reads),

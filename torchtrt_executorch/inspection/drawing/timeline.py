@@ -1,7 +1,7 @@
 """Timeline of a method: rows in the order of instructions, and the values between them.
 
 A lane is a device. Kernels that follow each other are one row; inputs and outputs are rows of their
-own. Where everything is drawn is `picture`'s business.
+own. Where everything is drawn is `diagram`'s business.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class Arrow:
 
 def rows(method: Method) -> list[Row]:
     """Return the rows of a method, :data:`MOST_ROWS` at most."""
-    found = [*islice(_rows(method), MOST_ROWS)]
+    all_rows = [*islice(_rows(method), MOST_ROWS)]
     if (times := method.times) is None:
-        return found
+        return all_rows
     timed = []
-    for row in found:
+    for row in all_rows:
         steps = range(row.first, row.last + 1)
-        measured = any(each in times.instructions for each in steps)
+        measured = any(step in times.instructions for step in steps)
         timed.append(replace(row, taken=times.of(steps)) if measured else row)
     return timed
 
@@ -89,22 +89,24 @@ def rows(method: Method) -> list[Row]:
 def arrows(method: Method, shown: Sequence[Row]) -> list[Arrow]:
     """Return what goes from row to row: each value from where it was written last before."""
     written: dict[int, int] = {}
-    found: dict[tuple[int, int], Arrow] = {}
+    arrow_of: dict[tuple[int, int], Arrow] = {}
     staged = {
-        (each.instruction, each.value) for each in method.crossings if each.staged
+        (transfer.instruction, transfer.value)
+        for transfer in method.transfers
+        if transfer.staged
     }
     for row in shown:
         for value in row.reads:
             if value in written:
                 ends = written[value], row.number
-                arrow = found.setdefault(ends, Arrow(*ends))
+                arrow = arrow_of.setdefault(ends, Arrow(*ends))
                 arrow.values.append(value)
                 arrow.nbytes += method.values[value].nbytes
                 ends_at = row.first, shown[written[value]].last
                 arrow.staged |= any((at, value) in staged for at in ends_at)
         for value in row.writes:
             written[value] = row.number
-    return list(found.values())
+    return list(arrow_of.values())
 
 
 def _rows(method: Method) -> Iterator[Row]:
@@ -115,8 +117,8 @@ def _rows(method: Method) -> Iterator[Row]:
     )  # fmt: skip
     group: list[Instruction] = []
     staged: Counter[int] = Counter()
-    for each in method.crossings:
-        staged[each.instruction] += each.nbytes if each.staged else 0
+    for transfer in method.transfers:
+        staged[transfer.instruction] += transfer.nbytes if transfer.staged else 0
     for step in method.instructions:
         if step.kind in _GROUPED:
             group.append(step)
@@ -134,14 +136,14 @@ def _rows(method: Method) -> Iterator[Row]:
 
 
 def _kernels(number: int, group: Sequence[Instruction]) -> Row:
-    names = Counter(_short_name(each.name) for each in group)
+    names = Counter(_short_name(kernel.name) for kernel in group)
     parts = [f"{name} ×{n}" if n > 1 else name for name, n in names.most_common(6)]
     more = f", {len(names) - 6} more" if len(names) > 6 else ""
     written: dict[int, None] = {}
     read: dict[int, None] = {}
-    for each in group:
-        read.update((v, None) for v in each.reads if v not in written)
-        written.update(dict.fromkeys(each.writes))
+    for kernel in group:
+        read.update((v, None) for v in kernel.reads if v not in written)
+        written.update(dict.fromkeys(kernel.writes))
     one = len(group) == 1
     return Row(
         number,

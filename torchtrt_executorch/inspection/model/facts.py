@@ -136,7 +136,7 @@ class Arena:
 
 
 @dataclass(frozen=True)
-class Crossing:
+class Transfer:
     """A value that goes from one device to another.
 
     Attributes:
@@ -175,7 +175,9 @@ class Times:
 
     def of(self, instructions: Sequence[int]) -> float:
         """Nanoseconds of a call that these took."""
-        return sum(self.instructions.get(each, 0.0) for each in instructions)
+        return sum(
+            self.instructions.get(instruction, 0.0) for instruction in instructions
+        )
 
     def share(self, nanoseconds: float) -> float:
         """What part of a call that is."""
@@ -208,30 +210,36 @@ class Method:
     @cached_property
     def devices(self) -> tuple[str, ...]:
         """The host, then every device where something runs or lies, in order."""
-        found = {step.device for step in self.instructions}
-        found |= {delegate.device for delegate in self.delegates}
-        found |= {arena.device for arena in self.arenas}
-        found |= {value.device for value in self.values}
-        return (HOST, *sorted(found - {HOST}, key=_numbered))
+        names = {step.device for step in self.instructions}
+        names |= {delegate.device for delegate in self.delegates}
+        names |= {arena.device for arena in self.arenas}
+        names |= {value.device for value in self.values}
+        return (HOST, *sorted(names - {HOST}, key=_numbered))
 
     @cached_property
     def writers(self) -> Mapping[int, Sequence[int]]:
         """By value, the instructions that write it, in order."""
-        return _by_value((each.index, each.writes) for each in self.instructions)
+        return _by_value(
+            (instruction.index, instruction.writes) for instruction in self.instructions
+        )
 
     @cached_property
     def readers(self) -> Mapping[int, Sequence[int]]:
         """By value, the instructions that read it, in order."""
-        return _by_value((each.index, each.reads) for each in self.instructions)
+        return _by_value(
+            (instruction.index, instruction.reads) for instruction in self.instructions
+        )
 
     @cached_property
-    def crossings(self) -> Sequence[Crossing]:
+    def transfers(self) -> Sequence[Transfer]:
         """All that goes from device to device, in order."""
-        return [each for step in self.instructions for each in self._crossings(step)]
+        return [
+            transfer for step in self.instructions for transfer in self._transfers(step)
+        ]
 
     @cached_property
-    def between_gpus(self) -> Sequence[Crossing]:
-        """What goes from one GPU to another, through the host: a crossing for each that it comes to."""
+    def between_gpus(self) -> Sequence[Transfer]:
+        """What goes from one GPU to another, through the host: a transfer for each that it comes to."""
         written = {
             value: self.values[step.reads[0]]
             for step in self.instructions
@@ -239,14 +247,14 @@ class Method:
             for value in step.writes
         }
         return [
-            replace(each, value=source.index, source=source.device)
-            for each in self.crossings
-            if not each.staged
-            and (source := written.get(each.value)) is not None
-            and source.device not in (HOST, each.target)
+            replace(transfer, value=source.index, source=source.device)
+            for transfer in self.transfers
+            if not transfer.staged
+            and (source := written.get(transfer.value)) is not None
+            and source.device not in (HOST, transfer.target)
         ]
 
-    def _crossings(self, step: Instruction) -> list[Crossing]:
+    def _transfers(self, step: Instruction) -> list[Transfer]:
         staged = step.kind == "delegate" and step.device != HOST
         if step.kind != "copy" and not staged:
             return []
@@ -257,7 +265,7 @@ class Method:
         ways = [(value, value.device, step.device) for value in reads]
         ways += [(value, step.device, value.device) for value in writes]
         return [
-            Crossing(step.index, value.index, source, target, value.nbytes, staged)
+            Transfer(step.index, value.index, source, target, value.nbytes, staged)
             for value, source, target in ways
             if value.kind == "tensor" and (source != target or not staged)
         ]
@@ -298,8 +306,8 @@ def _numbered(device: str) -> tuple[str, int]:
 
 
 def _by_value(uses: Iterable[tuple[int, tuple[int, ...]]]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    instructions_of: dict[int, list[int]] = {}
     for instruction, values in uses:
         for value in dict.fromkeys(values):
-            found.setdefault(value, []).append(instruction)
-    return found
+            instructions_of.setdefault(value, []).append(instruction)
+    return instructions_of

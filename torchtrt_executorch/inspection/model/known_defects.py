@@ -14,14 +14,14 @@ class _Defect:
         builders: What the payload of a delegate begins with.
         operators: Of each group the engine has an operator, by the beginning of its name.
         what: What is wrong.
-        instead: What to do.
+        advice: What to do.
         issue: Upstream's.
     """
 
     builders: tuple[str, ...]
     operators: tuple[tuple[str, ...], ...]
     what: str
-    instead: str
+    advice: str
     issue: str
 
 
@@ -35,7 +35,7 @@ _DEFECTS = (
             ("aten.upsample_", "aten._upsample_", "aten.grid_sampler"),
         ),
         what="a conditional, a transpose and a resize of dynamic shapes give wrong values",
-        instead="leave embedding_bag to PyTorch with torch_executed_ops",
+        advice="leave embedding_bag to PyTorch with torch_executed_ops",
         issue="NVIDIA/TensorRT#4846",
     ),
 )
@@ -53,4 +53,4 @@ def known_defects(payload: str, operators: Collection[str]) -> Iterator[str]:
             any(name.startswith(group) for name in operators)
             for group in defect.operators
         ):
-            yield f"{payload}: {defect.what} ({defect.issue}); {defect.instead}"
+            yield f"{payload}: {defect.what} ({defect.issue}); {defect.advice}"

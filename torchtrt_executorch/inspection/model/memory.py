@@ -60,13 +60,13 @@ def usage(method: Method) -> list[Usage]:
             if arena in devices:
                 changes[devices[arena]][first] += nbytes
                 changes[devices[arena]][last + 1] -= nbytes
-    found = []
+    usages = []
     for device, change in changes.items():
         planned = sum(a.nbytes for a in method.arenas if a.device == device)
         if planned:
             used = [min(n, planned) for n in accumulate(change[:count])]
-            found.append(Usage(device, planned, used))
-    return found
+            usages.append(Usage(device, planned, used))
+    return usages
 
 
 def _needed(

@@ -32,17 +32,19 @@ def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
     shared: dict[Any, str] = {
         locations.get(plan.name): name for name, locations in common.buffers.items()
     }
-    delegates = [delegate_facts(each, i) for i, each in enumerate(plan.delegates)]
-    for each in plan.operations:
-        if each.delegate is not None:
-            known = delegates[each.delegate]
-            delegates[each.delegate] = replace(
-                known, largest=_largest(plan, each, known)
+    delegates = [
+        delegate_facts(delegate, i) for i, delegate in enumerate(plan.delegates)
+    ]
+    for operation in plan.operations:
+        if operation.delegate is not None:
+            known = delegates[operation.delegate]
+            delegates[operation.delegate] = replace(
+                known, largest=_largest(plan, operation, known)
             )
     ordering = fences(plan)
     instructions = [
-        _instruction(index, each, plan, delegates, index in ordering)
-        for index, each in enumerate(plan.operations)
+        _instruction(index, operation, plan, delegates, index in ordering)
+        for index, operation in enumerate(plan.operations)
     ]
     return Method(
         name=plan.name,
@@ -116,28 +118,28 @@ def _value(value: PlanValue, shared: Mapping[Any, str]) -> Value:
 
 def _instruction(
     index: int,
-    each: Operation,
+    operation: Operation,
     plan: Plan,
     delegates: list[Delegate],
     orders: bool,
 ) -> Instruction:
-    kind, name, device = each.kind.value, each.name, HOST
-    if each.is_copy:
+    kind, name, device = operation.kind.value, operation.name, HOST
+    if operation.is_copy:
         kind = "copy"
-        for target in plan.tensors(each.writes):
+        for target in plan.tensors(operation.writes):
             assert target.layout is not None
             device = shown(target.layout.device)
-    elif each.delegate is not None:
-        delegate = delegates[each.delegate]
+    elif operation.delegate is not None:
+        delegate = delegates[operation.delegate]
         name, device = delegate.backend, delegate.device
     return Instruction(
         index,
         kind,
         name,
         device,
-        each.reads,
-        each.writes,
-        each.delegate,
-        each.destination,
+        operation.reads,
+        operation.writes,
+        operation.delegate,
+        operation.destination,
         orders,
     )

@@ -18,11 +18,18 @@ def input_names(text: str, count: int) -> tuple[str, ...]:
         count: How many there are; if it says of more or fewer, none has a name.
     """
     args, keywords = arguments(text) or (Tree(), Tree())
-    given = [(f"input {index}", each) for index, each in enumerate(args.children)]
-    given += zip(map(str, keywords.keys or ()), keywords.children, strict=False)
+    named_trees = [
+        (f"input {index}", child) for index, child in enumerate(args.children)
+    ]
+    named_trees += zip(map(str, keywords.keys or ()), keywords.children, strict=False)
     try:
-        if sum(1 for _, each in given for _ in _leaves("", each)) == count:
-            return tuple(name for each in given for name in _leaves(*each))
+        if (
+            sum(1 for _, named_tree in named_trees for _ in _leaves("", named_tree))
+            == count
+        ):
+            return tuple(
+                name for named_tree in named_trees for name in _leaves(*named_tree)
+            )
     except RecursionError:
         pass
     return ()
@@ -43,17 +50,22 @@ def names(method: Method) -> dict[int, str]:
 
     The caller's inputs have the names of keyword arguments. What is copied keeps its name.
     """
-    found: dict[int, str] = {}
-    given = method.input_names
-    if len(given) != len(method.inputs):
-        given = ()
+    name_of: dict[int, str] = {}
+    caller_names = method.input_names
+    if len(caller_names) != len(method.inputs):
+        caller_names = ()
     for place, index in enumerate(method.outputs):
-        found[index] = f"output {place}"
+        name_of[index] = f"output {place}"
     for place, index in enumerate(method.inputs):
-        found[index] = short(given[place]) if given else f"input {place}"
-    found.update((each, f"state {i}") for i, each in enumerate(sorted(state(method))))
-    own = {each.index: short(each.name) for each in method.values if each.name}
-    found.update(own)
+        name_of[index] = (
+            short(caller_names[place]) if caller_names else f"input {place}"
+        )
+    name_of.update(
+        (state_index, f"state {i}")
+        for i, state_index in enumerate(sorted(state(method)))
+    )
+    own = {value.index: short(value.name) for value in method.values if value.name}
+    name_of.update(own)
     by_engine = dict(_by_engine(method))
     edge = {*method.inputs, *method.outputs}
     copies = [
@@ -65,20 +77,20 @@ def names(method: Method) -> dict[int, str]:
         if copied in by_engine:
             by_engine.setdefault(source, by_engine[copied])
     for index, name in by_engine.items():
-        if index in edge and found[index] not in (name, own.get(index)):
-            found[index] = f"{name} ({found[index]})"
+        if index in edge and name_of[index] not in (name, own.get(index)):
+            name_of[index] = f"{name} ({name_of[index]})"
         else:
-            found.setdefault(index, name)
+            name_of.setdefault(index, name)
     for source, copied in copies:
-        if source in found:
-            found.setdefault(copied, found[source])
-    return found
+        if source in name_of:
+            name_of.setdefault(copied, name_of[source])
+    return name_of
 
 
 def listed(method: Method, values: Sequence[int], most: int = 4) -> str:
     """Return the names of some values, the first of many."""
     known = names(method)
-    shown = [short(known.get(each, f"value {each}"), 30) for each in values[:most]]
+    shown = [short(known.get(index, f"value {index}"), 30) for index in values[:most]]
     more = f" and {len(values) - most} more" if len(values) > most else ""
     return ", ".join(shown) + more
 

@@ -61,10 +61,10 @@ def _engine(payload: Payload, known: Delegate) -> Delegate:
 def _library(payload: Payload, known: Delegate) -> Delegate:
     named = read_payload(payload)
     keys = named.keys
-    held = [payload.named_data[key] for key in keys if key in payload.named_data]
+    entries = [payload.named_data[key] for key in keys if key in payload.named_data]
     known = replace(
         known,
-        nbytes=known.nbytes + sum(len(each.held) for each in held),
+        nbytes=known.nbytes + sum(len(entry.held) for entry in entries),
         named_data=keys,
         missing=tuple(key for key in keys if key not in payload.named_data),
     )
@@ -79,16 +79,16 @@ def _library(payload: Payload, known: Delegate) -> Delegate:
         known = replace(known, native=native_library.read(libraries[0]))
     except native_library.NativeLibraryError as error:
         known = replace(known, damaged=f"its library is {error}")
-    compiled = tuple(tuple(kernels(held)) for held in libraries)
+    compiled = tuple(tuple(kernels(library_bytes)) for library_bytes in libraries)
     all_kernels = [kernel for library in compiled for kernel in library]
     for kernel in all_kernels:
         if kernel.damaged:
             return replace(known, damaged=f"kernel {kernel.name}: {kernel.damaged}")
-    found = names_of(all_kernels)
-    machine = [name for name in found if name.startswith("sm_")]
-    later = [name.replace("compute", "sm") for name in found if name not in machine]
-    words = f"machine code for {', '.join(machine) or 'no GPU'}"
+    targets = names_of(all_kernels)
+    machine = [name for name in targets if name.startswith("sm_")]
+    later = [name.replace("compute", "sm") for name in targets if name not in machine]
+    text = f"machine code for {', '.join(machine) or 'no GPU'}"
     for name in later:
-        words += f", PTX for {name} and later"
+        text += f", PTX for {name} and later"
     gpus = *machine, *(f"{name}+" for name in later)
-    return replace(known, payload=words, gpus=gpus, kernels=compiled)
+    return replace(known, payload=text, gpus=gpus, kernels=compiled)

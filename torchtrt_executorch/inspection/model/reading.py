@@ -38,12 +38,12 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
         ProgramError: The file is damaged, or isn't such a file.
         OSError: It can't be read.
     """
-    found = files_beside(source) if data_files is None else []
-    wanted, problem = list(data_files or found), ""
+    beside = files_beside(source) if data_files is None else []
+    wanted, problem = list(data_files or beside), ""
     try:
         file = read_program(source, wanted)
     except ProgramError as error:
-        if not found:
+        if not beside:
             raise
         file, wanted, problem = read_program(source), [], str(error)
     plans = list(read_plans(file, inputs_of).values())
@@ -55,7 +55,11 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
             method_facts(plan, needs_shared_stream(plans), common) for plan in plans
         ],
         named_data={key: len(entry.held) for key, entry in file.named_data.items()},
-        data_files=tuple(Path(each).name for each in wanted if is_path(each)),
+        data_files=tuple(
+            Path(file_or_bytes).name
+            for file_or_bytes in wanted
+            if is_path(file_or_bytes)
+        ),
         missing_data=_missing(file, plans),
         data_problem=problem,
         common=common,
@@ -76,8 +80,10 @@ def _twice(
     file: ProgramFile, plans: Sequence[Plan]
 ) -> list[tuple[tuple[str, ...], int]]:
     """Blobs that are there more than once; those alone are read that look like another, and have no digest."""
-    views = [(k, each.held, each.sha256) for k, each in file.named_data.items()]
-    views += [(each.name, each.payload, "") for p in plans for each in p.delegates]
+    views = [(k, data.held, data.sha256) for k, data in file.named_data.items()]
+    views += [
+        (delegate.name, delegate.payload, "") for p in plans for delegate in p.delegates
+    ]
     large = [row for row in views if len(row[1]) >= _LARGE]
     # Delegates may share one blob.
     blobs = {ctypes.addressof(ctypes.c_char.from_buffer(row[1])): row for row in large}
@@ -90,12 +96,12 @@ def _twice(
         for address, (_, view, sha256) in blobs.items()
     }
     alike = Counter(looks.values())
-    found: dict[tuple[int, str], list[str]] = {}
+    names_of: dict[tuple[int, str], list[str]] = {}
     for address, (name, view, sha256) in blobs.items():
         if alike[looks[address]] > 1:
             key = len(view), sha256 or hashlib.sha256(view).hexdigest()
-            found.setdefault(key, []).append(name)
-    return [(tuple(n), size) for (size, _), n in found.items() if len(n) > 1]
+            names_of.setdefault(key, []).append(name)
+    return [(tuple(n), size) for (size, _), n in names_of.items() if len(n) > 1]
 
 
 def _look(view: memoryview) -> tuple[int, bytes]:
@@ -106,9 +112,9 @@ def _look(view: memoryview) -> tuple[int, bytes]:
 
 
 def _missing(file: ProgramFile, plans: Sequence[Plan]) -> dict[str, int]:
-    found = {}
+    missing = {}
     for value in (value for plan in plans for value in plan.values):
         key = value.stored.key if value.stored is not None else None
         if key is not None and value.layout is not None and key not in file.named_data:
-            found[key] = value.layout.nbytes
-    return found
+            missing[key] = value.layout.nbytes
+    return missing

@@ -21,29 +21,29 @@ class Buffer:
 
 def buffers(method: Method) -> list[Buffer]:
     """Return a method's mutable buffers; what a delegate keeps to itself can't be seen."""
-    found = dict.fromkeys(_filled(method), ON_DEVICE)
+    notes_of = dict.fromkeys(_filled(method), ON_DEVICE)
     for step in method.instructions:
         if step.kind == "kernel" and step.name.partition(".")[0] == "aten::copy_":
-            found.update(dict.fromkeys(step.writes[:1], ON_HOST))
-    return [Buffer(method.values[index], notes) for index, notes in found.items()]
+            notes_of.update(dict.fromkeys(step.writes[:1], ON_HOST))
+    return [Buffer(method.values[index], notes) for index, notes in notes_of.items()]
 
 
 def state(method: Method) -> set[int]:
     """Return the values that carry over from call to call: written, with first bytes or a first call's."""
     written = {index for step in method.instructions for index in step.writes}
     first = {value.index for value in method.values if value.initialized}
-    return (first & written) | {each.value.index for each in buffers(method)}
+    return (first & written) | {buffer.value.index for buffer in buffers(method)}
 
 
 def first_call_alone(method: Method) -> set[int]:
     """Return the instructions that a jump leaves out, as the first values of state are after the first call."""
-    found, end = set(), 0
+    skipped, end = set(), 0
     for step in method.instructions:
         if step.index < end:
-            found.add(step.index)
+            skipped.add(step.index)
         if step.kind == "jump":
             end = max(end, step.destination or 0)
-    return found
+    return skipped
 
 
 def _filled(method: Method) -> Iterator[int]:

@@ -36,8 +36,8 @@ def with_times(facts: Facts, path: Path, method: str | None = None) -> Facts:
         ProgramError: It is no ETDump, or another program's; or it doesn't say of which method it is.
         OSError: It can't be read.
     """
-    known = dict.fromkeys(each.name for each in facts.methods)
-    called = ", ".join(short(each, 40) for each in known)
+    known = dict.fromkeys(method.name for method in facts.methods)
+    called = ", ".join(short(name, 40) for name in known)
     if method is not None and method not in known:
         raise ProgramError(
             f"{facts.name} has no method {method!r} that times could be of, but {called}"
@@ -64,33 +64,33 @@ def with_times(facts: Facts, path: Path, method: str | None = None) -> Facts:
             runs.setdefault(name, []).append(run)
     if not runs:
         raise ProgramError(f"{path} has no times of instructions")
-    found = [
+    methods = [
         (
-            replace(each, times=_times(each, runs[each.name], path))
-            if each.name in runs
-            else each
+            replace(method, times=_times(method, runs[method.name], path))
+            if method.name in runs
+            else method
         )
-        for each in facts.methods
+        for method in facts.methods
     ]
-    return replace(facts, methods=found)
+    return replace(facts, methods=methods)
 
 
 def _times(method: Method, runs: Sequence[etdump.Run], path: Path) -> Times:
-    taken, calls = [], []
+    times_of_runs, calls = [], []
     instead: dict[int, str] = {}
     for run in runs:
-        each: Counter[int] = Counter()
+        times_of_run: Counter[int] = Counter()
         start, end = 2**64, 0
         for event in run.events:
             start, end = min(start, event.start), max(end, event.end)
             if event.instruction is not None:
                 _check(method, event, path)
-                each[event.instruction] += event.end - event.start
+                times_of_run[event.instruction] += event.end - event.start
                 if event.instead:
                     instead[event.instruction] = event.instead
         calls.append(end - start)
-        taken.append(each)
-    return Times(len(runs), median(calls), etdump.of_a_call(taken), instead)
+        times_of_runs.append(times_of_run)
+    return Times(len(runs), median(calls), etdump.of_a_call(times_of_runs), instead)
 
 
 def _check(method: Method, event: etdump.Event, path: Path) -> None:

@@ -51,10 +51,10 @@ def test_what_crosses_is_what_the_runtime_copies() -> None:
     copies = program.stats().copies
     (method,) = read(planned()).methods
     for direction, inwards in (("host_to_device", True), ("device_to_host", False)):
-        ours = [each for each in method.crossings if (each.source == HOST) == inwards]
+        ours = [each for each in method.transfers if (each.source == HOST) == inwards]
         assert copies[direction].copies == len(ours)
         assert copies[direction].nbytes == sum(each.nbytes for each in ours)
-    assert not any(each.staged for each in method.crossings)
+    assert not any(each.staged for each in method.transfers)
 
 
 class _Adds(runtime.Delegate):
@@ -73,8 +73,8 @@ def test_delegates_stage_what_is_in_host_memory() -> None:
     (method,) = read(unplanned()).methods
     delegates = [step for step in method.instructions if step.kind == "delegate"]
     ends = [(step.index, v) for step in delegates for v in (*step.reads, *step.writes)]
-    assert [(each.instruction, each.value) for each in method.crossings] == ends
-    assert all(each.staged for each in method.crossings)
+    assert [(each.instruction, each.value) for each in method.transfers] == ends
+    assert all(each.staged for each in method.transfers)
     assert {arena.device for arena in method.arenas} == {HOST}
 
 
@@ -132,4 +132,4 @@ def test_a_long_program() -> None:
     for step in method.instructions[-len(once) :]:
         like = once[step.index % len(once)]
         assert (step.reads, step.writes) == (like.reads, like.writes)
-    assert len(method.crossings) > 4_000
+    assert len(method.transfers) > 4_000
