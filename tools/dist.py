@@ -59,7 +59,7 @@ if importlib.util.find_spec("torch_tensorrt") and torch:
     import torch_tensorrt
 found = report()
 states = {row["name"]: row["state"] for row in found["patches"]}
-print(json.dumps([overlay.is_active(), found["obstacles"], states]))
+print(json.dumps([overlay.is_active(), found["import_errors"], states]))
 """
 
 
@@ -164,16 +164,16 @@ def check_beside(file: Path, beside: tuple[str, ...]) -> None:
         answer = run(python, "-c", PROBE, cwd=Path(folder)).splitlines()[-1]
         if {*beside} == {*UPSTREAM} and file.suffix == ".whl":
             check_types(python, Path(folder))
-        active, obstacles, states = json.loads(answer)
+        active, import_errors, states = json.loads(answer)
         count = sum(state == "in force" for state in states.values())
         run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "torchtrt-executorch")
         if "torch" in beside:
             run(python, "-c", "import torch", cwd=Path(folder))
     whole = set(beside) == set(UPSTREAM)
     if active != ("torch" in beside) or (
-        bool(obstacles) == ("torch-tensorrt" in beside)
+        bool(import_errors) == ("torch-tensorrt" in beside)
     ):
-        sys.exit(f"{file.name} beside {beside}: {active=}, {obstacles=}")
+        sys.exit(f"{file.name} beside {beside}: {active=}, {import_errors=}")
     if bool(count) != bool({*beside} - {"torch"}) or (
         whole and "failed" in states.values()
     ):

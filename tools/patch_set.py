@@ -392,12 +392,12 @@ def chosen(names: Sequence[str]) -> Iterator[Patch]:
     Raises:
         SystemExit: A name is of none.
     """
-    verdicts = patch_statuses(PATCHES)
-    if unknown := {*names} - {*verdicts}:
-        sys.exit(f"no patch {', '.join(sorted(unknown))}; there are {', '.join(verdicts)}")  # fmt: skip
+    statuses = patch_statuses(PATCHES)
+    if unknown := {*names} - {*statuses}:
+        sys.exit(f"no patch {', '.join(sorted(unknown))}; there are {', '.join(statuses)}")  # fmt: skip
     for patch in PATCHES:
-        in_force = verdicts[patch.name].state is State.IN_FORCE
-        if patch.name in (names or verdicts) and in_force and is_upstreams(patch):
+        in_force = statuses[patch.name].state is State.IN_FORCE
+        if patch.name in (names or statuses) and in_force and is_upstreams(patch):
             yield patch
 
 

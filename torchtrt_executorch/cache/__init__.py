@@ -54,11 +54,11 @@ def folder() -> Path:
     """
     if is_off():
         return process_folder()
-    found = _chosen()
-    if not sharing.is_trusted() and (others := sharing.writers(found)):
-        _say_refused(found, others)
+    path = _chosen()
+    if not sharing.is_trusted() and (others := sharing.writers(path)):
+        _say_refused(path, others)
         return process_folder()
-    return found
+    return path
 
 
 @functools.cache
@@ -115,12 +115,12 @@ def get_or_build(
     name = _tried(f"{what} is not kept, since what goes into it can't be told", key)
     if name is None:
         return build()
-    if (taken := _taken(store, name, what, from_parts, announce)) is not None:
-        return taken[0]
+    if (cached := _taken(store, name, what, from_parts, announce)) is not None:
+        return cached[0]
     with sharing.building(store.path.parent / sharing.LOCKS, name):
         # Another process may have built it meanwhile.
-        if (taken := _taken(store, name, what, from_parts, announce)) is not None:
-            return taken[0]
+        if (cached := _taken(store, name, what, from_parts, announce)) is not None:
+            return cached[0]
         built = build()
         _tried(
             f"{what} can't be kept in {store.path}",
@@ -137,15 +137,15 @@ def _taken(
     announce: bool,
 ) -> list[Any] | None:
     """Return the entry of a name, in a list; None if there is none that fits."""
-    if (found := store.read(name)) is None:
+    if (entry := store.read(name)) is None:
         return None
-    taken: list[Any] | None = _tried(
+    cached: list[Any] | None = _tried(
         f"{store.path / name} doesn't fit, and {what} is built again",
-        lambda: [from_parts(*found)],
+        lambda: [from_parts(*entry)],
     )
-    if taken is not None and announce:
+    if cached is not None and announce:
         progress.say(f"{what}: taken from {store.path}, where it was kept")
-    return taken
+    return cached
 
 
 def _keep(store: Store, name: str, parts: tuple[Any, Parts] | None) -> None:
@@ -175,9 +175,9 @@ def _store() -> Store | None:
 def limit() -> int:
     """Return how many bytes the entries may take."""
     text = os.environ.get(SIZE, "")
-    found = parse_size(text)
-    if found is None:
+    nbytes = parse_size(text)
+    if nbytes is None:
         if text:
             logger.warning("%s=%r isn't a size such as 4GiB", SIZE, text)
         return DEFAULT_SIZE
-    return found
+    return nbytes

@@ -49,11 +49,11 @@ def kept_engine(
 
     def from_parts(facts: Any, parts: list[bytes | Blob]) -> Any:
         shapes = conversion.extract_symbolic_shape_expressions(partition)
-        found = {
+        tensors = {
             "serialized_engine": in_memory(parts[0]),
             "symbolic_shape_expressions": shapes,
         }
-        return result(**facts, **found)
+        return result(**facts, **tensors)
 
     return get_or_build("the engine", key_of_engine, build, parts_of, from_parts)
 
@@ -66,13 +66,13 @@ def _converted_by_upstream(partition: GraphModule) -> bool:
         if node.op == "call_function":
             if node not in DYNAMO_CONVERTERS:
                 return False  # it will be refused
-            home = str(getattr(DYNAMO_CONVERTERS[node][0], "__module__", ""))
-            if not home.startswith("torch_tensorrt."):
+            module = str(getattr(DYNAMO_CONVERTERS[node][0], "__module__", ""))
+            if not module.startswith("torch_tensorrt."):
                 return False
     return True
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return all(isinstance(each, str) for each in value)
+        return all(isinstance(item, str) for item in value)
     return value is None or value == {} or isinstance(value, (bool, str))

@@ -68,12 +68,12 @@ def kept() -> list[Kept]:
             ("link stubs", root, "*-link-stubs-*"),
             ("upstream's modules with edits", root / "edited", "[!.]*"),
         ]
-    found = [
+    entries = [
         _measured(kind, path)
         for kind, folder, pattern in places
         for path in folder.glob(pattern)
     ]
-    return sorted(found, key=lambda each: each.used)
+    return sorted(entries, key=lambda entry: entry.used)
 
 
 def _measured(kind: str, path: Path) -> Kept:
@@ -103,13 +103,13 @@ def remove_down_to(size: int) -> list[Kept]:
         What was removed.
     """
     all_kept = kept()
-    taken, removed = sum(each.size for each in all_kept), []
-    for each in all_kept:
-        if taken <= size:
+    nbytes, removed = sum(entry.size for entry in all_kept), []
+    for entry in all_kept:
+        if nbytes <= size:
             break
-        if _removed(each.path):
-            removed.append(each)
-            taken -= each.size
+        if _removed(entry.path):
+            removed.append(entry)
+            nbytes -= entry.size
     return removed
 
 

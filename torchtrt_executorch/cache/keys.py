@@ -122,12 +122,12 @@ class _State:
             self._words(_name(type(value)), value.name)
         elif isinstance(value, (list, tuple)):
             self._words("sequence", str(len(value)))
-            for each in value:
-                self.add(each)
+            for item in value:
+                self.add(item)
         elif isinstance(value, (set, frozenset)):
-            self.add(sorted(key_of(each) for each in value))
+            self.add(sorted(key_of(item) for item in value))
         elif isinstance(value, Mapping):
-            self.add([[each, value[each]] for each in sorted(value, key=str)])
+            self.add([[key, value[key]] for key in sorted(value, key=str)])
         elif isinstance(value, slice):
             self.add(["slice", value.start, value.stop, value.step])
         elif isinstance(value, GraphModule):
@@ -139,8 +139,8 @@ class _State:
         else:
             self._object(value)
 
-    def _words(self, *words: str) -> None:
-        for word in words:
+    def _words(self, *texts: str) -> None:
+        for word in texts:
             data = word.encode()
             self._hash.update(b"%d:" % len(data))
             self._hash.update(data)
@@ -170,10 +170,10 @@ class _State:
                 layers = node.meta.get("nn_module_stack") or {}
                 self.add([node.target, str([*layers.values()])])
             elif node.op in ("get_attr", "call_module"):
-                held = owner
+                value = owner
                 for name in str(node.target).split("."):
-                    held = getattr(held, name)
-                self.add([str(node.target), held])
+                    value = getattr(value, name)
+                self.add([str(node.target), value])
             else:
                 self.add(str(node.target))
             self.add([node.args, node.kwargs])
@@ -251,24 +251,24 @@ def builders() -> dict[str, Any]:
             if name.startswith(_VARIABLES) and not _NO_MATTER.match(name)
         },
         "gpu": gpu(),
-        "target": [each.text for each in chosen()],
+        "target": [gpu.text for gpu in chosen()],
     }
 
 
 def patches() -> dict[str, str] | None:
     """Return what became of each patch here: some of them are code that is built."""
-    found = overlay.verdicts()
-    return found and {name: verdict.state.value for name, verdict in found.items()}
+    statuses = overlay.statuses()
+    return statuses and {name: status.state.value for name, status in statuses.items()}
 
 
 @functools.cache
 def installed() -> dict[str, str]:
-    found = {
-        str(each.name): each.version
-        for each in distributions()
-        if str(each.name).lower().startswith(_BUILDERS)
+    versions = {
+        str(distribution.name): distribution.version
+        for distribution in distributions()
+        if str(distribution.name).lower().startswith(_BUILDERS)
     }
-    return {**found, "python": sys.version, "ours": _own_sources()}
+    return {**versions, "python": sys.version, "ours": _own_sources()}
 
 
 def _own_sources() -> str:

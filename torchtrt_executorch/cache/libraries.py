@@ -43,7 +43,7 @@ def kept_library(
         return key_for_gpu("library", program, specs, repr((gpu, [*tiles])))
 
     weights = _large_weights(program)  # which compilation replaces
-    found: PreprocessResult = get_or_build_for_any_memory(
+    result: PreprocessResult = get_or_build_for_any_memory(
         "the CUDA library",
         key_of_library,
         gpu,
@@ -51,7 +51,7 @@ def kept_library(
         lambda result: _parts_of(result, weights),
         lambda facts, parts: _from_parts(facts, parts, weights),
     )
-    return found
+    return result
 
 
 def _large_weights(program: ExportedProgram) -> Mapping[str, torch.Tensor]:

@@ -35,17 +35,17 @@ def writers(folder: Path) -> str:
     """
     for path in (folder, *folder.absolute().parents):
         try:
-            found = path.stat()
+            status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             continue
-        if path == folder and found.st_uid not in (0, os.getuid()):
-            return f"its owner, user {found.st_uid}"
-        if path != folder and found.st_mode & stat.S_ISVTX:
+        if path == folder and status.st_uid not in (0, os.getuid()):
+            return f"its owner, user {status.st_uid}"
+        if path != folder and status.st_mode & stat.S_ISVTX:
             continue  # as /tmp: what is in it is its owner's
-        if found.st_mode & stat.S_IWOTH:
+        if status.st_mode & stat.S_IWOTH:
             return f"anybody, by the permissions of {path}"
-        if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
-            return f"group {found.st_gid}, by the permissions of {path}"
+        if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
+            return f"group {status.st_gid}, by the permissions of {path}"
     return ""
 
 

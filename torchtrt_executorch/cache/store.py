@@ -74,17 +74,17 @@ class Store:
     def read(self, key: str) -> tuple[Any, list[bytes | Blob]] | None:
         """Return the facts and parts of an entry; None if there is none, or it is damaged."""
         file = self.path / key
-        taken: list[bytes | Blob] = []
+        in_use: list[bytes | Blob] = []
         try:
             with open(file, "rb") as stream:
-                facts, parts = self._read(stream, key, taken)
+                facts, parts = self._read(stream, key, in_use)
             os.utime(file)
             return facts, parts
         except FileNotFoundError:
-            _remove(taken)
+            _remove(in_use)
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _remove(taken)
+            _remove(in_use)
             logger.warning("%s is damaged, and is built again: %s", file, error)
             with contextlib.suppress(OSError):
                 file.unlink()
@@ -140,14 +140,14 @@ class Store:
             with contextlib.suppress(
                 FileNotFoundError
             ):  # another process drops it, too
-                found = file.stat()
-                entries.append((found.st_mtime_ns, found.st_size, file))
-        taken = sum(size for _, size, _ in entries)
+                status = file.stat()
+                entries.append((status.st_mtime_ns, status.st_size, file))
+        nbytes = sum(size for _, size, _ in entries)
         for _, size, file in sorted(entries):
-            if taken <= self.size:
+            if nbytes <= self.size:
                 return
             file.unlink(missing_ok=True)
-            taken -= size
+            nbytes -= size
 
     def _read(
         self, stream: BinaryIO, key: str, parts: list[bytes | Blob]
@@ -184,8 +184,8 @@ class Store:
                 state.update(chunk)
             size = file.tell()
         if size != length or state.hexdigest() != digest:
-            for each in (path, source):
-                each.unlink(missing_ok=True)
+            for written in (path, source):
+                written.unlink(missing_ok=True)
             raise ValueError("a part of it isn't what was written")
         os.utime(source)
         return Blob(path, length, digest)

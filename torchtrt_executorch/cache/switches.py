@@ -44,13 +44,13 @@ def switches() -> dict[str, Any]:
 
 def _of_torch() -> dict[str, Any]:
     """Return what ``torch.backends`` and functions of ``torch`` set."""
-    found = {}
+    switches = {}
     for name in dir(torch._C):
         short = name.removeprefix("_get_")
         paired = hasattr(torch._C, f"_set_{short}") or short.endswith(_SET_TOGETHER)
         if short != name and paired and short not in _OF_A_THREAD:
-            found[short] = _read(getattr(torch._C, name))
-    return found
+            switches[short] = _read(getattr(torch._C, name))
+    return switches
 
 
 def _precision() -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _read(getter: Any, *args: str) -> Any:
 
 def _ambient() -> dict[str, Any]:
     """Return what a graph that is traced once more is traced under."""
-    found: dict[str, Any] = {
+    ambient: dict[str, Any] = {
         "dtype": torch.get_default_dtype(),
         "device": torch.get_default_device(),
         "grad": torch.is_grad_enabled(),
@@ -86,8 +86,8 @@ def _ambient() -> dict[str, Any]:
     }
     for device in torch._C._autocast_supported_devices():
         if torch.is_autocast_enabled(device):
-            found[f"autocast {device}"] = torch.get_autocast_dtype(device)
-    return found
+            ambient[f"autocast {device}"] = torch.get_autocast_dtype(device)
+    return ambient
 
 
 def _of_configuration(name: str) -> dict[str, Any]:

@@ -33,9 +33,9 @@ def build(
         built = build_engines(program, out)
     except ValueError as error:
         raise unable(str(error)) from None
-    for each in built:
+    for engine in built:
         typer.echo(
-            f"{each.name}: {each.operators} operators, an engine of {each.nbytes:,} bytes, {each.seconds:.1f} s"
+            f"{engine.name}: {engine.operators} operators, an engine of {engine.nbytes:,} bytes, {engine.seconds:.1f} s"
         )
     written = out or program
     typer.echo(f"{written}: {written.stat().st_size:,} bytes")
@@ -51,7 +51,7 @@ def _save_stand_ins(program: Path, written: Path) -> None:
 
     for file in map(StandInFile, StandInFile.named_after(program)):
         for payload in file.payloads:
-            if (found := file.find(payload)) is not None:
-                keep(payload, found.program)
+            if (stand_in := file.find(payload)) is not None:
+                keep(payload, stand_in.program)
     with contextlib.suppress(runtime.ProgramError):  # all runs here
         runtime.save_stand_ins(written, written.with_suffix(".stand_ins"))

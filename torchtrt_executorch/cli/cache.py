@@ -23,15 +23,15 @@ def cache(
     """Print what is kept to be found again, where, and what it takes."""
     removed = folders.remove_down_to(folders.NOTHING) if clean else []
     rows: dict[str, dict[str, object]] = {}
-    for each in removed if clean else folders.kept():
-        folder = str(each.path.parent)
+    for entry in removed if clean else folders.kept():
+        folder = str(entry.path.parent)
         row = rows.setdefault(
-            f"{each.kind}{folder}",
-            {"kind": each.kind, "folder": folder, "entries": 0, "bytes": 0},
+            f"{entry.kind}{folder}",
+            {"kind": entry.kind, "folder": folder, "entries": 0, "bytes": 0},
         )
         row["entries"] += 1  # type: ignore[operator]
-        row["bytes"] += each.size  # type: ignore[operator]
-    total = sum(each.size for each in folders.kept())
+        row["bytes"] += entry.size  # type: ignore[operator]
+    total = sum(entry.size for entry in folders.kept())
     bound = kept_things.limit()
     if as_json:
         shown = {"removed" if clean else "kept": [*rows.values()]}

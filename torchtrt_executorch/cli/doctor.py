@@ -26,7 +26,7 @@ from torchtrt_executorch.nogpu.builder.installed import (
 )
 from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
 from torchtrt_executorch.nogpu.host import present
-from torchtrt_executorch.nogpu.host.importable import obstacles
+from torchtrt_executorch.nogpu.host.importable import import_errors
 from torchtrt_executorch.nogpu.target import engine_targets
 from torchtrt_executorch.nogpu.target.gpu_description import PLATFORMS, own_platform
 from torchtrt_executorch.overlay.manifest import PATCHES
@@ -83,15 +83,17 @@ def _build() -> Iterator[Ability]:
         unimportable or "for any GPU: export in emulated_engines()",
         "" if not unimportable else _install_builder(),
     )
-    elsewhere = ", ".join(each for each in PLATFORMS if each != own_platform())
+    elsewhere = ", ".join(
+        platform for platform in PLATFORMS if platform != own_platform()
+    )
     for machines, cross in ((own_platform(), False), (elsewhere, True)):
         missing = what_is_missing(cross)
-        words, _, command = missing.partition(": ")
+        text, _, command = missing.partition(": ")
         yield Ability(
             "build",
             f"CUDA libraries, {machines}",
             not missing and not torch,
-            torch or (f"missing: {words}" if missing else f"for {_CUDA_GPUS}"),
+            torch or (f"missing: {text}" if missing else f"for {_CUDA_GPUS}"),
             command or (_PIP["torch"] if torch else ""),
         )
 
@@ -150,7 +152,9 @@ def _run() -> Iterator[Ability]:
         else:
             yield Ability("run", what, bool(gpu), f"on {gpu}" if gpu else no_gpu)
     yield Ability("run", "CUDA libraries", bool(gpu), f"on {gpu}" if gpu else no_gpu)
-    lacks = [each for each in ("cmake", _compiler()) if shutil.which(each) is None]
+    lacks = [
+        program for program in ("cmake", _compiler()) if shutil.which(program) is None
+    ]
     executorch = importlib.util.find_spec("executorch") is not None
     installs = _PIP["executorch"]
     about = f"missing: {' and '.join(lacks)}" if lacks else ""
@@ -196,8 +200,8 @@ def _in_the_way() -> str:
     """Why ``import torch_tensorrt`` would fail, a sentence; empty if it wouldn't."""
     off = os.environ.get(overlay.SWITCH, "1") == "0"
     in_force = patch_statuses(PATCHES)["host"].state is State.IN_FORCE
-    found = next(iter(obstacles(patched=in_force and not off)), "")
-    return found.partition(": pip install")[0].partition(". TensorRT-RTX")[0]
+    import_error = next(iter(import_errors(patched=in_force and not off)), "")
+    return import_error.partition(": pip install")[0].partition(". TensorRT-RTX")[0]
 
 
 def _install_builder() -> str:
@@ -276,20 +280,22 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Print what this machine can build, run and check, and the command that installs what is missing."""
-    found = abilities()
+    all_abilities = abilities()
     if as_json:
-        print(json.dumps([asdict(each) for each in found], indent=2))
+        print(json.dumps([asdict(ability) for ability in all_abilities], indent=2))
         return
     table = Table("", "here", "", "", box=None, pad_edge=False)
-    for each in found:
-        can = Text("yes", "green") if each.can else Text("no", "yellow")
-        table.add_row(each.kind, each.what, can, Text(each.about))
+    for ability in all_abilities:
+        can = Text("yes", "green") if ability.can else Text("no", "yellow")
+        table.add_row(ability.kind, ability.what, can, Text(ability.about))
     console = Console(highlight=False)
     console.print(table)
     by_command: dict[str, list[str]] = {}
-    for each in found:
-        if each.command:
-            by_command.setdefault(each.command, []).append(f"{each.kind} {each.what}")
+    for ability in all_abilities:
+        if ability.command:
+            by_command.setdefault(ability.command, []).append(
+                f"{ability.kind} {ability.what}"
+            )
     for command, names in by_command.items():
         console.print(Text(f"\nto {', to '.join(names)}:", "dim"), soft_wrap=True)
         console.print(Text(f"    {command}"), soft_wrap=True)

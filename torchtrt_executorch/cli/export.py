@@ -126,10 +126,10 @@ def export(
     if shard is not None and not most:
         raise unable(f"--shard {shard!r} is no size such as 2GiB")
     logging.getLogger("torchtrt_executorch.runtime").setLevel(logging.ERROR)
-    names = [each.value for each in Backend]
+    names = [one_backend.value for one_backend in Backend]
     right = True
     try:
-        forms = [parse_form(each, names) for each in form or ()]
+        forms = [parse_form(text, names) for text in form or ()]
         forms = forms or [(prefill.value, decode.value if decode else None)]
         rows = variants(forms, target or (), out)
         with step("load"):
@@ -141,10 +141,10 @@ def export(
                 for row in rows:
                     model.form = row.of(model.form)
                     backends |= {*model.backends.values()}
-                left = quantize(model.module, scheme.value, backends)
-            if left:
+                unquantized = quantize(model.module, scheme.value, backends)
+            if unquantized:
                 typer.echo(
-                    f"not quantized, of features that no group of 32 divides: {', '.join(left)}"
+                    f"not quantized, of features that no group of 32 divides: {', '.join(unquantized)}"
                 )
         for row in rows:
             model.form = row.of(model.form)
@@ -184,10 +184,10 @@ def _write(model: Exportable, row: Variant, most: int | None, compare: int) -> b
         return True
     tokens, off = model.compared(runtime.load(out), compare)
     allowed = tolerance(model)
-    verdict = "the same" if off <= allowed else "others"
+    agreement = "the same" if off <= allowed else "others"
     if tokens:
         typer.echo(f"tokens: {' '.join(map(str, tokens))}")
     typer.echo(
-        f"transformers' own logits: {verdict}, within {off:.2g} of the largest; {allowed:.2g} is allowed"
+        f"transformers' own logits: {agreement}, within {off:.2g} of the largest; {allowed:.2g} is allowed"
     )
     return off <= allowed

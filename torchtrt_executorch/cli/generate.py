@@ -112,8 +112,8 @@ def generate(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", RuntimeWarning)
             generator = Generator(loaded)
-        for each in caught:
-            typer.echo(str(each.message), err=True)
+        for warning in caught:
+            typer.echo(str(warning.message), err=True)
         made: list[int] = []
         text, whole, first = "", "", 0.0
         for token in generator(
@@ -203,8 +203,8 @@ def _of_transformers(folder: Path) -> _Tokenizer:
             messages, tokenize=False, add_generation_prompt=True
         )
         # Templates begin with the tokens that a text begins with.
-        found: list[int] = known.encode(text, add_special_tokens=False)
-        return found
+        tokens: list[int] = known.encode(text, add_special_tokens=False)
+        return tokens
 
     def decode(tokens: list[int]) -> str:
         return str(known.decode(tokens, skip_special_tokens=True))

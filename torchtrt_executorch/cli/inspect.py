@@ -94,13 +94,13 @@ def inspect(
         facts = _timed(facts, times, method)
     changes = None if diff is None else difference(_read(diff, None), facts)
     try:
-        found = advise(facts, gpu, target)
+        advice = advise(facts, gpu, target)
     except ValueError as error:
         raise unable(str(error).replace("target=", "--target ")) from None
     if strict:
-        found += refused_delegates(facts, path, data)
-    findings = [each for each in found if each.name not in (ignore or ())]
-    findings.sort(key=lambda each: each.level != "warning")
+        advice += refused_delegates(facts, path, data)
+    findings = [finding for finding in advice if finding.name not in (ignore or ())]
+    findings.sort(key=lambda finding: finding.level != "warning")
     drawn = None if svg is None else _drawn(facts, method)
     if targets[0] is not None:
         _write(targets[0], page(facts, findings))
@@ -119,7 +119,7 @@ def inspect(
             console.print(measured)
     if not as_json:
         show_findings(console, findings)
-    if strict and any(each.level == "warning" for each in findings):
+    if strict and any(finding.level == "warning" for finding in findings):
         raise typer.Exit(FOUND)
 
 
@@ -171,7 +171,7 @@ def _timed(facts: Facts, path: Path, method: str | None) -> Facts:
 
 
 def _drawn(facts: Facts, name: str | None) -> Method:
-    methods = {each.name: each for each in facts.methods}
+    methods = {method.name: method for method in facts.methods}
     if name is None and methods:
         return methods.get("forward", facts.methods[0])
     if name not in methods:

@@ -110,10 +110,10 @@ def run(
             stand_ins=stand_ins,
             profile=profile is not None,
         )
-        given, called = _sequence(read(inputs, "input")), loaded.method(method)
-        outputs = called(*given)
+        arguments, called = _sequence(read(inputs, "input")), loaded.method(method)
+        outputs = called(*arguments)
         for _ in range(calls - 1):
-            called(*given)
+            called(*arguments)
     except (ValueError, OSError) as error:
         said = as_options(str(error))
         console.print(Text.assemble((f"{type(error).__name__}:", "red"), f" {said}"))
@@ -129,25 +129,25 @@ def run(
         )
         differs = True
     else:
-        found = Comparison(outputs, read(compare, "output"), rtol, atol)
-        for line in found.differences:
+        comparison = Comparison(outputs, read(compare, "output"), rtol, atol)
+        for line in comparison.differences:
             console.print(Text(line, "red"))
-        differs = bool(found.differences)
+        differs = bool(comparison.differences)
         if not differs:
-            console.print(Text(found.summary(), "green"))
+            console.print(Text(comparison.summary(), "green"))
     if profile is not None:
         _show_times(console, loaded.profile(), program, profile)
-    if compare is not None and (instead := stats.in_pytorch):
-        console.print(Text(_not_here(instead), "yellow"))
+    if compare is not None and (in_pytorch := stats.in_pytorch):
+        console.print(Text(_not_here(in_pytorch), "yellow"))
     if differs:
         raise typer.Exit(FOUND)
 
 
-def _not_here(instead: Mapping[str, str]) -> str:
+def _not_here(in_pytorch: Mapping[str, str]) -> str:
     """What a comparison doesn't show, where PyTorch has computed both sides."""
-    kinds = " and ".join(sorted({f"{kind}s" for kind in instead.values()}))
-    names = ", ".join(instead)
-    end = "itself hasn't" if len(instead) == 1 else "themselves haven't"
+    kinds = " and ".join(sorted({f"{kind}s" for kind in in_pytorch.values()}))
+    names = ", ".join(in_pytorch)
+    end = "itself hasn't" if len(in_pytorch) == 1 else "themselves haven't"
     return f"by {kinds}: {names} {end} run here"
 
 

@@ -18,7 +18,7 @@ from torchtrt_executorch import overlay
 from torchtrt_executorch.cli.output.error_handling import FOUND, unable
 from torchtrt_executorch.nogpu.builder.installed import problems
 from torchtrt_executorch.nogpu.cross.requirements import what_is_missing
-from torchtrt_executorch.nogpu.host.importable import malformed_target, obstacles
+from torchtrt_executorch.nogpu.host.importable import import_errors, malformed_target
 from torchtrt_executorch.nogpu.target.gpu_description import VARIABLE, without_gpu
 from torchtrt_executorch.overlay import SWITCH
 from torchtrt_executorch.overlay.manifest import PATCHES
@@ -51,7 +51,7 @@ _COLOURS = {
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 # Imports what the patches change, and says what became of each patch. Hardly anything of it is garbage.
-_TRIAL = """
+_IMPORT_ALL = """
 import gc
 gc.disable()
 import importlib, json, torch
@@ -62,7 +62,7 @@ from torchtrt_executorch.overlay.upstream import locate
 for name in dict.fromkeys(name for patch in PATCHES for name in patch.modules):
     if locate(name) is not None:
         importlib.import_module(name)
-found = overlay.verdicts() or {}
+found = overlay.statuses() or {}
 print(json.dumps({name: [each.state.value, each.reason] for name, each in found.items()}))
 """
 
@@ -79,14 +79,18 @@ def report(tried: bool = False) -> dict[str, Any]:
         ``active``: whether ``import torch`` activates the overlay here, or has; ``off_because``:
         why not; ``tried``: whether ``state`` says what happened, rather than what the sources let
         expect; ``installed``: release per distribution, None where it isn't; ``problems``: what is
-        wrong with those and with what is compiled for, a sentence each; ``obstacles``: why ``import torch_tensorrt`` would fail,
+        wrong with those and with what is compiled for, a sentence each; ``import_errors``: why ``import torch_tensorrt`` would fail,
         likewise; ``targets``: what is compiled for where there is no GPU; ``patches``: the manifest,
         with ``state`` and ``reason`` of each.
     """
     off = _off_because()
-    happened = overlay.verdicts()
-    verdicts = _trial() if tried and not off else happened or patch_statuses(PATCHES)
-    host = verdicts["host"].state
+    happened = overlay.statuses()
+    statuses = (
+        _statuses_once_imported()
+        if tried and not off
+        else happened or patch_statuses(PATCHES)
+    )
+    host = statuses["host"].state
     lacks = what_is_missing()
     return {
         "active": not off,
@@ -94,9 +98,11 @@ def report(tried: bool = False) -> dict[str, Any]:
         "tried": tried or happened is not None,
         "installed": {name: distribution_release(name) for name in DISTRIBUTIONS},
         "problems": [*problems(), *(() if off else malformed_target())],
-        "obstacles": list(obstacles(patched=not off and host is State.IN_FORCE)),
+        "import_errors": list(
+            import_errors(patched=not off and host is State.IN_FORCE)
+        ),
         "targets": _targets(),
-        "patches": [_row(patch, verdicts[patch.name], off, lacks) for patch in PATCHES],
+        "patches": [_row(patch, statuses[patch.name], off, lacks) for patch in PATCHES],
     }
 
 
@@ -112,16 +118,16 @@ def _off_because() -> str:
 
 
 def _targets() -> list[str]:
-    """What is compiled for without a GPU; nothing if that is malformed, which is an obstacle."""
+    """What is compiled for without a GPU; nothing if that is malformed, which is an import error."""
     try:
         return [gpu.text for gpu in without_gpu()]
     except ValueError:
         return []
 
 
-def _trial() -> Mapping[str, PatchStatus]:
+def _statuses_once_imported() -> Mapping[str, PatchStatus]:
     done = subprocess.run(
-        [sys.executable, "-c", _TRIAL], capture_output=True, text=True
+        [sys.executable, "-c", _IMPORT_ALL], capture_output=True, text=True
     )
     expected = patch_statuses(PATCHES)
     if done.returncode != 0:
@@ -131,25 +137,27 @@ def _trial() -> Mapping[str, PatchStatus]:
         return {
             name: (
                 PatchStatus(State.FAILED, f"importing what it amends: {last}")
-                if verdict.state is State.IN_FORCE
-                else verdict
+                if expected_status.state is State.IN_FORCE
+                else expected_status
             )
-            for name, verdict in expected.items()
+            for name, expected_status in expected.items()
         }
-    found = json.loads(done.stdout.splitlines()[-1])
+    states = json.loads(done.stdout.splitlines()[-1])
     # Where the overlay is off nothing is found, and nothing happened.
     return expected | {
         name: PatchStatus(State(state), reason)
-        for name, (state, reason) in found.items()
+        for name, (state, reason) in states.items()
     }
 
 
-def _row(patch: Patch, found: PatchStatus, off: str, lacks: str) -> dict[str, Any]:
+def _row(
+    patch: Patch, patch_status: PatchStatus, off: str, lacks: str
+) -> dict[str, Any]:
     manifest = asdict(patch) | {"modules": patch.modules}
-    state, reason = found.state.value, found.reason
-    if off and found.state is State.IN_FORCE:
+    state, reason = patch_status.state.value, patch_status.reason
+    if off and patch_status.state is State.IN_FORCE:
         state, reason = OFF, off
-    elif found.state is State.IN_FORCE and patch.extra == "cuda" and lacks:
+    elif patch_status.state is State.IN_FORCE and patch.extra == "cuda" and lacks:
         state, reason = INCOMPLETE, f"missing: {lacks}"
     return manifest | {"state": state, "reason": reason}
 
@@ -175,21 +183,21 @@ def status(
     if name is not None and name not in {patch.name for patch in PATCHES}:
         known = ", ".join(patch.name for patch in PATCHES)
         raise unable(f"there is no patch {name!r}; there are {known}")
-    found = report(tried)
-    rows = [row for row in found["patches"] if name in (None, row["name"])]
+    reported = report(tried)
+    rows = [row for row in reported["patches"] if name in (None, row["name"])]
     if as_json:
-        print(json.dumps(found | {"patches": rows}, indent=2))
+        print(json.dumps(reported | {"patches": rows}, indent=2))
     else:
         console = Console(highlight=False)
         if name is None:
-            _show_host(console, found)
+            _show_host(console, reported)
         for row in rows if name or verbose else ():
             _show_all(console, row)
         if not (name or verbose):
             for line in _lines(rows, console.width):
                 console.print(line)
             console.print()
-            console.print(_HAPPENED if found["tried"] else _EXPECTED)
+            console.print(_HAPPENED if reported["tried"] else _EXPECTED)
     if tried and any(row["state"] == State.FAILED.value for row in rows):
         raise typer.Exit(FOUND)
 
@@ -201,32 +209,32 @@ _EXPECTED = (
 )
 
 
-def _show_host(console: Console, found: dict[str, Any]) -> None:
-    for name, release in found["installed"].items():
+def _show_host(console: Console, reported: dict[str, Any]) -> None:
+    for name, release in reported["installed"].items():
         console.print(f"{name}: {release or 'not installed'}")
     by = f"by ${VARIABLE}" if os.environ.get(VARIABLE) else f"${VARIABLE} names another"
-    if found["targets"]:
-        console.print(f"without a GPU, for: {', '.join(found['targets'])} ({by})")
-    for problem in found["problems"]:
-        if problem not in found["obstacles"]:
+    if reported["targets"]:
+        console.print(f"without a GPU, for: {', '.join(reported['targets'])} ({by})")
+    for problem in reported["problems"]:
+        if problem not in reported["import_errors"]:
             console.print(Text(problem, "red"))
-    for obstacle in found["obstacles"]:
-        console.print(Text(f"import torch_tensorrt would fail: {obstacle}", "red"))
-    if found["off_because"]:
-        console.print(Text(f"The overlay is off: {found['off_because']}", "red"))
+    for import_error in reported["import_errors"]:
+        console.print(Text(f"import torch_tensorrt would fail: {import_error}", "red"))
+    if reported["off_because"]:
+        console.print(Text(f"The overlay is off: {reported['off_because']}", "red"))
     console.print()
 
 
 def _lines(rows: list[dict[str, Any]], width: int) -> Iterator[Text]:
     """A line for each patch: state, name, and why it isn't in force, or what it does."""
     states, names = (max(len(row[key]) for row in rows) for key in ("state", "name"))
-    left = max(width - states - names - 4, 20)
+    room = max(width - states - names - 4, 20)
     for row in rows:
-        words = row["reason"] or row["summary"]
-        if len(words) > left:
-            words = f"{words[: left - 1].rstrip()}…"
+        text = row["reason"] or row["summary"]
+        if len(text) > room:
+            text = f"{text[: room - 1].rstrip()}…"
         state = f"{row['state']:{states}}", _COLOURS[row["state"]]
-        yield Text.assemble(state, f"  {row['name']:{names}}  {words}")
+        yield Text.assemble(state, f"  {row['name']:{names}}  {text}")
 
 
 def _show_all(console: Console, row: dict[str, Any]) -> None:
@@ -235,7 +243,7 @@ def _show_all(console: Console, row: dict[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
-    for heading, words in (
+    for heading, text in (
         ("reason", row["reason"]),
         ("what", row["summary"]),
         ("pull request", row["pull_request"]),
@@ -245,7 +253,7 @@ def _show_all(console: Console, row: dict[str, Any]) -> None:
         ("modules", "\n".join(row["modules"])),
         ("adds", "\n".join(row["adds"])),
     ):
-        if words:
-            table.add_row(f"  {heading}", Text(words))
+        if text:
+            table.add_row(f"  {heading}", Text(text))
     console.print(table)
     console.print()

@@ -55,12 +55,12 @@ def is_active() -> bool:
     return any(map(is_ours, sys.meta_path))
 
 
-def verdicts() -> dict[str, Any] | None:
+def statuses() -> dict[str, Any] | None:
     """Return what became of each patch in this process; None where the overlay isn't engaged."""
     for finder in sys.meta_path:
         overlay: Any = getattr(finder, "_overlay", None) if is_ours(finder) else None
-        if hasattr(overlay, "verdicts"):
-            return dict(overlay.verdicts)
+        if hasattr(overlay, "statuses"):
+            return dict(overlay.statuses)
     return None
 
 

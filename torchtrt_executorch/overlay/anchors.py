@@ -62,18 +62,20 @@ def anchors(*texts: str) -> tuple[Anchor, ...]:
     Args:
         texts: ``module``, ``module:name`` or ``module:name(parameter, parameter)``.
     """
-    found = []
+    symbols = []
     for text in texts:
         module, _, rest = text.partition(":")
         name, _, parameters = rest.rstrip(")").partition("(")
-        found.append(Anchor(module, name, tuple(filter(None, parameters.split(", ")))))
-    return tuple(found)
+        symbols.append(
+            Anchor(module, name, tuple(filter(None, parameters.split(", "))))
+        )
+    return tuple(symbols)
 
 
 def _definition(scope: CodeType, name: str) -> CodeType | None:
     """Return the code of the last function or class of this name in a module's or a class's code."""
-    found = [each for each in scope.co_consts if isinstance(each, CodeType)]
-    return {each.co_name: each for each in found}.get(name)
+    codes = [constant for constant in scope.co_consts if isinstance(constant, CodeType)]
+    return {code.co_name: code for code in codes}.get(name)
 
 
 def _of_class(code: CodeType) -> bool:
@@ -83,9 +85,9 @@ def _of_class(code: CodeType) -> bool:
 def _assigned(scope: CodeType) -> set[str]:
     """Return the names that a module or a class binds, by whatever statement."""
     return {
-        each.argval
-        for each in dis.get_instructions(scope)
-        if each.opname == "STORE_NAME"
+        instruction.argval
+        for instruction in dis.get_instructions(scope)
+        if instruction.opname == "STORE_NAME"
     }
 
 

@@ -308,10 +308,13 @@ def _check_apart(insertions: Sequence[_Insertion]) -> None:
     Raises:
         EditError: Something does.
     """
-    for each in insertions:
-        if each.rank[0] == _STANDS and each.end > each.start:
+    for insertion in insertions:
+        if insertion.rank[0] == _STANDS and insertion.end > insertion.start:
             for other in insertions:
-                if other is not each and each.start <= other.start < each.end:
+                if (
+                    other is not insertion
+                    and insertion.start <= other.start < insertion.end
+                ):
                     raise EditError("another edit replaces the body that one is in")
 
 

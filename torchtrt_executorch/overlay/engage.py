@@ -37,19 +37,19 @@ class Overlay:
     """The patches in force in this process, by the modules they concern.
 
     Attributes:
-        verdicts: What became of each patch, by its name.
+        statuses: What became of each patch, by its name.
     """
 
     def __init__(self, patches: tuple[Patch, ...] = PATCHES) -> None:
-        self.verdicts = patch_statuses(patches, complete(), [*sys.modules])
+        self.statuses = patch_statuses(patches, complete(), [*sys.modules])
         self._patches = patches
         self._prepared: set[Preparation] = set()
         self._take()
         for patch in patches:
-            verdict = self.verdicts[patch.name]
-            if verdict.surprising and patch.modules:
+            status = self.statuses[patch.name]
+            if status.surprising and patch.modules:
                 warn(
-                    f"the patch {patch.name} is left out, {verdict.reason}; upstream is as it was"
+                    f"the patch {patch.name} is left out, {status.reason}; upstream is as it was"
                 )
         for name in {p.module for patch in patches for p in patch.prepares}:
             if name in sys.modules:
@@ -63,9 +63,9 @@ class Overlay:
 
     def _take(self) -> None:
         """Find what the patches in force serve and edit."""
-        in_force = [p for p in self._patches if self.verdicts[p.name].state is State.IN_FORCE]  # fmt: skip
+        in_force = [p for p in self._patches if self.statuses[p.name].state is State.IN_FORCE]  # fmt: skip
         self._edits = edits_of(in_force)
-        self._preparations = [(p, each) for p in in_force for each in p.prepares]
+        self._preparations = [(p, prepare) for p in in_force for prepare in p.prepares]
         self._served = {
             name: patch
             for patch in in_force
@@ -110,7 +110,7 @@ class Overlay:
             parent, _, attribute = name.rpartition(".")
             if parent != package.__name__:
                 continue
-            if name in PACKAGES and any(each.startswith(f"{name}.") for each in [*sys.modules]):  # fmt: skip
+            if name in PACKAGES and any(module.startswith(f"{name}.") for module in [*sys.modules]):  # fmt: skip
                 import_module(name)
             if name in sys.modules:
                 vars(package).setdefault(attribute, sys.modules[name])
@@ -131,8 +131,8 @@ class Overlay:
         warn(
             f"the patch {patch.name} could not be applied, upstream is as it was: {reason}"
         )
-        self.verdicts[patch.name] = PatchStatus(State.FAILED, reason, surprising=True)
-        leave_out_dependents(self._patches, self.verdicts)
+        self.statuses[patch.name] = PatchStatus(State.FAILED, reason, surprising=True)
+        leave_out_dependents(self._patches, self.statuses)
         self._take()
 
 
@@ -171,8 +171,8 @@ def _behind_ours(
     for finder in finders:
         if is_ours(finder):
             break
-    found = (finder.find_spec(fullname, path, target) for finder in finders)
-    return next((spec for spec in found if spec is not None), None)
+    specs = (finder.find_spec(fullname, path, target) for finder in finders)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 def _lazy_module(name: str) -> ModuleType:

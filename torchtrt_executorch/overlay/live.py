@@ -67,13 +67,13 @@ def edit_live(module: ModuleType, edits: Sequence[Edit], code: CodeType) -> None
 def _find(module: ModuleType, scope: str) -> tuple[Any, Any]:
     """Return what is edited, a function without what wraps it, and what holds it."""
     owner: Any = module
-    held: Any = module
+    value: Any = module
     for name in filter(None, scope.split(".")):
-        owner, held = held, vars(held)[name]
-        held = getattr(held, "__func__", held)
-    if callable(held) and not isinstance(held, (type, ModuleType)):
-        held = _undecorated(held, scope.rpartition(".")[2])
-    return owner, held
+        owner, value = value, vars(value)[name]
+        value = getattr(value, "__func__", value)
+    if callable(value) and not isinstance(value, (type, ModuleType)):
+        value = _undecorated(value, scope.rpartition(".")[2])
+    return owner, value
 
 
 def _undecorated(function: Any, name: str) -> Any:
@@ -89,11 +89,13 @@ def _undecorated(function: Any, name: str) -> Any:
 
 def _decorate(module: ModuleType, owner: Any, edit: Edit) -> None:
     name = edit.scope.rpartition(".")[2]
-    held = vars(owner)[name]
-    result = getattr(held, "__func__", held)
+    attribute = vars(owner)[name]
+    result = getattr(attribute, "__func__", attribute)
     for line in reversed(textwrap.dedent(edit.code).strip().splitlines()):
         result = eval(line.removeprefix("@"), vars(module))(result)
-    kind = type(held) if isinstance(held, (classmethod, staticmethod)) else None
+    kind = (
+        type(attribute) if isinstance(attribute, (classmethod, staticmethod)) else None
+    )
     setattr(owner, name, kind(result) if kind else result)
 
 
@@ -104,4 +106,4 @@ def _code(code: CodeType, scope: str) -> CodeType:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    return (each for each in code.co_consts if isinstance(each, CodeType))
+    return (constant for constant in code.co_consts if isinstance(constant, CodeType))

@@ -141,7 +141,7 @@ def patch_statuses(
     complete: Container[str] = (),
     begun: Container[str] = (),
 ) -> dict[str, PatchStatus]:
-    """Return the verdict on each of ``patches``, by name; one comes after those that it requires.
+    """Return the status of each of ``patches``, by name; one comes after those that it requires.
 
     Args:
         patches: Rows of the manifest, in its order.
@@ -154,10 +154,10 @@ def patch_statuses(
     from torchtrt_executorch.overlay.placing import place
 
     patches = tuple(patches)
-    found: dict[str, PatchStatus] = {}
+    statuses: dict[str, PatchStatus] = {}
     release = functools.cache(installed_release)
     for patch in patches:
-        verdict = _verdict_but_for_edits(patch, release)
+        status = _status_but_for_edits(patch, release)
         late = [
             name
             for name in patch.modules
@@ -167,28 +167,28 @@ def patch_statuses(
                 and not can_edit(e for e in patch.edits if e.module == name)
             )
         ]
-        if verdict.state is State.IN_FORCE and late:
-            verdict = PatchStatus(
+        if status.state is State.IN_FORCE and late:
+            status = PatchStatus(
                 State.NOT_APPLICABLE,
                 f"imported before the overlay: {', '.join(late)}; import torch first, with no "
                 "other plug-in of it that imports them",
                 surprising=True,
             )
-        found[patch.name] = verdict
-    leave_out_dependents(patches, found)
-    place(patches, found)
-    return found
+        statuses[patch.name] = status
+    leave_out_dependents(patches, statuses)
+    place(patches, statuses)
+    return statuses
 
 
 def leave_out_dependents(
-    patches: Iterable[Patch], verdicts: dict[str, PatchStatus]
+    patches: Iterable[Patch], statuses: dict[str, PatchStatus]
 ) -> None:
-    """Change the verdicts on patches that need one which isn't in force."""
+    """Change the statuses of patches that need one which isn't in force."""
     for patch in patches:
         for required in patch.requires:
-            states = verdicts[patch.name].state, verdicts[required].state
+            states = statuses[patch.name].state, statuses[required].state
             if states[0] is State.IN_FORCE is not states[1]:
-                verdicts[patch.name] = PatchStatus(
+                statuses[patch.name] = PatchStatus(
                     State.NOT_APPLICABLE, f"it needs {required}, which is not in force"
                 )
 
@@ -197,11 +197,11 @@ def patch_status(patch: Patch) -> PatchStatus:
     """Check ``patch`` by itself, its releases, its anchors and its edits, importing nothing of upstream."""
     from torchtrt_executorch.overlay.placing import unplaced
 
-    verdict = _verdict_but_for_edits(patch, installed_release)
-    return (unplaced(patch) or verdict) if verdict.state is State.IN_FORCE else verdict
+    status = _status_but_for_edits(patch, installed_release)
+    return (unplaced(patch) or status) if status.state is State.IN_FORCE else status
 
 
-def _verdict_but_for_edits(
+def _status_but_for_edits(
     patch: Patch, release_of: Callable[[str], str | None]
 ) -> PatchStatus:
     if patch.name in os.environ.get(SKIP, "").replace(",", " ").split():

@@ -34,41 +34,41 @@ def edits_of(
         patches: In the manifest's order.
         release: Returns the release of a distribution; the installed one's, unless given.
     """
-    found: dict[str, list[Edit]] = {}
+    edits: dict[str, list[Edit]] = {}
     release = functools.cache(release)
     for patch in patches:
         for edit in patch.edits:
             if all(matches(s, release(d)) for d, s in edit.releases.items()):
-                found.setdefault(edit.module, []).append(edit)
-    return found
+                edits.setdefault(edit.module, []).append(edit)
+    return edits
 
 
-def place(patches: Sequence[Patch], verdicts: dict[str, PatchStatus]) -> None:
+def place(patches: Sequence[Patch], statuses: dict[str, PatchStatus]) -> None:
     """Write the edited files of the patches in force, and leave out those whose edits have no place.
 
     Args:
         patches: Rows of the manifest, in its order.
-        verdicts: Those on them; changed for those that are left out.
+        statuses: Those on them; changed for those that are left out.
     """
     while True:
-        in_force = [p for p in patches if verdicts[p.name].state is State.IN_FORCE]
+        in_force = [p for p in patches if statuses[p.name].state is State.IN_FORCE]
         failed = _write(edits_of(in_force))
         if not failed:
             return
         for number, patch in enumerate(in_force):
             # Beside those before it: two may change one place.
-            if verdict := unplaced(patch, in_force[:number]):
-                verdicts[patch.name] = verdict
+            if status := unplaced(patch, in_force[:number]):
+                statuses[patch.name] = status
                 break
         else:
             for patch in in_force:
                 if reasons := [failed[n] for n in edits_of([patch]) if n in failed]:
-                    verdicts[patch.name] = _left_out(reasons)
-        leave_out_dependents(patches, verdicts)
+                    statuses[patch.name] = _left_out(reasons)
+        leave_out_dependents(patches, statuses)
 
 
 def unplaced(patch: Patch, beside: Sequence[Patch] = ()) -> PatchStatus | None:
-    """Return the verdict on a patch whose edits have no place; None if all of them have one.
+    """Return the status of a patch whose edits have no place; None if all of them have one.
 
     Args:
         patch: In force but for its edits.

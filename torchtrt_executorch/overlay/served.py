@@ -45,16 +45,16 @@ def our_spec(name: str) -> ModuleSpec:
     Raises:
         ModuleNotFoundError: There is no such file; the manifest and the tree disagree.
     """
-    found = importlib.util.find_spec(PATCHES + name)
-    if found is None or found.origin is None:
+    patch_spec = importlib.util.find_spec(PATCHES + name)
+    if patch_spec is None or patch_spec.origin is None:
         raise ModuleNotFoundError(
             f"torchtrt_executorch has no file for {name}", name=name
         )
-    loader = _UnderUpstreamsName(found.loader, found.name)  # type: ignore[arg-type]
-    spec = ModuleSpec(name, loader, origin=found.origin)
-    spec.submodule_search_locations = found.submodule_search_locations
-    spec.has_location = found.has_location
-    spec.cached = found.cached
+    loader = _UnderUpstreamsName(patch_spec.loader, patch_spec.name)  # type: ignore[arg-type]
+    spec = ModuleSpec(name, loader, origin=patch_spec.origin)
+    spec.submodule_search_locations = patch_spec.submodule_search_locations
+    spec.has_location = patch_spec.has_location
+    spec.cached = patch_spec.cached
     return spec
 
 

@@ -120,10 +120,10 @@ def code(name: str) -> CodeType | None:
         stamp = status.st_mtime_ns, status.st_size
     except OSError:  # in an archive
         stamp = None
-    found = _code(spec.loader, name, stamp)
-    if not isinstance(found, CodeType):
+    compiled = _code(spec.loader, name, stamp)
+    if not isinstance(compiled, CodeType):
         raise ValueError(f"{spec.loader!r} has no code of it")
-    return found
+    return compiled
 
 
 @lru_cache(64)

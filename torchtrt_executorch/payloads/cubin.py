@@ -84,9 +84,9 @@ def kernel(cubin: bytes, name: str) -> Kernel:
     Raises:
         CubinError: There is no such kernel, or ``cubin`` is none, or damaged.
     """
-    for each in kernels(cubin):
-        if each.name == name:
-            return each
+    for kernel in kernels(cubin):
+        if kernel.name == name:
+            return kernel
     raise CubinError(f"the cubin has no kernel {name}")
 
 
@@ -144,12 +144,12 @@ def _sections(cubin: bytes) -> dict[str, tuple[int, ...]]:
 
 def _pairs(cubin: bytes, header: tuple[int, ...] | None) -> Iterator[tuple[int, int]]:
     """Yield the largest value of each attribute, over the functions of the file."""
-    found: dict[int, int] = {}
+    values: dict[int, int] = {}
     for attribute, data in _attributes(cubin, header):
         if len(data) == 8:
             _, number = struct.unpack("<II", data)
-            found[attribute] = max(number, found.get(attribute, 0))
-    yield from found.items()
+            values[attribute] = max(number, values.get(attribute, 0))
+    yield from values.items()
 
 
 def _attributes(

@@ -88,9 +88,9 @@ def capabilities(library: bytes | memoryview) -> list[str]:
     return names_of(kernels(library))
 
 
-def names_of(found: Iterable[KernelBinary]) -> list[str]:
+def names_of(binaries: Iterable[KernelBinary]) -> list[str]:
     """Return the compute capabilities that kernels have code for, as :func:`capabilities` does."""
-    images = {(i.is_ptx, i.gpu): i for kernel in found for i in kernel.images}
+    images = {(i.is_ptx, i.gpu): i for kernel in binaries for i in kernel.images}
     return [images[key].name for key in sorted(images)]
 
 
@@ -100,14 +100,14 @@ def kernels(library: bytes | memoryview) -> list[KernelBinary]:
     Args:
         library: As :func:`capabilities` takes it.
     """
-    found, end = [], 0
+    binaries, end = [], 0
     for match in _BINARY.finditer(library):
         if match.start() >= end:
             rest = memoryview(library)[match.start() :]
             kernel, size = _kernel(rest)
-            found.append(kernel)
+            binaries.append(kernel)
             end = match.start() + size
-    return found
+    return binaries
 
 
 def with_launch_record(binary: bytes, name: str, shared: int, threads: int) -> bytes:

@@ -180,9 +180,9 @@ class _Reader:
 
     def text(self, what: str) -> str:
         (count,) = self.numbers("I", f"length of a {what}'s name")
-        taken = self.take(count, f"{what}'s name")
+        encoded = self.take(count, f"{what}'s name")
         try:
-            text = taken.decode()
+            text = encoded.decode()
         except UnicodeDecodeError as error:
             raise CudaPayloadError(f"a {what}'s name is no text: {error}") from None
         if not text:
@@ -200,8 +200,8 @@ def _library(reader: _Reader) -> Library:
 
 def _check(libraries: list[Library]) -> None:
     """Raise for libraries of which it isn't said which one to take."""
-    own = [each.gpu for each in libraries if not each.is_fallback]
-    rest = [each.ptx for each in libraries if each.is_fallback]
+    own = [library.gpu for library in libraries if not library.is_fallback]
+    rest = [library.ptx for library in libraries if library.is_fallback]
     several = len(libraries) > 1
     if (
         not libraries
@@ -209,7 +209,10 @@ def _check(libraries: list[Library]) -> None:
         or len(rest) > 1
         or 0 in rest
         or (several and 0 in own)
-        or (several and any(each.ptx for each in libraries if not each.is_fallback))
+        or (
+            several
+            and any(library.ptx for library in libraries if not library.is_fallback)
+        )
     ):
         raise CudaPayloadError(f"libraries for {own}, and {rest} for all others")
 
@@ -223,7 +226,7 @@ def _weight(reader: _Reader) -> Weight:
     strides = reader.numbers(f"{dims}q", f"weight {name!r}")
     if dtype not in ITEM_SIZES or device not in (0, 1):
         raise CudaPayloadError(f"weight {name!r} has type {dtype} on device {device}")
-    if offset < 0 or any(each < 0 for each in (*sizes, *strides)):
+    if offset < 0 or any(number < 0 for number in (*sizes, *strides)):
         raise CudaPayloadError(f"weight {name!r} has negative sizes or strides")
     last = offset + sum(
         (size - 1) * step for size, step in zip(sizes, strides, strict=True)

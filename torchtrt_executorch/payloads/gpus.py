@@ -30,12 +30,12 @@ def capability(name: str) -> int:
     Raises:
         ValueError: It names no GPU architecture.
     """
-    found = _NAME.fullmatch(name.strip().lower())
-    if not found:
+    match = _NAME.fullmatch(name.strip().lower())
+    if not match:
         raise ValueError(
             f"{name!r} is no GPU architecture: give its compute capability, as in sm_87"
         )
-    return int(found[1])
+    return int(match[1])
 
 
 def described(name: str) -> GpuDescription:
@@ -90,31 +90,31 @@ def beyond_limits(kernel: KernelBinary, wanted: int) -> Iterator[str]:
     if (image := image_on(kernel, wanted)) is None:
         return
     most = shared_memory(wanted)
-    static = max((each.shared for each in image.kernels), default=0)
+    static = max((compiled.shared for compiled in image.kernels), default=0)
     shared = static + (kernel.shared or 0)
     if most is not None and shared > most:
         yield f"takes {shared:,} bytes of shared memory, and a block has at most {most:,}"
     threads = kernel.threads or 0
     if threads > _THREADS:
         yield f"has blocks of {threads:,} threads, and there can be {_THREADS:,}"
-    for each in image.kernels:
-        if threads > each.threads > 0:
-            yield f"is launched with {threads:,} threads, and compiled for {each.threads:,}"
-        warps = -(-(threads or each.threads) // _WARP)
-        taken = -(-each.registers * _WARP // _AT_ONCE) * _AT_ONCE * warps
-        if each.registers > _OF_A_THREAD or taken > _REGISTERS:
+    for compiled in image.kernels:
+        if threads > compiled.threads > 0:
+            yield f"is launched with {threads:,} threads, and compiled for {compiled.threads:,}"
+        warps = -(-(threads or compiled.threads) // _WARP)
+        registers = -(-compiled.registers * _WARP // _AT_ONCE) * _AT_ONCE * warps
+        if compiled.registers > _OF_A_THREAD or registers > _REGISTERS:
             yield (
-                f"takes {each.registers} registers in each of {threads or each.threads:,} threads, and a "
+                f"takes {compiled.registers} registers in each of {threads or compiled.threads:,} threads, and a "
                 f"block has {_REGISTERS:,}, a thread {_OF_A_THREAD}"
             )
 
 
 def engine_runs_on(gpus: Iterable[str], wanted: int) -> bool:
     """Whether an engine that was built for ``gpus`` runs there; ``sm_121+`` is all after it."""
-    for each in gpus:
-        named = capability(each.removesuffix("+"))
-        if each.endswith("+") and wanted > named:
+    for gpu in gpus:
+        named = capability(gpu.removesuffix("+"))
+        if gpu.endswith("+") and wanted > named:
             return True
-        if named == wanted and not each.endswith("+"):
+        if named == wanted and not gpu.endswith("+"):
             return True
     return False

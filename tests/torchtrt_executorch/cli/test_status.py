@@ -177,11 +177,14 @@ def test_it_says_when_the_import_would_fail(
     env = {**inherited, "CUDA_VISIBLE_DEVICES": "", **environment}
 
     found, words = both(env)
-    obstacles = found[""]["obstacles"]
+    import_errors = found[""]["import_errors"]
     tried = fresh.run("import torch, torch_tensorrt", env=env)
-    assert bool(obstacles) == (tried.returncode != 0), (obstacles, tried.stderr[-2000:])
+    assert bool(import_errors) == (tried.returncode != 0), (
+        import_errors,
+        tried.stderr[-2000:],
+    )
     shown = " ".join(words.split())
-    assert ("import torch_tensorrt would fail" in shown) == bool(obstacles)
+    assert ("import torch_tensorrt would fail" in shown) == bool(import_errors)
 
 
 #: A preparation of cuda-without-gpu raises.
@@ -248,7 +251,7 @@ def test_a_target_that_is_none(target: str) -> None:
     assert found["targets"] == []
     *_, problem = found["problems"]
     assert repr(target) in problem and "Write the compute capability" in problem
-    assert (found["obstacles"] == [problem]) == (not reason())
+    assert (found["import_errors"] == [problem]) == (not reason())
     assert problem in status(TORCHTRT_GPU=target)
 
 

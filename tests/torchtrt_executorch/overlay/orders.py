@@ -98,9 +98,9 @@ def in_force(before: list[str]) -> list[Any]:
     overlay.activate()
     for name in NAMES:
         importlib.import_module(name)
-    verdicts = overlay.verdicts() or {}
+    statuses = overlay.statuses() or {}
     return [
-        {name: [each.state.value, each.reason] for name, each in verdicts.items()},
+        {name: [each.state.value, each.reason] for name, each in statuses.items()},
         found(),
     ]
 
@@ -117,13 +117,13 @@ def main() -> None:
     expected: dict[tuple[str, ...], dict[str, Any]] = {}
     with contextlib.redirect_stdout(sys.stderr):
         for order in json.loads(Path(os.environ["ORDERS"]).read_text()):
-            verdicts, facts = forked(in_force, order)
-            left_out = [n for n, (state, _) in verdicts.items() if state != "in force"]
+            statuses, facts = forked(in_force, order)
+            left_out = [n for n, (state, _) in statuses.items() if state != "in force"]
             if tuple(left_out) not in expected:
                 expected[tuple(left_out)] = forked(without, left_out)
             usual = expected[tuple(left_out)]
             wrong = [n for n in {*facts, *usual} if facts.get(n) != usual.get(n)]
-            results.append([verdicts, {n: [facts.get(n), usual.get(n)] for n in wrong}])
+            results.append([statuses, {n: [facts.get(n), usual.get(n)] for n in wrong}])
     print(json.dumps(results))
 
 

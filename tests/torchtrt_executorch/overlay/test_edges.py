@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 FACTS = """
 import json
 from torchtrt_executorch import overlay
-states = {name: verdict.state.value for name, verdict in overlay.verdicts().items()}
+states = {name: status.state.value for name, status in overlay.statuses().items()}
 """
 
 
@@ -176,7 +176,7 @@ def test_without_torch_tensorrt(run, tmp_path: Path) -> None:
         "print(json.dumps(report()))",
         tmp_path,
     )
-    (said,) = process.facts["obstacles"]
+    (said,) = process.facts["import_errors"]
     for command in ("pip install torch-tensorrt-rtx", "pip install --no-deps"):
         assert command in said
     guide = (ROOT / "docs" / "quick_start.md").read_text().replace("\\\n", " ")

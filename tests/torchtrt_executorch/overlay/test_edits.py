@@ -329,16 +329,16 @@ def test_a_patch_is_placed_whole_or_left_out(folder: Path) -> None:
     needs = patch_of("needs", ("fill", "first", "TABS = 8"), requires=("bad",))
     wrong = patch_of("wrong", ("wrap", "first", "x = = 3"))
     patches = [good, bad, needs, wrong]
-    verdicts = {patch.name: PatchStatus(State.IN_FORCE) for patch in patches}
-    place(patches, verdicts)
-    assert {n: v.state.value for n, v in verdicts.items()} == {
+    statuses = {patch.name: PatchStatus(State.IN_FORCE) for patch in patches}
+    place(patches, statuses)
+    assert {n: v.state.value for n, v in statuses.items()} == {
         "good": "in force",
         "bad": "not applicable",
         "needs": "not applicable",
         "wrong": "not applicable",
     }
-    assert "0 definitions of nothing" in verdicts["bad"].reason
-    assert verdicts["bad"].surprising and not verdicts["needs"].surprising
+    assert "0 definitions of nothing" in statuses["bad"].reason
+    assert statuses["bad"].surprising and not statuses["needs"].surprising
     (file,) = folder.glob("cache/edited/*/textwrap.py")
     compiled = file.read_text()
     assert textwrap.__doc__ and compiled.count("    TABS = 8\n") == 1
@@ -355,8 +355,8 @@ def test_a_module_whose_import_has_begun(folder: Path, place_: str) -> None:
 
 def test_merged_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
     merged = patch_of("merged", ("dedent", "parameter", "text: str"))
-    verdict = unplaced(merged)
-    assert verdict is not None and verdict.state is State.STEPPED_ASIDE
+    status = unplaced(merged)
+    assert status is not None and status.state is State.STEPPED_ASIDE
 
 
 def test_rows_of_the_manifest() -> None:

@@ -41,7 +41,7 @@ def test_a_failed_preparation(run, patch: str, module: str) -> None:
         "engage.resolve = broken\n"
         f"importlib.util.find_spec({module!r})\n"
         "from torchtrt_executorch import overlay\n"
-        f"print(json.dumps(overlay.verdicts()[{patch!r}].state.value))"
+        f"print(json.dumps(overlay.statuses()[{patch!r}].state.value))"
     )
     process = run(code)
     assert process.facts == "failed"
@@ -66,7 +66,7 @@ def test_alone(run, patch: Any) -> None:
     process = run(
         IMPORTS + f"import importlib\nfor name in {names}:\n"
         "    importlib.import_module(name)\n"
-        "print(json.dumps(overlay.verdicts()[" + repr(patch.name) + "].state.value))",
+        "print(json.dumps(overlay.statuses()[" + repr(patch.name) + "].state.value))",
         TORCHTRT_EXECUTORCH_SKIP=",".join(
             p.name for p in PATCHES if p.name not in kept
         ),

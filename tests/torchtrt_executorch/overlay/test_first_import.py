@@ -61,8 +61,8 @@ for gpu in (b"sm_90:80GiB", b"H100"):
         to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([method, spec])])
     except (NotImplementedError, ValueError) as error:
         errors.append(str(error))
-verdicts = {name: each.state.value for name, each in overlay.verdicts().items()}
-print(json.dumps([given, errors, verdicts]))
+statuses = {name: each.state.value for name, each in overlay.statuses().items()}
+print(json.dumps([given, errors, statuses]))
 """
 
 
@@ -70,13 +70,13 @@ print(json.dumps([given, errors, verdicts]))
 def usual(run) -> list:
     process = run(LOWER.replace("FIRST", "torch"), alone=True)
     assert not process.warnings
-    graphs, errors, verdicts = process.facts
+    graphs, errors, statuses = process.facts
     assert "cond" in graphs[-2]  # the support check's, and Inductor's
     for name in ("slice.Tensor", "floor.default"):  # printed as the dialect has them
         assert re.search(f"aten[._]{name.replace('.', '[._]')}", graphs[-1])
     assert "split" not in graphs[-1] and "detach_copy" not in graphs[-1]
     assert errors[0] == "nothing is compiled here" and "H100" in errors[1]
-    assert verdicts["cuda-operators"] == "in force"
+    assert statuses["cuda-operators"] == "in force"
     return process.facts
 
 

@@ -58,10 +58,10 @@ def test_whole_or_not_at_all(run, orders, tmp_path: Path) -> None:
     )
     assert len(process.facts) == len(orders)
     usual = patch_statuses(PATCHES)
-    for order, (verdicts, different) in zip(orders, process.facts, strict=True):
+    for order, (statuses, different) in zip(orders, process.facts, strict=True):
         assert different == {}, order
         for patch in PATCHES:
-            state, reason = verdicts[patch.name]
+            state, reason = statuses[patch.name]
             late = [name for name in patch.modules if name in order]
             if late and usual[patch.name].state is State.IN_FORCE:
                 assert (
@@ -69,8 +69,8 @@ def test_whole_or_not_at_all(run, orders, tmp_path: Path) -> None:
                 ), reason
             assert not (late and state == "in force"), (order, patch.name)
             assert state != "failed", reason
-    verdicts, _ = process.facts[0]
-    assert "in force" in [state for state, _ in verdicts.values()]
+    statuses, _ = process.facts[0]
+    assert "in force" in [state for state, _ in statuses.values()]
     assert any("imported before the overlay: " in text for text in process.warnings)
 
 

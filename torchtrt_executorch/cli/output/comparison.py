@@ -57,11 +57,11 @@ class Comparison:
         """Return what agrees, for a comparison without differences."""
         agreeing = self._outputs - self._empty
         verb = "agrees" if agreeing == 1 else "agree"
-        words = f"{counted(agreeing, 'output')} {verb}, the largest difference is "
-        words += f"{self.largest:.3g} ({self._tolerances})"
+        text = f"{counted(agreeing, 'output')} {verb}, the largest difference is "
+        text += f"{self.largest:.3g} ({self._tolerances})"
         if self._empty:
-            words += f"; {counted(self._empty, 'output')} without elements, as expected"
-        return words
+            text += f"; {counted(self._empty, 'output')} without elements, as expected"
+        return text
 
 
 def _size(output: Any) -> int:

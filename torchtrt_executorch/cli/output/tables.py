@@ -50,9 +50,14 @@ def _method(method: Method) -> Table:
     table.add_column("device", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("engine", overflow="fold")
-    for each in method.delegates[:_MOST]:
-        device = "" if each.device == HOST else each.device
-        cells = short(each.backend), device, f"{each.nbytes:,}", payload(each)
+    for delegate in method.delegates[:_MOST]:
+        device = "" if delegate.device == HOST else delegate.device
+        cells = (
+            short(delegate.backend),
+            device,
+            f"{delegate.nbytes:,}",
+            payload(delegate),
+        )
         table.add_row(*map(Text, cells))
     state = buffers(method)
     for buffer in state[:_MOST]:
@@ -76,7 +81,7 @@ def _method(method: Method) -> Table:
         said = f"{counted(len(moved), 'value')}, through the host"
         table.add_row(f"from {source}", target, f"{sum(moved):,}", said)
     several = (method.delegates, state, kernels)
-    left_out = sum(max(len(each) - _MOST, 0) for each in several)
+    left_out = sum(max(len(items) - _MOST, 0) for items in several)
     if left_out:
         table.add_row(f"and {left_out} more: --json has all")
     return table
@@ -93,10 +98,10 @@ def times_tables(facts: Facts) -> Iterator[Table]:
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("instruction", overflow="fold")
         table.add_column("device", no_wrap=True)
-        slowest = sorted(times.instructions.items(), key=lambda each: -each[1])
-        for index, taken in slowest[:_MOST_TIMES]:
+        slowest = sorted(times.instructions.items(), key=lambda entry: -entry[1])
+        for index, nanoseconds in slowest[:_MOST_TIMES]:
             step = method.instructions[index]
-            cells = duration(taken), f"{times.share(taken):.1%}", str(index)
+            cells = duration(nanoseconds), f"{times.share(nanoseconds):.1%}", str(index)
             name = ", ".join(filter(None, (short(step.name), times.instead.get(index))))
             table.add_row(*map(Text, (*cells, name, step.device)))
         yield table
@@ -104,9 +109,9 @@ def times_tables(facts: Facts) -> Iterator[Table]:
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print what could be better, and what to change."""
-    for each in findings[:_MOST]:
-        level = (f"{each.level} {each.name}: ", f"bold {_COLOURS[each.level]}")
-        console.print(Text.assemble(level, each.text, (f" {each.advice}", "dim")))
+    for finding in findings[:_MOST]:
+        level = (f"{finding.level} {finding.name}: ", f"bold {_COLOURS[finding.level]}")
+        console.print(Text.assemble(level, finding.text, (f" {finding.advice}", "dim")))
     if len(findings) > _MOST:
         console.print(f"and {len(findings) - _MOST} findings more: --json has all")
 
@@ -120,8 +125,8 @@ def changes_table(changes: Sequence[Change]) -> Table | Text:
         table.add_column(heading, overflow="fold")
     for heading in ("before", "after"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for each in changes[:_MOST]:
-        what = f"{each.what}, {each.unit}" if each.unit else each.what
-        cells = short(each.method), what, short(each.name)
-        table.add_row(*map(Text, cells), f"{each.before:,}", f"{each.after:,}")
+    for change in changes[:_MOST]:
+        what = f"{change.what}, {change.unit}" if change.unit else change.what
+        cells = short(change.method), what, short(change.name)
+        table.add_row(*map(Text, cells), f"{change.before:,}", f"{change.after:,}")
     return table

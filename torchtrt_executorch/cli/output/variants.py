@@ -52,13 +52,13 @@ def variants(
     if len(rows) == 1:
         ((form, target),) = rows
         return [Variant(*form, target, out)]
-    found = []
+    all_variants = []
     for form, target in rows:
         folder = out.parent / "+".join(filter(None, form))
         if target is not None:
             folder /= re.sub(r"[^\w.-]+", "_", target)
-        found.append(Variant(*form, target, folder / out.name))
-    return found
+        all_variants.append(Variant(*form, target, folder / out.name))
+    return all_variants
 
 
 def parse_form(text: str, backends: Sequence[str]) -> tuple[str, str | None]:
@@ -76,4 +76,4 @@ def parse_form(text: str, backends: Sequence[str]) -> tuple[str, str | None]:
 
 
 def _is_compiled(form: tuple[str, str | None]) -> bool:
-    return any(each in _COMPILED for each in form)
+    return any(backend in _COMPILED for backend in form)

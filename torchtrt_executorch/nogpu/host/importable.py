@@ -39,7 +39,7 @@ def subpackage(name: str) -> Any:
     raise AttributeError(f"module 'torch_tensorrt' has no attribute {name!r}")
 
 
-def obstacles(patched: bool) -> Iterator[str]:
+def import_errors(patched: bool) -> Iterator[str]:
     """Yield why ``import torch_tensorrt`` would fail, a sentence each.
 
     Where TensorRT's libraries are missing, the link stubs that the import needs are built, and
