@@ -76,25 +76,27 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
 
         def build() -> Any:
             trim_heap()  # of the partition before, whose packed weights are in files now
-            own = [type(each)() for each in collector]  # the cache has one delegate's
+            own = [
+                type(output)() for output in collector
+            ]  # the cache has one delegate's
             with contextlib.ExitStack() as scope:
                 for_gpu = "" if gpu is None else f" for sm_{gpu.major}{gpu.minor}"
                 scope.enter_context(progress.step(f"compile a CUDA library{for_gpu}"))
                 scope.enter_context(own_output_folder())
                 if gpu is not None:
                     cross = cross_compiler(gpu)
-                    found = toolchain.find(DRIVER.build, cross)
+                    tools = toolchain.find(DRIVER.build, cross)
                     for folder in _folders(gpu, cross):
                         scope.enter_context(folders.in_use(folder))
-                    scope.enter_context(target_device_scope(gpu, found))
+                    scope.enter_context(target_device_scope(gpu, tools))
                 else:
                     capability = torch.cuda.get_device_capability()
                     overrides = float32_precision.overrides(capability)
                     overrides |= _memory_pool.overrides()
                     scope.enter_context(overriding(overrides))
                 result = preprocess(cls, edge_program, compile_specs, *own)
-            for each in own:
-                each.finish()
+            for output in own:
+                output.finish()
             folders.keep_bound()
             return result
 
@@ -106,9 +108,9 @@ def for_target_gpu(preprocess: Callable[..., Any]) -> Callable[..., Any]:
         if partition is not None:
             digest = _digest(result, compile_specs)
             stand_ins.keep(digest, partition, share_weights=True)
-        for each in collector:
-            each._merge_aoti_data(result.data_store_output, None, True)
-            each._results.append(result)
+        for output in collector:
+            output._merge_aoti_data(result.data_store_output, None, True)
+            output._results.append(result)
         return result
 
     return preprocess_for_target

@@ -55,18 +55,18 @@ def overriding(
         everywhere: dict[int, tuple[Any, Any]] = {}
         for path, override in overrides.items():
             holder, name = _holder(path)
-            found = inspect.getattr_static(holder, name, _ABSENT)
-            if found is _ABSENT:
+            original = inspect.getattr_static(holder, name, _ABSENT)
+            if original is _ABSENT:
                 if path in required:
                     raise NotImplementedError(
                         f"{path} is not in the installed release, PyTorch {torch.__version__}"
                     )
                 continue
-            dispatcher = _dispatcher(found, override, owner)
-            if isinstance(holder, type) or isinstance(found, ModuleType):
+            dispatcher = _dispatcher(original, override, owner)
+            if isinstance(holder, type) or isinstance(original, ModuleType):
                 _set(holder, name, dispatcher, undo)
             else:
-                everywhere[id(found)] = (found, dispatcher)
+                everywhere[id(original)] = (original, dispatcher)
         _rebind(everywhere)
         # Modules that are imported within the scope bind dispatchers, so look again.
         undo.callback(
@@ -116,19 +116,21 @@ def _exists(module: str) -> bool:
         return False
 
 
-def _dispatcher(found: Any, override: Callable[..., Any], owner: int) -> Any:
-    """Return what takes the place of ``found``, of the same kind of attribute."""
-    if isinstance(found, ModuleType):
-        view = ModuleType(found.__name__)
-        original = functools.partial(getattr, found)
+def _dispatcher(attribute: Any, override: Callable[..., Any], owner: int) -> Any:
+    """Return what takes the place of ``attribute``, of the same kind of attribute."""
+    if isinstance(attribute, ModuleType):
+        view = ModuleType(attribute.__name__)
+        original = functools.partial(getattr, attribute)
         vars(view).update(__getattr__=_chooser(original, override, owner))
         return view
-    if isinstance(found, property):
-        getter: Any = found.fget
-        return property(_chooser(getter, override, owner), found.fset, found.fdel)
-    if isinstance(found, (staticmethod, classmethod)):
-        return type(found)(_chooser(found.__func__, override, owner))
-    return _chooser(found, override, owner)
+    if isinstance(attribute, property):
+        getter: Any = attribute.fget
+        return property(
+            _chooser(getter, override, owner), attribute.fset, attribute.fdel
+        )
+    if isinstance(attribute, (staticmethod, classmethod)):
+        return type(attribute)(_chooser(attribute.__func__, override, owner))
+    return _chooser(attribute, override, owner)
 
 
 def _chooser(original: Any, override: Callable[..., Any], owner: int) -> Any:

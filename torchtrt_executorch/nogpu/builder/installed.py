@@ -55,8 +55,8 @@ class Builder:
         None when none of the known distributions is installed: it then comes from elsewhere (a
         system package, a tar file) or not at all.
         """
-        found = map(distribution_release, self.bindings)
-        return next((version for version in found if version), None)
+        releases = map(distribution_release, self.bindings)
+        return next((version for version in releases if version), None)
 
 
 TENSORRT = Builder(

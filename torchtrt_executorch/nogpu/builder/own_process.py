@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import wrapt
 
-#: What a build needs of the operating system to be done apart; TensorRT-RTX has Linux, and Windows.
+#: What a build needs of the operating system to be done out of this process; TensorRT-RTX has Linux, and Windows.
 POSSIBLE = hasattr(os, "fork") and hasattr(os, "memfd_create")
 
 #: Seconds without any use of the processor after which a build is told of, and is given up. It
@@ -57,7 +57,7 @@ class BuilderProcess(wrapt.ObjectProxy):
         ``RuntimeError`` if the builder crashes, or its engine doesn't arrive as it was built.
         """
         here = threading.get_ident()
-        if any(each._self_thread != here for each in list(_builders.values())):
+        if any(builder._self_thread != here for builder in list(_builders.values())):
             # A forked process would wait for good for a lock of TensorRT's that the thread holds.
             return self.__wrapped__.build_serialized_network(network, config)  # type: ignore[no-any-return]
         plan = os.memfd_create("engine")

@@ -66,13 +66,19 @@ def find(platform: str, folder: Callable[[], Path]) -> CrossCompiler:
             f"installed: {CROSS}"
         )
     zig = Path(spec.origin).with_name("zig")
-    kept = folder() / platform
-    command = [sys.executable, driver.__file__, str(zig), platform, str(kept)]
+    platform_folder = folder() / platform
+    command = [
+        sys.executable,
+        driver.__file__,
+        str(zig),
+        platform,
+        str(platform_folder),
+    ]
     # Inductor knows compilers by their names.
     text = f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
     # Each environment has one of its own: it names that one's Python, zig and files.
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    program = kept / f"{digest}-clang++"
+    program = platform_folder / f"{digest}-clang++"
     _write_program(program, text)
     return CrossCompiler(platform, program)
 

@@ -53,13 +53,15 @@ def main(zig: str, platform: str, folder: str, *arguments: str) -> int:
 
     passed = list(_passed(arguments))
     if windows:
-        passed = [each for each in passed if each != "-fPIC"]
+        passed = [argument for argument in passed if argument != "-fPIC"]
     if "-shared" not in passed or "-c" in passed:
-        return run(*(each for each in passed if each != "-shared"))
+        return run(*(argument for argument in passed if argument != "-shared"))
 
     output = Path(passed[passed.index("-o") + 1])
     if windows:
-        objects = [Path(each) for each in passed if each.endswith((".o", ".obj"))]
+        objects = [
+            Path(argument) for argument in passed if argument.endswith((".o", ".obj"))
+        ]
         libraries = []
         for name, symbols in _imported(objects, _cuda_version(arguments)).items():
             definition, library = output.with_suffix(
@@ -88,10 +90,10 @@ def main(zig: str, platform: str, folder: str, *arguments: str) -> int:
 
 def _files(arguments: Iterable[str]) -> Iterator[str]:
     """What there is to compile or link: a command line without any asks about the compiler."""
-    words = iter(arguments)
-    for word in words:
+    rest = iter(arguments)
+    for word in rest:
         if word in _TAKING_A_VALUE:
-            next(words, None)
+            next(rest, None)
         elif not word.startswith("-"):
             yield word
 
@@ -121,15 +123,15 @@ def triple(platform: str) -> str:
 
 def caches(folder: str) -> dict[str, str]:
     """The environment in which zig keeps what it compiles once in ``folder``."""
-    kept = os.path.join(folder, "zig")
-    return {"ZIG_GLOBAL_CACHE_DIR": kept, "ZIG_LOCAL_CACHE_DIR": kept, **os.environ}
+    cache = os.path.join(folder, "zig")
+    return {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
 
 
 def _passed(arguments: Iterable[str]) -> Iterator[str]:
-    words = iter(arguments)
-    for word in words:
+    rest = iter(arguments)
+    for word in rest:
         if word in _TAKING_A_VALUE:
-            yield from (word, next(words).strip())
+            yield from (word, next(rest).strip())
         elif not word.startswith("-") or (
             word.startswith(_PASSED)
             and word not in _DROPPED
@@ -141,8 +143,8 @@ def _passed(arguments: Iterable[str]) -> Iterator[str]:
 def _cuda_version(arguments: Iterable[str]) -> int:
     """Major version of the CUDA whose headers are on the command line; 13 where there are none."""
     for word in arguments:
-        if word.startswith("-I") and (found := cuda_release(word.removeprefix("-I"))):
-            return found
+        if word.startswith("-I") and (release := cuda_release(word.removeprefix("-I"))):
+            return release
     return 13
 
 
@@ -150,20 +152,20 @@ def cuda_release(include: str | Path) -> int:
     """Major version of the CUDA that the headers in a folder are of, 0 if there are none."""
     header = Path(include, "cuda.h")
     text = header.read_text("latin-1") if header.is_file() else ""
-    found = re.search(r"#define\s+CUDA_VERSION\s+(\d+)", text)
-    return int(found[1]) // 1000 if found else 0
+    match = re.search(r"#define\s+CUDA_VERSION\s+(\d+)", text)
+    return int(match[1]) // 1000 if match else 0
 
 
 def _imported(objects: Iterable[Path], cuda: int) -> dict[str, list[str]]:
     """Names that object files for Windows leave to others', by library."""
-    found: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     names = {name for file in objects for name in undefined(file.read_bytes())}
     for name in sorted(names):
         for start, library in _DLLS.items():
             if re.match(rf"{start}(?<=_)|{start}[A-Z]", name):
-                found.setdefault(library.format(cuda=cuda), []).append(name)
+                names_of.setdefault(library.format(cuda=cuda), []).append(name)
                 break
-    return found
+    return names_of
 
 
 def undefined(data: bytes) -> Iterator[str]:

@@ -32,8 +32,8 @@ def triton_release() -> str | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     for line in torch.requires or ():
-        if found := re.match(r"triton\s*==\s*([\w.]+)", line):
-            return found[1]
+        if match := re.match(r"triton\s*==\s*([\w.]+)", line):
+            return match[1]
     return _TRITON.get(".".join(torch.version.split(".")[:2]))
 
 
@@ -65,17 +65,17 @@ def missing(cross: bool = False) -> list[tuple[str, str]]:
     Args:
         cross: For other operating systems and processors than this machine's.
     """
-    found = []
+    requirements = []
     if importlib.util.find_spec("triton") is None:
-        found.append(("Triton", cuda()))
+        requirements.append(("Triton", cuda()))
     if not any(map(has_headers, folders())):
-        found.append(("CUDA's headers", cuda()))
+        requirements.append(("CUDA's headers", cuda()))
     if cross and importlib.util.find_spec("ziglang") is None:
-        found.append(("zig", CROSS))
+        requirements.append(("zig", CROSS))
     compiler = shlex.split(os.environ.get("CXX") or "g++")[0]
     if not cross and shutil.which(compiler) is None:
-        found.append((f"a C++ compiler ({compiler})", COMPILER))
-    return found
+        requirements.append((f"a C++ compiler ({compiler})", COMPILER))
+    return requirements
 
 
 def folders() -> Iterator[Path]:
@@ -91,9 +91,9 @@ def folders() -> Iterator[Path]:
         yield from sorted(Path(place).glob("cu[0-9]*"), reverse=True)
 
 
-def has_headers(home: Path) -> bool:
+def has_headers(folder: Path) -> bool:
     """Whether a folder has CUDA's headers, those that are needed."""
-    include = home / "include"
+    include = folder / "include"
     needed = ("cuda.h", "cuda_runtime_api.h", "crt/host_config.h")
     return all((include / name).is_file() for name in needed) and any(
         (folder / "nv" / "target").is_file() for folder in (include, include / "cccl")

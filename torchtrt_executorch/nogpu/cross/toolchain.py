@@ -64,8 +64,8 @@ class Toolchain:
             return [*library_paths(*args, **kwargs), str(self.stubs)]
 
         def options(*args: Any, **kwargs: Any) -> Any:
-            found = get_cpp_options(*args, **kwargs)
-            definitions, includes, compiling, linking, *others = found
+            cpp_options = get_cpp_options(*args, **kwargs)
+            definitions, includes, compiling, linking, *others = cpp_options
             return (
                 [*definitions, _NO_PINNED_MEMORY],
                 includes,
@@ -91,13 +91,13 @@ class Toolchain:
         for folder in dict.fromkeys([self.home, *folders()]):
             if (folder / "bin" / name).is_file():
                 return str(folder / "bin" / name)
-        found = shutil.which(name)
-        if found is None:
+        path = shutil.which(name)
+        if path is None:
             raise ToolchainError(
                 f"CUDA delegates for more than one GPU are put together by CUDA's {name}, and it "
                 f"is not in {self.home / 'bin'}: {cuda()}"
             )
-        return found
+        return path
 
     def _in_home(self, *names: str) -> str:
         return str(self.home.joinpath(*names))
@@ -156,8 +156,10 @@ def home() -> Path:
     for folder, release in releases.items():
         if wanted in (None, release):
             return folder
-    found = ", ".join(f"{folder} (CUDA {each})" for folder, each in releases.items())
+    folders_of_releases = ", ".join(
+        f"{folder} (CUDA {release})" for folder, release in releases.items()
+    )
     raise ToolchainError(
         f"this PyTorch is of CUDA {wanted}, and there are CUDA's headers of other releases alone, "
-        f"{found}: set CUDA_HOME to a toolkit of CUDA {wanted}, or {cuda()}"
+        f"{folders_of_releases}: set CUDA_HOME to a toolkit of CUDA {wanted}, or {cuda()}"
     )

@@ -71,14 +71,14 @@ def _cast_outputs(graph: Graph, dtypes: Sequence[torch.dtype]) -> None:
 
 
 def _cast(graph: Graph, value: Node, dtype: torch.dtype) -> Node:
-    held = value.meta["val"]
-    if not isinstance(held, torch.Tensor):
+    example = value.meta["val"]
+    if not isinstance(example, torch.Tensor):
         target = torch.ops.aten.scalar_tensor.default
-    elif held.dtype != dtype:
+    elif example.dtype != dtype:
         target = torch.ops.aten._to_copy.default
     else:
         return value
     node = graph.call_function(target, (value,), {"dtype": dtype})
     with mode_of(graph):
-        node.meta["val"] = target(held, dtype=dtype)
+        node.meta["val"] = target(example, dtype=dtype)
     return node

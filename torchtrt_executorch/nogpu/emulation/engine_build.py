@@ -153,9 +153,9 @@ def _build(name: str, payload: bytes) -> tuple[int, int, bytes]:
     """Return the engine's bytes, how many operators it runs, and the blob that it is in."""
     engine, metadata = deserialize_engine(memoryview(payload))
     try:
-        program, found = load_plain(engine)
-        settings = settings_from(found, metadata.device_id)
-        target = target_from(found)
+        program, stored_settings = load_plain(engine)
+        settings = settings_from(stored_settings, metadata.device_id)
+        target = target_from(stored_settings)
         gpus = GpuDescription.parse_list(target, f"{name}'s target") if target else ()
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
@@ -212,13 +212,13 @@ def _interpreted(name: str, program: ExportedProgram, settings: Any) -> tuple[An
 def _check_bindings(name: str, metadata: TensorRTBlobMetadata, result: Any) -> None:
     """Raise ValueError unless the engine's bindings are those that the program binds, by name."""
     wanted = [(b.name, b.is_input) for b in metadata.io_bindings]
-    found = [
-        *((each, True) for each in result.input_names),
-        *((each, False) for each in result.output_names),
+    bindings = [
+        *((binding, True) for binding in result.input_names),
+        *((binding, False) for binding in result.output_names),
     ]
-    if sorted(wanted) != sorted(found) or result.requires_output_allocator:
+    if sorted(wanted) != sorted(bindings) or result.requires_output_allocator:
         raise ValueError(
-            f"{name}: the engine has other inputs or outputs than the program binds, {found} for {wanted}, or needs "
+            f"{name}: the engine has other inputs or outputs than the program binds, {bindings} for {wanted}, or needs "
             "an output allocator"
         )
 

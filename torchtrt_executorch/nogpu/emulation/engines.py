@@ -116,8 +116,8 @@ def _program(
 ) -> ExportedProgram:
     """Return what the engine of ``partition`` computes, with the engine's dtypes."""
     dtypes = [
-        held.to(torch.dtype)
-        for held in conversion.infer_module_output_dtypes(
+        trt_dtype.to(torch.dtype)
+        for trt_dtype in conversion.infer_module_output_dtypes(
             partition, truncate_double=settings.truncate_double
         )
     ]
@@ -160,8 +160,10 @@ def _describe_bindings(engine: Any) -> None:
     for role in ("input", "output"):
         bindings = known[f"{role}s"]
         shapes = [
-            tuple(size if isinstance(size, int) else -1 for size in each["shape_exprs"])
-            for each in bindings
+            tuple(
+                size if isinstance(size, int) else -1 for size in binding["shape_exprs"]
+            )
+            for binding in bindings
         ]
         setattr(engine, f"{role}_shapes", shapes)
-        setattr(engine, f"{role}_dtypes", [each["dtype"] for each in bindings])
+        setattr(engine, f"{role}_dtypes", [binding["dtype"] for binding in bindings])

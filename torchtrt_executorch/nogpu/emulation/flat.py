@@ -47,10 +47,10 @@ def write(
     start, rows = 0, []
     parts: list[Buffer] = []
     for spec in specs:
-        held = tensors[str(spec.target)].detach()
-        data = held.contiguous().reshape(-1).view(torch.uint8)
-        dtype = str(held.dtype).removeprefix("torch.")
-        rows.append((spec.kind.name, spec.target, dtype, [*held.shape], start))
+        tensor = tensors[str(spec.target)].detach()
+        data = tensor.contiguous().reshape(-1).view(torch.uint8)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        rows.append((spec.kind.name, spec.target, dtype, [*tensor.shape], start))
         padding = -data.numel() % _ALIGNMENT
         parts += [memoryview(data.numpy()), bytes(padding)]  # type: ignore[arg-type]
         start += data.numel() + padding
@@ -82,10 +82,10 @@ def read(data: memoryview, plain: bool = False) -> ExportedProgram:
     state, constants = dict(program.state_dict), dict(program.constants)
     for index, (name, target, dtype, shape, start) in zip(inputs, rows, strict=False):
         kind = InputKind[name]
-        held: Tensor = _view(weights, getattr(torch, dtype), shape, start)
+        tensor: Tensor = _view(weights, getattr(torch, dtype), shape, start)
         if kind is InputKind.PARAMETER:
-            held = torch.nn.Parameter(held, requires_grad=False)
-        (constants if kind is InputKind.CONSTANT_TENSOR else state)[target] = held
+            tensor = torch.nn.Parameter(tensor, requires_grad=False)
+        (constants if kind is InputKind.CONSTANT_TENSOR else state)[target] = tensor
         persistent = True if kind is InputKind.BUFFER else None
         specs[index] = InputSpec(kind, specs[index].arg, target, persistent)
     return _program(program, specs, state, constants)
@@ -127,33 +127,33 @@ def _weights(program: ExportedProgram) -> Iterator[InputSpec]:
     tensors = {**program.constants, **program.state_dict}
     written = {spec.target for spec in program.graph_signature.output_specs}
     for spec in program.graph_signature.input_specs:
-        held = tensors.get(str(spec.target))
-        if spec.kind in _WEIGHTS and spec.target not in written and _is_plain(held):
+        tensor = tensors.get(str(spec.target))
+        if spec.kind in _WEIGHTS and spec.target not in written and _is_plain(tensor):
             yield spec
 
 
-def _is_plain(held: Any) -> bool:
+def _is_plain(tensor: Any) -> bool:
     return (
-        type(held) in (Tensor, torch.nn.Parameter)
-        and held.layout == torch.strided
-        and not held.is_quantized
-        and held.numel() > 0
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and tensor.numel() > 0
     )
 
 
 def _with_inputs(program: ExportedProgram, weights: list[InputSpec]) -> ExportedProgram:
-    taken = {spec.arg.name for spec in weights}
+    names_of_weights = {spec.arg.name for spec in weights}
     targets = {spec.target for spec in weights}
     specs = [
         (
             InputSpec(InputKind.USER_INPUT, spec.arg, None)
-            if spec.arg.name in taken
+            if spec.arg.name in names_of_weights
             else spec
         )
         for spec in program.graph_signature.input_specs
     ]
     state, constants = (
-        {name: held for name, held in tensors.items() if name not in targets}
+        {name: tensor for name, tensor in tensors.items() if name not in targets}
         for tensors in (program.state_dict, program.constants)
     )
     return _program(program, specs, state, constants)

@@ -41,39 +41,39 @@ _PLAIN = (
 def building_settings(settings: Any) -> dict[str, Any]:
     """Return what a ``CompilationSettings`` says to the builder, where it isn't the default, and the target."""
     default = type(settings)()
-    found: dict[str, Any] = {
+    stored: dict[str, Any] = {
         name: getattr(settings, name)
         for name in _PLAIN
         if hasattr(settings, name) and getattr(settings, name) != getattr(default, name)
     }
     if settings.engine_capability != default.engine_capability:
-        found["engine_capability"] = settings.engine_capability.name
+        stored["engine_capability"] = settings.engine_capability.name
     if (kind := settings.device.device_type.name) != default.device.device_type.name:
-        found["device_type"] = kind
-        found["dla_core"] = settings.device.dla_core
-        found["allow_gpu_fallback"] = settings.device.allow_gpu_fallback
+        stored["device_type"] = kind
+        stored["dla_core"] = settings.device.dla_core
+        stored["allow_gpu_fallback"] = settings.device.allow_gpu_fallback
     if gpus := chosen():
         several = (gpu.text.removeprefix(f"{gpu.platform}:") for gpu in gpus)
-        found[TARGET] = f"{gpus[0].platform}:{','.join(several)}"
-    return found
+        stored[TARGET] = f"{gpus[0].platform}:{','.join(several)}"
+    return stored
 
 
-def target_from(found: Mapping[str, Any]) -> str | None:
+def target_from(stored: Mapping[str, Any]) -> str | None:
     """Return the target that :func:`building_settings` noted, from a file; None if there was none.
 
     Raises:
         ValueError: It isn't text.
     """
-    if not isinstance(text := found.get(TARGET), str | None):
+    if not isinstance(text := stored.get(TARGET), str | None):
         raise ValueError(f"an emulated engine's settings: {TARGET}={text!r}")
     return text
 
 
-def settings_from(found: Mapping[str, Any], gpu_id: int) -> Any:
+def settings_from(stored: Mapping[str, Any], gpu_id: int) -> Any:
     """Return the installed Torch-TensorRT's ``CompilationSettings``.
 
     Args:
-        found: What :func:`building_settings` returned, from a file.
+        stored: What :func:`building_settings` returned, from a file.
         gpu_id: The GPU to build on.
 
     Raises:
@@ -82,21 +82,21 @@ def settings_from(found: Mapping[str, Any], gpu_id: int) -> Any:
     from torch_tensorrt import Device, DeviceType, EngineCapability
     from torch_tensorrt.dynamo._settings import CompilationSettings
 
-    given = {name: value for name, value in found.items() if name != TARGET}
+    remaining = {name: value for name, value in stored.items() if name != TARGET}
     device: dict[str, Any] = {"gpu_id": gpu_id}
     values: dict[str, Any] = {}
     try:
-        if "device_type" in given:
-            device["device_type"] = DeviceType[given.pop("device_type")]
+        if "device_type" in remaining:
+            device["device_type"] = DeviceType[remaining.pop("device_type")]
             for name in ("dla_core", "allow_gpu_fallback"):
-                device[name] = int(given.pop(name))
-        if "engine_capability" in given:
-            capability = EngineCapability[given.pop("engine_capability")]
+                device[name] = int(remaining.pop(name))
+        if "engine_capability" in remaining:
+            capability = EngineCapability[remaining.pop("engine_capability")]
             values["engine_capability"] = capability
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"an emulated engine's settings: {error}") from None
     known = {field.name for field in fields(CompilationSettings)}
-    for name, value in given.items():
+    for name, value in remaining.items():
         if name not in _PLAIN or not isinstance(value, (bool, int, str, type(None))):
             raise ValueError(f"an emulated engine's settings: {name}={value!r}")
         if name not in known:

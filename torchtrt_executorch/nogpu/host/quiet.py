@@ -55,7 +55,7 @@ def quieten() -> None:
         return
     for name, pattern in LOGGED.items():
         logger = logging.getLogger(name)
-        if not any(isinstance(each, _Dropped) for each in logger.filters):
+        if not any(isinstance(log_filter, _Dropped) for log_filter in logger.filters):
             logger.addFilter(_Dropped(pattern))
     for message, category in WARNED:
         warnings.filterwarnings("ignore", re.escape(message), category)

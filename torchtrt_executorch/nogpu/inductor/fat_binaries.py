@@ -88,7 +88,9 @@ def overrides(
         **kwargs: Any,
     ) -> None:
         with _lock:
-            first = next(each for each in _compiled if each.asm["cubin"] == cubin)
+            first = next(
+                compiled for compiled in _compiled if compiled.asm["cubin"] == cubin
+            )
         alone = targets.alone(key)
         kernels = _for_each(first, targets.others(key), gpu)
         images = [
@@ -170,7 +172,7 @@ def for_unlisted(first: Any, gpu: GpuProperties) -> Iterator[Any]:
         return
     yield first
     if gpu.capability < TENSOR_CORES:
-        later = (each for each in gpu.others if each >= TENSOR_CORES)
+        later = (capability for capability in gpu.others if capability >= TENSOR_CORES)
         for capability in itertools.islice(later, 1):
             other = first.for_another(capability)
             if is_portable(other) and _is_called_alike(other, first, gpu):
@@ -193,8 +195,7 @@ def _is_called_alike(kernel: Any, first: Any, gpu: GpuProperties) -> bool:
     """Whether the call of the first GPU's kernel is one of this, too, with shared memory that all have."""
     fits = kernel.metadata.shared <= gpu.shared_memory_per_block_optin
     calls = [
-        [getattr(each.metadata, name, None) for name in _CALL]
-        for each in (kernel, first)
+        [getattr(one.metadata, name, None) for name in _CALL] for one in (kernel, first)
     ]
     return fits and calls[0] == calls[1]
 

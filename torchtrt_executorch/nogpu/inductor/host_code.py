@@ -38,8 +38,8 @@ def overrides() -> dict[str, Callable[..., Any]]:
     interface = Path(codegen.__path__[0], "aoti_runtime", "interface.cpp")
 
     def compile_in_parts(command: str, cwd: str) -> None:
-        def run(words: list[str]) -> None:
-            compile_whole(shlex.join(words), cwd)
+        def run(arguments: list[str]) -> None:
+            compile_whole(shlex.join(arguments), cwd)
 
         try:
             compiled = _compiled(shlex.split(command), interface.read_text(), run)
@@ -53,19 +53,21 @@ def overrides() -> dict[str, Callable[..., Any]]:
 
 
 def _compiled(
-    words: list[str], interface: str, run: Callable[[list[str]], None]
+    arguments: list[str], interface: str, run: Callable[[list[str]], None]
 ) -> bool:
-    """Compile what ``words`` would, in parts; return False of what has none."""
-    source = next((each for each in words if each.endswith(".wrapper.cpp")), "")
-    if not source or not {"-c", "-o", "-include"} <= set(words):
+    """Compile what ``arguments`` would, in parts; return False of what has none."""
+    source = next(
+        (argument for argument in arguments if argument.endswith(".wrapper.cpp")), ""
+    )
+    if not source or not {"-c", "-o", "-include"} <= set(arguments):
         return False
-    before, found, own = Path(source).read_text().partition(interface)
-    if not found:
+    before, separator, own = Path(source).read_text().partition(interface)
+    if not separator:
         return False
-    output = words[words.index("-o") + 1]
+    output = arguments[arguments.index("-o") + 1]
     # Named by its compiler, its options and what is in it, and kept for all programs. What is compiled
     # here includes more of PyTorch than the precompiled header does.
-    header = Path(words[words.index("-include") + 1])
+    header = Path(arguments[arguments.index("-include") + 1])
     lines = interface.splitlines(keepends=True)
     included = "".join(line for line in lines if line.startswith("#include"))
 
@@ -73,16 +75,18 @@ def _compiled(
         file = target.with_suffix(".cpp")
         file.write_text(code)
         paths = {source: str(file), output: str(target)}
-        run([paths.get(each, each) for each in words])
+        run([paths.get(argument, argument) for argument in arguments])
 
     with tempfile.TemporaryDirectory(dir=header.parent) as folder:
         shared = f"{before}{interface}\n{_MODEL}\n"
-        options = [each for each in words if each not in (source, output)]
+        options = [
+            argument for argument in arguments if argument not in (source, output)
+        ]
         key = sha256("\0".join([shared, *options, *_headers()]).encode()).hexdigest()
         common, staged = Path(folder, "shared.o"), Path(folder, "kept.o")
-        for kept in header.parent.glob(f"{key}-*.o"):
-            shutil.copyfile(kept, common)
-            if kept.name == _name(key, common):
+        for cached in header.parent.glob(f"{key}-*.o"):
+            shutil.copyfile(cached, common)
+            if cached.name == _name(key, common):
                 break
         else:
             build(shared, common)
@@ -90,7 +94,7 @@ def _compiled(
             os.replace(staged, header.with_name(_name(key, common)))
         rest = Path(folder, "own.wrapper.o")
         build(f"{before}{included}extern {_MODEL}\n{own}", rest)
-        run([words[0], "-r", "-nostdlib", "-o", output, str(rest), str(common)])
+        run([arguments[0], "-r", "-nostdlib", "-o", output, str(rest), str(common)])
     return True
 
 
@@ -103,4 +107,7 @@ def _name(key: str, file: Path) -> str:
 def _headers() -> tuple[str, ...]:
     """What the installed PyTorch has a library's host code include of AOTInductor's own."""
     folder = Path(torch.__path__[0], "include", "torch", "csrc", "inductor")
-    return tuple(each.read_text() for each in sorted(folder.glob("aoti_runtime/*.h")))
+    return tuple(
+        header_file.read_text()
+        for header_file in sorted(folder.glob("aoti_runtime/*.h"))
+    )

@@ -216,16 +216,16 @@ REMEMBERING = (
 
 def isolated_caches() -> dict[str, Callable[..., Any]]:
     """What takes the place of :data:`REMEMBERING`, by name."""
-    found: dict[str, Any] = {}
+    functions: dict[str, Any] = {}
     for path in REMEMBERING:
         if ":" in path:
-            found[path] = lookup(path)
+            functions[path] = lookup(path)
             continue
         for name, value in vars(import_module(path)).items():
             if getattr(value, "__module__", None) == path:
-                found[f"{path}:{name}"] = value
+                functions[f"{path}:{name}"] = value
     return {
         path: functools.cache(function.__wrapped__)
-        for path, function in found.items()
+        for path, function in functions.items()
         if hasattr(function, "cache_info")
     }

@@ -41,9 +41,9 @@ def architecture(kernel: Any) -> str:
     """What a kernel's machine code is for, as ``80`` or ``90a``."""
     if isinstance(kernel, Assembled):
         return kernel.architecture
-    found = _TARGET.search(kernel.asm["ptx"])
-    assert found is not None
-    return found[1]
+    match = _TARGET.search(kernel.asm["ptx"])
+    assert match is not None
+    return match[1]
 
 
 def is_portable(kernel: Any) -> bool:

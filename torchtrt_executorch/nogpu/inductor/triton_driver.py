@@ -37,9 +37,9 @@ class _Utils:
 
         Without a module a kernel that is let go of, perhaps when this driver is gone, has nothing to unload.
         """
-        found = cubin.kernel(kernel, name)
+        compiled = cubin.kernel(kernel, name)
         threads = self._gpu.max_threads_per_block
-        return None, 1, found.registers, found.frame // 4, threads
+        return None, 1, compiled.registers, compiled.frame // 4, threads
 
 
 class TargetDriver:

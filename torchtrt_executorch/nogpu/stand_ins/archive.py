@@ -81,16 +81,16 @@ def read_archive(archive: bytes | memoryview) -> ExportedProgram:
 
 def _operators(archive: bytes) -> list[str]:
     """The operators of an archive, read without loading it, which checks its bytes as well."""
-    found: dict[str, None] = {}
+    operators: dict[str, None] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as file:
             for entry in file.infolist():
                 data = file.read(entry)  # raises for bytes with another checksum
                 if entry.filename.endswith(".json"):
-                    found.update(dict.fromkeys(_named(data)))
+                    operators.update(dict.fromkeys(_named(data)))
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
         raise DamagedArchiveError(str(error)) from error
-    return [*found]
+    return [*operators]
 
 
 def _named(graph: bytes) -> Iterator[str]:

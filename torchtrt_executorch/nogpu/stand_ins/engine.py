@@ -51,9 +51,9 @@ class StandInEngine:
         Raises:
             NeedsGpuError: There is nothing.
         """
-        if (found := self._look()) is None:
+        if (program := self._look()) is None:
             raise NeedsGpuError("running an engine that was built elsewhere")
-        return found
+        return program
 
     def _look(self) -> StandIn | None:
         self._found = self._found or stand_in_of(self._plan)
@@ -91,8 +91,8 @@ class StandInEngine:
         from tensorrt import DataType
         from torch_tensorrt._enums import dtype
 
-        held = value.dtype if isinstance(value, torch.Tensor) else torch.int64
-        return dtype._from(held).to(DataType)
+        torch_dtype = value.dtype if isinstance(value, torch.Tensor) else torch.int64
+        return dtype._from(torch_dtype).to(DataType)
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
         """Return the binding's shape, -1 where it is dynamic."""

@@ -56,8 +56,8 @@ def write(
         for payload, stand_in in sorted(stand_ins.items()):
             large = large_weights(stand_in.program)
             weights = [Weight.of(name, tensor) for name, tensor in large.items()]
-            found = {*done, *packed}
-            others = {w.name: large[w.name] for w in weights if w.sha256 not in found}
+            written = {*done, *packed}
+            others = {w.name: large[w.name] for w in weights if w.sha256 not in written}
             also = find_packed(stand_in.program, others, stored)
             packed |= {w.sha256: also[w.name] for w in weights if w.name in also}
             weights = [replace(w, packed=packed.get(w.sha256, [])) for w in weights]
@@ -146,14 +146,14 @@ class StandInFile:
         entries = MappedEntries(self.path)
 
         def read(sha256: str) -> memoryview:
-            found = entries.read(f"{sha256}.weight")
-            if found is None and sha256 in self._stored:
-                found = self._stored[sha256].held
-            if found is None:
+            data = entries.read(f"{sha256}.weight")
+            if data is None and sha256 in self._stored:
+                data = self._stored[sha256].held
+            if data is None:
                 raise DamagedWeightsError(
                     f"the weight {sha256[:12]} is neither in it nor in the program's data files"
                 )
-            return found
+            return data
 
         return read
 

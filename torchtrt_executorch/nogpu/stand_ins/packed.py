@@ -35,27 +35,27 @@ def find_packed(
     """
     if not stored:
         return {}
-    found: dict[str, list[Any]] = {}
+    packed: dict[str, list[Any]] = {}
     for name, tensor in weights.items():
         if tensor.ndim == 4 and tensor.is_floating_point():
             digest = digest_of(tensor.detach().permute(0, 2, 3, 1).contiguous()).hex()
             if digest in stored:
-                found[name] = [CHANNELS_LAST, digest]
+                packed[name] = [CHANNELS_LAST, digest]
     integers = {n for n, t in weights.items() if t.dtype in (torch.int8, torch.uint8)}
     if not integers:
-        return found
+        return packed
     try:
         from executorch.backends.cuda.quantized.pack_weights import packings
     except ImportError:  # of no CUDA backend, or one that packs nothing
-        return found
+        return packed
     for name, packing in packings(program).items():
         if name not in integers:
             continue
         data = packing.pack(weights[name]).numpy().data
         digest = hashlib.sha256(data).hexdigest()
         if digest in stored:
-            found[name] = [packing.bits, packing.group, packing.quant_min, digest]
-    return found
+            packed[name] = [packing.bits, packing.group, packing.quant_min, digest]
+    return packed
 
 
 def unpack(
@@ -89,7 +89,7 @@ def unpack(
     bits, group, least, digest = packed
     rows, columns = sizes
     integers = bits, group, least, rows, columns
-    if not all(isinstance(each, int) for each in integers) or bits not in _BITS:
+    if not all(isinstance(integer, int) for integer in integers) or bits not in _BITS:
         raise ValueError(f"no packing: {packed}")
     parts = 8 // bits
     if min(group, rows, columns) < 1 or group % parts or columns % group:

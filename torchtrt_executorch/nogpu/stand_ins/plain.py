@@ -76,11 +76,11 @@ def _check_member(owner: dict[str, Any], key: str, value: Any) -> None:
     elif key == "target" and "inputs" in owner and not _TARGETS.fullmatch(str(value)):
         _reject(f"calls {value!r}")
     elif key in ("expr_str", "expr") and isinstance(value, str):
-        words = re.findall(r"[A-Za-z_]\w*", value)
+        names = re.findall(r"[A-Za-z_]\w*", value)
         if (
             len(value) > _LONGEST
             or not _EXPRESSION.fullmatch(value)
-            or not all(map(_EXPRESSION_WORDS.fullmatch, words))
+            or not all(map(_EXPRESSION_WORDS.fullmatch, names))
         ):
             _reject(f"has a size {value[:64]!r}")
     elif key in ("in_spec", "out_spec", "treespec") and isinstance(value, str):

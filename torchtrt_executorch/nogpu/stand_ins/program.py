@@ -44,7 +44,7 @@ class StandIn:
             for spec in signature.input_specs
             if spec.kind is not InputKind.USER_INPUT
         ]
-        given = placeholders[len(self._weights) :]
+        user_inputs = placeholders[len(self._weights) :]
         self._kinds = [(spec.kind, spec.target) for spec in signature.output_specs]
         returned = [
             node.meta["val"]
@@ -55,7 +55,7 @@ class StandIn:
         ]
         self._versions: dict[str, int] = {}
         self._common: dict[str, torch.Tensor] = {}
-        self.inputs = {node.name: node.meta["val"] for node in given}
+        self.inputs = {node.name: node.meta["val"] for node in user_inputs}
         self.outputs = {f"output{index}": value for index, value in enumerate(returned)}
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -79,14 +79,14 @@ class StandIn:
                 self._value(name, tensor)
                 for name, tensor in zip(self.inputs, inputs, strict=True)
             ]
-            held = {**self.program.state_dict, **self.program.constants}
+            tensor_of = {**self.program.state_dict, **self.program.constants}
             if self._device.type == "cpu":
-                self._check_weights(held)
+                self._check_weights(tensor_of)
             for name, tensor in self._common.items():
                 if tensor.device != self._device:
                     tensor.data = tensor.to(self._device)
-                held[name] = tensor
-            weights = [held[name] for name in self._weights]
+                tensor_of[name] = tensor
+            weights = [tensor_of[name] for name in self._weights]
             results = self.program.graph_module(*weights, *values)
             # A payload returns dense memory, never that of its inputs or weights.
             dense = torch.contiguous_format
@@ -97,14 +97,18 @@ class StandIn:
             ]
             for result, (kind, target) in zip(results, self._kinds, strict=True):
                 if kind is OutputKind.BUFFER_MUTATION:
-                    held[target].copy_(result)
+                    tensor_of[target].copy_(result)
         return outputs
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its weights and buffers by name."""
-        held = {**self.program.state_dict, **self.program.constants}
-        return {n: held[n] for n in self._weights if isinstance(held[n], torch.Tensor)}
+        tensor_of = {**self.program.state_dict, **self.program.constants}
+        return {
+            n: tensor_of[n]
+            for n in self._weights
+            if isinstance(tensor_of[n], torch.Tensor)
+        }
 
     def sharing(self, tensors: Mapping[str, torch.Tensor]) -> StandIn:
         """Return one that has others' tensors in the place of its own, by name."""
@@ -124,16 +128,16 @@ class StandIn:
             graph, _ = copied_graph(program.graph)
             shared = self._never_written() if share_weights else {}
             # What is shared within stays shared.
-            held: dict[int, Any] = {id(tensor): tensor for tensor in shared.values()}
+            memo: dict[int, Any] = {id(tensor): tensor for tensor in shared.values()}
             result = StandIn(
                 ExportedProgram(
                     root=GraphModule(program.graph_module, graph),
                     graph=graph,
                     graph_signature=program.graph_signature,
-                    state_dict=copy.deepcopy(program.state_dict, held),
+                    state_dict=copy.deepcopy(program.state_dict, memo),
                     range_constraints=program.range_constraints,
                     module_call_graph=program.module_call_graph,
-                    constants=copy.deepcopy(program.constants, held),
+                    constants=copy.deepcopy(program.constants, memo),
                     verifiers=[program.verifier],
                 )
             )
@@ -158,9 +162,9 @@ class StandIn:
             and tensor.untyped_storage()._cdata not in written
         }
 
-    def _check_weights(self, held: Mapping[str, Any]) -> None:
+    def _check_weights(self, tensor_of: Mapping[str, Any]) -> None:
         for name, version in self._versions.items():
-            if name not in self._common and held[name]._version != version:
+            if name not in self._common and tensor_of[name]._version != version:
                 raise RuntimeError(
                     f"{name} has been written to since the payload was built from it, so the "
                     "stand-in, which shares it, doesn't compute what the payload does: build it "
@@ -173,11 +177,11 @@ class StandIn:
                 move_to_device_pass(self.program, str(device))
             self._device = device
 
-    def _allows(self, size: int, held: int | torch.SymInt) -> bool:
-        """Whether an engine that was built for ``held`` takes ``size``."""
-        if not isinstance(held, torch.SymInt):
-            return size == held
-        bounds = self.program.range_constraints.get(held.node.expr)
+    def _allows(self, size: int, built_size: int | torch.SymInt) -> bool:
+        """Whether an engine that was built for ``built_size`` takes ``size``."""
+        if not isinstance(built_size, torch.SymInt):
+            return size == built_size
+        bounds = self.program.range_constraints.get(built_size.node.expr)
         # torch.export may have a lower bound of 2 where one row is all right.
         return bounds is None or bool(min(bounds.lower, 1) <= size <= bounds.upper)
 

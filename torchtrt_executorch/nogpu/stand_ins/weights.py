@@ -67,14 +67,14 @@ def without(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a program's state and constants, without the bytes of the tensors in ``names``."""
 
-    def emptied(held: Mapping[str, Any]) -> dict[str, Any]:
+    def emptied(tensors: Mapping[str, Any]) -> dict[str, Any]:
         return {
             name: (
                 _like(value, torch.empty_like(value, device="meta"))
                 if name in names
                 else value
             )
-            for name, value in held.items()
+            for name, value in tensors.items()
         }
 
     return emptied(program.state_dict), emptied(program.constants)
@@ -88,11 +88,11 @@ def restore(program: ExportedProgram, weights: list[Weight], read: Read) -> None
     """
     for weight in weights:
         places = program.state_dict, program.constants
-        held = next((each for each in places if weight.name in each), None)
+        tensors = next((place for place in places if weight.name in place), None)
         dtype = getattr(torch, weight.dtype, None)
-        if held is None or not isinstance(dtype, torch.dtype):
+        if tensors is None or not isinstance(dtype, torch.dtype):
             raise DamagedWeightsError(f"no weight {weight.name} of {weight.dtype}")
-        empty = held[weight.name]
+        empty = tensors[weight.name]
         if (
             not isinstance(empty, torch.Tensor)
             or [*empty.shape] != weight.sizes
@@ -108,7 +108,7 @@ def restore(program: ExportedProgram, weights: list[Weight], read: Read) -> None
         flat = torch.frombuffer(data, dtype=torch.uint8)
         if flat.data_ptr() % dtype.itemsize:
             flat = flat.clone()
-        held[weight.name] = _like(empty, flat.view(dtype).reshape(weight.sizes))
+        tensors[weight.name] = _like(empty, flat.view(dtype).reshape(weight.sizes))
 
 
 def unpacked(weight: Weight, read: Read) -> memoryview:
@@ -134,7 +134,7 @@ def _like(value: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 def rows(weights: list[Weight]) -> list[dict[str, Any]]:
     """Return weights in JSON's types."""
-    return [asdict(each) for each in weights]
+    return [asdict(weight) for weight in weights]
 
 
 def write_entry(
@@ -161,7 +161,7 @@ class MappedEntries:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._data = memoryview(mapping)
-            self._entries = {each.filename: each for each in archive.infolist()}
+            self._entries = {info.filename: info for info in archive.infolist()}
 
     def read(self, name: str) -> memoryview | None:
         """Return an entry's bytes; None if there is none of that name."""

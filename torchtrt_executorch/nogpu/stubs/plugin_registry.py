@@ -41,7 +41,9 @@ class PluginRegistry:
 
     def deregister_creator(self, creator: Any) -> bool:
         """Remove a creator; return whether it was there."""
-        keys = [key for key, held in self._creators.items() if held is creator]
+        keys = [
+            key for key, registered in self._creators.items() if registered is creator
+        ]
         for key in keys:
             del self._creators[key]
         return bool(keys)

@@ -52,12 +52,12 @@ def check_engines(programs: Any) -> None:
 def _built_for(device: str) -> list[str]:
     """Return the GPUs that an engine runs on, by its record's device; none if it isn't known."""
     fields = device.split("%")
-    found = _DESCRIBED.fullmatch(fields[-1])
-    if found is None:
-        known = len(fields) > 2 and all(each.isdigit() for each in fields[1:3])
+    match = _DESCRIBED.fullmatch(fields[-1])
+    if match is None:
+        known = len(fields) > 2 and all(field.isdigit() for field in fields[1:3])
         return [f"sm_{fields[1]}{fields[2]}"] if known else []
-    if not found["several"]:
-        return [found["gpu"]]
-    several, later, _ = found["several"].partition(" and later")
+    if not match["several"]:
+        return [match["gpu"]]
+    several, later, _ = match["several"].partition(" and later")
     names = several.split(", ")
     return [*names, f"{names[-1]}+"] if later else names

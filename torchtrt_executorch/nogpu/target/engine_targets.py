@@ -90,9 +90,7 @@ def _is_here(gpus: Sequence[GpuDescription]) -> bool:
     import torch
 
     here = torch.cuda.get_device_capability()
-    return [(each.capability, each.platform) for each in gpus] == [
-        (here, own_platform())
-    ]
+    return [(gpu.capability, gpu.platform) for gpu in gpus] == [(here, own_platform())]
 
 
 def check_target(gpus: Sequence[GpuDescription]) -> None:
@@ -181,8 +179,10 @@ def engines_for() -> str:
 
 def _platforms(version: str | None = None) -> str:
     """What engines run on, those of a release or of any, in words."""
-    found = [each for each in _FIRST if version is None or runs_on(each, version)]
-    return " and ".join(found)
+    platforms = [
+        platform for platform in _FIRST if version is None or runs_on(platform, version)
+    ]
+    return " and ".join(platforms)
 
 
 def _known() -> str:

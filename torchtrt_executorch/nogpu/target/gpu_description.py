@@ -115,14 +115,14 @@ class GpuDescription:
             ValueError: as :meth:`parse`.
         """
         platform, descriptions = _divided(text)
-        found = sorted(
+        gpus = sorted(
             (
                 cls.parse(f"{platform}:{part}", named)
                 for part in descriptions.split(",")
             ),
             key=lambda gpu: (gpu.capability, -gpu.total_memory),
         )
-        return tuple({gpu.capability: gpu for gpu in found}.values())
+        return tuple({gpu.capability: gpu for gpu in gpus}.values())
 
 
 #: GPUs that are in machines with an Arm processor alone: Jetson, DRIVE, DGX Spark.

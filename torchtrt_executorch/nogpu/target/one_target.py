@@ -54,8 +54,8 @@ def _targets(partitioners: Any) -> Iterator[tuple[str, str]]:
     if isinstance(partitioners, Mapping):
         partitioners = [*partitioners.values()]
     if isinstance(partitioners, Sequence):
-        for each in partitioners:
-            yield from _targets(each)
+        for partitioner in partitioners:
+            yield from _targets(partitioner)
         return
     delegation = getattr(partitioners, "delegation_spec", None)
     if delegation is not None and delegation.backend_id in _BACKENDS:

@@ -123,8 +123,8 @@ def note(
     if tiled:
         first = next(iter(tiled))
         capability = torch.cuda.get_device_capability()
-        of = first.layout, takes_tf32(first), capability
-        product = product_of(name, nodes, *of)
+        rest = first.layout, takes_tf32(first), capability
+        product = product_of(name, nodes, *rest)
         times = [[tile_of(choice), us] for choice, us in tiled.items()]
         save({"product": product, "us": times})
 
@@ -134,14 +134,14 @@ def as_file(rows: Iterable[Row]) -> str:
     import triton
 
     gpu = torch.cuda.get_device_properties(0)
-    found = [
+    measured = [
         (row["product"], {tuple(tile): us for tile, us in row["us"]}) for row in rows
     ]
-    tiles = sorted({tile for _, times in found for tile in times})
+    tiles = sorted({tile for _, times in measured for tile in times})
     lines = []
-    for product, times in sorted(found, key=lambda row: row[0]):
-        each = [times.get(tile, math.inf) for tile in tiles]
-        finite = [float(f"{us:.3g}") if us < math.inf else 0 for us in each]
+    for product, times in sorted(measured, key=lambda row: row[0]):
+        microseconds = [times.get(tile, math.inf) for tile in tiles]
+        finite = [float(f"{us:.3g}") if us < math.inf else 0 for us in microseconds]
         lines.append("  " + json.dumps([product, finite], separators=(",", ":")))
     head = {
         "capability": [gpu.major, gpu.minor],
