@@ -18,15 +18,15 @@ _known: Any = WeakIdKeyDictionary()
 
 def digest_of(tensor: torch.Tensor) -> bytes:
     """Return the sha256 of a tensor's elements in their order."""
-    if is_whole(tensor) and (digest := _digest_of_storage()) is not None:
-        return digest(tensor)  # which is known to what writes the storage
+    if is_whole(tensor) and (digest_storage := _digest_of_storage()) is not None:
+        return digest_storage(tensor)  # which is known to what writes the storage
     version = None if tensor.is_inference() else tensor._version
-    known, found = _known.get(tensor, (None, b""))
+    known, digest = _known.get(tensor, (None, b""))
     if known is None or known != version:
         data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        found = hashlib.sha256(data.numpy()).digest()  # type: ignore[arg-type]
-        _known[tensor] = version, found
-    return bytes(found)
+        digest = hashlib.sha256(data.numpy()).digest()  # type: ignore[arg-type]
+        _known[tensor] = version, digest
+    return bytes(digest)
 
 
 @functools.cache
@@ -50,10 +50,10 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 def large_tensors(program: ExportedProgram, least: int) -> dict[str, torch.Tensor]:
     """Return the whole tensors of a program that take ``least`` bytes or more, by name."""
-    held = {**program.state_dict, **program.constants}
+    tensors = {**program.state_dict, **program.constants}
     return {
         name: tensor
-        for name, tensor in held.items()
+        for name, tensor in tensors.items()
         if isinstance(tensor, torch.Tensor)
         and tensor.nbytes >= least
         and is_whole(tensor)

@@ -86,7 +86,7 @@ def _sizes(file: Path) -> dict[str, int] | None:
     from torchtrt_executorch.runtime.reading.files import read_data
 
     try:
-        return {key: named.held.nbytes for key, named in read_data(file).items()}
+        return {key: named.file_bytes.nbytes for key, named in read_data(file).items()}
     except ProgramError:
         return None
 
@@ -101,7 +101,10 @@ def _in_need_of(old: Path, new: Path) -> Path | None:
     from torchtrt_executorch.runtime.reading.files import read_data, read_expected
 
     before, after = (
-        {key: sha256(named.held).hexdigest() for key, named in read_data(file).items()}
+        {
+            key: sha256(named.file_bytes).hexdigest()
+            for key, named in read_data(file).items()
+        }
         for file in (old, new)
     )
     lost = before.items() - after.items()

@@ -101,18 +101,18 @@ class Store:
             "key": key,
             "facts": facts,
             "parts": [
-                [len(part), sha256_of(part).hex(), apart]
-                for part, apart in zip(parts, large, strict=True)
+                [len(part), sha256_of(part).hex(), is_blob]
+                for part, is_blob in zip(parts, large, strict=True)
             ],
         }
         line = json.dumps(header).encode()
         if len(_MAGIC) + len(line) + sum(map(len, parts)) > self.size:
             return
         make_folder(self.path)
-        for part, (_, digest, apart) in zip(parts, header["parts"], strict=True):
-            if apart and not self._blob(digest).exists():
+        for part, (_, digest, is_blob) in zip(parts, header["parts"], strict=True):
+            if is_blob and not self._blob(digest).exists():
                 self._put(self._blob(digest), [part])
-        inside = [p for p, apart in zip(parts, large, strict=True) if not apart]
+        inside = [p for p, is_blob in zip(parts, large, strict=True) if not is_blob]
         self._put(self.path / key, [_MAGIC, line, b"\n", *inside])
         self._make_room()
 
@@ -158,8 +158,8 @@ class Store:
         header = json.loads(stream.readline())
         if header["key"] != key:
             raise ValueError("it is another's")
-        for length, digest, apart in header["parts"]:
-            if apart:
+        for length, digest, is_blob in header["parts"]:
+            if is_blob:
                 parts.append(self._taken(length, digest))
                 continue
             part = stream.read(length)

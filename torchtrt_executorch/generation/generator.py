@@ -71,7 +71,7 @@ class Generator:
         self._program = program
         prompt, step = methods_of(program.method_names)
         self._prompt, self._step = (
-            _Tokens(program.method(each)) for each in (prompt, step)
+            _Tokens(program.method(name)) for name in (prompt, step)
         )
         self.metadata = Metadata.of(_constants(program))
         self._room = self.metadata.max_context_len
@@ -169,20 +169,22 @@ class Generator:
         logits = self._prefill(tokens, start, options)
         # Tokens that are in the cache already, and what each row of logits after the first comes after.
         guessed: list[int] = []
-        for left in reversed(range(count)):
+        for remaining in reversed(range(count)):
             token = choose(tokens, logits[0])
             tokens.append(token)
             yield token
-            if token in stop or not left:
+            if token in stop or not remaining:
                 self.finish_reason = "stop" if token in stop else last
                 return
             if guessed and guessed[0] == token:
                 guessed, logits = guessed[1:], logits[1:]
                 continue
-            guessed = self._guessed(draft, tokens, left - 1) if draft else []
+            guessed = self._guessed(draft, tokens, remaining - 1) if draft else []
             method = self._prompt if guessed else self._step
-            given = [token, *guessed]
-            logits = self._run(method, given, len(tokens) - 1, options, len(given))
+            input_tokens = [token, *guessed]
+            logits = self._run(
+                method, input_tokens, len(tokens) - 1, options, len(input_tokens)
+            )
 
     def _prefill(
         self, tokens: list[int], position: int, options: Sequence[float]
@@ -193,8 +195,8 @@ class Generator:
             method, length = self._prompt, min(rest, self._prompt.most)
             if length == 1 or not method.takes(length):
                 method, length = self._step, 1
-            given = tokens[position : position + length]
-            logits = self._run(method, given, position, options, 1)
+            piece = tokens[position : position + length]
+            logits = self._run(method, piece, position, options, 1)
             position += length
         return logits
 
@@ -248,7 +250,7 @@ class _Tokens:
     def __init__(self, method: Method) -> None:
         self._method, self.name = method, method.name
         inputs, outputs = method.inputs, method.outputs
-        shapes = [each.shape for each in inputs]
+        shapes = [info.shape for info in inputs]
         shape = (1, *((outputs and outputs[0].shape) or (0,)))
         dtype = outputs[0].dtype if outputs else None
         #: Whether it returns tokens.
@@ -259,7 +261,7 @@ class _Tokens:
                 f"{method.name} takes {len(inputs)} input{'s' * (len(inputs) != 1)}; tokens (1, n) and positions (n,) are due"
                 + ", and temperature, seed and maybe top_p (1,)" * self.sampled
             )
-        self._types = [each.dtype for each in inputs]
+        self._types = [info.dtype for info in inputs]
         dynamic = inputs[0].dynamic
         self.most: int = shapes[0][-1]  # type: ignore[index]
         rows, vocabulary = (shape[-1], 0) if self.sampled else shape[-2:]
@@ -300,19 +302,19 @@ class _Tokens:
     ) -> torch.Tensor:
         """The logits (last, vocabulary) of what comes after each of the last tokens, or that itself (last,)."""
         positions = range(position, position + len(tokens))
-        given = [
+        inputs = [
             torch.tensor([tokens], dtype=self._types[0]),
-            *(torch.tensor(positions, dtype=each) for each in self._types[1:2]),
+            *(torch.tensor(positions, dtype=dtype) for dtype in self._types[1:2]),
         ]
         if not self.sampled:
-            logits, *_ = self._method(*given)
+            logits, *_ = self._method(*inputs)
             rows: torch.Tensor = logits.reshape(-1, logits.shape[-1])[-last:]
             return rows.float().cpu()
         types = self._types[2:]
         pairs = zip(options, types, strict=False)  # top_p may have no input
-        given += [torch.tensor([each], dtype=dtype) for each, dtype in pairs]
-        found: torch.Tensor = self._method(*given)[0]
-        return found.reshape(-1)[-last:].cpu()
+        inputs += [torch.tensor([value], dtype=dtype) for value, dtype in pairs]
+        last_logits: torch.Tensor = self._method(*inputs)[0]
+        return last_logits.reshape(-1)[-last:].cpu()
 
 
 def _constants(program: Program) -> dict[str, tuple[object, ...]]:

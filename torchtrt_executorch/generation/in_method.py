@@ -49,8 +49,8 @@ class SampledInMethod(nn.Module):
         if top_p is not None:
             scores = _likeliest(scores, temperature, top_p)
         noise = _gumbel(seed, positions[-scores.shape[0] :], scores.shape[-1])
-        found = (scores + temperature * noise).argmax(-1)[None]
-        return (found, logits) if self._returns_logits else found
+        sampled = (scores + temperature * noise).argmax(-1)[None]
+        return (sampled, logits) if self._returns_logits else sampled
 
 
 def _gumbel(seed: torch.Tensor, positions: torch.Tensor, count: int) -> torch.Tensor:
@@ -84,7 +84,7 @@ def _likeliest(
     high = chances.amax(-1, keepdim=True) * 1.001
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        kept = torch.where(chances >= middle, chances, 0.0).sum(-1, keepdim=True)
-        low = torch.where(kept >= top_p, middle, low)
-        high = torch.where(kept >= top_p, high, middle)
+        mass = torch.where(chances >= middle, chances, 0.0).sum(-1, keepdim=True)
+        low = torch.where(mass >= top_p, middle, low)
+        high = torch.where(mass >= top_p, high, middle)
     return torch.where(chances >= low, logits, float("-inf"))

@@ -68,7 +68,7 @@ class Metadata:
             vocab_size=_number(constants, VOCAB_SIZE, 1),
             bos_id=_number(constants, BOS_ID, 0),
             eos_ids=tuple(
-                _whole(each, EOS_IDS, 0) for each in constants.get(EOS_IDS, ())
+                _whole(token_id, EOS_IDS, 0) for token_id in constants.get(EOS_IDS, ())
             ),
         )
 
@@ -192,17 +192,17 @@ def constant_methods(
             f"{prompt} takes up to {takes.most} tokens at once, and the cache has room for {max_context_len}: "
             f"export it with Dim('tokens', min=1, max={max_context_len}), or name a larger max_context_len"
         )
-    found: dict[str, Any] = {
+    methods: dict[str, Any] = {
         MAX_CONTEXT_LEN: max_context_len,
         DYNAMIC: takes.most > 1,
         KV_CACHE: len(programs[prompt].graph_signature.user_inputs) > 1,
     }
     if vocab_size or takes.vocabulary:
-        found[VOCAB_SIZE] = vocab_size or takes.vocabulary
+        methods[VOCAB_SIZE] = vocab_size or takes.vocabulary
     if takes.vocabulary and (prompt == step or shared_by_host):
         # A prompt that is given a token at a time is a chunk of any length.
-        found[MAX_SEQ_LEN] = takes.most if takes.most > 1 else max_context_len
-    return found | special_tokens(generation_config)
+        methods[MAX_SEQ_LEN] = takes.most if takes.most > 1 else max_context_len
+    return methods | special_tokens(generation_config)
 
 
 def special_tokens(generation_config: Any) -> dict[str, Any]:
@@ -212,16 +212,16 @@ def special_tokens(generation_config: Any) -> dict[str, Any]:
         generation_config: transformers' ``GenerationConfig``, or what else has ``bos_token_id`` and ``eos_token_id``.
     """
     bos, eos = (
-        getattr(generation_config, each, None)
-        for each in ("bos_token_id", "eos_token_id")
+        getattr(generation_config, name, None)
+        for name in ("bos_token_id", "eos_token_id")
     )
-    found: dict[str, Any] = {}
+    methods: dict[str, Any] = {}
     if bos is not None:
-        found[BOS_ID] = int(bos)
+        methods[BOS_ID] = int(bos)
     if eos is not None:
         ids = eos if isinstance(eos, Sequence) else [eos]
-        found[EOS_IDS] = [int(each) for each in ids]
-    return found
+        methods[EOS_IDS] = [int(token_id) for token_id in ids]
+    return methods
 
 
 def _takes(program: ExportedProgram, name: str) -> Takes:
@@ -240,12 +240,14 @@ def _takes(program: ExportedProgram, name: str) -> Takes:
         for node in output.args[0]
         if node.name in program.graph_signature.user_outputs
     ]
-    tensors = [each for each in (*values, *outputs) if isinstance(each, torch.Tensor)]
+    tensors = [
+        value for value in (*values, *outputs) if isinstance(value, torch.Tensor)
+    ]
     sampled = bool(outputs) and not outputs[0].dtype.is_floating_point
     allowed = ((4, 5), (1, 2)) if sampled else ((1, 2), (1,))
     counts = len(values), len(outputs)
     if (
-        any(count not in each for count, each in zip(counts, allowed, strict=True))
+        any(count not in sizes for count, sizes in zip(counts, allowed, strict=True))
         or len(tensors) < sum(counts)
         or values[0].ndim not in (2, 3)
     ):

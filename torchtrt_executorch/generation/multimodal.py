@@ -62,18 +62,18 @@ def transcribe(
     (encoded,) = program.method("encoder")(features)
     encoded = encoded.clone()
     decoder = program.method("text_decoder")
-    given = [*start]
+    tokens = [*start]
     rows: list[torch.Tensor] = []
     for position in itertools.count():
-        token = torch.tensor([given[position : position + 1]])
+        token = torch.tensor([tokens[position : position + 1]])
         (logits,) = decoder(token, encoded, torch.tensor([position]))
         if position + 1 < len(start):
             continue
         rows.append(_last(logits))
-        given.append(int(rows[-1].argmax()))
+        tokens.append(int(rows[-1].argmax()))
         if len(rows) == count:
             break
-    return given[len(start) :], torch.stack(rows)
+    return tokens[len(start) :], torch.stack(rows)
 
 
 def transduce(
@@ -91,8 +91,8 @@ def transduce(
         most: Symbols of one frame.
     """
     blank, layers, hidden = (
-        int(program.method(each)()[0])  # type: ignore[call-overload]
-        for each in ("blank_id", "num_rnn_layers", "pred_hidden")
+        int(program.method(name)()[0])  # type: ignore[call-overload]
+        for name in ("blank_id", "num_rnn_layers", "pred_hidden")
     )
     encoded, count = program.method("encoder")(features, torch.tensor([length]))
     encoded, joint = encoded.clone(), program.method("joint")
@@ -100,7 +100,7 @@ def transduce(
     zeros = torch.zeros(layers, 1, hidden, dtype=encoded.dtype)
 
     def decode(symbol: int, *state: torch.Tensor) -> list[torch.Tensor]:
-        return [each.clone() for each in step(torch.tensor([[symbol]]), *state)]
+        return [tensor.clone() for tensor in step(torch.tensor([[symbol]]), *state)]
 
     decoded, *state = decode(blank, zeros, zeros)
     symbols: list[int] = []

@@ -103,9 +103,9 @@ class SampledThere:
         #: Temperature, seed, and ``top_p``.
         self.inputs = temperature, seed, 1.0 if top_p is None else top_p
 
-    def __call__(self, tokens: Sequence[int], found: torch.Tensor) -> int:
+    def __call__(self, tokens: Sequence[int], sampled: torch.Tensor) -> int:
         """Return the token that the method has found."""
-        return int(found)
+        return int(sampled)
 
 
 def _temperature(

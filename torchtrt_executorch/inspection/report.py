@@ -87,7 +87,7 @@ class MethodReport:
 
     def on_host(self) -> list[Operators]:
         """Return what stayed on the host, with the reasons."""
-        return [each for each in self.operators if each.backend == HOST]
+        return [entry for entry in self.operators if entry.backend == HOST]
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def _payload(lowered: LoweredBackendModule) -> Payload:
     return Payload(
         backend_id=lowered.backend_id,
         name=lowered.backend_id,
-        held=memoryview(lowered.processed_bytes),
+        file_bytes=memoryview(lowered.processed_bytes),
         compile_specs={
             compile_spec.key: compile_spec.value
             for compile_spec in lowered.compile_specs

@@ -105,7 +105,9 @@ def edited(source: str, edits: Sequence[Edit]) -> str:
             raise type(error)(f"{edit}: {error}") from None
     _check_apart(insertions)
     for insertion in sorted(
-        insertions, key=lambda each: (each.start, each.rank), reverse=True
+        insertions,
+        key=lambda insertion: (insertion.start, insertion.rank),
+        reverse=True,
     ):
         data = data[: insertion.start] + insertion.text.encode() + data[insertion.end :]
     return data.decode()

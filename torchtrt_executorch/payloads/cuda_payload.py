@@ -132,8 +132,8 @@ def read(payload: bytes | memoryview) -> CudaPayload:
         )
     count = reader.count("weights", _MOST_WEIGHTS)
     weights = tuple(_weight(reader) for _ in range(count))
-    if reader.left:
-        raise CudaPayloadError(f"{reader.left} bytes follow the last weight")
+    if reader.remaining:
+        raise CudaPayloadError(f"{reader.remaining} bytes follow the last weight")
     return CudaPayload(tuple(libraries), weights=weights)
 
 
@@ -156,11 +156,11 @@ class _Reader:
         self._data, self._at = data, 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self._data) - self._at
 
     def take(self, count: int, what: str = "payload") -> bytes:
-        if self.left < count:
+        if self.remaining < count:
             raise CudaPayloadError(
                 f"the payload ends at byte {len(self._data)}, in a {what} that takes {count} bytes "
                 f"from byte {self._at} on"

@@ -92,8 +92,8 @@ class Exportable(ABC):
     @property
     def dtype(self) -> torch.dtype:
         """The type of its weights."""
-        found: torch.dtype = next(self.module.parameters()).dtype
-        return found
+        dtype: torch.dtype = next(self.module.parameters()).dtype
+        return dtype
 
 
 @dataclass(frozen=True)

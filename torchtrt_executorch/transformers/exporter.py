@@ -100,9 +100,9 @@ def saves_data_files(save_program: Callable[..., None]) -> Callable[..., None]:
                 write_program(program, path)
                 return
             save_program(cls, program, path)
-            kept = Path(program.path)
-            for data in data_files(kept):
-                own = data.name.removeprefix(f"{kept.stem}.")
+            saved = Path(program.path)
+            for data in data_files(saved):
+                own = data.name.removeprefix(f"{saved.stem}.")
                 name = f"{path.stem}.ptd" if own == "ptd" else data_file_name(path, own)
                 shutil.copyfile(data, folder / name)
 

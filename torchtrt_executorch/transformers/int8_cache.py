@@ -67,11 +67,11 @@ def use_int8_cache(module: nn.Module) -> None:
     for index, layer in enumerate(cache.layers):
         if not layer.max_cache_len:  # it reads another layer's
             continue
-        kept = cache.layers[index] = Int8Layer(layer)
+        layer_cache = cache.layers[index] = Int8Layer(layer)
         for name, tensor in {
-            "key_cache": kept.keys,
-            "value_cache": kept.values,
-            "key_scale": kept.key_scales,
-            "value_scale": kept.value_scales,
+            "key_cache": layer_cache.keys,
+            "value_cache": layer_cache.values,
+            "key_scale": layer_cache.key_scales,
+            "value_scale": layer_cache.value_scales,
         }.items():
             module.register_buffer(f"{name}_{index}", tensor, persistent=False)

@@ -135,10 +135,10 @@ def compared(
     with torch.no_grad():
         whole = llm(torch.tensor([prompt + made]), use_cache=False).logits
     theirs = whole[0, len(prompt) - 1 : -1].float()
-    apart = theirs.amax(-1) - theirs[range(len(made)), made]
+    difference = theirs.amax(-1) - theirs[range(len(made)), made]
     if not sampled:
-        apart = (torch.stack(ours) - theirs).abs()
-    return made, float(apart.max() / theirs.abs().max())
+        difference = (torch.stack(ours) - theirs).abs()
+    return made, float(difference.max() / theirs.abs().max())
 
 
 class LanguageModel(Exportable):
@@ -173,9 +173,9 @@ class LanguageModel(Exportable):
     def compared(self, program: Program, count: int) -> tuple[list[int], float]:
         """Return the likeliest tokens, and the difference of their logits."""
         length = self.form.length
-        words = min(90, self._vocabulary)
+        vocabulary = min(90, self._vocabulary)
         size = min(self.form.longest + 5, 21, length // 2)
-        prompt = [(7 * i + 3) % words for i in range(size)]
+        prompt = [(7 * i + 3) % vocabulary for i in range(size)]
         count = min(count, length - len(prompt))
         return compared(self.module, program, prompt, count, self.form.sampled)
 

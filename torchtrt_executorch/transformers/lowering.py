@@ -51,30 +51,36 @@ def quantize(
     if by_xnnpack and scheme == "float8":
         raise ValueError("XNNPACK has no kernels for weights in float8: int8 or int4")
     by_row = {"float8": q.Float8WeightOnlyConfig, "int8": q.Int8WeightOnlyConfig}
-    linears = {name: each for name, each in model.named_modules() if _is_called(each)}
+    linears = {
+        name: module for name, module in model.named_modules() if _is_called(module)
+    }
     if not by_xnnpack and scheme in by_row:
-        for each in linears.values():
-            quantize_by_rows(each, by_row[scheme]())
+        for linear in linears.values():
+            quantize_by_rows(linear, by_row[scheme]())
         trim_heap()
         return []
     config: Any = q.IntxWeightOnlyConfig
     if by_xnnpack:
         config = q.Int8DynamicActivationIntxWeightConfig
-    left = {each: name for name, each in linears.items()}
+    unquantized = {linear: name for name, linear in linears.items()}
     for group in _GROUPS:
-        fits = [each for each in left if each.in_features % group == 0]
-        left = {each: name for each, name in left.items() if each.in_features % group}
+        fits = [linear for linear in unquantized if linear.in_features % group == 0]
+        unquantized = {
+            linear: name
+            for linear, name in unquantized.items()
+            if linear.in_features % group
+        }
         of_group = config(getattr(torch, scheme), q.granularity.PerGroup(group))
-        for each in fits:
-            quantize_by_rows(each, of_group)
+        for linear in fits:
+            quantize_by_rows(linear, of_group)
     trim_heap()
-    if len(left) == len(linears):
-        features = min((each.in_features for each in left), default=0)
+    if len(unquantized) == len(linears):
+        features = min((linear.in_features for linear in unquantized), default=0)
         raise ValueError(
             f"weights of {scheme} are scaled in groups of 32 features or more, and no linear of this model has a multiple "
             f"of 32: one has {features}"
         )
-    return [*left.values()]
+    return [*unquantized.values()]
 
 
 def _is_called(module: torch.nn.Module) -> bool:
@@ -126,7 +132,7 @@ def lowered(
 ) -> EdgeProgramManager:
     """Return exported methods, lowered, each by its backend, with what constant methods return."""
     # A library can keep the cache if those of all other methods do, too, and a host has them share it.
-    inside = {backends[each] for each in _stateful(methods)} == {"cuda"}
+    inside = {backends[name] for name in _stateful(methods)} == {"cuda"}
     with step("lower"):
         edge = to_edge_transform_and_lower(
             {**methods},

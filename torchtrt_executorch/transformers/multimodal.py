@@ -148,8 +148,10 @@ class _Vision(torch.nn.Module):
         self.model = model
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.model.get_image_features(pixel_values).pooler_output
-        return found
+        features: torch.Tensor = self.model.get_image_features(
+            pixel_values
+        ).pooler_output
+        return features
 
 
 class _Audio(torch.nn.Module):
@@ -158,10 +160,10 @@ class _Audio(torch.nn.Module):
         self.model = model
 
     def forward(self, input_features: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.model.get_audio_features(
+        features: torch.Tensor = self.model.get_audio_features(
             input_features
         ).pooler_output
-        return found[None]
+        return features[None]
 
 
 class _Embedding(torch.nn.Module):
@@ -170,8 +172,8 @@ class _Embedding(torch.nn.Module):
         self.table = table
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.table(input_ids)
-        return found
+        embeddings: torch.Tensor = self.table(input_ids)
+        return embeddings
 
 
 class _Decoder(torch.nn.Module):

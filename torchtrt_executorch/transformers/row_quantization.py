@@ -56,16 +56,16 @@ def _by_blocks(weight: Tensor, config: Any) -> Tensor | None:
         block = _quantized(weight[start : start + step], config)
         if not hasattr(block, "__tensor_flatten__"):
             return None
-        names, found = block.__tensor_flatten__()
+        names, attributes = block.__tensor_flatten__()
         if start == 0:
-            kind, settings = type(block), found
+            kind, settings = type(block), attributes
             parts = {name: _Rows(rows, getattr(block, name)) for name in names}
         tensors = {name: getattr(block, name) for name in names}
         by_rows = all(t.shape[:1] == (len(block),) for t in tensors.values())
         # What is scaled as a whole has all rows of a block in its settings.
-        if not by_rows or (kind, settings) != (type(block), found):
+        if not by_rows or (kind, settings) != (type(block), attributes):
             return None
-        if start == 0 and step < rows and _mentions(found, len(block)):
+        if start == 0 and step < rows and _mentions(attributes, len(block)):
             return None
         for name, tensor in tensors.items():
             parts[name].add(tensor)

@@ -81,8 +81,8 @@ class _WhisperEncoder(nn.Module):
         self.encoder = model.get_encoder()
 
     def forward(self, input_features: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.encoder(input_features).last_hidden_state
-        return found
+        states: torch.Tensor = self.encoder(input_features).last_hidden_state
+        return states
 
 
 class _WhisperDecoder(nn.Module):
@@ -111,7 +111,7 @@ class _WhisperDecoder(nn.Module):
         layer: Any
         for layer in self.cache.layers:
             layer.cumulative_length.copy_(cache_position[0])
-        found = self.decoder(
+        decoded = self.decoder(
             input_ids=decoder_input_ids,
             encoder_hidden_states=encoder_hidden_states,
             past_key_values=EncoderDecoderCache(
@@ -120,7 +120,7 @@ class _WhisperDecoder(nn.Module):
             position_ids=cache_position[None],
             use_cache=True,
         )
-        logits: torch.Tensor = self.head(found.last_hidden_state)
+        logits: torch.Tensor = self.head(decoded.last_hidden_state)
         return logits
 
 
@@ -223,12 +223,12 @@ class _LogMel(nn.Module):
         audio = nn.functional.pad(torch.where(counts, audio, 0.0), (self.pad, self.pad))
         waves = nn.functional.conv1d(audio[None, None], self.basis, stride=self.hop)  # type: ignore[arg-type]
         real, imaginary = waves.square().chunk(2, 1)
-        found = torch.log(self.mels @ (real + imaginary) + 2**-24)  # type: ignore[operator]
+        features = torch.log(self.mels @ (real + imaginary) + 2**-24)  # type: ignore[operator]
         frames = torch.div(length, self.hop, rounding_mode="floor")
-        valid = torch.arange(found.shape[-1]) < frames
-        found = torch.where(valid, found, 0.0)
-        mean = found.sum(-1, keepdim=True) / frames
-        spread = torch.where(valid, found - mean, 0.0)
+        valid = torch.arange(features.shape[-1]) < frames
+        features = torch.where(valid, features, 0.0)
+        mean = features.sum(-1, keepdim=True) / frames
+        spread = torch.where(valid, features - mean, 0.0)
         deviation = (spread.square().sum(-1, keepdim=True) / (frames - 1)).sqrt()
         return (spread / (deviation + 1e-5)).to(self.dtype), frames
 
@@ -242,8 +242,8 @@ class _FrameEncoder(nn.Module):
         self, audio_signal: torch.Tensor, length: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         mask = torch.arange(audio_signal.shape[-1])[None] < length[:, None]
-        found = self.model.get_audio_features(audio_signal.transpose(1, 2), mask)
-        return found.pooler_output, found.attention_mask.sum(-1)
+        features = self.model.get_audio_features(audio_signal.transpose(1, 2), mask)
+        return features.pooler_output, features.attention_mask.sum(-1)
 
 
 class _DecoderStep(nn.Module):
@@ -290,13 +290,13 @@ class SileroVAD(WithMethods):
 SILERO_NAMES = {
     "stft_conv.weight": "stft.forward_basis_buffer",
     **{
-        f"conv{index + 1}.{each}": f"encoder.{index}.reparam_conv.{each}"
+        f"conv{index + 1}.{kind}": f"encoder.{index}.reparam_conv.{kind}"
         for index in range(4)
-        for each in ("weight", "bias")
+        for kind in ("weight", "bias")
     },
     **{
-        f"lstm_cell.{each}": f"decoder.rnn.{each}"
-        for each in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        f"lstm_cell.{kind}": f"decoder.rnn.{kind}"
+        for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     },
     "final_conv.weight": "decoder.decoder.2.weight",
     "final_conv.bias": "decoder.decoder.2.bias",

@@ -169,9 +169,9 @@ def templates() -> jinja2.Environment:
 
 def _placed(method: Method, row: Row, lanes: Sequence[str], y: int) -> Drawn:
     says, share, took = described(method, row), 0.0, ""
-    if row.taken is not None and method.times is not None:
-        share = min(method.times.share(row.taken), 1.0)
-        took = f"{duration(row.taken)}, {share:.1%}"
+    if row.nanoseconds is not None and method.times is not None:
+        share = min(method.times.share(row.nanoseconds), 1.0)
+        took = f"{duration(row.nanoseconds)}, {share:.1%}"
     lane = 100 / len(lanes)
     if row.kind == "copy":
         start, end = _centre(lanes, row.source), _centre(lanes, row.device)

@@ -62,8 +62,8 @@ def _section(method: Method) -> dict[str, Any]:
     transfers, times = method.transfers, method.times
     slowest: list[Row] = []
     if times is not None:
-        timed = [box.row for box in diagram.boxes if box.row.taken]
-        slowest = sorted(timed, key=lambda row: -(row.taken or 0))[:MOST_TIMES]
+        timed = [box.row for box in diagram.boxes if box.row.nanoseconds]
+        slowest = sorted(timed, key=lambda row: -(row.nanoseconds or 0))[:MOST_TIMES]
     return {
         "method": method,
         "diagram": diagram,

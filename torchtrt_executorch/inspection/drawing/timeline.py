@@ -35,7 +35,7 @@ class Row:
         device: Its lane; of a copy, where it goes.
         source: Of a copy, where it comes from.
         look: What it is drawn as: ``"host"``, ``"tensorrt"``, ``"cuda"``, ``"other"``, ``"copy"``.
-        taken: Nanoseconds of a call, where that was measured.
+        nanoseconds: Nanoseconds of a call, where that was measured.
     """
 
     number: int
@@ -50,7 +50,7 @@ class Row:
     source: str = ""
     look: str = "host"
     doubtful: bool = False
-    taken: float | None = None
+    nanoseconds: float | None = None
 
     @property
     def called(self) -> str:
@@ -82,7 +82,7 @@ def rows(method: Method) -> list[Row]:
     for row in all_rows:
         steps = range(row.first, row.last + 1)
         measured = any(step in times.instructions for step in steps)
-        timed.append(replace(row, taken=times.of(steps)) if measured else row)
+        timed.append(replace(row, nanoseconds=times.of(steps)) if measured else row)
     return timed
 
 
@@ -199,10 +199,10 @@ def described(method: Method, row: Row) -> str:
     """Return a row in words, as a screen reader says it."""
     if row.kind in ("inputs", "outputs"):
         return f"{row.title} of the method: {row.text}"
-    if row.taken is not None and method.times is not None:
-        share = method.times.share(row.taken)
-        took = f". Takes {duration(row.taken)}, {share:.1%} of a call"
-        return f"{described(method, replace(row, taken=None))}{took}"
+    if row.nanoseconds is not None and method.times is not None:
+        share = method.times.share(row.nanoseconds)
+        took = f". Takes {duration(row.nanoseconds)}, {share:.1%} of a call"
+        return f"{described(method, replace(row, nanoseconds=None))}{took}"
     span = f"Instruction {row.first}"
     if row.last > row.first:
         span = f"Instructions {row.first} to {row.last}"

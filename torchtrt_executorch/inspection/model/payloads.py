@@ -64,14 +64,14 @@ def _library(payload: Payload, known: Delegate) -> Delegate:
     entries = [payload.named_data[key] for key in keys if key in payload.named_data]
     known = replace(
         known,
-        nbytes=known.nbytes + sum(len(entry.held) for entry in entries),
+        nbytes=known.nbytes + sum(len(entry.file_bytes) for entry in entries),
         named_data=keys,
         missing=tuple(key for key in keys if key not in payload.named_data),
     )
     if keys[0] in known.missing:
         return replace(known, damaged="its library is in no file")
     libraries = [
-        payload.named_data[library.key].held
+        payload.named_data[library.key].file_bytes
         for library in named.libraries
         if library.key not in known.missing
     ]

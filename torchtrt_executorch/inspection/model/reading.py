@@ -54,7 +54,9 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
         methods=[
             method_facts(plan, needs_shared_stream(plans), common) for plan in plans
         ],
-        named_data={key: len(entry.held) for key, entry in file.named_data.items()},
+        named_data={
+            key: len(entry.file_bytes) for key, entry in file.named_data.items()
+        },
         data_files=tuple(
             Path(file_or_bytes).name
             for file_or_bytes in wanted
@@ -80,7 +82,7 @@ def _twice(
     file: ProgramFile, plans: Sequence[Plan]
 ) -> list[tuple[tuple[str, ...], int]]:
     """Blobs that are there more than once; those alone are read that look like another, and have no digest."""
-    views = [(k, data.held, data.sha256) for k, data in file.named_data.items()]
+    views = [(k, data.file_bytes, data.sha256) for k, data in file.named_data.items()]
     views += [
         (delegate.name, delegate.payload, "") for p in plans for delegate in p.delegates
     ]

@@ -78,7 +78,7 @@ class StandInFile:
 
     Args:
         path: As :func:`write` wrote it.
-        stored: Weights in the program's data, by their digests: objects whose ``held`` are the bytes.
+        stored: Weights in the program's data, by their digests: objects whose ``file_bytes`` are the bytes.
 
     Attributes:
         path: The file.
@@ -148,7 +148,7 @@ class StandInFile:
         def read(sha256: str) -> memoryview:
             data = entries.read(f"{sha256}.weight")
             if data is None and sha256 in self._stored:
-                data = self._stored[sha256].held
+                data = self._stored[sha256].file_bytes
             if data is None:
                 raise DamagedWeightsError(
                     f"the weight {sha256[:12]} is neither in it nor in the program's data files"

@@ -74,7 +74,7 @@ class DelegateContext(Payload):
     @functools.cached_property
     def payload(self) -> memoryview:
         """The payload's bytes. ``ProgramError`` if the file has changed since it was loaded."""
-        return self.read(self.held)
+        return self.read(self.file_bytes)
 
 
 class Delegate:

@@ -85,7 +85,7 @@ class Binding:
     Attributes:
         on_host: Whether the engine itself has it in host memory.
         shape: None before it is known, and while it is being set.
-        held: Keeps the memory that it is at alive while the engine may be using it.
+        bound_tensor: Keeps the memory that it is at alive while the engine may be using it.
         staged: What copies of host tensors go through.
     """
 
@@ -95,7 +95,7 @@ class Binding:
         self.name = name
         self.on_host = on_host
         self.shape: torch.Size | None = None
-        self.held: torch.Tensor | None = None
+        self.bound_tensor: torch.Tensor | None = None
         self.staged = Staged(device)
         self._context = context
         self._address = -1
@@ -119,7 +119,7 @@ class Binding:
             if address % ALIGNMENT:
                 return False
             self._set(address)
-        self.held = tensor
+        self.bound_tensor = tensor
         return True
 
     def bind(self, tensor: torch.Tensor) -> None:
@@ -127,7 +127,7 @@ class Binding:
         address = tensor.data_ptr()
         if address != self._address:
             self._set(address)
-        self.held = tensor
+        self.bound_tensor = tensor
 
     def reshape(self, shape: torch.Size) -> None:
         """Give an input a shape. ``ProgramError`` if the engine was not built for it."""
@@ -136,7 +136,7 @@ class Binding:
         self.shape = shape
 
     def _set(self, address: int) -> None:
-        self._address, self.held = -1, None
+        self._address, self.bound_tensor = -1, None
         self._context.set_address(self.name, address)
         self._address = address
 

@@ -167,7 +167,7 @@ class TensorRTEngine:
             if waits or scratch or self.on_host or self._sending:
                 self._hand_over(written, scratch)
             for binding in passing:
-                binding.held = None
+                binding.bound_tensor = None
 
         return run
 
@@ -184,7 +184,7 @@ class TensorRTEngine:
         if not tensor.is_contiguous():
             tensor = tensor.contiguous()
         if binding.on_host:
-            earlier = binding.held
+            earlier = binding.bound_tensor
             tensor = tensor.cpu()
             if earlier is not None and torch.equal(earlier, tensor):
                 tensor = earlier
@@ -256,7 +256,7 @@ class TensorRTEngine:
 
 def _share(source: Binding, output: Binding) -> None:
     """Have an input read and written in the memory of the output that is the same tensor."""
-    shared, target = source.held, output.held
+    shared, target = source.bound_tensor, output.bound_tensor
     assert shared is not None and target is not None
     if shared.data_ptr() != target.data_ptr():
         target.copy_(shared)

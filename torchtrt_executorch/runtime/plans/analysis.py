@@ -113,9 +113,9 @@ class Uses:
             for operation in plan.operations
             if operation.kind is not Kind.DELEGATE
         ]
-        replaced = {index for each in others for index in each.replaces}
-        aliased = {index for each in others for index in each.aliases}
-        used_by_host = {index for each in others for index in each.touches}
+        replaced = {index for operation in others for index in operation.replaces}
+        aliased = {index for operation in others for index in operation.aliases}
+        used_by_host = {index for operation in others for index in operation.touches}
         free = {value.index for value in plan.values if value.free}
         made = free - set(plan.inputs)
         return cls(

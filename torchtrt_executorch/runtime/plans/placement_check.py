@@ -60,7 +60,7 @@ def find_violations(
     """
     search = _Search(plan, [about(payload) for payload in plan.delegates], ordered)
     search.run()
-    return sorted(search.found)
+    return sorted(search.violations)
 
 
 def with_inputs_on(plan: Plan, devices: Mapping[int, torch.device]) -> Plan:
@@ -167,7 +167,7 @@ class _Search:
     plan: Plan
     about: Sequence[BackendInfo]
     ordered: bool
-    found: set[Violation] = field(default_factory=set)
+    violations: set[Violation] = field(default_factory=set)
 
     def run(self) -> None:
         """Follow every way, from call to call, until it comes to what was looked at before."""
@@ -197,7 +197,7 @@ class _Search:
                         break
                     seen.add(state)
                 for text in self._faults(operation, alias_map, running):
-                    self.found.add(Violation(position, text))
+                    self.violations.add(Violation(position, text))
                 self._moved(operation, alias_map)
                 if operation.destination is not None:
                     ways.append(

@@ -199,19 +199,19 @@ class Payload:
     """What a program holds for one delegate.
 
     Attributes:
-        held: The payload's bytes, as the file has them.
+        file_bytes: The payload's bytes, as the file has them.
     """
 
     backend_id: str
     name: str
-    held: memoryview
+    file_bytes: memoryview
     compile_specs: Mapping[str, bytes]
     named_data: Mapping[str, NamedData]
 
     @property
     def payload(self) -> memoryview:
         """The payload's bytes."""
-        return self.held
+        return self.file_bytes
 
     def data(self, key: str) -> memoryview:
         """Named data of the program or of its data files. ``ProgramError`` if it isn't there."""

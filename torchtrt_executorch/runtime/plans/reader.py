@@ -317,7 +317,7 @@ def _payload(file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Paylo
     return Payload(
         backend_id=backend_id,
         name=f"{shortened(plan.name)}/{index} ({shortened(backend_id)})",
-        held=file.delegate_blob(delegate),
+        file_bytes=file.delegate_blob(delegate),
         compile_specs={
             spec.key or "": bytes(spec.value) for spec in delegate.compile_specs
         },

@@ -81,12 +81,12 @@ def _holder(
 
     def of_its_size() -> Iterator[Path]:
         for file, entries in entries_of.items():
-            if key in entries and len(entries[key].held) == nbytes:
+            if key in entries and len(entries[key].file_bytes) == nbytes:
                 yield file
 
     files = [*of_its_size()]
     if len(files) > 1 and sha256:
         for file in files:
-            if hashlib.sha256(entries_of[file][key].held).hexdigest() == sha256:
+            if hashlib.sha256(entries_of[file][key].file_bytes).hexdigest() == sha256:
                 return file
     return files[0] if files else None

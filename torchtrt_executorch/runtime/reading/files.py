@@ -69,23 +69,23 @@ class Mapped:
                 "another one beside it, or in its place as a whole, rather than into it"
             )
 
-    def has(self, held: memoryview) -> bool:
-        """Whether ``held`` is a part of the mapping."""
-        return 0 <= _address(held) - self._address <= len(self.data) - len(held)
+    def has(self, part: memoryview) -> bool:
+        """Whether ``part`` is a part of the mapping."""
+        return 0 <= _address(part) - self._address <= len(self.data) - len(part)
 
-    def read(self, held: memoryview) -> memoryview:
-        """Read what is in the place of ``held``, a part of the mapping, into memory of its own.
+    def read(self, part: memoryview) -> memoryview:
+        """Read what is in the place of ``part``, a part of the mapping, into memory of its own.
 
         Nothing goes through the mapping: pages of a file that was truncated can't be looked at, and
         those that were would take memory beside the copy.
 
         Raises ``ProgramError`` if the file has changed.
         """
-        start, memory = _address(held) - self._address, _memory(len(held))
+        start, memory = _address(part) - self._address, _memory(len(part))
         done, file = 0, self._file.fileno()
-        while done < len(held):
-            part = memory[done : done + _AT_ONCE]
-            count = os.preadv(file, [part], start + done)
+        while done < len(part):
+            chunk = memory[done : done + _AT_ONCE]
+            count = os.preadv(file, [chunk], start + done)
             if not count:  # it was truncated
                 break
             done += count
@@ -102,8 +102,8 @@ def _memory(size: int) -> memoryview:
     return memoryview(numpy.empty(size, numpy.uint8))  # type: ignore[arg-type]
 
 
-def _address(held: memoryview) -> int:
-    return int(numpy.frombuffer(held, numpy.uint8).ctypes.data)
+def _address(part: memoryview) -> int:
+    return int(numpy.frombuffer(part, numpy.uint8).ctypes.data)
 
 
 @dataclass
@@ -111,14 +111,14 @@ class NamedData:
     """One named blob.
 
     Attributes:
-        held: Its bytes, as the file has them: to be looked at, as others may write to the file.
+        file_bytes: Its bytes, as the file has them: to be looked at, as others may write to the file.
         layout: Set for tensors of a ``.ptd``.
         key: Its name.
         sha256: In hexadecimal, of the bytes that the program was saved with, if it says.
         file: What it is mapped from, if it is.
     """
 
-    held: memoryview
+    file_bytes: memoryview
     layout: Any = None
     key: str = ""
     sha256: str = ""
@@ -132,7 +132,7 @@ class NamedData:
         Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` for other bytes than the
         program was saved with, and if the file has changed since it was loaded.
         """
-        data = self.held if self.file is None else self.file.read(self.held)
+        data = self.file_bytes if self.file is None else self.file.read(self.file_bytes)
         other = self.sha256 and not self._checked
         if other and hashlib.sha256(data).hexdigest() != self.sha256:
             raise ProgramError(
@@ -147,7 +147,7 @@ class NamedData:
         """The sha256 that the program was saved with, or, where it doesn't say, that of its bytes."""
         if re.fullmatch("[0-9a-f]{64}", self.sha256):
             return bytes.fromhex(self.sha256)
-        return hashlib.sha256(self.held).digest()
+        return hashlib.sha256(self.file_bytes).digest()
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,15 @@ class ProgramFile:
         for mapping in self.mapped:
             mapping.check_unchanged()
 
-    def read(self, held: memoryview) -> memoryview:
+    def read(self, part: memoryview) -> memoryview:
         """Return bytes of the program or of a data file in memory that others don't write to.
 
         Raises ``ProgramError`` if the file has changed since it was loaded.
         """
         for mapping in self.mapped:
-            if mapping.has(held):
-                return mapping.read(held)
-        return held
+            if mapping.has(part):
+                return mapping.read(part)
+        return part
 
     def constant(self, index: int) -> memoryview:
         """The bytes of constant buffer ``index``, up to where the next one starts or later."""
@@ -248,7 +248,7 @@ def read_program(source: Source, data_files: Sequence[Source] = ()) -> ProgramFi
             named_data = _own(named_data, expected)
         for key, value in named_data.items():
             first = named.setdefault(key, value)
-            if first is not value and not _same(first.held, value.held):
+            if first is not value and not _same(first.file_bytes, value.file_bytes):
                 raise ProgramError(
                     f"named data {key!r} is given twice, with other bytes"
                 )
@@ -313,7 +313,7 @@ def _own(
         )
     own = {}
     for key in filter(expected.__contains__, named_data):
-        nbytes, due = len(named_data[key].held), expected[key].nbytes
+        nbytes, due = len(named_data[key].file_bytes), expected[key].nbytes
         if nbytes != due:
             raise ProgramError(
                 f"{other} has {nbytes} bytes for {key!r}, and the program was saved with {due}"

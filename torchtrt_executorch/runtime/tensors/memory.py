@@ -270,7 +270,7 @@ def _stored(
         named_data = file.named_data[stored.key]
         if named_data.layout is not None:
             layout.check_stored(named_data.layout)
-        stored_bytes = named_data.held
+        stored_bytes = named_data.file_bytes
     elif stored.segment is None:
         stored_bytes = file.constant(stored.index)
     else:

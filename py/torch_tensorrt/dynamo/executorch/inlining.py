@@ -67,7 +67,7 @@ def with_torch_parts_inlined(module: GraphModule) -> InTheMaking:
     output = inlining.graph.output(returned)
     output.meta.update(module.graph.output_node().meta)
     inlining.graph.set_codegen(copy.deepcopy(module.graph._codegen))
-    inlined = InTheMaking(inlining.held.values, inlining.graph)
+    inlined = InTheMaking(inlining.attributes.values, inlining.graph)
     inlined.meta.update(module.meta)
     return inlined
 
@@ -81,12 +81,12 @@ class _Inlining:
     """A graph in the making.
 
     Attributes:
-        held: What its nodes refer to, by target.
+        attributes: What its nodes refer to, by target.
     """
 
     def __init__(self) -> None:
         self.graph = Graph()
-        self.held = HeldAttributes()
+        self.attributes = HeldAttributes()
 
     def add(self, module: GraphModule, arguments: Sequence[Any]) -> Any:
         """Append the graph of ``module``; return what its output returns.
@@ -119,7 +119,7 @@ class _Inlining:
         copied = self.graph.node_copy(node, values.__getitem__)
         if node.op in _HELD:
             path = str(node.target)
-            copied.target = self.held.add(path, attrgetter(path)(module))
+            copied.target = self.attributes.add(path, attrgetter(path)(module))
         if node.op == "call_module" and isinstance(node.meta.get("val"), Tensor):
             # Upstream counts an engine's outputs by len(); its global partitioner leaves a tensor.
             copied.meta["val"] = [node.meta["val"]]

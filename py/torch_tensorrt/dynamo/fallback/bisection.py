@@ -29,12 +29,12 @@ class Budget:
 
     Attributes:
         seconds: See the arguments.
-        left: Those that are left.
+        remaining: Those that are left.
         ended_search: Whether a search was ended because none are.
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.left, self.ended_search = seconds, seconds, False
+        self.seconds, self.remaining, self.ended_search = seconds, seconds, False
 
     @contextmanager
     def spent(self) -> Iterator[None]:
@@ -43,7 +43,7 @@ class Budget:
         try:
             yield
         finally:
-            self.left -= time.monotonic() - began
+            self.remaining -= time.monotonic() - began
 
 
 def smallest_refusal(
@@ -81,7 +81,7 @@ def smallest_refusal(
     end = len(operators)
     begin = built = 0  # [begin, end) is refused, [begin, built) isn't
     while not refusal.exact and end - built > 1:
-        if budget.left <= 0:
+        if budget.remaining <= 0:
             budget.ended_search = True
             break
         middle = (built + end) // 2

@@ -46,7 +46,7 @@ class Fallback:
     Attributes:
         budget: See the arguments.
         engines: What partitions were converted to, by their graphs.
-        left: What was left out, by who refused it and why.
+        excluded: What was left out, by who refused it and why.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Fallback:
         self.budget = budget
         self.without, self.decomposes = without or {}, decomposes
         self.engines: dict[str, Any] = {}
-        self.left: dict[str, dict[str, None]] = {}
+        self.excluded: dict[str, dict[str, None]] = {}
         self._failed: set[tuple[Any, ...]] = set()
         for step, why in self.without.values():
             self._say([step], why)
@@ -82,7 +82,7 @@ class Fallback:
         return nodes
 
     def _say(self, what: Iterable[str], why: str) -> None:
-        self.left.setdefault(why, {}).update(dict.fromkeys(what))
+        self.excluded.setdefault(why, {}).update(dict.fromkeys(what))
 
 
 def _named(names: Iterable[str], graph: Graph) -> list[Node]:
@@ -125,7 +125,7 @@ def _falling_back(fallback: Fallback) -> Iterator[Fallback]:
     finally:
         _fallback.reset(tokens[0])
         falls_back.reset(tokens[1])
-    told = (f"{', '.join(what)} ({why})" for why, what in fallback.left.items())
+    told = (f"{', '.join(what)} ({why})" for why, what in fallback.excluded.items())
     if said := "; ".join(told):
         budget = fallback.budget
         message = "executorch_build_fallback: left to PyTorch, or out: %s%s"

@@ -76,7 +76,7 @@ def test_what_the_program_has_is_not_in_the_file(
 ) -> None:
     data = weight_of(both[ONE]).detach().numpy().tobytes()
     digest = hashlib.sha256(data).hexdigest()
-    stored = {digest: SimpleNamespace(held=memoryview(bytearray(data)))}
+    stored = {digest: SimpleNamespace(file_bytes=memoryview(bytearray(data)))}
     write(tmp_path / "file", both, stored)
     assert not any(name.endswith(".weight") for name in names(tmp_path / "file"))
     found = StandInFile(tmp_path / "file", stored).find(ONE)
@@ -85,7 +85,7 @@ def test_what_the_program_has_is_not_in_the_file(
     assert torch.equal(found([x])[0], both[ONE]([x])[0])
     with pytest.raises(ValueError, match="neither in it nor in the program's data"):
         StandInFile(tmp_path / "file").find(ONE)
-    stored[digest].held[0] ^= 1
+    stored[digest].file_bytes[0] ^= 1
     with pytest.raises(ValueError, match="isn't what was written"):
         StandInFile(tmp_path / "file", stored).find(ONE)
 
