@@ -48,13 +48,13 @@ def is_whole(tensor: torch.Tensor) -> bool:
     )
 
 
-def large_tensors(program: ExportedProgram, least: int) -> dict[str, torch.Tensor]:
-    """Return the whole tensors of a program that take ``least`` bytes or more, by name."""
+def large_tensors(program: ExportedProgram, min_bytes: int) -> dict[str, torch.Tensor]:
+    """Return the whole tensors of a program that take ``min_bytes`` bytes or more, by name."""
     tensors = {**program.state_dict, **program.constants}
     return {
         name: tensor
         for name, tensor in tensors.items()
         if isinstance(tensor, torch.Tensor)
-        and tensor.nbytes >= least
+        and tensor.nbytes >= min_bytes
         and is_whole(tensor)
     }

@@ -192,10 +192,10 @@ def _mapped_files() -> list[tuple[int, int]]:
     except OSError:  # another system
         return []
     for line in lines:
-        words = line.split(maxsplit=5)
-        if words[4] == "0" or words[5].startswith(_IN_MEMORY):
+        fields = line.split(maxsplit=5)
+        if fields[4] == "0" or fields[5].startswith(_IN_MEMORY):
             continue
-        start, end = (int(bound, 16) for bound in words[0].split("-"))
+        start, end = (int(bound, 16) for bound in fields[0].split("-"))
         if ranges and ranges[-1][1] == start:
             start, _ = ranges.pop()
         ranges.append((start, end))

@@ -96,8 +96,8 @@ def nanmedian_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, T
     """Decompose ``aten.nanmedian.dim``: of what isn't NaN."""
 
     def pick(values: Tensor, ordered: Tensor) -> Tensor:
-        numbers = values.isnan().logical_not().sum(dim, keepdim=True)
-        place = (numbers - 1).clamp(min=0).div(2, rounding_mode="floor")
+        valid_count = values.isnan().logical_not().sum(dim, keepdim=True)
+        place = (valid_count - 1).clamp(min=0).div(2, rounding_mode="floor")
         return ordered.gather(dim, place)
 
     return _picked(x, dim, keepdim, pick)

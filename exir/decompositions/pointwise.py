@@ -10,15 +10,15 @@ from torch import Tensor
 
 def fmax(x: Tensor, y: Tensor) -> Tensor:
     """Decompose ``aten.fmax``: of a number and NaN, the number."""
-    return _numbers_first(x, y, torch.maximum(x, y))
+    return _ignoring_nan(x, y, torch.maximum(x, y))
 
 
 def fmin(x: Tensor, y: Tensor) -> Tensor:
     """Decompose ``aten.fmin``: of a number and NaN, the number."""
-    return _numbers_first(x, y, torch.minimum(x, y))
+    return _ignoring_nan(x, y, torch.minimum(x, y))
 
 
-def _numbers_first(x: Tensor, y: Tensor, result: Tensor) -> Tensor:
+def _ignoring_nan(x: Tensor, y: Tensor, result: Tensor) -> Tensor:
     return torch.where(x.isnan(), y, torch.where(y.isnan(), x, result))
 
 

@@ -56,8 +56,8 @@ def _by_comparison(
     own, index, src = (operand.movedim(dim, -1) for operand in (x, index, src))
     places = torch.arange(own.shape[-1], device=x.device).unsqueeze(-1)
     here = index.unsqueeze(-2) == places
-    least, largest = _limits(x.dtype)
-    neutral = {"amax": least, "amin": largest, "prod": 1}[reduce]
+    lowest, largest = _limits(x.dtype)
+    neutral = {"amax": lowest, "amin": largest, "prod": 1}[reduce]
     values = torch.where(here, src.unsqueeze(-2), neutral)
     if reduce == "prod":
         reduced = values.prod(-1, dtype=x.dtype)
@@ -126,10 +126,10 @@ def embedding_bag(
     sizes = sizes.index_add(0, bag, not_padding.float())
     shape = (count, weight.shape[1])
     if mode == _MAX:
-        least = torch.full(shape, -torch.inf, device=weight.device)
+        lowest = torch.full(shape, -torch.inf, device=weight.device)
         rows = rows.where(not_padding, -torch.inf)
         places = bag.unsqueeze(1).expand(rows.shape)
-        bags = least.scatter_reduce(0, places, rows, "amax").where(sizes > 0, 0.0)
+        bags = lowest.scatter_reduce(0, places, rows, "amax").where(sizes > 0, 0.0)
     else:
         rows = rows.where(not_padding, 0.0)
         bags = torch.zeros(shape, device=weight.device).index_add(0, bag, rows)

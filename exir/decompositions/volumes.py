@@ -35,11 +35,11 @@ def convolution(
     taps = weight.shape[2]
     out = weight.shape[1] * groups if transposed else weight.shape[0]
     options = [_three(option) for option in (stride, padding, dilation)]
-    step, pad, apart = (option[0] for option in options)
+    step, pad, spacing = (option[0] for option in options)
     plane = [option[1:] for option in options]
     ends = _three(output_padding)
     slices = x.permute(0, 2, 1, 3, 4)
-    depth, reach = slices.shape[1], apart * (taps - 1)
+    depth, reach = slices.shape[1], spacing * (taps - 1)
     if transposed:
         size = (depth - 1) * step - 2 * pad + reach + 1 + ends[0]
         reached = [slices] * taps
@@ -47,7 +47,7 @@ def convolution(
         size = (depth + 2 * pad - reach - 1) // step + 1
         behind = pad if step == 1 else max(pad, reach + size * step - depth - pad)
         slices = _padded(slices, pad, behind)
-        reached = [_every(slices, tap * apart, size, step) for tap in range(taps)]
+        reached = [_every(slices, tap * spacing, size, step) for tap in range(taps)]
 
     def convolved(slices: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         images = slices.reshape(-1, *slices.shape[2:])
@@ -64,13 +64,13 @@ def convolution(
         convolved(reached_slices, weight[:, :, tap], None)
         for tap, reached_slices in enumerate(reached)
     ]
-    if transposed and pad == ends[0] == 0 and taps == step and apart == 1:
+    if transposed and pad == ends[0] == 0 and taps == step and spacing == 1:
         between = _joined([part.unsqueeze(2) for part in parts])
         result = between.reshape(-1, size, *between.shape[3:])
     else:
         if transposed:
             parts = [
-                _placed(part, step, tap * apart - pad, size)
+                _placed(part, step, tap * spacing - pad, size)
                 for tap, part in enumerate(parts)
             ]
         result = sum(parts[1:], parts[0])
@@ -82,8 +82,8 @@ def _every(slices: Tensor, first: int, count: Any, step: int) -> Tensor:
     """Return slices along dimension 1, every ``step`` from ``first`` on: by views, as XNNPACK slices by no step."""
     if step == 1:
         return slices[:, first : first + count]
-    apart = slices[:, first : first + count * step]
-    return apart.reshape(-1, count, step, *slices.shape[2:]).select(2, 0)
+    slices_read = slices[:, first : first + count * step]
+    return slices_read.reshape(-1, count, step, *slices.shape[2:]).select(2, 0)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
@@ -152,14 +152,14 @@ def max_pool3d(
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Decompose ``aten.max_pool3d_with_indices``: over planes, then over depth."""
-    kernel, pads, apart = _three(kernel_size), _three(padding), _three(dilation)
+    kernel, pads, spacing = _three(kernel_size), _three(padding), _three(dilation)
     steps = _three(stride) if len(stride) else kernel
     pool = _aten.max_pool2d_with_indices
     planes = x.reshape(-1, *x.shape[-3:])
-    flat = (kernel[1:], steps[1:], pads[1:], apart[1:], ceil_mode)
+    flat = (kernel[1:], steps[1:], pads[1:], spacing[1:], ceil_mode)
     planes, inner = pool(planes, *flat)
     lines = planes.flatten(2).unsqueeze(1)
-    deep = [[kernel[0], 1], [steps[0], 1], [pads[0], 0], [apart[0], 1]]
+    deep = [[kernel[0], 1], [steps[0], 1], [pads[0], 0], [spacing[0], 1]]
     lines, outer = pool(lines, *deep, ceil_mode)
     width = lines.shape[3]
     depth = outer.div(width, rounding_mode="floor").flatten(1)
@@ -178,5 +178,5 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[int]) -> Tensor:
     return lines.reshape(*x.shape[:-3], *output_size)
 
 
-def _three(numbers: Sequence[int]) -> list[int]:
-    return [*numbers] if len(numbers) == 3 else [numbers[0]] * 3
+def _three(per_axis: Sequence[int]) -> list[int]:
+    return [*per_axis] if len(per_axis) == 3 else [per_axis[0]] * 3

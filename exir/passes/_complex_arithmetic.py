@@ -116,8 +116,8 @@ def _decomposed(
             return program.run_decompositions(table)
     except Exception as error:
         # ComplexTensor refuses by name what it is called with; what else fails was called last.
-        refused = _REFUSED.search(str(error))
-        name = refused[1] if refused else str(called[-1] if called else "")
+        match = _REFUSED.search(str(error))
+        name = match[1] if match else str(called[-1] if called else "")
         nodes = [n for n in program.graph.nodes if str(n.target) == name]
         if not nodes:  # a composite has called it
             raise

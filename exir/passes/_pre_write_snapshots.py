@@ -25,7 +25,9 @@ def snapshot_before_writes(program: ExportedProgram) -> None:
         view.replace_input_with(value, copy_before(value, view))
     output = graph.output_node()
     mutated = {
-        each.target for each in signature.output_specs if each.kind in _MUTATIONS
+        output_spec.target
+        for output_spec in signature.output_specs
+        if output_spec.kind in _MUTATIONS
     }
     returned = list(output.args[0])
     for index, spec in enumerate(signature.output_specs):

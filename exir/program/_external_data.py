@@ -135,7 +135,7 @@ def _in_shards(
 
 def _shards(tag: str, sizes: Mapping[str, int], most: int) -> dict[str, str]:
     """Return the file of each key: ``tag`` itself where one is enough."""
-    numbers: dict[str, int] = {}
+    shard_of: dict[str, int] = {}
     number = nbytes = 0
     for key, size in sizes.items():
         if size > most:
@@ -144,10 +144,10 @@ def _shards(tag: str, sizes: Mapping[str, int], most: int) -> dict[str, str]:
             )
         if nbytes + size > most:
             number, nbytes = number + 1, 0
-        numbers[key], nbytes = number, nbytes + size
+        shard_of[key], nbytes = number, nbytes + size
     if not number:
         return dict.fromkeys(sizes, tag)
-    return {k: f"{tag}.{n + 1:05}-of-{number + 1:05}" for k, n in numbers.items()}
+    return {k: f"{tag}.{n + 1:05}-of-{number + 1:05}" for k, n in shard_of.items()}
 
 
 def _digest(data: Any) -> str:

@@ -112,11 +112,11 @@ def _ratio(node: Node, kernel: _Resizing, factor: float, dim: int) -> float:
     }
     if len({*ratios.values()}) == 1:
         return ratios.popitem()[1]
-    odd = [input_size for input_size, ratio in ratios.items() if ratio != factor]
+    differing = [input_size for input_size, ratio in ratios.items() if ratio != factor]
     logger.warning(
         "%s (node %s) of %s resizes by a scale factor of %s, which PyTorch's CPU kernel doesn't read for sizes of %s to %s, "
         "so that their values differ from eager's: resize to a size, or give recompute_scale_factor=True",
-        *(node.target, node, module_of(node), factor, min(odd), max(odd)),
+        *(node.target, node, module_of(node), factor, min(differing), max(differing)),
     )
     return factor
 

@@ -99,9 +99,9 @@ def generate(
             raise ValueError("--system is the system's message of a --chat")
         known = None if tokenizer is None else _tokenizer(tokenizer)
         if known is None:
-            numbers = _numbers(prompt)
+            prompt_tokens = _token_ids(prompt)
         else:
-            numbers = known.chat(prompt, system) if chat else known.encode(prompt)
+            prompt_tokens = known.chat(prompt, system) if chat else known.encode(prompt)
         loaded = load(
             program,
             data,
@@ -117,7 +117,7 @@ def generate(
         made: list[int] = []
         text, whole, first = "", "", 0.0
         for token in generator(
-            numbers,
+            prompt_tokens,
             tokens,
             temperature=temperature,
             top_k=top_k,
@@ -148,7 +148,7 @@ def generate(
         raise typer.Exit(FOUND)
 
 
-def _numbers(prompt: str) -> list[int]:
+def _token_ids(prompt: str) -> list[int]:
     try:
         return [*map(int, prompt.split())]
     except ValueError:

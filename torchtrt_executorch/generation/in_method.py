@@ -62,13 +62,13 @@ def _gumbel(seed: torch.Tensor, positions: torch.Tensor, count: int) -> torch.Te
     return -torch.log(-torch.log(uniform))
 
 
-def _hashed(numbers: torch.Tensor) -> torch.Tensor:
+def _hashed(values: torch.Tensor) -> torch.Tensor:
     """Return a hash of 32 bits of each number, int64."""
-    numbers = numbers & _MASK
+    values = values & _MASK
     for _ in range(2):
-        high = torch.div(numbers, 1 << 16, rounding_mode="floor")
-        numbers = ((high ^ numbers) * _FACTOR) & _MASK
-    return torch.div(numbers, 1 << 16, rounding_mode="floor") ^ numbers
+        high = torch.div(values, 1 << 16, rounding_mode="floor")
+        values = ((high ^ values) * _FACTOR) & _MASK
+    return torch.div(values, 1 << 16, rounding_mode="floor") ^ values
 
 
 def _likeliest(

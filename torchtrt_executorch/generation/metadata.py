@@ -269,18 +269,18 @@ def _takes(program: ExportedProgram, name: str) -> Takes:
 
 
 def _number(
-    constants: Mapping[str, Sequence[object]], name: str, least: int
+    constants: Mapping[str, Sequence[object]], name: str, minimum: int
 ) -> int | None:
     if name not in constants:
         return None
     values = constants[name]
-    return _whole(values[0] if len(values) == 1 else values, name, least)
+    return _whole(values[0] if len(values) == 1 else values, name, minimum)
 
 
-def _whole(value: object, name: str, least: int) -> int:
+def _whole(value: object, name: str, minimum: int) -> int:
     """A number of a file, which may hold anything."""
-    if not isinstance(value, int) or value < least:
+    if not isinstance(value, int) or value < minimum:
         raise ValueError(
-            f"{name} returns {str(value)[:80]}; a whole number from {least} on is due"
+            f"{name} returns {str(value)[:80]}; a whole number from {minimum} on is due"
         )
     return int(value)

@@ -168,18 +168,18 @@ class _Reader:
         self._at += count
         return self._data[self._at - count : self._at]
 
-    def numbers(self, form: str, what: str) -> tuple[int, ...]:
+    def unpack(self, form: str, what: str) -> tuple[int, ...]:
         form = f"<{form}"
         return struct.unpack(form, self.take(struct.calcsize(form), what))
 
     def count(self, what: str, most: int) -> int:
-        (count,) = self.numbers("I", f"number of {what}")
+        (count,) = self.unpack("I", f"number of {what}")
         if count > most:
             raise CudaPayloadError(f"{count} {what}, of which there can be {most}")
         return count
 
     def text(self, what: str) -> str:
-        (count,) = self.numbers("I", f"length of a {what}'s name")
+        (count,) = self.unpack("I", f"length of a {what}'s name")
         encoded = self.take(count, f"{what}'s name")
         try:
             text = encoded.decode()
@@ -191,7 +191,7 @@ class _Reader:
 
 
 def _library(reader: _Reader) -> Library:
-    gpu, ptx, flags = reader.numbers("III", "library")
+    gpu, ptx, flags = reader.unpack("III", "library")
     key = reader.text("library")
     if ptx > gpu or flags > 1:
         raise CudaPayloadError(f"library {key!r} for {gpu}, PTX {ptx}, flags {flags}")
@@ -219,11 +219,11 @@ def _check(libraries: list[Library]) -> None:
 
 def _weight(reader: _Reader) -> Weight:
     name, key = reader.text("weight"), reader.text("weight's storage")
-    nbytes, dtype, device, offset, dims = reader.numbers("QiiqI", f"weight {name!r}")
+    nbytes, dtype, device, offset, dims = reader.unpack("QiiqI", f"weight {name!r}")
     if dims > _MOST_DIMS:
         raise CudaPayloadError(f"weight {name!r} has {dims} dimensions")
-    sizes = reader.numbers(f"{dims}q", f"weight {name!r}")
-    strides = reader.numbers(f"{dims}q", f"weight {name!r}")
+    sizes = reader.unpack(f"{dims}q", f"weight {name!r}")
+    strides = reader.unpack(f"{dims}q", f"weight {name!r}")
     if dtype not in ITEM_SIZES or device not in (0, 1):
         raise CudaPayloadError(f"weight {name!r} has type {dtype} on device {device}")
     if offset < 0 or any(number < 0 for number in (*sizes, *strides)):

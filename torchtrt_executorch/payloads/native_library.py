@@ -80,7 +80,7 @@ def _elf(library: bytes) -> NativeLibrary:
         for auxiliary in auxiliaries
         if auxiliary.name.removeprefix("GLIBC_").replace(".", "").isdigit()
     ]
-    symbols, numbers = (
+    symbols, version_of = (
         file.get_section_by_name(n) for n in (".dynsym", ".gnu.version")
     )
     undefined = []
@@ -92,7 +92,9 @@ def _elf(library: bytes) -> NativeLibrary:
             or symbol["st_info"]["bind"] == "STB_WEAK"
         ):
             continue
-        version = numbers.get_symbol(index)["ndx"] if numbers else "VER_NDX_GLOBAL"
+        version = (
+            version_of.get_symbol(index)["ndx"] if version_of else "VER_NDX_GLOBAL"
+        )
         if version in ("VER_NDX_LOCAL", "VER_NDX_GLOBAL"):
             undefined.append(symbol.name)
     return NativeLibrary(

@@ -176,10 +176,10 @@ def why_not(
 
     def read_and_note(cls: Any, specs: list[CompileSpec]) -> Any:
         nonlocal begun
-        found = options(specs)
+        compile_options = options(specs)
         backend.get_custom_passes(specs)  # which has options of its own
         begun = begun or threading.get_ident() == thread
-        return found
+        return compile_options
 
     @contextlib.contextmanager
     def collect_and_stop(cls: Any, missing: set[str]) -> Iterator[None]:

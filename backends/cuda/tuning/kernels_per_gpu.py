@@ -75,7 +75,7 @@ class KernelTargets:
         if kernel in self._alone:
             return ()
         served = self._shared.get(kernel, set())
-        return tuple(each for each in self._gpu.others if each not in served)
+        return tuple(other for other in self._gpu.others if other not in served)
 
     def divide(self, kernel: str, alone: dict[str, GpuProperties]) -> None:
         """Have other kernels serve a GPU each in the place of ``kernel``, wherever that is called."""

@@ -37,5 +37,5 @@ def write_out_pool_arguments(node: Node) -> None:
 
 
 def _pair(value: Any) -> list[Any]:
-    numbers = [value] if isinstance(value, int) else [*value]
-    return numbers * 2 if len(numbers) == 1 else numbers
+    per_axis = [value] if isinstance(value, int) else [*value]
+    return per_axis * 2 if len(per_axis) == 1 else per_axis

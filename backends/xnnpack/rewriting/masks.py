@@ -37,12 +37,12 @@ def by_bounds(builder: GraphBuilder) -> Node | None:
     # Infinite, if float16 has no such number.
     chosen = float(torch.tensor(chosen, dtype=torch.float64).to(value_of(x).dtype))
     if abs(chosen) == _INFINITY:
-        numbers = [builder.scalar(number, x) for number in (chosen, -chosen)]
-        bound = _choice(builder, mask, numbers, if_chosen)
+        scalars = [builder.scalar(number, x) for number in (chosen, -chosen)]
+        bound = _choice(builder, mask, scalars, if_chosen)
         target = edge.minimum if chosen < 0 else edge.maximum
         return builder.call(target.default, x, bound)
-    numbers = [builder.scalar(number, x) for number in (0.0, _INFINITY)]
-    distance = _choice(builder, mask, numbers, if_chosen)
+    scalars = [builder.scalar(number, x) for number in (0.0, _INFINITY)]
+    distance = _choice(builder, mask, scalars, if_chosen)
     number = builder.scalar(chosen, x)
     highest = builder.call(edge.add.Tensor, distance, number)
     lowest = builder.call(edge.sub.Tensor, number, distance)
@@ -51,10 +51,10 @@ def by_bounds(builder: GraphBuilder) -> Node | None:
 
 
 def _choice(
-    builder: GraphBuilder, mask: Node, numbers: list[Node], if_chosen: bool
+    builder: GraphBuilder, mask: Node, scalars: list[Node], if_chosen: bool
 ) -> Node:
     """Write a choice of the first of two numbers where a mask is as given, which the host makes of the mask alone."""
-    ordered = numbers if if_chosen else numbers[::-1]
+    ordered = scalars if if_chosen else scalars[::-1]
     return builder.call(edge.where.self, mask, *ordered)
 
 
@@ -202,8 +202,8 @@ def _number(builder: GraphBuilder, node: Any) -> float | None:
         return None
     value = builder.constants.values.get(node)
     if value is not None:
-        numbers = value.unique()  # type: ignore[no-untyped-call]
-        return float(numbers) if numbers.numel() == 1 else None
+        scalars = value.unique()  # type: ignore[no-untyped-call]
+        return float(scalars) if scalars.numel() == 1 else None
     operator = operator_of(node)
     index = _NUMBERS.get(operator)
     argument = None if index is None else node.args[index]

@@ -21,10 +21,10 @@ def by_ones(builder: GraphBuilder) -> Node | None:
         return None
     if any(after % before for before, after in zip(shape[2:], wanted[2:], strict=True)):
         return None
-    apart, times = [*shape[:2]], []
+    expanded_shape, times = [*shape[:2]], []
     for before, after in zip(shape[2:], wanted[2:], strict=True):
-        apart += [before, 1]
+        expanded_shape += [before, 1]
         times += [1, after // before]
     ones = builder.constants.full((*times,), 1.0, value_of(x).dtype)
-    repeated = builder.call(edge.mul.Tensor, builder.view(x, apart), ones)
+    repeated = builder.call(edge.mul.Tensor, builder.view(x, expanded_shape), ones)
     return builder.view(repeated, wanted)

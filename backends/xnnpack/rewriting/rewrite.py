@@ -116,7 +116,7 @@ def _worse(
     with before.restored(program):
         original = Delegation(program, partitioner)
         is_worse = len(after.host) > len(original.host) or (
-            delegates > original.least and delegates > original.delegates
+            delegates > original.fewest and delegates > original.delegates
         )
     return {*rewriting.replaced} if is_worse else set()
 

@@ -18,7 +18,7 @@ class Delegation:
 
     Attributes:
         host: The calls that no delegate would have.
-        least: The fewest delegates that can have the others: how often one path through the program enters them.
+        fewest: The fewest delegates that can have the others: how often one path through the program enters them.
     """
 
     def __init__(self, program: ExportedProgram, partitioner: Any) -> None:
@@ -40,7 +40,7 @@ class Delegation:
                 for operand in read
             ]
             depths[node] = max(entered, default=int(node in delegated))
-        self.least = max(depths.values(), default=0)
+        self.fewest = max(depths.values(), default=0)
 
     @cached_property
     def delegates(self) -> int:

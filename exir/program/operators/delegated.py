@@ -69,8 +69,10 @@ def without_constant_operators(
         config: The caller's own, with the exceptions that are the caller's.
     """
     _read_constants_directly(program)
-    graph, refused = program.graph, _refused_by_upstream(config)
-    nodes = [n for n in graph.nodes if _needs_exemption(n) and refused(operator_of(n))]
+    graph, violation_of = program.graph, _violations_by_upstream(config)
+    nodes = [
+        n for n in graph.nodes if _needs_exemption(n) and violation_of(operator_of(n))
+    ]
     if not nodes:
         return program
     determined = _determined_by_constants(program)
@@ -170,30 +172,30 @@ def check_left_operators(
     Raises:
         SpecViolationError: There is one.
     """
-    refused = _refused_by_upstream(config)
+    violation_of = _violations_by_upstream(config)
     decomposed = torch.export.default_decompositions()
     for node in calls(program.graph_module):
         operator = operator_of(node)
         if operator in decomposed or has_kernel(operator):
             continue  # it was kept whole: see check_operators_taken
-        if error := refused(operator):
+        if error := violation_of(operator):
             raise _violation(error, node, method, "") from error
 
 
-def _refused_by_upstream(
+def _violations_by_upstream(
     config: EdgeCompileConfig | None,
 ) -> Callable[[Any], SpecViolationError | None]:
     """Return what tells why upstream's check refuses an operator; operators beside ATen's it lets pass."""
     check = EXIRATenDialectVerifier(edge_compile_config=config).check_valid_op
 
-    def refused(operator: Any) -> SpecViolationError | None:
+    def violation_of(operator: Any) -> SpecViolationError | None:
         try:
             check(operator)
         except SpecViolationError as error:
             return error
         return None
 
-    return refused
+    return violation_of
 
 
 def _unsupported(

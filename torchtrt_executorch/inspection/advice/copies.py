@@ -194,7 +194,7 @@ def handed_over_by_caller(method: Method) -> Iterator[Finding]:
             "copies-at-the-edge",
             "note",
             f"{name_of(method)}: {len(at_edge)} cop{'ies' if len(at_edge) > 1 else 'y'} of inputs "
-            f"and outputs, {size(sum(each.nbytes for each in at_edge))}.",
+            f"and outputs, {size(sum(transfer.nbytes for transfer in at_edge))}.",
             "A caller that has them on the device needs none: PropagateDeviceConfig("
             "skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True) with "
             "MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False).",

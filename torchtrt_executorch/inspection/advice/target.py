@@ -75,7 +75,7 @@ def elsewhere(method: Method) -> Iterator[Finding]:
 
 def too_large(facts: Facts, machine: Sequence[GpuDescription]) -> Iterator[Finding]:
     """Memory that a file wants at least on its GPU, and the smallest one hasn't."""
-    least = min(machine, key=lambda gpu: gpu.total_memory)
+    smallest = min(machine, key=lambda gpu: gpu.total_memory)
     planned = sum(
         used.planned for m in facts.methods for used in usage(m) if used.device != HOST
     )
@@ -87,13 +87,13 @@ def too_large(facts: Facts, machine: Sequence[GpuDescription]) -> Iterator[Findi
             if delegate.device != HOST
         }.values()
     )
-    if planned + payloads > least.total_memory:
+    if planned + payloads > smallest.total_memory:
         yield Finding(
             "memory",
             "warning",
             f"The file wants {size(planned + payloads)} of GPU memory, {size(payloads)} for engines, "
-            f"libraries and weights and {size(planned)} planned, and {least.text} has "
-            f"{size(least.total_memory)}.",
+            f"libraries and weights and {size(planned)} planned, and {smallest.text} has "
+            f"{size(smallest.total_memory)}.",
             "Quantize the weights, export smaller upper bounds for dynamic dimensions, or name a "
             "larger GPU.",
         )
@@ -139,7 +139,7 @@ def _library(
         yield Finding(
             "library",
             "warning",
-            f"{what} needs {', '.join(short(each, 60) for each in strange[:5])}, which ExecuTorch "
+            f"{what} needs {', '.join(short(name, 60) for name in strange[:5])}, which ExecuTorch "
             "doesn't bring.",
             "Install that there, or compile the delegate without it.",
             *at,
@@ -149,7 +149,7 @@ def _library(
         yield Finding(
             "shim",
             "warning",
-            f"{what} calls {', '.join(short(each, 60) for each in unknown[:5])}, which "
+            f"{what} calls {', '.join(short(name, 60) for name in unknown[:5])}, which "
             "ExecuTorch's libaoti_cuda_shims doesn't offer.",
             "Leave those operators to another partitioner, or build ExecuTorch with such a function.",
             *at,
@@ -214,8 +214,8 @@ def _kernels(delegate: Delegate, wanted: int) -> Iterator[tuple[str, str]]:
             for what in gpus.beyond_limits(kernel, wanted):
                 text = f"kernel {name}, of which sm_{wanted} runs {image.name}, {what}."
                 yield "warning", text
-            least, most = gpus.shared_memory(image.gpu), gpus.shared_memory(wanted)
-            if kernel.shared is None and (least or 0) > (most or 1 << 30):
+            lowest, most = gpus.shared_memory(image.gpu), gpus.shared_memory(wanted)
+            if kernel.shared is None and (lowest or 0) > (most or 1 << 30):
                 unsaid.append(name)
     if unsaid:
         others = f" and {len(unsaid) - 1} more" if unsaid[1:] else ""

@@ -214,7 +214,7 @@ def _lines(
 ) -> list[Line]:
     lines: list[Line] = []
     told: set[tuple[str, int]] = set()
-    busy: dict[str, list[int]] = {lane: [0] * _TRACKS for lane in lanes}
+    used_until: dict[str, list[int]] = {lane: [0] * _TRACKS for lane in lanes}
     last_in_lane = _neighbours(boxes)
     for arrow in sorted(
         drawn, key=lambda drawn_arrow: (drawn_arrow.source, drawn_arrow.target)
@@ -234,7 +234,7 @@ def _lines(
             lines.append(Line(arrow, (start, end), says))
             continue
         lane = source.row.device
-        tracks = busy[lane]
+        tracks = used_until[lane]
         free = next((i for i, y in enumerate(tracks) if y <= start[1]), _TRACKS - 1)
         tracks[free] = end[1]
         side = _centre(lanes, lane) + 100 / len(lanes) * (

@@ -110,9 +110,9 @@ def arrows(method: Method, shown: Sequence[Row]) -> list[Arrow]:
 
 
 def _rows(method: Method) -> Iterator[Row]:
-    numbers = count()
+    row_numbers = count()
     yield Row(
-        next(numbers), "inputs", -1, -1, HOST, "Inputs", listed(method, method.inputs),
+        next(row_numbers), "inputs", -1, -1, HOST, "Inputs", listed(method, method.inputs),
         writes=method.inputs, look="edge",
     )  # fmt: skip
     group: list[Instruction] = []
@@ -124,13 +124,13 @@ def _rows(method: Method) -> Iterator[Row]:
             group.append(step)
             continue
         if group:
-            yield _kernels(next(numbers), group)
+            yield _kernels(next(row_numbers), group)
             group = []
-        yield _alone(next(numbers), method, step, staged)
+        yield _alone(next(row_numbers), method, step, staged)
     if group:
-        yield _kernels(next(numbers), group)
+        yield _kernels(next(row_numbers), group)
     yield Row(
-        next(numbers), "outputs", -1, -1, HOST, "Outputs", listed(method, method.outputs),
+        next(row_numbers), "outputs", -1, -1, HOST, "Outputs", listed(method, method.outputs),
         reads=method.outputs, look="edge",
     )  # fmt: skip
 

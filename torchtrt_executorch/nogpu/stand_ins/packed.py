@@ -86,9 +86,9 @@ def unpack(
         images = stored.view(outputs, *window, channels, dtype.itemsize)
         ordered = images.permute(0, 3, 1, 2, 4).contiguous()
         return ordered.numpy().data.cast("B")
-    bits, group, least, digest = packed
+    bits, group, quant_min, digest = packed
     rows, columns = sizes
-    integers = bits, group, least, rows, columns
+    integers = bits, group, quant_min, rows, columns
     if not all(isinstance(integer, int) for integer in integers) or bits not in _BITS:
         raise ValueError(f"no packing: {packed}")
     parts = 8 // bits
@@ -106,5 +106,5 @@ def unpack(
     ):
         groups = some.reshape(len(some), -1, 1, group // parts)
         single = (groups >> shifts) & ((1 << bits) - 1)
-        into.copy_(single.reshape(into.shape) + least % 256)  # modulo 256
+        into.copy_(single.reshape(into.shape) + quant_min % 256)  # modulo 256
     return values.numpy().data.cast("B")

@@ -77,8 +77,8 @@ def problems() -> list[Problem]:
         (1, 1024, 256),
         (1, 256, 1024),
     ]
-    odd = [(1001, 777, 333), (64, 333, 777), (64, 77, 129), (1001, 100, 1000)]
-    odd += list(itertools.product((40, 500, 2500), (99, 451, 1001), (129, 1027)))
+    unaligned = [(1001, 777, 333), (64, 333, 777), (64, 77, 129), (1001, 100, 1000)]
+    unaligned += list(itertools.product((40, 500, 2500), (99, 451, 1001), (129, 1027)))
     long = list(itertools.product((16384,), (256, 768, 2048), (256, 768, 2048)))
     between = [
         (m, n, k)
@@ -180,8 +180,8 @@ def problems() -> list[Problem]:
             add(call, dtype, [sizes])
     add("linear", bf16, thin + large)
     add("linear", fp32, coarse)
-    add("linear", fp16, odd)
-    add("linear", fp32, odd + small)
+    add("linear", fp16, unaligned)
+    add("linear", fp32, unaligned + small)
     add("linear", bf16, small)
     add("linear", bf16, fine)
     add("linear", fp32, thin + long + between)

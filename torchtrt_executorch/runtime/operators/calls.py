@@ -214,10 +214,10 @@ def _pooled(arguments: Mapping[str, Any]) -> None:
     source, indices = arguments["self"], arguments["indices"]
     count = source.shape[-2:].numel()
     if indices.numel():
-        least, most = (int(extreme) for extreme in indices.aminmax())
-        if not 0 <= least <= most < count:
+        lowest, most = (int(extreme) for extreme in indices.aminmax())
+        if not 0 <= lowest <= most < count:
             raise ProgramError(
-                f"the argument indices has {least} to {most}, and a plane of the input has {count} "
+                f"the argument indices has {lowest} to {most}, and a plane of the input has {count} "
                 "elements"
             )
 

@@ -81,13 +81,13 @@ class TimingStats(NamedTuple):
 
 
 def sum_up(
-    spans: Sequence[Span], sums: dict[int, TimingStats]
+    spans: Sequence[Span], totals: dict[int, TimingStats]
 ) -> dict[int, TimingStats]:
     """Add runs to sums, by instruction, which are returned."""
     for index, start, end in spans:
         own = TimingStats(start, 1, end - start, end - start, end - start)
-        sums[index] = sums[index].and_of(own) if index in sums else own
-    return sums
+        totals[index] = totals[index].and_of(own) if index in totals else own
+    return totals
 
 
 class CallRecord(NamedTuple):
@@ -103,7 +103,7 @@ class CallRecord(NamedTuple):
     summed_up: Mapping[int, TimingStats]
 
     @property
-    def sums(self) -> Mapping[int, TimingStats]:
+    def totals(self) -> Mapping[int, TimingStats]:
         """All that it ran, by instruction."""
         return self.summed_up or sum_up(self.spans, {})
 
@@ -146,14 +146,14 @@ class Trace:
 
     def timings(self, calls: Sequence[CallRecord]) -> Iterator[Timing]:
         """What calls took, as a whole at first, then by instruction."""
-        sums: dict[int, TimingStats] = {}
-        totals = []
+        totals: dict[int, TimingStats] = {}
+        of_calls = []
         for call in calls:
-            of_call = call.sums
-            totals.append({index: own.total for index, own in of_call.items()})
+            of_call = call.totals
+            of_calls.append({index: own.total for index, own in of_call.items()})
             for index, own in of_call.items():
-                sums[index] = sums[index].and_of(own) if index in sums else own
-        for index, usual in etdump.of_a_call(totals).items():
+                totals[index] = totals[index].and_of(own) if index in totals else own
+        for index, usual in etdump.of_a_call(of_calls).items():
             kind, name, device = "call", self.method, CPU
             if index >= 0:
                 operation, device = self._operations[index], self.devices[index]
@@ -167,10 +167,10 @@ class Trace:
                 name,
                 device,
                 until=self._until.get(index, index),
-                runs=sums[index].runs,
-                total=sums[index].total,
-                least=sums[index].least,
-                most=sums[index].most,
+                runs=totals[index].runs,
+                total=totals[index].total,
+                least=totals[index].least,
+                most=totals[index].most,
                 of_call=usual,
                 instead=self._instead.get(index, ""),
             )

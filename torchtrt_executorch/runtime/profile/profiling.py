@@ -41,7 +41,7 @@ class Profiler:
         self._zeros: dict[int, tuple[int, Any]] = {}
         self._on = False
         self._spans: list[Span] = []
-        self._sums: dict[int, TimingStats] = {}
+        self._totals: dict[int, TimingStats] = {}
         self._pending: list[tuple[int, Any, Any]] = []
 
     def run(self, index: int, run: Run) -> Run:
@@ -72,7 +72,7 @@ class Profiler:
     def call(self, run: Call, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """A call of the method, timed unless a CUDA graph is being captured, or it fails."""
         self._on = not (self._gpus and torch.cuda.is_current_stream_capturing())
-        self._spans, self._sums, self._pending = [], {}, []
+        self._spans, self._totals, self._pending = [], {}, []
         if not self._on:
             return run(inputs)
         self._zeros = {gpu: _zero(gpu) for gpu in self._gpus}
@@ -98,17 +98,17 @@ class Profiler:
     def _add(self, span: Span) -> None:
         self._spans.append(span)
         if len(self._spans) > MOST:
-            sum_up(self._spans, self._sums)
+            sum_up(self._spans, self._totals)
             self._spans.clear()
 
     def _called(self) -> CallRecord:
         spans, self._spans = self._spans, []
-        if self._sums:
+        if self._totals:
             spans = [
                 Span(index, own.start, own.start + own.total)
-                for index, own in sum_up(spans, self._sums).items()
+                for index, own in sum_up(spans, self._totals).items()
             ]
-        return CallRecord(sorted(spans, key=lambda span: span.start), self._sums)
+        return CallRecord(sorted(spans, key=lambda span: span.start), self._totals)
 
 
 def _zero(gpu: int) -> tuple[int, Any]:

@@ -171,8 +171,8 @@ class Recorder:
 
     def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
         """Count a copy; one that stays on a host is nobody's traffic."""
-        sides = ("host" if d.type == "cpu" else "device" for d in (source, target))
-        way = "_to_".join(sides)
+        kinds = ("host" if d.type == "cpu" else "device" for d in (source, target))
+        way = "_to_".join(kinds)
         if way != "host_to_host":
             with self._lock:
                 before = self._copies.get(way, Transfers())

@@ -105,10 +105,13 @@ def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any
     scale, zero, float_dtype = _scales(arguments)
     scale = torch.as_tensor(scale, dtype=torch.float32)
     zero = torch.zeros(()) if zero is None else torch.as_tensor(zero).float()
-    least = _least_of_four_bits(values)
+    quant_min = _quant_min_of_four_bits(values)
     # TensorRT-RTX dequantizes four bits by scales of the type that comes of it alone.
-    if least is not None and scale.to(float_dtype).float().equal(scale):
-        value, zero = _in_four_bits(ctx, values - least, f"{name}_input"), zero - least
+    if quant_min is not None and scale.to(float_dtype).float().equal(scale):
+        value, zero = (
+            _in_four_bits(ctx, values - quant_min, f"{name}_input"),
+            zero - quant_min,
+        )
         held_scale = scale.to(float_dtype)
     else:
         value = get_trt_tensor(ctx, values, f"{name}_input")
@@ -148,7 +151,7 @@ def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any
     return dequantized if not fine or by_axis else reshaped(shape, "whole")
 
 
-def _least_of_four_bits(weight: Any) -> int | None:
+def _quant_min_of_four_bits(weight: Any) -> int | None:
     """Return what a weight has to lose for its values to be of -8 to 7; None if that isn't all it takes.
 
     Of values in four bits TensorRT-RTX takes matrices, of which a row is of whole bytes, with any scales.
@@ -158,10 +161,10 @@ def _least_of_four_bits(weight: Any) -> int | None:
         return None
     if weight.dim() != 2 or not weight.numel() or weight.shape[1] % 2:
         return None
-    least, most = (int(extreme) for extreme in weight.aminmax())
-    if least >= -8 and most <= 7:
+    quant_min, most = (int(extreme) for extreme in weight.aminmax())
+    if quant_min >= -8 and most <= 7:
         return 0
-    return least + 8 if most - least <= 15 else None
+    return quant_min + 8 if most - quant_min <= 15 else None
 
 
 def _in_four_bits(ctx: Any, values: torch.Tensor, name: str) -> Any:

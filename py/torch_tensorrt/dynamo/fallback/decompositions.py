@@ -336,8 +336,8 @@ def _avg_pool(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Return an average pool without ``ceil_mode`` and ``divisor_override``, which converters don't support."""
-    kernel, before = _each(kernel_size, dims), _each(padding, dims)
-    strides = _each(stride, dims) if len(stride) else kernel
+    kernel, before = _per_dim(kernel_size, dims), _per_dim(padding, dims)
+    strides = _per_dim(stride, dims) if len(stride) else kernel
     sizes = x.shape[-dims:]
     behind = [0] * dims
     if ceil_mode:
@@ -372,9 +372,9 @@ def _max_pool(
     """Return a maximum pool without ``ceil_mode``, which converters don't support."""
     if not ceil_mode or not x.is_floating_point():
         return NotImplemented
-    kernel, before = _each(kernel_size, dims), _each(padding, dims)
-    strides = _each(stride, dims) if len(stride) else kernel
-    steps = _each(dilation, dims)
+    kernel, before = _per_dim(kernel_size, dims), _per_dim(padding, dims)
+    strides = _per_dim(stride, dims) if len(stride) else kernel
+    steps = _per_dim(dilation, dims)
     windows = [step * (size - 1) + 1 for size, step in zip(kernel, steps, strict=True)]
     behind = _behind(x.shape[-dims:], windows, strides, before)
     padded = _padded(x, before, behind, -math.inf)
@@ -406,6 +406,6 @@ def _padded(
     return _aten.constant_pad_nd(x, flat, value) if any(flat) else x
 
 
-def _each(numbers: Sequence[int], dims: int) -> list[int]:
+def _per_dim(values: Sequence[int], dims: int) -> list[int]:
     """Return one number for each dimension."""
-    return [*numbers] if len(numbers) == dims else [numbers[0]] * dims
+    return [*values] if len(values) == dims else [values[0]] * dims

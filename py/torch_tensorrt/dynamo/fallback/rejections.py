@@ -213,11 +213,14 @@ def explain_builder_errors(run: Callable[..., Any]) -> Callable[..., Any]:
         except RefusedError:
             raise
         except (RuntimeError, AssertionError) as error:
-            words = " ".join(said)
+            message = " ".join(said)
             calls = [n for n in self.module.graph.nodes if n.op[:5] == "call_"]
-            nodes = [node for node in calls if _is_named(node, words)]
+            nodes = [node for node in calls if _is_named(node, message)]
             raise RefusedError(
-                "TensorRT's builder", words or error, nodes or calls, exact=bool(nodes)
+                "TensorRT's builder",
+                message or error,
+                nodes or calls,
+                exact=bool(nodes),
             ) from error
         finally:
             _LOGGER.removeFilter(hear)
