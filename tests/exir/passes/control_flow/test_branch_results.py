@@ -14,7 +14,7 @@ from torch import nn
 
 from torchtrt_executorch import runtime
 
-from ...executorch_runtime import UpstreamMethod
+from ....executorch_runtime import UpstreamMethod
 
 XS = (torch.rand(2, 8) + 0.1, -torch.rand(2, 8), torch.linspace(-1, 2, 16).view(2, 8))
 

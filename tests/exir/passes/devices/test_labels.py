@@ -13,8 +13,8 @@ from executorch.exir.passes.propagate_device_pass import (
 )
 from executorch.exir.schema import DeviceType
 
-from ... import fresh
-from ...loading import ROOT
+from .... import fresh
+from ....loading import ROOT
 
 PAIR = (torch.randn(2, 3), torch.randn(2, 3))
 

@@ -10,7 +10,7 @@ from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from torch.export import export
 
-from ...loading import load_file
+from ....loading import load_file
 
 releases = load_file("tests/cpp/releases.py")
 

@@ -20,7 +20,7 @@ from torch.export import ExportedProgram, export
 from torchtrt_executorch.operators import register
 from torchtrt_executorch.runtime import load
 
-from ...executorch_runtime import UpstreamMethod
+from ....executorch_runtime import UpstreamMethod
 
 X = torch.linspace(-1, 1, 128).reshape(8, 16).sin()
 COUNTS = (9 * X).int()
