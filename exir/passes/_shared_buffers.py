@@ -54,7 +54,7 @@ class SharedBuffer:
     Attributes:
         device: Where it lives, in all methods.
         in_place: Whether each method's new value is made in the old one's memory; if not it has a
-            second one, and the two change roles.
+            second one, and the two are swapped after each call.
     """
 
     device: Device = HOST

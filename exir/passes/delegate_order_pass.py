@@ -228,7 +228,7 @@ def _conflicts(
 ) -> Iterator[tuple[Node, Node]]:
     """Pairs of which the second meets, in a later call, a buffer's memory that the first works on.
 
-    Its old value's and its new one's change roles from call to call, or are one.
+    Its old value's and its new one's are swapped from call to call, or are one.
     """
     roots = [
         aliases.root(input_node, False) for input_node in write_back.all_input_nodes

@@ -1,7 +1,7 @@
 """Choose tile configurations of Inductor's matmuls and convolutions without autotuning on a GPU.
 
 What is chosen may not compile, alone or with what is fused to it. Then all is compiled once more without
-tiles of those sides, as often as there are others; of operators of the library's own those take part that the backend
+tiles of those block sizes, as often as there are others; of operators of the library's own those take part that the backend
 lets Inductor choose from, which are those that ExecuTorch has. What fails otherwise is compiled once more
 with every value in memory of its own: operators that compile by themselves do so beside one another.
 """
@@ -322,7 +322,7 @@ def block_sizes(tile: Tile | None) -> _BlockSizes | None:
 
 
 def block_sizes_in(source: str) -> _BlockSizes | None:
-    """The sides of the tile that a kernel's source has; None if it has no tiles."""
+    """The block sizes of the tile that a kernel's source has; None if it has no tiles."""
     blocks = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", source)
     return tuple(map(int, blocks)) if len(blocks) == 3 else None
 
