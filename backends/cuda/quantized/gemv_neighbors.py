@@ -68,7 +68,7 @@ def is_view(node: Node) -> bool:
         return True
     if not is_call(node, (*CASTS, *COPIES, *TRANSPOSED, *_TRANSPOSES)):
         return False
-    value, source = (each.meta["val"] for each in (node, node.all_input_nodes[0]))
+    value, source = (n.meta["val"] for n in (node, node.all_input_nodes[0]))
     order = _order(node, value.ndim)
     moved = [dim for dim in order if source.shape[dim] != 1]
     return value.dtype == source.dtype and moved == sorted(moved)
@@ -94,10 +94,10 @@ def base_of(node: Node) -> Node:
 
 def readers(node: Node) -> set[Node]:
     """Return the nodes that read a value, through whatever views."""
-    found: set[Node] = set()
+    nodes: set[Node] = set()
     for user in node.users:
-        found |= readers(user) if is_view(user) else {user}
-    return found
+        nodes |= readers(user) if is_view(user) else {user}
+    return nodes
 
 
 def match_rms_norm(
@@ -113,7 +113,7 @@ def match_rms_norm(
     size = math.prod(result.meta["val"].shape)
     if is_call(result, ("aten.rms_norm",)):
         arguments = named(result)
-        vector, weight, eps = (arguments[each] for each in ("input", "weight", "eps"))
+        vector, weight, eps = (arguments[name] for name in ("input", "weight", "eps"))
         if weight is None or list(arguments["normalized_shape"]) != [size]:
             return None
         if eps is None:  # of the type that it is computed in
@@ -138,7 +138,7 @@ def _norm(
     stored = weights.get(weight)
     if stored is None or not stored.is_floating_point() or not is_dense(stored):
         return None
-    values = [each.meta["val"] for each in (vector, result)]
+    values = [node.meta["val"] for node in (vector, result)]
     same = values[0].dtype == values[1].dtype
     sizes = {value.numel() for value in (*values, stored)}
     return RmsNorm(vector, weight, float(eps)) if same and len(sizes) == 1 else None
@@ -191,9 +191,9 @@ def match_gate(results: Sequence[Node]) -> Gate | None:
         (product,) = readers(activated)
         if not is_call(product, ("aten.mul",)) or readers(second) != {product}:
             continue
-        values = [each.meta["val"] for each in (first, second, product)]
-        bases = {base_of(each) for each in product.all_input_nodes}
-        alike = len({(each.numel(), each.dtype) for each in values}) == 1
+        values = [node.meta["val"] for node in (first, second, product)]
+        bases = {base_of(node) for node in product.all_input_nodes}
+        alike = len({(value.numel(), value.dtype) for value in values}) == 1
         if alike and bases == {activated, base_of(second)}:
             return Gate(product, first is not results[0], activation)
     return None
@@ -221,6 +221,6 @@ def match_added(result: Node) -> tuple[Node, Node] | None:
     others = [n for n in total.all_input_nodes if base_of(n) is not base_of(result)]
     if len(total.all_input_nodes) != 2 or len(others) != 1:
         return None
-    values = [each.meta["val"] for each in (result, *others, total)]
-    alike = len({(each.numel(), each.dtype) for each in values}) == 1
+    values = [node.meta["val"] for node in (result, *others, total)]
+    alike = len({(value.numel(), value.dtype) for value in values}) == 1
     return (total, others[0]) if alike else None

@@ -25,7 +25,7 @@ _COMBINED = 16
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _combine(  # type: ignore[no-untyped-def]
+def _reduced(  # type: ignore[no-untyped-def]
     sums,
     most,
     total,
@@ -149,13 +149,13 @@ def _attend(  # type: ignore[no-untyped-def]
         if tl.atomic_add(finished + one, 1, sem="acq_rel") == COUNT - 1:
             place = one * GROUP + rows
             step = tl.num_programs(1) * GROUP
-            result = _combine(sums, most, total, place, mine, depth, step, COUNT, WIDTH)
+            result = _reduced(sums, most, total, place, mine, depth, step, COUNT, WIDTH)
             places = place[:, None] * WIDTH + depth[None, :]
             tl.store(out + places, result, mine[:, None])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _together(  # type: ignore[no-untyped-def]
+def _reduce_splits(  # type: ignore[no-untyped-def]
     sums,
     most,
     total,
@@ -217,7 +217,7 @@ def sdpa_decode(
     """
     batches, heads, tokens, width = query.shape
     _, shared, length, _ = key.shape
-    shapes = [tuple(each.shape) for each in (query, key, value)]
+    shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
     if 0 in query.shape or tokens != 1 or width < 16 or width & (width - 1):
         raise ValueError(
             f"attention of one token has heads of 16 values or a higher power of two, not {shapes}"
@@ -232,10 +232,10 @@ def sdpa_decode(
     end = kv_len if kv_len is None else (kv_len.dtype, kv_len.numel())
     if end not in (None, (torch.int32, 1)):
         raise ValueError(f"attention of one token ends at a number of int32, not {end}")
-    types = [each.dtype for each in (query, key, value)]
+    types = [tensor.dtype for tensor in (query, key, value)]
     scales = [
-        each if each is None else (each.dtype, tuple(each.shape))
-        for each in (key_scale, value_scale)
+        factors if factors is None else (factors.dtype, tuple(factors.shape))
+        for factors in (key_scale, value_scale)
     ]
     stored, wanted = query.dtype, None
     if key_scale is not None:
@@ -265,12 +265,12 @@ def sdpa_decode(
     )
     masked = attn_mask is not None
     steps = (query.stride()[:2], query.stride()[3:], key.stride(), value.stride())
-    given = (attn_mask, kv_len, key_scale, value_scale)
+    optional = (attn_mask, kv_len, key_scale, value_scale)
     wrap_triton(_attend)[(count, batches * shared)](
         query,
         key,
         value,
-        *(query if each is None else each for each in given),
+        *(query if tensor is None else tensor for tensor in optional),
         sums,
         most,
         total,
@@ -288,8 +288,8 @@ def sdpa_decode(
         ),
         *(
             step
-            for each in (key_scale, value_scale)
-            for step in ((0, 0, 0) if each is None else each.stride()[:3])
+            for factors in (key_scale, value_scale)
+            for step in ((0, 0, 0) if factors is None else factors.stride()[:3])
         ),
         MASKED=masked,
         LIMITED=kv_len is not None,
@@ -304,7 +304,7 @@ def sdpa_decode(
     )
     if combined:
         return out
-    wrap_triton(_together)[(batches * heads,)](
+    wrap_triton(_reduce_splits)[(batches * heads,)](
         sums,
         most,
         total,
