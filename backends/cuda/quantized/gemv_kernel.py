@@ -246,7 +246,8 @@ def gemv(
     # The kernel is given pointers and sizes: its tensors are contiguous, whatever they are views of.
     vector = vector.contiguous()
     weights, scale, zero = (
-        [each.contiguous() for each in tensors] for tensors in (weights, scale, zero)
+        [tensor.contiguous() for tensor in tensors]
+        for tensors in (weights, scale, zero)
     )
     dtype, words, group_words = (
         weights[0].dtype,
@@ -257,13 +258,15 @@ def gemv(
     lengths = [*map(len, weights), *[0] * (MAX_FUSED - len(weights))]
     rows, threads, num_warps, unroll = blocks(lengths, bits, bool(activation))
     programs = [
-        -(-each // rows) for each in ([2 * lengths[0]] if activation else lengths)
+        -(-length // rows) for length in ([2 * lengths[0]] if activation else lengths)
     ]
-    each = 2 if bits < 16 else 4  # as many as values of the vector are 16 bytes
+    vector_width = 2 if bits < 16 else 4  # as many as values of the vector are 16 bytes
     mantissa_bits, bias = _FLOATS.get(dtype, (-1, 0))
     out = _result(vector, weights, activation)
     plain = (torch.uint8, torch.int8, *_HALVES)
-    read = weights if dtype in plain else [each.view(torch.uint8) for each in weights]
+    read = (
+        weights if dtype in plain else [weight.view(torch.uint8) for weight in weights]
+    )
     operands = [
         [*values, *[values[0]] * (MAX_FUSED - len(values))]
         for values in (read, scale or read, zero or read)
@@ -299,7 +302,7 @@ def gemv(
         BFLOAT16=vector.dtype == torch.bfloat16,
         ROWS=rows,
         THREADS=threads,
-        VECTOR_WIDTH=math.gcd(each, group_words),
+        VECTOR_WIDTH=math.gcd(vector_width, group_words),
         UNROLL=unroll,
         num_warps=num_warps,
     )
@@ -328,8 +331,9 @@ def blocks(lengths: list[int], bits: int, gated: bool) -> tuple[int, int, int, i
         return 4, 32, 1, 2
     if gated and bits < 8:
         return 4, 32, 1, 4
-    # Alone, rows by more threads are a tenth faster. Among kernels that are launched early they have too many registers: of
-    # int4, 12 layers of 4B take an H100 647 us with them, 599 with these.
+    # What is fastest alone isn't so among kernels that are launched early, whose blocks, all of them, should fit the GPU beside the
+    # kernel's before. Twelve layers of 4B take an H200 646 us in int8 so, and 694 with one row in a program where it is no gate;
+    # in int4 575 and 620. Rows by more threads are a tenth faster alone, and take 647 us in int4 on an H100, where these take 599.
     two_rows = gated or rows >= _SEVERAL_ROWS
     # A byte is soon computed: more of them are loaded ahead than of int4.
     steps = (6 if two_rows else 10) if bits == 8 else 5
