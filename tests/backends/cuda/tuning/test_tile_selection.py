@@ -62,7 +62,7 @@ def test_without_another_the_compiler_s_error_is_raised(
 
     monkeypatch.setattr(tile_selection, "cost", largest)
     monkeypatch.setattr(tile_selection, "least_shared_memory", lambda *of: 0)
-    monkeypatch.setattr(tile_selection, "sides", lambda tile: None)
+    monkeypatch.setattr(tile_selection, "block_sizes", lambda tile: None)
     with pytest.raises(Exception, match="tiles of (.*): out of resource"):
         lower(torch.nn.Linear(256, 256), (torch.ones(256, 256),), gpu="sm_86:8GiB")
 
