@@ -130,21 +130,22 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
         residual = tl.load(added + place, stored, other=0.0).to(tl.float32)
     total = tl.zeros((ROWS, THREADS), tl.float32)
     sums = tl.zeros((ROWS, THREADS, VECTOR_WIDTH), tl.float32)
-    x_sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
-    squares = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+    x_sums = tl.zeros((1, THREADS, VECTOR_WIDTH), tl.float32)
+    squares = tl.zeros((1, THREADS, VECTOR_WIDTH), tl.float32)
     for start in tl.range(0, WORDS, THREADS * VECTOR_WIDTH, loop_unroll_factor=UNROLL):
         begin = start + tl.arange(0, THREADS) * VECTOR_WIDTH
-        word = begin[:, None] + tl.arange(0, VECTOR_WIDTH)[None, :]
+        word = begin[None, :, None] + tl.arange(0, VECTOR_WIDTH)[None, None, :]
         inside = word < WORDS
-        known = mine[:, None, None] & inside[None, :, :]
-        bits = tl.load(words[:, None, None] + word[None, :, :], known, other=0)
+        known = mine[:, None, None] & inside
+        bits = tl.load(words[:, None, None] + word, known, other=0)
         group = begin // GROUP
         if GROUPED:
             sums = tl.zeros((ROWS, THREADS, VECTOR_WIDTH), tl.float32)
-            x_sums = tl.zeros((THREADS, VECTOR_WIDTH), tl.float32)
+            x_sums = tl.zeros((1, THREADS, VECTOR_WIDTH), tl.float32)
         for plane in tl.static_range(PLANES):
             # Values at one place of consecutive bytes are consecutive in the vector.
-            at_plane = (group * (GROUP * (PLANES - 1)))[:, None] + word + plane * GROUP
+            at_plane = (group * (GROUP * (PLANES - 1)))[None, :, None]
+            at_plane += word + plane * GROUP
             if VECTORIZED:
                 lower, higher = _load_halves(vector, at_plane, inside, PER_PLANE)
             if NORM_VECTORIZED:
@@ -165,7 +166,7 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
                     else:
                         factors = norm + at_plane * PER_PLANE + at
                         x *= tl.load(factors, inside, other=0.0).to(tl.float32)
-                sums += x[None, :, :] * value(
+                sums += x * value(
                     bits,
                     one,
                     plane * 4 + at,
@@ -182,7 +183,7 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
             added_up = tl.sum(sums, 2)
             if HAS_ZERO:
                 shift = tl.load(zero[:, None] + group[None, :], known, other=0)
-                added_up -= tl.sum(x_sums, 1)[None, :] * shift.to(tl.float32)
+                added_up -= tl.sum(x_sums, 2) * shift.to(tl.float32)
             factor = tl.load(scale[:, None] + group[None, :], known, other=0.0)
             total += added_up * factor.to(tl.float32)
     if not GROUPED:
@@ -191,12 +192,12 @@ def _gemv_kernel(  # type: ignore[no-untyped-def]
     if not GROUPED:
         if HAS_ZERO:
             shift = tl.load(zero, mine, other=0)
-            result -= tl.sum(tl.sum(x_sums, 1), 0) * shift.to(tl.float32)
+            result -= tl.sum(tl.sum(x_sums, 2), 1) * shift.to(tl.float32)
         if HAS_SCALE:
             result *= row_scale
     if HAS_NORM:
         # A norm divides by one number, which goes for the sum as well.
-        square = tl.sum(tl.sum(squares, 1), 0) / (WORDS * (32 // BITS))
+        square = tl.sum(tl.sum(squares, 2), 1) / (WORDS * (32 // BITS))
         result *= 1.0 / tl.sqrt(square + EPS)
     if ACTIVATION > 0:
         gate, up = tl.split(tl.reshape(result, (ROWS // 2, 2)))
@@ -260,7 +261,8 @@ def gemv(
     programs = [
         -(-length // rows) for length in ([2 * lengths[0]] if activation else lengths)
     ]
-    vector_width = 2 if bits < 16 else 4  # as many as values of the vector are 16 bytes
+    # As many words as values of the vector are 16 bytes. Of one row both have the same layout, and four words of int8 need no conversion.
+    vector_width = 4 if bits == 16 or (bits == 8 and rows == 1) else 2
     mantissa_bits, bias = _FLOATS.get(dtype, (-1, 0))
     out = _result(vector, weights, activation)
     plain = (torch.uint8, torch.int8, *_HALVES)
@@ -332,12 +334,11 @@ def blocks(lengths: list[int], bits: int, gated: bool) -> tuple[int, int, int, i
     if gated and bits < 8:
         return 4, 32, 1, 4
     # What is fastest alone isn't so among kernels that are launched early, whose blocks, all of them, should fit the GPU beside the
-    # kernel's before. Twelve layers of 4B take an H200 646 us in int8 so, and 694 with one row in a program where it is no gate;
+    # kernel's before. Twelve layers of 4B took an H200 646 us in int8 so, and 694 with one row in a program where it is no gate;
     # in int4 575 and 620. Rows by more threads are a tenth faster alone, and take 647 us in int4 on an H100, where these take 599.
     two_rows = gated or rows >= _SEVERAL_ROWS
-    # A byte is soon computed: more of them are loaded ahead than of int4.
-    steps = (6 if two_rows else 10) if bits == 8 else 5
-    return (2 if two_rows else 1), 32, 1, steps
+    # Of int8, 20 words of a lane are loaded ahead: 5 steps of a row, or 6 of two.
+    return (2, 32, 1, 6 if bits == 8 else 5) if two_rows else (1, 32, 1, 5)
 
 
 def _result(
