@@ -1,4 +1,4 @@
-"""Layouts that ExecuTorch's kernels write, where PyTorch's write others."""
+"""Correct fake tensors where ExecuTorch's kernels return another layout than PyTorch's."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 
-def in_written_order(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a pass's execution of ``nonzero`` return what ExecuTorch's kernel writes: row by row.
+def with_row_major_nonzero(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a pass's execution so that the fake result of ``nonzero`` is row-major, as ExecuTorch's kernel writes it.
 
-    PyTorch's returns it column by column, which other kernels refuse, or read in rows.
+    PyTorch's is column-major, which other kernels reject or read as row-major.
     """
 
     @functools.wraps(execute)

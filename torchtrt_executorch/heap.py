@@ -1,4 +1,4 @@
-"""Give freed memory back to the system."""
+"""Return freed heap memory to the system."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 
 def trim_heap() -> None:
-    """Give back what glibc's heap has of freed memory between what is in use; elsewhere do nothing.
+    """Return free pages of glibc's heap to the system (``malloc_trim``); a no-op elsewhere.
 
-    Tensors of some megabytes are in the heap, and small objects that outlive them keep it from shrinking.
+    Tensors of a few megabytes are on the heap, and small objects that outlive them keep it from shrinking.
     """
     if sys.platform.startswith("linux"):
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -78,12 +78,12 @@ def register(names: Iterable[str]) -> None:
                 f"the operator {name!r} is not registered in this process: {problem}"
             )
         if namespace == _CUDA:
-            let_run_on_host(name)
+            register_cpu_kernel(name)
 
 
 @functools.cache
-def let_run_on_host(name: str) -> None:
-    """Give an operator of the CUDA backend's, written in PyTorch's for CUDA, a kernel for the CPU."""
+def register_cpu_kernel(name: str) -> None:
+    """Register a CPU kernel for a CUDA-backend operator that is composed of PyTorch operators."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     qualified = name.removesuffix(".default")
     if has_kernel(qualified, "CPU") or not has_kernel(qualified, "CUDA"):

@@ -50,8 +50,8 @@ class AotiPartitioner(Partitioner):
     size of the graph. Alone it makes one partition. What stays outside: delegates of others and
     what unpacks them; control-flow operators with such a delegate in a branch, whose branches are
     partitioned instead; operators on custom objects, which no delegate can be handed; operators
-    whose output's shape depends on data, for which these backends have no kernels; assertions; what
-    :meth:`unsupported` names.
+    whose output's shape depends on data, for which these backends have no kernels; assertions;
+    and the nodes that :meth:`unsupported` returns.
 
     Args:
         backend_name: Name of the backend's class, ``"CudaBackend"``.
@@ -60,7 +60,7 @@ class AotiPartitioner(Partitioner):
 
     delegates_in_branches = True
     """Whether the backend's delegates run on host memory, into which ExecuTorch plans branches. If not,
-    control flow that isn't taken whole is left to the host with all that is in its branches."""
+    control flow that can't be delegated as a unit stays on the host with its branches."""
 
     def __init__(self, backend_name: str, compile_spec: list[CompileSpec]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class AotiPartitioner(Partitioner):
         )
 
     def _keeps_state(self) -> bool:
-        """What the compile spec ``keep_mutable_buffers`` says; ``ON`` without one."""
+        """Return whether the compile spec ``keep_mutable_buffers`` is ``ON``, its default."""
         for spec in self.delegation_spec.compile_specs:
             if spec.key == KEEP_MUTABLE_BUFFERS_COMPILE_SPEC_KEY:
                 value = bytes(spec.value).decode().upper()
@@ -121,17 +121,17 @@ class AotiPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Keep the operators of the program whole: AOTInductor decomposes them by itself.
+        """Return the operators to preserve: AOTInductor decomposes them itself.
 
-        An operator that stays with the host, if only in one place, isn't among them: the host's
-        kernels are for what it decomposes to. Of branches that move with their control flow, those
-        operators are named that have no decomposition. Nor is one that returns expanded tensors by
-        a schema that doesn't say so (``broadcast_tensors``): the host takes none with a stride of 0.
+        An operator is listed only if no call of it stays on the host, whose kernels exist only for the
+        decomposition. In branches delegated with their control flow, only those without a decomposition
+        are listed. Omitted too: operators that return expanded tensors without declaring a view
+        (``broadcast_tensors``): the host rejects strides of 0.
 
         Returns:
             The operators in the order of the graph, and no filter.
         """
-        whole: dict[torch._ops.OpOverload, None] = {}
+        preserved: dict[torch._ops.OpOverload, None] = {}
         decomposed: set[torch._ops.OpOverload] = set()
         unsupported = self.unsupported(ep)
         graphs = [*self._graphs(ep.graph_module, unsupported)]
@@ -140,16 +140,18 @@ class AotiPartitioner(Partitioner):
                 if not isinstance(node.target, torch._ops.OpOverload) or is_size(node):
                     continue
                 if node in claimed and not _returns_expanded(node):
-                    whole[node.target] = None
+                    preserved[node.target] = None
                 else:
                     decomposed.add(node.target)
-        whole.update(dict.fromkeys(_in_claimed_branches(ep, [g for g, _ in graphs])))
-        return [operator for operator in whole if operator not in decomposed], None
+        preserved.update(
+            dict.fromkeys(_nondecomposable_in_branches(ep, [g for g, _ in graphs]))
+        )
+        return [operator for operator in preserved if operator not in decomposed], None
 
     def unsupported(self, program: ExportedProgram) -> Collection[Node]:
         """Return the nodes, in all graphs of ``program``, that the backend can't compile.
 
-        None, unless a subclass knows better.
+        The base class returns none.
         """
         return ()
 
@@ -159,7 +161,7 @@ class AotiPartitioner(Partitioner):
         unsupported: Container[Node],
         inner: bool = False,
     ) -> Iterator[tuple[GraphModule, set[Node]]]:
-        """Yield each graph that operators are claimed in or left in, outermost first, and what is claimed."""
+        """Yield each graph that is partitioned, outermost first, with its claimed nodes."""
         claimed: set[Node] = set()
         for node in graph_module.graph.nodes:
             if inner and not self.delegates_in_branches:
@@ -175,7 +177,7 @@ class AotiPartitioner(Partitioner):
 
 
 def _returns_expanded(node: Node) -> bool:
-    """Whether an operator returns a tensor with a stride of 0, and no view by its schema, which becomes a copy."""
+    """Whether a non-view operator returns a tensor with a stride of 0."""
     if node.target.is_view:  # type: ignore[union-attr]
         return False
     values = pytree.tree_leaves(node.meta.get("val"))
@@ -185,13 +187,15 @@ def _returns_expanded(node: Node) -> bool:
     )
 
 
-def _in_claimed_branches(
-    program: ExportedProgram, outside: Collection[GraphModule]
+def _nondecomposable_in_branches(
+    program: ExportedProgram, partitioned_graphs: Collection[GraphModule]
 ) -> Iterator[torch._ops.OpOverload]:
-    """Yield the operators without a decomposition in all graphs but those ``outside``."""
-    inside = [m for m in program.graph_module.modules() if m not in outside]
-    table = torch.export.default_decompositions() if inside else {}
-    for module in inside:
+    """Yield the operators without a decomposition in the branches outside of ``partitioned_graphs``."""
+    branches = [
+        m for m in program.graph_module.modules() if m not in partitioned_graphs
+    ]
+    table = torch.export.default_decompositions() if branches else {}
+    for module in branches:
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             target = node.target
             if isinstance(target, torch._ops.OpOverload) and target not in table:
@@ -207,16 +211,16 @@ def is_claimable(
         return False
     if node.target is operator.getitem:  # goes with what it unpacks
         return node.args[0] in claimed
-    if has_data_dependent_shape(node) or _returns_nothing(node):
+    if has_data_dependent_shape(node) or _is_assertion(node):
         return False
     return not any(
-        _is_custom_object(producer) or _holds_others(producer, unsupported)
+        _is_custom_object(producer) or _contains_undelegatable(producer, unsupported)
         for producer in node.all_input_nodes
     )
 
 
-def _returns_nothing(node: Node) -> bool:
-    """Whether it is an assertion: about sizes, and so the host's."""
+def _is_assertion(node: Node) -> bool:
+    """Whether it returns nothing: an assertion on sizes, which stays on the host."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and not schema.returns
 
@@ -225,8 +229,8 @@ def _is_custom_object(node: Node) -> bool:
     return isinstance(node.meta.get("val"), (CustomObjArgument, FakeScriptObject))
 
 
-def _holds_others(node: Node, unsupported: Container[Node]) -> bool:
-    """Whether ``node`` is a branch with something in it that runs elsewhere."""
+def _contains_undelegatable(node: Node, unsupported: Container[Node]) -> bool:
+    """Whether ``node`` is a branch module that contains a delegate or an unsupported node."""
     module = branch_module(node)
     return module is not None and any(
         inner.target is executorch_call_delegate or inner in unsupported
@@ -246,7 +250,7 @@ def branch_module(node: Node) -> torch.nn.Module | None:
 def _branch_owners(
     graph_module: GraphModule, tags: Mapping[Node, str]
 ) -> dict[Node, str]:
-    """Return the partition that each branch module goes with: that of the operator reading it."""
+    """Return the partition of each branch module: that of the operator that reads it."""
     owners: dict[Node, str] = {}
     for node in graph_module.graph.nodes:
         if branch_module(node) is None:

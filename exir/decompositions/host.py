@@ -27,7 +27,7 @@ from executorch.exir.decompositions import (
 from executorch.exir.program.operators.calls import calls
 from executorch.exir.program.operators.delegated import with_constant_weights
 from executorch.exir.program.operators.host_kernels import has_kernel
-from executorch.exir.program.operators.whole import AllPartitioners
+from executorch.exir.program.operators.preserved import AllPartitioners
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.export import ExportedProgram

@@ -1,7 +1,7 @@
-"""Describe nested inputs and outputs by containers that PyTorch serializes, where they are of types that it can't.
+"""Replace types in a method's TreeSpecs that PyTorch can't serialize by dict and tuple.
 
-A ``.pte`` holds how a method's inputs and outputs are nested, for callers in Python. PyTorch describes no type that is registered without a
-name: what ``topk``, ``max`` and ``sort`` return, a named tuple, a dataclass.
+A ``.pte`` stores the TreeSpecs of a method's inputs and outputs for callers in Python. PyTorch can't serialize types that are registered
+without a name: what ``topk``, ``max`` and ``sort`` return, named tuples, dataclasses.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch.utils import _pytree as pytree
 _CONTAINERS = (list, dict, OrderedDict, defaultdict, deque)
 
 
-def with_named_types(spec: pytree.TreeSpec | None) -> pytree.TreeSpec | None:
-    """Return ``spec``; if PyTorch can't serialize it, with dictionaries in the place of dataclasses, and tuples of other types.
+def with_serializable_types(spec: pytree.TreeSpec | None) -> pytree.TreeSpec | None:
+    """Return ``spec`` with dataclasses as dicts and other unnamed types as tuples.
 
     Args:
-        spec: Of a method's inputs or outputs, None if it isn't known.
+        spec: Of a method's inputs or outputs; None if unknown. Unchanged if PyTorch can serialize it.
     """
     if spec is None:
         return None
@@ -31,7 +31,7 @@ def with_named_types(spec: pytree.TreeSpec | None) -> pytree.TreeSpec | None:
 
 
 def _plain(spec: Any) -> Any:
-    """Return zeros that are nested alike."""
+    """Return the nested structure with a 0 at each leaf."""
     if spec.is_leaf():
         return 0
     children = [_plain(child) for child in spec.children()]

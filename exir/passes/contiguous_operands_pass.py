@@ -1,7 +1,7 @@
-"""Copy channels-last values to contiguous ones around the operators whose portable kernels compute in that layout alone.
+"""Insert layout copies around the operators whose portable kernels only compute contiguous tensors.
 
-Of a channels-last tensor some of ExecuTorch's kernels return an error (0x12: index, select, slice, softmax), and others wrong
-values without a word: they read it as if it were contiguous (cat, flip, gather, constant_pad_nd, layer_norm, log_softmax, topk).
+Given channels-last operands, some kernels fail (0x12: index, select, slice, softmax); others read them as contiguous and return
+wrong values (cat, flip, gather, constant_pad_nd, layer_norm, log_softmax, topk).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _LAYOUTS = ("dim_order_ops::", "executorch_prim::", "et_copy::")
 
 
 class ContiguousOperandsPass(PassBase):
-    """Has operators of the host compute with contiguous values, while delegates and outputs keep their layouts.
+    """Insert layout copies where host operators need contiguous values; delegates and outputs keep their layouts.
 
-    Takes edge programs once partitioners have taken what they support, and changes them in place, branches included. A
-    value is copied once each way; between two such operators it isn't copied.
+    Runs on edge programs after partitioning, and changes them in place, branches included. A value is copied once each
+    way; between two such operators it isn't copied.
     """
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Copies them, and says whether there are any."""
+        """Insert the copies of a program, in place."""
         changed = False
         for module in graph_module.modules():
             if not isinstance(module, GraphModule):
@@ -53,7 +53,7 @@ class ContiguousOperandsPass(PassBase):
                 if node.target in _COPIES and _is_either(node.meta["val"]):
                     changed |= _make_contiguous(node)
                 elif _computes_contiguously(node):
-                    _surround(node, contiguous)
+                    _insert_layout_copies(node, contiguous)
                     changed = True
             if contiguous:
                 module.graph.eliminate_dead_code()
@@ -62,7 +62,7 @@ class ContiguousOperandsPass(PassBase):
 
 
 def _computes_contiguously(node: Node) -> bool:
-    """Whether a kernel of the host's has to be given or to return another layout than it has."""
+    """Whether a host kernel needs contiguous operands or results, and one of them isn't contiguous."""
     if not isinstance(node.target, EdgeOpOverload):
         return False
     called = node.target._op
@@ -74,17 +74,20 @@ def _computes_contiguously(node: Node) -> bool:
         *(input_node.meta["val"] for input_node in node.all_input_nodes),
     ]
     layouts = {_is_contiguous(leaf) for leaf in pytree.tree_leaves(tensors)}
-    # Operators of one operand, element by element, are right in its own layout.
-    alone = len(node.all_input_nodes) == 1 and torch.Tag.pointwise in called.tags
-    if layouts == {True} or (alone and layouts == {False}):
+    # Pointwise operators of one operand are right in its own layout.
+    unary = len(node.all_input_nodes) == 1 and torch.Tag.pointwise in called.tags
+    if layouts == {True} or (unary and layouts == {False}):
         return False
-    # A delegate is compiled for the layout that it is given, and there is no copy to others than channels-last.
+    # A delegate is compiled for its inputs' layouts, and channels-last is the only other one that a copy can restore.
     outside = any(user.target is executorch_call_delegate for user in _readers(node))
     return not outside or all(_can_restore(result) for result in results)
 
 
 def _make_contiguous(copy: Node) -> bool:
-    """Have a copy be contiguous, which is the same in memory; ExecuTorch would read another order off its strides."""
+    """Set a copy's dim order to contiguous where both layouts are identical in memory.
+
+    ExecuTorch would derive another from its strides.
+    """
     value = copy.meta["val"]
     if _is_contiguous(value):
         return False
@@ -99,11 +102,11 @@ def _in_order(value: torch.Tensor) -> torch.Tensor:
         return torch.empty(value.shape, dtype=value.dtype, device=value.device)
 
 
-def _surround(node: Node, contiguous: dict[Node, Node]) -> None:
-    """Have ``node`` read contiguous copies, and those that read it what it returned before.
+def _insert_layout_copies(node: Node, contiguous: dict[Node, Node]) -> None:
+    """Feed ``node`` contiguous operands, and restore its results' layouts for their users.
 
     Args:
-        contiguous: Copies that there are, by the values that they are of; those that are made join them.
+        contiguous: Contiguous copies so far, by the value that each is a copy of; new ones are added.
     """
     graph, before = node.graph, node.meta["val"]
     for read in node.all_input_nodes:
@@ -124,7 +127,7 @@ def _surround(node: Node, contiguous: dict[Node, Node]) -> None:
 
 
 def _restore(node: Node, before: torch.Tensor, contiguous: dict[Node, Node]) -> None:
-    """Have what reads ``node`` read a copy in the layout of ``before``, if that is another."""
+    """Insert a copy of ``node`` in the layout of ``before`` for its users, if the two layouts differ."""
     if _is_contiguous(before) or not _can_restore(before) or _is_either(before):
         return
     if before.dim_order() == node.meta["val"].dim_order():
@@ -138,7 +141,7 @@ def _restore(node: Node, before: torch.Tensor, contiguous: dict[Node, Node]) -> 
 
 
 def _readers(node: Node) -> Iterator[Node]:
-    """Yield what reads the values of ``node``, which may be several."""
+    """Yield the readers of the results of ``node``."""
     for user in node.users:
         if user.target is operator.getitem:
             yield from user.users
@@ -147,12 +150,12 @@ def _readers(node: Node) -> Iterator[Node]:
 
 
 def _can_restore(value: Any) -> bool:
-    """Whether there is a copy to a value's layout."""
+    """Whether a copy can restore a value's layout: contiguous or channels-last."""
     return _is_contiguous(value) or value.dim_order() == (0, 2, 3, 1)
 
 
 def _is_either(value: Any) -> bool:
-    """Whether contiguous and channels-last are the same: of one channel, or one pixel."""
+    """Whether contiguous and channels-last are identical in memory: one channel, or one pixel."""
     if not isinstance(value, torch.Tensor) or value.ndim != 4:
         return False
     one = [isinstance(size, int) and size == 1 for size in value.shape]

@@ -1,9 +1,9 @@
 """Place mutable buffers on the device that uses them.
 
-A method's mutable buffer has an old value, which is there when a call begins, and a new one, which
-``insert_write_back_for_buffers_pass`` has copied over it when the call ends. On a device that takes
-no copy: the allocations of the two are swapped from call to call (`executorch.exir.emit._device_state`),
-or, where one delegate reads the old value and makes the new one, it writes the one over the other.
+At each call a mutable buffer has an old value; ``insert_write_back_for_buffers_pass`` copies the new
+value over it at the end. On a device that copy is elided: the two allocations are swapped between calls
+(ping-pong, `executorch.exir.emit._device_state`), or, if one delegate reads the old and writes the new
+value, it writes in place.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _VIEWS = RESHAPES | IDENTITIES
 
 
 class DeviceStatePass(PassBase):
-    """Has mutable buffers live where that takes the fewest copies per call; on the host if in doubt.
+    """Place mutable buffers where they need the fewest copies per call; on the host if in doubt.
 
-    Goes before `PropagateDevicePass`, and tells it by the specs of the buffers' placeholders. Writes
-    of their new values come last in the graph then. All else equal, a buffer lives where its new
-    value is made. Running it again changes nothing.
+    Runs before `PropagateDevicePass`, which reads the devices from the specs of the buffers' placeholders.
+    It moves the write-backs to the end of the graph. Of devices with equally many copies, the one that
+    produces the new value is chosen. Running it again changes nothing.
 
     Args:
         options: What `PropagateDevicePass` is told to skip.
@@ -89,7 +89,7 @@ class DeviceStatePass(PassBase):
         return cls(options, config.enable_non_cpu_memory_planning, reason)
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Places the buffers of a method, in place.
+        """Place the buffers of a method, in place.
 
         Raises:
             ValueError: One that methods share on a device can't live there.
@@ -152,7 +152,7 @@ def mark_mutable_buffers(module: GraphModule, signature: ExportGraphSignature) -
 
 
 def _reason_for_host_state(planning: Any) -> str:
-    """Why a memory planning pass leaves no room for buffers on a device; empty if it does."""
+    """Return why a memory planning pass can't plan buffers on a device; empty if it can."""
     if not hasattr(planning, "alloc_mutable_buffers"):
         return "how it is planned is not known"
     if not planning.alloc_mutable_buffers:
@@ -164,9 +164,9 @@ def _reason_for_host_state(planning: Any) -> str:
 
 
 def plan_states(graph_module: GraphModule) -> None:
-    """Gives buffers on devices their allocations, each for as long as the method is loaded.
+    """Extend the lifetimes of buffers on devices to the whole graph, and mark those that are written in place.
 
-    One delegate that reads a buffer's old value, and writes its new one last, writes it over that.
+    A buffer is written in place if one delegate reads its old value and is the last to write its new one.
     """
     last = len(graph_module.graph.nodes) - 1
     shared = {
@@ -184,11 +184,13 @@ def plan_states(graph_module: GraphModule) -> None:
             new.inplace_base = old
         elif write in shared and shared[write].in_place > in_place:
             name = write.all_input_nodes[0].meta[STATE_META]
-            raise RuntimeError(f"another than its delegate reads the buffer {name}")
+            raise RuntimeError(
+                f"the buffer {name} is written in place by a delegate, but something else reads it too"
+            )
 
 
 class _NewValue(NamedTuple):
-    """The value whose bytes a buffer's new one has, and where that is made."""
+    """Storage root of a buffer's new value, and the device that produces it."""
 
     root: Node
     made_on: Device
@@ -205,7 +207,7 @@ class _NewValue(NamedTuple):
 
 
 def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
-    """Why a buffer has to live on the host; empty if it needn't."""
+    """Return why a buffer has to live on the host; empty if it needn't."""
     placeholder = write.all_input_nodes[0]
     old, new = tensor_spec(placeholder), tensor_spec(new_root)
     writers = placement.aliases.writers
@@ -217,7 +219,7 @@ def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
         return "its first value is in a data file, which is loaded into host memory"
     if writers[placeholder] != [write] or new_root in writers:
         return "the host also writes to it in place"
-    # What shows another buffer's old value on a device, be it a copy of that on the host.
+    # The storage root on a device: a host copy of another buffer's old value counts as that buffer.
     shown = placement.aliases.root(write.all_input_nodes[-1], on_host=False)
     if STATE_META in shown.meta or (
         new_root.op == "placeholder"
@@ -237,26 +239,27 @@ def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
 
 
 def _cheapest_device(placement: Placement, write: Node, new: _NewValue) -> Device:
-    """Where a buffer takes the fewest copies; of equals where its new value is made, or the host."""
+    """The device with the fewest copies; ties go to the new value's producer, then to the host."""
 
     def copies(device: Device) -> tuple[int, bool]:
         on_device = device != HOST
         read_on = placement.reading_devices(new.root, new.made_on, {write}, on_device)
-        of_new = _copies(new.made_on, read_on | {device})
-        return of_new + _of_old(placement, write, device), device != new.made_on
+        new_value_copies = _copies(new.made_on, read_on | {device})
+        cost = new_value_copies + _old_value_copies(placement, write, device)
+        return cost, device != new.made_on
 
     return min((HOST, *placement.devices), key=copies)
 
 
 def _copies(device: Device, read_on: Iterable[Device | None]) -> int:
-    """How often a value that lives on one device, or the host, is copied for its readers on all."""
+    """Count the copies of a value that lives on one device, or the host, for its readers on all of them."""
     devices = {side for side in read_on if side and side not in (HOST, device)}
     to_host = device != HOST and (HOST in read_on or bool(devices))
     return to_host + len(devices)
 
 
-def _of_old(placement: Placement, write: Node, device: Device) -> int:
-    """Copies of an old value, and on the host of the copies that would be its views on a device."""
+def _old_value_copies(placement: Placement, write: Node, device: Device) -> int:
+    """Count the copies of the old value; on the host, also copies of values that are only views of it on a device."""
     cost, pending = 0, [write.all_input_nodes[0]]
     while pending:
         value = pending.pop()

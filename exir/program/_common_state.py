@@ -1,4 +1,4 @@
-"""State shared by the methods of a program: buffers of one name, and where each method keeps them.
+"""Table of the mutable buffers that methods of a program share, and where each method stores them.
 
 ExecuTorch plans each method by itself, so a cache that one method fills and another reads is two caches
 unless something shares it: an arena that the host gives to all methods
@@ -55,7 +55,7 @@ _SET_OPTION = (
 _GIVE_MEMORY = "The host has to give all methods the same memory for those arenas."
 
 
-#: What buffers are: one if the host gives methods the same memory, one if it sets an option, or several.
+#: Kinds of buffers: shared if the host gives methods the same memory, shared if it sets an option, or not shared.
 SHARED, IN_LIBRARIES, SEPARATE = (
     "shared-arenas",
     "state-in-libraries",
@@ -64,7 +64,7 @@ SHARED, IN_LIBRARIES, SEPARATE = (
 
 
 class Need(NamedTuple):
-    """What buffers need to be one for all methods.
+    """What buffers need to be shared by all methods.
 
     Attributes:
         kind: ``SHARED``, ``IN_LIBRARIES`` or ``SEPARATE``.
@@ -90,7 +90,7 @@ class CommonState:
     buffers: Mapping[str, Mapping[str, Location]] = field(default_factory=dict)
 
     def needs(self) -> list[Need]:
-        """Return what they need to be one, alike ones together."""
+        """Return what the buffers need to be shared, grouped by equal needs."""
         names_of_need: dict[tuple[str, str, str], list[str]] = {}
         for name in self.buffers:
             names_of_need.setdefault(self._need(name), []).append(name)
@@ -122,7 +122,7 @@ class CommonState:
         return f"{methods} have the buffers {', '.join(names[:2])}{more}, which one of them writes"
 
     def kept_by_delegates(self, method: str) -> frozenset[str]:
-        """The buffers that delegates of a method keep."""
+        """Return the buffers that delegates of a method keep."""
         return frozenset(
             name
             for name, locations in self.buffers.items()
@@ -130,7 +130,7 @@ class CommonState:
         )
 
     def as_table(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the table as JSON values."""
         return {"arenas": sorted(self.arenas), "buffers": self.buffers}
 
 
@@ -179,21 +179,21 @@ def _number(value: Any) -> int:
     return value
 
 
-def with_common_state(
+def with_shared_buffer_table(
     named: NamedDataStoreOutput | None,
     programs: Mapping[str, Any],
     arenas: frozenset[int],
 ) -> NamedDataStoreOutput | None:
-    """Return a program's named data with the table of what its methods have in common, if that is anything.
+    """Return a program's named data with the table of buffers that its methods share, if there are any.
 
     Warns of buffers that are not one for all methods, or only by the host's doing.
 
     Args:
-        named: What delegates want stored.
+        named: Data that delegates store.
         programs: The methods' ``ExportedProgram``s, planned.
         arenas: Those that are one memory for all of them.
     """
-    # Who reads a program needs no more than the table.
+    # Readers of a program only need the table.
     from executorch.exir.program._external_data import with_table
 
     state = common_state(programs, arenas)
@@ -208,7 +208,7 @@ def with_common_state(
 def common_state(
     programs: Mapping[str, Any], arenas: frozenset[int] = frozenset()
 ) -> CommonState:
-    """Return what methods have in common, of which one writes it.
+    """Return the buffers that several methods have, and one of them writes.
 
     Args:
         programs: The methods' ``ExportedProgram``s, planned.
@@ -242,7 +242,7 @@ def common_state(
 
 
 def _planned(node: Any, is_written: bool) -> Planned | None:
-    """Where a buffer is planned; arena 0 for a constant; None if its memory is the caller's to give."""
+    """Return where a buffer is planned: arena 0 for a constant; None if the caller provides its memory."""
     spec = node.meta.get("spec")
     arena = getattr(spec, "mem_id", None)
     if arena is not None:
@@ -251,7 +251,7 @@ def _planned(node: Any, is_written: bool) -> Planned | None:
 
 
 def _buffers(program: Any, names: Iterable[str]) -> Iterator[_Buffer]:
-    """Those of another shape or type that are called alike by chance are others."""
+    """Yield the buffers of ``names``; of one name, those of different shapes or types are different buffers."""
     for name in names:
         tensor = program.state_dict.get(name, program.constants.get(name))
         if isinstance(tensor, torch.Tensor):

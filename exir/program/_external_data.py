@@ -23,11 +23,11 @@ KEY = "executorch.external_data"
 
 @dataclass(frozen=True)
 class Expected:
-    """What one key of a data file has to hold.
+    """Size and digest of the data that one key of a data file must have.
 
     Attributes:
         nbytes: Its size in bytes.
-        sha256: The digest of its bytes in hexadecimal; empty for weights that are trained on.
+        sha256: The digest of its bytes in hexadecimal; empty for weights that training changes.
     """
 
     nbytes: int
@@ -58,18 +58,18 @@ def with_expected_data(
     emitted: Any,
     named: NamedDataStoreOutput | None,
     *,
-    trained_on: bool,
+    mutable_weights: bool,
     shard: int | None = None,
 ) -> NamedDataStoreOutput | None:
-    """Return a program's named data with the table of what goes into its data files.
+    """Return a program's named data with the table of its external data.
 
     Without external data it is ``named`` itself. Data of no bytes are put into the program: a delegate
     without weights asks for them by their key, and a file with nothing in it is one more to lose.
 
     Args:
         emitted: ExecuTorch's ``EmitterOutput``.
-        named: What delegates want stored.
-        trained_on: The weights in data files change after they were written: no digests of them.
+        named: Data that delegates store.
+        mutable_weights: The weights in data files change after they were written, so they get no digests.
         shard: Bytes of data that a file may hold; each file is cut into as many as that takes.
 
     Raises:
@@ -82,7 +82,7 @@ def with_expected_data(
     for keys in emitted.external_constant_map.values():
         for key, index in keys.items():
             data = emitted.external_constant_buffer[index]
-            rows[key] = (len(data), "" if trained_on else _digest(data))
+            rows[key] = (len(data), "" if mutable_weights else _digest(data))
     for entries in named.external_data.values() if named is not None else ():
         for key, entry in entries.items():
             data = named.buffers[entry.buffer_index]  # type: ignore[union-attr]
@@ -91,7 +91,7 @@ def with_expected_data(
 
 
 def _without_empty(named: NamedDataStoreOutput) -> NamedDataStoreOutput:
-    """Return named data of which none is external that has no bytes."""
+    """Return named data with empty external entries moved into the program."""
     inside, external = dict(named.pte_data), {}
     for file, entries in named.external_data.items():
         not_empty = {
@@ -160,7 +160,7 @@ def with_table(
     named: NamedDataStoreOutput | None, key: str, table: Mapping[str, Any]
 ) -> NamedDataStoreOutput:
     """Return a program's named data with a table of its own, as JSON."""
-    # Who reads a program needs no more than the table.
+    # Readers of a program only need the table.
     from executorch.exir._serialize._named_data_store import NamedDataStore
 
     store = NamedDataStore()

@@ -1,6 +1,7 @@
-"""Invert and factorize without a check of the result, which no program of ExecuTorch can raise by.
+"""Replace inverse, solve and Cholesky by their variants without an error check.
 
-PyTorch decomposes ``linalg_inv`` to ``linalg_inv_ex`` and ``_linalg_check_errors``, which is an effect that a program has no place for.
+PyTorch decomposes ``linalg_inv`` to ``linalg_inv_ex`` and ``_linalg_check_errors``, a side effect that an ExecuTorch program
+can't represent.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _UNCHECKED = {
 
 @of_each_program
 def without_error_checks(program: ExportedProgram) -> ExportedProgram:
-    """Return a program, or each of a dict's, with operators that don't check what they return, in the place of those that do.
+    """Return a program, or each program of a dict, with the operators that check for errors replaced by their unchecked variants.
 
     Args:
         program: In ATen, as ``torch.export.export`` returned it. It is left as it is.
@@ -35,14 +36,14 @@ def without_error_checks(program: ExportedProgram) -> ExportedProgram:
 
 
 def _replace(node: Node) -> None:
-    """Have a node be the first result of the operator that checks nothing; it keeps its name, by which an output is known."""
+    """Replace a node by the first result of the unchecked variant; it keeps its name, by which outputs are found."""
     target = _UNCHECKED[node.target]  # type: ignore[index]
     positional = [
         argument for argument in target._schema.arguments if not argument.kwarg_only
     ]
     count = len(positional)
     args, options = node.args[:count], {**node.kwargs}
-    if len(node.args) > count:  # given by position here, by name alone there
+    if len(node.args) > count:  # positional here, keyword-only there
         options["left" if count > 1 else "upper"] = node.args[count]
     with node.graph.inserting_before(node):
         results = node.graph.call_function(target, args, options)

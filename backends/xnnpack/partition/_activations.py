@@ -1,4 +1,4 @@
-"""Write PReLU of other ranks than four, which XNNPACK lacks, by clamps, a multiplication and an addition, which it has."""
+"""Decompose PReLU into clamp, mul and add where its rank isn't 4, the only one that XNNPACK's operator supports."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _aten = torch.ops.aten
 
 
 def with_clamps_for_prelu(program: ExportedProgram) -> ExportedProgram:
-    """Return ``program`` with PReLU replaced that XNNPACK's own operator isn't for.
+    """Return ``program`` with the PReLUs decomposed that XNNPACK's operator doesn't support.
 
-    By default it becomes a comparison, which XNNPACK hasn't, and a choice by it: a delegate in front, and one behind.
+    By default they decompose to a comparison, which XNNPACK lacks, and a ``where``: that splits the partition in two.
 
     Args:
         program: In ATen, before it is decomposed.
     """
-    if any(map(_is_lacking, program.graph.nodes)):
+    if any(map(_is_unsupported_prelu, program.graph.nodes)):
         program = program.run_decompositions({})  # the caller's stays as it is
-        for node in [*filter(_is_lacking, program.graph.nodes)]:
+        for node in [*filter(_is_unsupported_prelu, program.graph.nodes)]:
             _replace(node)
     return program
 
 
-def _is_lacking(node: Node) -> bool:
-    """Whether a node is a PReLU of another rank than XNNPACK has, in a type that it has."""
+def _is_unsupported_prelu(node: Node) -> bool:
+    """Whether a node is a float32 PReLU of a rank other than 4, within ``MAX_DIMS``."""
     if node.target is not _aten.prelu.default:
         return False
     x, weight = (input_node.meta["val"] for input_node in node.all_input_nodes)
-    ranks = x.ndim != 4 and 0 < x.ndim <= MAX_DIMS
-    return ranks and x.dtype == weight.dtype == torch.float32
+    has_rank = x.ndim != 4 and 0 < x.ndim <= MAX_DIMS
+    return has_rank and x.dtype == weight.dtype == torch.float32
 
 
 def _replace(node: Node) -> None:

@@ -23,7 +23,7 @@ def calls(module: GraphModule) -> Iterator[Node]:
         yield from calls(body)
 
 
-def calls_any(module: GraphModule, operators: Container[Any]) -> bool:
+def contains_any_operator(module: GraphModule, operators: Container[Any]) -> bool:
     """Whether a graph, a branch or a loop of it calls any of the operators, in either dialect.
 
     Args:
@@ -39,21 +39,21 @@ def operator_of(node: Node) -> Any:
 
 
 def replace_reads(node: Node, value: Any) -> None:
-    """Have all that reads ``node`` read ``value``, but for the output, whose signature has its name."""
+    """Replace ``node`` by ``value`` for all its users but the output, whose name is in the signature."""
     for user in [*node.users]:
         if user.op != "output":
             user.replace_input_with(node, value)
 
 
 def module_of(node: Node) -> str:
-    """Return the path of the module that a node is of, where nothing has traced it since."""
+    """Return the path of the module that a node comes from, if its metadata still has it."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
     path = str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
     return path or "the method itself"
 
 
 def replace_by_constant(program: ExportedProgram, node: Node, value: Tensor) -> None:
-    """Have all that reads ``node`` read ``value``, a constant tensor of the program that is contiguous there."""
+    """Replace ``node`` by ``value``, which becomes a contiguous constant tensor of the program."""
     # Which imports this module's package.
     from executorch.backends.transforms.utils import create_constant_placeholder
 

@@ -1,7 +1,6 @@
-"""Exempt operators that partitioners or the host's kernels support from the Core ATen check, and locate the ones that fail it.
+"""Exempt operators that partitioners or host kernels support from the Core ATen check, and locate those that fail it.
 
-The host needs a kernel for what no delegate runs, so what is in a delegate is its backend's concern. What
-lowering leaves outside of delegates is checked again.
+Only operators outside of delegates need a host kernel. Those that are still there after lowering are checked again.
 
 Upstream: ``executorch.exir.program._program``, ``executorch.exir.verification.verifier``.
 """
@@ -24,7 +23,7 @@ from executorch.exir.program.operators.calls import (
     replace_reads,
 )
 from executorch.exir.program.operators.host_kernels import has_kernel
-from executorch.exir.program.operators.whole import AllPartitioners
+from executorch.exir.program.operators.preserved import AllPartitioners
 from executorch.exir.verification.verifier import EXIRATenDialectVerifier
 from torch._export.verifier import SpecViolationError
 from torch._ops import OpOverload
@@ -40,7 +39,7 @@ _FRAME = re.compile(r'File "([^"<]*)", line (\d+)[^\n]*(?:\n\s*([^\n]+))?')
 def delegated_operators(
     program: ExportedProgram, partitioners: Iterable[Partitioner]
 ) -> list[OpOverload]:
-    """Return the operators outside of Core ATen that a partitioner supports wherever ``program`` calls them, or the host.
+    """Return the operators outside of Core ATen that a partitioner or a host kernel supports at every call in ``program``.
 
     Args:
         program: As it is going to be partitioned: decomposed, in ATen.
@@ -58,7 +57,7 @@ def without_constant_operators(
     partitioners: Iterable[Partitioner],
     config: EdgeCompileConfig | None,
 ) -> ExportedProgram:
-    """Compute at export what ``program`` computes of constants by operators that nothing supports, and copy none of them.
+    """Fold constant expressions with operators that neither a partitioner nor a host kernel supports; remove copies of constants.
 
     A position embedding that is resampled to the size of the input is one: ``_upsample_bicubic2d_aa`` of a
     parameter. The parameter is no longer part of the program then, unless it is used otherwise.
@@ -84,7 +83,7 @@ def without_constant_operators(
 
 
 def with_constant_weights(program: ExportedProgram) -> ExportedProgram:
-    """Compute at export weights of convolutions that are made of constants: XNNPACK takes a constant alone.
+    """Fold convolution weights that are computed from constants: XNNPACK only supports constant weights.
 
     Args:
         program: Decomposed, in ATen. It is changed.
@@ -107,7 +106,7 @@ _COPIES = (
 
 
 def _read_constants_directly(program: ExportedProgram) -> None:
-    """Have operators read a constant instead of a copy in its layout, as ``torch.tensor(0.0)`` in a model makes one per call.
+    """Replace a constant's copy of the same layout by the constant: ``torch.tensor(0.0)`` in a model makes one per call.
 
     Nothing writes to either: the program is functional. What it returns is still copied.
     """
@@ -131,7 +130,7 @@ def locates_violations(
     method: str,
     partitioners: Iterable[Partitioner],
 ) -> Callable[..., ExportedProgram]:
-    """Have ``_generate_edge_program`` say where a method calls an operator that isn't in Core ATen.
+    """Wrap ``_generate_edge_program`` so that its errors say where a method calls an operator outside of Core ATen.
 
     The error is still a ``SpecViolationError`` in upstream's words; they are followed by the node, its
     module, its line, and why partitioners that say so don't support it.
@@ -159,10 +158,10 @@ def locates_violations(
     return located
 
 
-def check_left_operators(
+def check_undelegated_operators(
     method: str, program: ExportedProgram, config: EdgeCompileConfig | None
 ) -> None:
-    """Check that no operator is left outside of delegates for which :func:`delegated_operators` vouched.
+    """Check that no operator that :func:`delegated_operators` exempted is left outside of delegates.
 
     Args:
         method: Name of the method.
@@ -177,7 +176,7 @@ def check_left_operators(
     for node in calls(program.graph_module):
         operator = operator_of(node)
         if operator in decomposed or has_kernel(operator):
-            continue  # it was kept whole: see check_operators_taken
+            continue  # it was preserved: see check_preserved_operators_lowered
         if error := violation_of(operator):
             raise _violation(error, node, method, "") from error
 
@@ -185,7 +184,7 @@ def check_left_operators(
 def _violations_by_upstream(
     config: EdgeCompileConfig | None,
 ) -> Callable[[Any], SpecViolationError | None]:
-    """Return what tells why upstream's check refuses an operator; operators beside ATen's it lets pass."""
+    """Return a function that gives the error of upstream's check for an operator; None if it passes, as all outside ATen do."""
     check = EXIRATenDialectVerifier(edge_compile_config=config).check_valid_op
 
     def violation_of(operator: Any) -> SpecViolationError | None:
@@ -210,7 +209,7 @@ def _unsupported(
 
 
 def _determined_by_constants(program: ExportedProgram) -> dict[Node, Any]:
-    """Return the nodes of the program's own graph that constants alone determine: those with their tensors, calls with None."""
+    """Return the nodes of the outermost graph that only depend on constants: placeholders with their tensors, calls with None."""
     determined: dict[Node, Any] = {
         node: tensor
         for node, tensor in get_constant_placeholder_dict(program).items()
@@ -228,7 +227,7 @@ def _determined_by_constants(program: ExportedProgram) -> dict[Node, Any]:
 def _values(
     determined: dict[Node, Any], nodes: Iterable[Node]
 ) -> dict[Node, torch.Tensor]:
-    """Compute the tensors of ``nodes``, and what they are computed from, which join ``determined``."""
+    """Compute the tensors of ``nodes`` and their inputs, and add them to ``determined``."""
     results = [*nodes]
     wanted, pending = {*results}, [*results]
     while pending:
@@ -245,7 +244,7 @@ def _values(
 
 
 def _replace(program: ExportedProgram, values: Mapping[Node, torch.Tensor]) -> None:
-    """Have the program take ``values`` as constants, instead of the constants that nothing else reads."""
+    """Replace nodes by constants of ``values``, and delete the constants that nothing reads any more."""
     # Which imports this module's package.
     from executorch.backends.transforms.utils import delete_constant_placeholder
 
@@ -260,7 +259,7 @@ def _replace(program: ExportedProgram, values: Mapping[Node, torch.Tensor]) -> N
 
 
 def _needs_exemption(node: Node) -> bool:
-    """Views become copies, which the check lets pass."""
+    """Whether an operator is outside of Core ATen; views become copies, which pass the check."""
     target = node.target
     return (
         isinstance(target, OpOverload)

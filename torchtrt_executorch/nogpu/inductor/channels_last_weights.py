@@ -1,4 +1,4 @@
-"""Store weights of convolutions channels-last where Inductor computes these so, rather than convert them in each call."""
+"""Store convolution weights channels-last where Inductor's layout optimization would convert them in each call."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from torchtrt_executorch.nogpu.inductor.host_weights import is_stand_in, stand_in
 
-#: Behind the name of a weight: methods share weights by name, and another may read it as it is.
+#: Suffix of a converted weight's name: methods share weights by name, and another may read the unconverted one.
 SUFFIX = "channels_last"
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What takes the place of reading a constant, within a scope."""
+    """Return the override of ``GraphLowering.get_attr``."""
     from torch._inductor.graph import GraphLowering, getattr_recursive
     from torch._inductor.virtualized import V
 
@@ -37,7 +37,7 @@ def overrides() -> dict[str, Callable[..., Any]]:
 
 
 def _is_converted(graph: Any, target: str, weight: torch.Tensor) -> bool:
-    """Whether convolutions of images alone read a weight, with a window of more than a pixel."""
+    """Whether only 2D convolutions with a kernel larger than 1x1 read the weight."""
     if weight.ndim != 4 or weight.shape[1] == 1 or weight.shape[2:] == (1, 1):
         return False
     nodes = graph.graph.find_nodes(op="get_attr", target=target)

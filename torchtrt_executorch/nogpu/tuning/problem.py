@@ -17,14 +17,14 @@ DEVICE = "cuda:0"
 
 @dataclass(frozen=True)
 class Problem:
-    """One product, or one convolution.
+    """One matmul or convolution.
 
     Attributes:
-        call: ``linear``, ``scores`` or ``values`` (batched products, the second transposed or not),
+        call: ``linear``, ``scores`` or ``values`` (batched matmuls, with the second operand transposed or not),
             or ``conv2d``.
         dtype: Of all tensors.
-        sizes: (batch, m, n, k) of a product; (images, channels, pixels of a side, channels out,
-            window, step, groups) of a convolution.
+        sizes: (batch, m, n, k) of a matmul; (images, channels, height and width, out channels, kernel size, stride,
+            groups) of a convolution.
     """
 
     call: str
@@ -33,7 +33,7 @@ class Problem:
 
     @property
     def is_channels_last(self) -> bool:
-        """Whether Inductor has convolutions of a model of such read pixels whose channels lie beside one another."""
+        """Whether Inductor's layout optimization makes a model of such convolutions channels-last."""
         return self.call == "conv2d" and self.sizes[6] == 1 and self.sizes[1] > 8
 
     def function_and_inputs(self) -> tuple[Callable[..., Tensor], list[Tensor]]:
@@ -41,13 +41,13 @@ class Problem:
             torch.randn, dtype=getattr(torch, self.dtype), device=DEVICE
         )
         if self.call == "conv2d":
-            images, channels, side, out, window, step, groups = self.sizes
+            images, channels, side, out, kernel_size, stride, groups = self.sizes
             inputs = [
                 new(images, channels, side, side),
-                new(out, channels // groups, window, window),
+                new(out, channels // groups, kernel_size, kernel_size),
             ]
             convolve = functools.partial(
-                F.conv2d, stride=step, padding=window // 2, groups=groups
+                F.conv2d, stride=stride, padding=kernel_size // 2, groups=groups
             )
             if self.is_channels_last:
                 inputs = [x.to(memory_format=torch.channels_last) for x in inputs]
@@ -61,12 +61,12 @@ class Problem:
 
 
 def problems() -> list[Problem]:
-    """What is measured, the most telling first: a coarse net of sizes, then a finer one."""
+    """Problems in measuring order: a coarse grid of sizes first, then a finer one."""
     bf16, fp16, fp32 = "bfloat16", "float16", "float32"
     coarse = list(
         itertools.product((8, 64, 512, 4096), (256, 1024, 4096), (256, 1024, 4096))
     )
-    thin = [(m, 64, k) for m in (64, 512, 4096, 32768) for k in (64, 512)]
+    narrow = [(m, 64, k) for m in (64, 512, 4096, 32768) for k in (64, 512)]
     large = [(8192, 8192, 1024), (8192, 2048, 8192), (8, 32768, 2048), (8, 2560, 9728)]
     fine = list(itertools.product((32, 256, 2048), (128, 512, 2048), (128, 512, 2048)))
     small = [
@@ -80,7 +80,7 @@ def problems() -> list[Problem]:
     unaligned = [(1001, 777, 333), (64, 333, 777), (64, 77, 129), (1001, 100, 1000)]
     unaligned += list(itertools.product((40, 500, 2500), (99, 451, 1001), (129, 1027)))
     long = list(itertools.product((16384,), (256, 768, 2048), (256, 768, 2048)))
-    between = [
+    intermediate = [
         (m, n, k)
         for m in (1024, 2048)
         for n, k in ((384, 384), (768, 256), (1536, 384), (768, 3072), (3072, 768))
@@ -128,7 +128,7 @@ def problems() -> list[Problem]:
         (8, 64, 56, 64, 3, 1, 2),
         (2, 3, 384, 48, 5, 4, 1),
     ]
-    # A dense block's, the layers of ResNets and their steps by one image and by eight, and a U-Net's and a detector's.
+    # Layers of a DenseNet block, of ResNets (stride 1 and 2, batch 1 and 8), of a U-Net and of a detector.
     images += [
         (count, 128, side, 32, 3, 1, 1)
         for count, side in ((8, 56), (8, 14), (8, 7), (1, 28), (1, 14))
@@ -151,14 +151,14 @@ def problems() -> list[Problem]:
         (1, 16, 160, 16, 3, 1, 1),
         (8, 32, 80, 32, 3, 1, 1),
     ]
-    # Matmuls of one TF32 product, as convolutions are.
+    # 1x1 convolutions: matmuls that use TF32.
     pointwise = [
         (count, k, side, n, 1, 1, 1)
         for (count, side), n, k in itertools.product(
             ((8, 1), (1, 8), (8, 8), (1, 64)), (256, 1024, 4096), (256, 1024, 4096)
         )
     ]
-    # Parts of K of matmuls of few tiles.
+    # Split-K parts of matmuls that have few tiles.
     parts = [
         ("scores", (count, m, n, k))
         for count in (4, 8)
@@ -178,14 +178,14 @@ def problems() -> list[Problem]:
     for dtype in (fp32, bf16):
         for call, sizes in heads + parts:
             add(call, dtype, [sizes])
-    add("linear", bf16, thin + large)
+    add("linear", bf16, narrow + large)
     add("linear", fp32, coarse)
     add("linear", fp16, unaligned)
     add("linear", fp32, unaligned + small)
     add("linear", bf16, small)
     add("linear", bf16, fine)
-    add("linear", fp32, thin + long + between)
+    add("linear", fp32, narrow + long + intermediate)
     add("conv2d", fp32, pointwise)
     add("linear", fp32, fine)
-    add("linear", bf16, long + between)
+    add("linear", bf16, long + intermediate)
     return list(dict.fromkeys(listed))

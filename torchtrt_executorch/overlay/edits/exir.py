@@ -17,7 +17,7 @@ ARGUMENT_VALIDATION = edits_of(
         "EdgeOpArgValidator.call_function",
         "after kernel_rets",
         """
-        # A list is one return: to take it apart would fix its dynamic sizes to those of the example.
+        # A list is one return: unpacking it would specialize its dynamic sizes to the example's.
         if [ret.type for ret in target._schema.returns] == [torch.ListType.ofTensors()]:
             kernel_rets = [kernel_rets]
         """,
@@ -87,9 +87,9 @@ MEMORY_FORMATS = (
         (
             "",
             "imports",
-            "from executorch.exir._kernel_layouts import in_written_order",
+            "from executorch.exir._kernel_layouts import with_row_major_nonzero",
         ),
-        ("_ExportPassBase._fx", "decorator", "@in_written_order"),
+        ("_ExportPassBase._fx", "decorator", "@with_row_major_nonzero"),
     ),
     *edits_of(
         "executorch.exir.tensor",
@@ -141,16 +141,16 @@ BRANCH_RESULTS = (
     ),
 )
 
-WHOLE_OPERATORS = (
+PRESERVED_OPERATORS = (
     *edits_of(
         _PROGRAM,
         (
             "",
             "imports",
             """
-            from executorch.exir.program.operators.whole import (
+            from executorch.exir.program.operators.preserved import (
                 AllPartitioners,
-                check_operators_taken,
+                check_preserved_operators_lowered,
             )
             """,
         ),
@@ -158,7 +158,7 @@ WHOLE_OPERATORS = (
             "_gen_edge_manager_for_partitioners",
             "first",
             """
-            # Asked one by one, a partitioner would find decomposed what another before it didn't name.
+            # Asking them one by one would decompose, for each, what the earlier ones didn't name.
             partitioner = {
                 name: [AllPartitioners(partitioners)] if partitioners else partitioners
                 for name, partitioners in partitioner.items()
@@ -168,7 +168,7 @@ WHOLE_OPERATORS = (
         (
             "to_edge_transform_and_lower",
             "call _sanity_check_graph_for_non_decomp_ops",
-            "check_operators_taken(curr_partitioner, {args})",
+            "check_preserved_operators_lowered(curr_partitioner, {args})",
         ),
     ),
     *edits_of(
@@ -176,12 +176,12 @@ WHOLE_OPERATORS = (
         (
             "",
             "imports",
-            "from executorch.exir.program.operators.calls import calls_any",
+            "from executorch.exir.program.operators.calls import contains_any_operator",
         ),
         (
             "_gen_edge_manager_for_partitioners",
             "call contains_any_call_fn_target_op",
-            "calls_any({args})",
+            "contains_any_operator({args})",
         ),
         releases={"executorch": ">=1.5"},  # 1.4 decomposes unasked
     ),
@@ -195,7 +195,7 @@ DELEGATED_OPERATORS = edits_of(
         """
         from executorch.exir.decompositions.host import decomposed_for_host
         from executorch.exir.program.operators.delegated import (
-            check_left_operators,
+            check_undelegated_operators,
             delegated_operators,
             locates_violations,
             without_constant_operators,
@@ -221,7 +221,7 @@ DELEGATED_OPERATORS = edits_of(
             ops_set_to_not_decompose_by_program[name],
             _default_decomposition_table(),
         )
-        # Delegates need no kernels of the host's.
+        # Delegates need no host kernels.
         ops_set_to_not_decompose_by_program[name].extend(
             delegated_operators(program, partitioners_for_program)
         )
@@ -236,14 +236,14 @@ DELEGATED_OPERATORS = edits_of(
         "to_edge_transform_and_lower",
         "first",
         """
-        # Exceptions are added to the config, which are this program's alone.
+        # Exceptions are added to the config, for this call only.
         given_config, compile_config = compile_config, copy.copy(compile_config)
         """,
     ),
     (
         "to_edge_transform_and_lower",
         "before EXIREdgeDialectVerifier",
-        "check_left_operators(name, program, given_config)",
+        "check_undelegated_operators(name, program, given_config)",
     ),
 )
 
@@ -263,18 +263,18 @@ OPERATOR_ERRORS = (
             "_TopLevelEmitter.__init__.create_container_str",
             "first",
             """
-            from executorch.exir.emit._containers import with_named_types
+            from executorch.exir.emit._containers import with_serializable_types
 
-            spec = with_named_types(spec)
+            spec = with_serializable_types(spec)
             """,
         ),
     ),
 )
 
-#: What is lowered, by ``to_edge`` and by ``to_edge_transform_and_lower``.
+#: Fixes applied to the programs that ``to_edge`` and ``to_edge_transform_and_lower`` are given.
 _PREPARED = "programs = without_error_checks(with_contiguous_storage(with_ratios_of_sizes(programs)))"
 
-LOWERING_LEFTOVERS = (
+LOWERING_FIXES = (
     *edits_of(
         "executorch.exir.passes.remove_mixed_type_operators",
         (
@@ -329,7 +329,7 @@ LOWERING_LEFTOVERS = (
         (
             "to_edge_transform_and_lower",
             "decorator",
-            "@torch.no_grad()  # with gradients, a convolution asks for more of a size than the program does",
+            "@torch.no_grad()  # with autograd, convolution adds guards on sizes that the program doesn't have",
         ),
         ("to_edge_transform_and_lower", "decorator", "@warns_of_narrowed_ranges"),
         ("to_edge_transform_and_lower", "decorator", "@leaves_programs_traceable"),
@@ -395,8 +395,8 @@ LOWERING_TIME = (
     ),
 )
 
-#: Of xnnpack-rewrites: a partitioner may change nothing while it partitions.
-PREPARATION = edits_of(
+#: Of xnnpack-rewrites: a partitioner may not change the program while it partitions.
+PRE_PARTITION_TRANSFORMS = edits_of(
     _PROGRAM,
     (
         "",
@@ -492,10 +492,10 @@ DEVICE_LABELS = edits_of(
         "PropagateDevicePass.call",
         "before graph_module.recompile",
         """
-        # What the host reads or makes as well is not the device's: its memory is the host's.
+        # Memory that the host also reads or writes is host memory.
         if not self.enable_non_cpu_memory_planning:
             label_host_memory(graph_module)
-        # A method returns copies to the host, where there are any.
+        # A method's outputs are their copies to the host, where there are any.
         update_output_specs(graph_module)
         """,
     ),
@@ -533,7 +533,7 @@ DEVICE_COPIES = (
         (
             "edge_to_executorch_passes",
             "call SpecPropPass",
-            "{},\n        # Views are placed by what they show in the end.\n"
+            "{},\n        # Views are placed by their storage root.\n"
             "        *([NormalizeViewCopyBasePass()] if config.remove_view_copy else [])",
         ),
     ),
@@ -566,8 +566,8 @@ DELEGATE_ORDER = (
             "after skip_d2h_for_method_outputs",
             """
 
-            # When True, the host runs all delegates of a device on one stream, so that no copy has to
-            # stand between two that hand a tensor over.
+            # When True, the host runs all delegates of a device on one stream, so that no synchronization
+            # copy is needed between two that share a tensor.
             shared_stream: bool = False
             """,
         ),
@@ -660,7 +660,7 @@ DEVICE_STATE = (
             "_Emitter._tensor_spec_to_evalue",
             "first",
             """
-            # Its bytes are read by address below, as the host's.
+            # Its bytes are read below through a host pointer.
             if spec.storage is not None and spec.storage.device.type not in ("cpu", "meta"):
                 spec.storage = spec.storage.cpu()
             """,
@@ -686,7 +686,7 @@ DEVICE_STATE = (
     ),
 )
 
-COMMON_STATE = edits_of(
+SHARED_BUFFERS = edits_of(
     _PROGRAM,
     (
         "",
@@ -698,7 +698,7 @@ COMMON_STATE = edits_of(
             place_shared_buffers,
             plan_without_shared_buffers,
         )
-        from executorch.exir.program._common_state import with_common_state
+        from executorch.exir.program._common_state import with_shared_buffer_table
         """,
     ),
     (
@@ -724,7 +724,7 @@ COMMON_STATE = edits_of(
     (
         "EdgeProgramManager.to_executorch",
         "call self._named_data_store.get_named_data_store_output",
-        "with_common_state({}, execution_programs, arenas)",
+        "with_shared_buffer_table({}, execution_programs, arenas)",
     ),
 )
 
@@ -736,8 +736,8 @@ EXTERNAL_DATA = (
             "after external_mutable_weights",
             """
 
-            # How many bytes of data a .ptd file may hold, or None for one file of each name. What takes more is cut
-            # into model.NAME.00001-of-00003.ptd and so on; no weight is cut.
+            # Most bytes of data in one .ptd file, or None for one file of each name. Larger data are split
+            # into model.NAME.00001-of-00003.ptd and so on; no weight is split.
             external_data_shard_size: int | None = None
             """,
         ),
@@ -759,7 +759,7 @@ EXTERNAL_DATA = (
         self._named_data = with_expected_data(
             self._emitter_output,
             self._named_data,
-            trained_on=backend_config.external_mutable_weights,
+            mutable_weights=backend_config.external_mutable_weights,
             shard=backend_config.external_data_shard_size,
         )
         """,

@@ -166,7 +166,7 @@ TARGET_EXECUTORCH = (
             )
             from torch_tensorrt.dynamo.executorch.target import (
                 check_target_executorch,
-                refuse_for_single_engine,
+                reject_for_single_engine,
             )
             """,
         ),
@@ -180,7 +180,7 @@ TARGET_EXECUTORCH = (
         (
             _ENGINE,
             "first",
-            f'refuse_for_single_engine("{_ENGINE}", "target_executorch", kwargs)',
+            f'reject_for_single_engine("{_ENGINE}", "target_executorch", kwargs)',
         ),
         ("compile_module", "first", "settings = routed_settings(settings)"),
     ),
@@ -213,7 +213,7 @@ TARGET_EXECUTORCH = (
             """
             from torch_tensorrt.dynamo.executorch.target import (
                 check_target_executorch,
-                refuse_for_single_engine,
+                reject_for_single_engine,
             )
             """,
         ),
@@ -221,7 +221,7 @@ TARGET_EXECUTORCH = (
         (
             "convert_method_to_trt_engine",
             "first",
-            'refuse_for_single_engine("convert_method_to_trt_engine", "target_executorch", kwargs)',
+            'reject_for_single_engine("convert_method_to_trt_engine", "target_executorch", kwargs)',
         ),
     ),
     *edits_of(
@@ -250,7 +250,7 @@ def _checked(check: str, module: str, setting: str) -> tuple[Edit, ...]:
     """
     imported = ("", "imports", f"from {module} import {check}")
     fields = f"self.{setting}, target_executorch=self.target_executorch"
-    single = 'refuse_for_single_engine("{}", "{}", kwargs)'
+    single = 'reject_for_single_engine("{}", "{}", kwargs)'
     method = "convert_method_to_trt_engine"
     return (
         *edits_of(

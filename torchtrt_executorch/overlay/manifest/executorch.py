@@ -67,10 +67,10 @@ EXECUTORCH_PATCHES = (
         goes_when="to_edge_transform_and_lower asks all partitioners before it decomposes (pytorch/executorch#8781)",
         adds=(
             f"{EXIR}.program.operators.calls",
-            f"{EXIR}.program.operators.whole",
+            f"{EXIR}.program.operators.preserved",
             f"{EXIR}.program._transforms",
         ),
-        edits=edits.WHOLE_OPERATORS,
+        edits=edits.PRESERVED_OPERATORS,
         anchors=anchors(
             f"{EXIR}.backend.partitioner:Partitioner.ops_to_not_decompose(ep)",
         ),
@@ -155,7 +155,7 @@ EXECUTORCH_PATCHES = (
                 )
             ),
         ),
-        edits=(*edits.PREPARATION, *backends.XNNPACK_REWRITES),
+        edits=(*edits.PRE_PARTITION_TRANSFORMS, *backends.XNNPACK_REWRITES),
     ),
     _patch(
         name="operator-errors",
@@ -193,7 +193,7 @@ EXECUTORCH_PATCHES = (
             f"{_PASSES}.portable_kernels_pass",
             SYMBOLS,
         ),
-        edits=edits.LOWERING_LEFTOVERS,
+        edits=edits.LOWERING_FIXES,
     ),
     _patch(
         name="lowering-time",
@@ -296,7 +296,7 @@ EXECUTORCH_PATCHES = (
             f"{EXIR}.program._common_state",
             f"{EXIR}.program._external_data",
         ),
-        edits=edits.COMMON_STATE,
+        edits=edits.SHARED_BUFFERS,
     ),
     Patch(
         name="mapped-weights",

@@ -1,6 +1,4 @@
-"""Schemas of ``.pte`` and ``.ptd`` files, over ExecuTorch's dataclasses.
-
-The tables are described in ``program.fbs`` and ``flat_tensor.fbs``, which ExecuTorch's package has.
+"""Field types of ``.pte`` and ``.ptd`` tables, parsed from ExecuTorch's ``.fbs`` files.
 
 ExecuTorch appends fields and never renumbers them, so a file of any release is read: a field that it
 doesn't have decodes to its default. The tests hold this against ExecuTorch's own reader.
@@ -60,10 +58,10 @@ _FIELD = re.compile(r"^\s*(\w+)\s*:\s*(\[?)(?:\w+\.)?(\w+)", re.M)
 
 
 def _tables(path: str) -> tuple[Any, Schema]:
-    """The classes that a file of ExecuTorch's package declares, by name, and the fields of its tables.
+    """Return the classes that a schema file declares, by name, and the fields of its tables.
 
-    They stand for ExecuTorch's own, ``executorch.exir.schema``'s and others', without importing those:
-    ``executorch.exir`` takes seconds.
+    They replace the dataclasses of ``executorch.exir.schema`` and others: importing ``executorch.exir`` takes
+    seconds.
     """
     file = PACKAGE / path
     text = "".join(
@@ -127,7 +125,7 @@ OUTLINE: Schema = {
 
 @dataclass(frozen=True)
 class Bundled:
-    """A ``.bpte``: a program, with cases to test it by, which are skipped."""
+    """A ``.bpte`` file: a program with its test cases, which are skipped."""
 
     version: int
     method_test_suites: Sequence[int]
@@ -155,7 +153,7 @@ def _unpack(header: struct.Struct, data: memoryview) -> tuple[Any, ...]:
 
 
 def split_pte(data: memoryview) -> tuple[memoryview, int, int]:
-    """The FlatBuffer, the segments' first byte (0: no segments) and the segments' total size."""
+    """Return the FlatBuffer, the segments' first byte (0: no segments) and their total size."""
     magic, length, size, base = _unpack(_PTE_HEADER, data)
     if magic != b"eh00":
         return data, 0, 0
@@ -171,7 +169,7 @@ def split_pte(data: memoryview) -> tuple[memoryview, int, int]:
 
 
 def split_ptd(data: memoryview) -> tuple[memoryview, int, int]:
-    """As :func:`split_pte`, of a ``.ptd``."""
+    """Return the same as :func:`split_pte`, of a ``.ptd``."""
     magic, length, offset, size, base, total = _unpack(_PTD_HEADER, data)
     if magic != b"FH01" or length < _PTD_HEADER.size:
         raise ProgramError("not a .ptd file: its header is missing or damaged")
@@ -184,8 +182,8 @@ def split_ptd(data: memoryview) -> tuple[memoryview, int, int]:
 def segments(
     data: memoryview, base: int, size: int, declared: Sequence[Any]
 ) -> list[memoryview]:
-    """What follows the FlatBuffer, as views."""
-    data_of_segments = []
+    """Return the segments after the FlatBuffer, as views."""
+    segment_data = []
     for index, segment in enumerate(declared):
         end = segment.offset + segment.size
         # Without a header there is no place for segments, and only empty ones are declared.
@@ -194,5 +192,5 @@ def segments(
                 f"segment {index} ends at byte {base + end}, but the segments end at byte "
                 f"{min(base + size, len(data))}: the file is truncated or damaged"
             )
-        data_of_segments.append(data[base + segment.offset : base + end])
-    return data_of_segments
+        segment_data.append(data[base + segment.offset : base + end])
+    return segment_data

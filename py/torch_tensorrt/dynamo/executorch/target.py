@@ -34,16 +34,16 @@ def check_target_executorch(
         )
 
 
-def refuse_for_single_engine(
+def reject_for_single_engine(
     function: str, setting: str, kwargs: Mapping[str, Any]
 ) -> None:
-    """Refuse a setting of a function that makes one engine, which has no PyTorch around it.
+    """Reject a setting that doesn't apply to a function building a single engine.
 
     Raises:
         ValueError: ``setting`` is in ``kwargs``, the keyword arguments of ``function``.
     """
     if setting in kwargs:
         raise ValueError(
-            f"{function} takes no {setting}: it makes a single TensorRT engine, in "
+            f"{function} does not support {setting}: it builds a single TensorRT engine, in "
             "which nothing can run in PyTorch. Use torch_tensorrt.dynamo.compile"
         )

@@ -1,8 +1,8 @@
 """Preserve operators that any partitioner of a method asks not to decompose.
 
-Upstream asks one after the other, and decomposes after each answer whatever that one didn't name.
-A ``linear`` that the second wants is an ``addmm`` by the time it is asked, and a ``linear`` that
-the first wants is decomposed on behalf of the second (pytorch/TensorRT#4329).
+Upstream asks one partitioner after the other, and decomposes after each answer the operators that it
+didn't list. A ``linear`` that the second preserves is an ``addmm`` by the time it is asked, and a
+``linear`` that the first preserves is decomposed for the second (pytorch/TensorRT#4329).
 
 Upstream: ``executorch.exir.program._program``.
 """
@@ -25,9 +25,9 @@ from torch.fx import Node
 
 
 class AllPartitioners(Partitioner):
-    """The partitioners of one method, for the question which operators stay whole.
+    """The union of a method's partitioners, for ``ops_to_not_decompose``; it doesn't partition.
 
-    An operator that one of them wants whole stays so for all of them. It doesn't partition.
+    An operator that one of them preserves is preserved for all of them.
     """
 
     def __init__(self, partitioners: Sequence[Partitioner]) -> None:
@@ -37,38 +37,38 @@ class AllPartitioners(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[OpOverload], Callable[[Node], bool] | None]:
-        """Return the operators that any of them wants whole in ``ep``, and which nodes of theirs.
+        """Return the operators of ``ep`` that any of them preserves, and the filter of their nodes.
 
-        There is no filter if none of them has one: upstream goes another way then, which is
-        kinder to operators that return views.
+        The filter is None if none of them has one: upstream's path without a filter also handles
+        operators that return views.
         """
-        wishes = _wishes(self._partitioners, ep)
-        if not any(wish.filter for wish in wishes):
-            return _united(wish.operators for wish in wishes), None
-        # Who has no filter may list everything, operators without a decomposition included, and
-        # upstream's other way refuses some of those aloud. They stay whole by themselves.
+        requests = _preserved_by(self._partitioners, ep)
+        if not any(request.filter for request in requests):
+            return _united(request.operators for request in requests), None
+        # A partitioner without a filter may list operators that have no decomposition, and upstream's
+        # path with a filter raises for some of them. They are preserved anyway.
         table = torch.export.default_decompositions()
         operators = (
-            [op for op in wish.operators if wish.filter or op in table]
-            for wish in wishes
+            [op for op in request.operators if request.filter or op in table]
+            for request in requests
         )
         return _united(operators), lambda node: any(
-            wish.covers(node) for wish in wishes
+            request.covers(node) for request in requests
         )
 
     def transform_for_pre_decomposition(
         self, exported_program: ExportedProgram
     ) -> ExportedProgram:
-        """Have each transform the program before it is decomposed, from executorch 1.5 on."""
+        """Apply each partitioner's transform before decomposition, from executorch 1.5 on."""
         return transformed(exported_program, self._partitioners)
 
     def supported(self, program: ExportedProgram, nodes: Iterable[Node]) -> list[Node]:
-        """Return those of ``nodes``, of ``program``, that one of them wants whole."""
-        wishes = _wishes(self._partitioners, program)
-        return [n for n in nodes if any(wish.covers(n) for wish in wishes)]
+        """Return those of ``nodes``, of ``program``, that one of them preserves."""
+        requests = _preserved_by(self._partitioners, program)
+        return [n for n in nodes if any(request.covers(n) for request in requests)]
 
     def unsupported(self, program: ExportedProgram) -> dict[Node, str]:
-        """Return the reasons of those partitioners that have any, by node, with their names."""
+        """Return why nodes are unsupported, by node, with the partitioner's name; of those that say so."""
         return {
             node: f"{type(partitioner).__name__}: {reason}"
             for partitioner in self._partitioners
@@ -76,43 +76,42 @@ class AllPartitioners(Partitioner):
         }
 
     def partition(self, exported_program: ExportedProgram) -> NoReturn:
-        """Raise: each of them partitions by itself, what those before it have left."""
+        """Raise: each partitioner partitions by itself."""
         raise NotImplementedError("partition with each partitioner in turn")
 
 
-def check_operators_taken(
+def check_preserved_operators_lowered(
     partitioner: Partitioner, method: str, program: ExportedProgram, *_: Any, **__: Any
 ) -> None:
-    """Check that a lowered program holds no operator that was kept whole for ``partitioner``.
+    """Check that no operator preserved for ``partitioner`` is left outside of delegates.
 
-    Nothing else has taken it either then, and ExecuTorch's kernels are for what operators decompose to. In the
-    place of ``_sanity_check_graph_for_non_decomp_ops``, and with its arguments: that one asks with the operators
-    of all partitioners and the filter of one.
+    ExecuTorch has kernels only for its decomposition. Replaces ``_sanity_check_graph_for_non_decomp_ops``, with the
+    same arguments: upstream's combines the operators of all partitioners with the filter of one.
 
     Raises:
-        RuntimeError: There is one; the node, its operator and the partitioner are named.
+        RuntimeError: There is one, with the node, its operator and the partitioner.
     """
-    wish = _Wish(partitioner, program)
+    request = _Preserved(partitioner, program)
     for node in calls(program.graph_module):
-        if operator_of(node) not in _QUANT_PRIMITIVES and wish.covers(node):
+        if operator_of(node) not in _QUANT_PRIMITIVES and request.covers(node):
             raise RuntimeError(
                 f"Node {node} with op {operator_of(node)} was not decomposed or delegated: in "
-                f"{method}, {wish.name} has it kept whole, by ops_to_not_decompose, and "
+                f"{method}, {request.name} has it kept whole, by ops_to_not_decompose, and "
                 "neither it nor another partitioner has taken it. Give the method a "
-                f"partitioner that does, or a {wish.name} that doesn't ask for it"
+                f"partitioner that does, or a {request.name} that doesn't ask for it"
             )
 
 
-class _Wish:
-    """What one partitioner wants whole in one program, in ATen or in edge dialect."""
+class _Preserved:
+    """The operators that one partitioner preserves in one program, in ATen or edge dialect."""
 
     def __init__(self, partitioner: Partitioner, program: ExportedProgram) -> None:
         self.name = type(partitioner).__name__
         operators, self.filter = partitioner.ops_to_not_decompose(program)
         self.operators = dict.fromkeys(operators)
-        # Upstream's own partitioners by configuration don't look into branches of control flow.
-        outermost = isinstance(partitioner, ConfigerationBasedPartitioner)
-        self._graph = program.graph if outermost else None
+        # Upstream's configuration-based partitioners don't look into branches of control flow.
+        ignores_branches = isinstance(partitioner, ConfigerationBasedPartitioner)
+        self._graph = program.graph if ignores_branches else None
 
     def covers(self, node: Node) -> bool:
         return (
@@ -122,10 +121,10 @@ class _Wish:
         )
 
 
-def _wishes(
+def _preserved_by(
     partitioners: Iterable[Partitioner], program: ExportedProgram
-) -> list[_Wish]:
-    return [_Wish(partitioner, program) for partitioner in partitioners]
+) -> list[_Preserved]:
+    return [_Preserved(partitioner, program) for partitioner in partitioners]
 
 
 def _united(operators: Iterable[Iterable[OpOverload]]) -> list[OpOverload]:
