@@ -16,7 +16,7 @@ def has_data_dependent_shape(node: Node) -> bool:
 
 
 def forget_unclaimed_symbols(program: ExportedProgram) -> None:
-    """Let a program with data-dependent shapes be traced once more.
+    """Remove pending unbacked symbols, so that a program with data-dependent shapes can be traced again.
 
     Each of ExecuTorch's passes traces such an operator anew and makes new symbols, which it
     leaves pending in the program's shape environment. The next trace, of the program or of a

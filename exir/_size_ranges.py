@@ -20,10 +20,10 @@ _CONVOLUTION = torch.ops.aten.convolution.default
 
 
 def keeps_size_ranges(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a pass's execution of an operator ask nothing of the sizes of its arguments.
+    """Wrap a pass's execution so that convolutions and delegates add no guards on sizes.
 
-    A fake convolution chooses a kernel by its batch (16 and more, of depthwise ones) and narrows the range of that; the
-    operator that is written doesn't depend on it. Sizes that depend on data get theirs by being asked for.
+    A fake convolution chooses a kernel by its batch (16 and more, if depthwise), which narrows the batch's range; the
+    operator that is emitted doesn't depend on it. Unbacked sizes still get their ranges from guards.
     """
 
     @functools.wraps(execute)
@@ -51,7 +51,7 @@ def trace_map(
     operands: list[Any],
     meta: Any,
 ) -> Any:
-    """Do what ``call_map`` of a pass does, with the first slices alone: to take all fixes a dynamic length.
+    """Do what ``call_map`` of a pass does, but with the first slices only: slicing all would specialize a dynamic length.
 
     Args:
         graph_pass: ExecuTorch's or PyTorch's.

@@ -25,7 +25,7 @@ def constant_owners(
 
     - constants that no partition reads: their readers, delegates of others, keep them;
     - constants that several read, if lowering can't give each reader a copy of its own;
-    - mutable buffers, unless one partition alone reads and writes them: a copy would be a second
+    - mutable buffers, unless a single partition reads and writes them: a copy would be a second
       state; all of them without ``keeps_state``.
 
     Args:
@@ -70,7 +70,7 @@ def constant_owners(
 def _owner_of_state(
     buffer: Node, value: Node, tags: Mapping[Node, str], times_returned: int
 ) -> str | None:
-    """Return the partition that reads ``buffer`` and computes its next ``value``, if alone."""
+    """Return the only partition that reads ``buffer`` and computes its next ``value``; None if there are several."""
     owners = {tags.get(node) for node in (*buffer.users, value)}
     readers = {tags.get(user) for user in value.users if user.op != "output"}
     if len(owners | readers) > 1 or times_returned > 1:

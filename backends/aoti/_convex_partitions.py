@@ -78,11 +78,10 @@ def _count_entries(graph: Graph, claimed: Collection[Node]) -> dict[Node, int]:
 def _move_to_readers(
     graph: Graph, claimed: Collection[Node], entries: dict[Node, int]
 ) -> None:
-    """Move what needn't cross between partitions into the first partition that reads it.
+    """Move constants and sizes into the first partition that reads them, where they needn't cross between partitions.
 
-    That is constants made on the spot, which have no path to them at all, and sizes: AOTInductor
-    delegates trade tensors alone, so the tensor is to cross and not its size. Only values that
-    claimed nodes alone read move, and only forward: entries still never decrease along a path,
+    Constants created in the graph have no inputs, and AOTInductor delegates only exchange tensors, so a
+    tensor crosses rather than its size. Only values whose readers are all claimed move, and only forward: entries still never decrease along a path,
     and no partition is emptied, since what a path leaves it through has an unclaimed reader.
     """
     for node in reversed(graph.nodes):

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 class _Loop(NamedTuple):
-    """What a loop carries, what it loops over, what each turn is given besides, and what it stacks of the turns."""
+    """Carried values, inputs to loop over, other operands of each iteration, and stacked outputs of a loop."""
 
     carried: Sequence[Node]
     xs: Sequence[Node]

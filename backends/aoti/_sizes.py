@@ -1,4 +1,4 @@
-"""Keep symbolic sizes on the host: AOTInductor delegates take and return tensors alone."""
+"""Keep symbolic sizes on the host: AOTInductor delegates only take and return tensors."""
 
 from __future__ import annotations
 

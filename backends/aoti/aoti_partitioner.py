@@ -38,7 +38,7 @@ from torch.utils import _pytree as pytree
 _TAG = "delegation_tag"
 
 #: Key of the compile spec that says, ``ON`` or ``OFF``, whether a delegate may keep the mutable buffers
-#: that it alone uses. ``OFF`` leaves them to memory planning, where delegates of others find them.
+#: that no other delegate uses. ``OFF`` leaves them to memory planning, where other delegates can read them.
 KEEP_MUTABLE_BUFFERS_COMPILE_SPEC_KEY = "keep_mutable_buffers"
 
 
@@ -259,7 +259,7 @@ def _branch_owners(
         if len(partitions) > 1:
             raise ValueError(
                 f"branch module {node.target} (node {node}) is read by operators of different "
-                f"partitions, {', '.join(map(str, node.users))}, and can move into one alone: "
+                f"partitions, {', '.join(map(str, node.users))}, and can only move into one: "
                 "give each operator a branch module of its own"
             )
         owner = partitions.pop() if partitions else None

@@ -1,4 +1,4 @@
-"""Constants of a delegate in contiguous layout, which is what ``ChannelsLastTaggedReshapePass`` asks of weights.
+"""Make a delegate's constants contiguous, as ``ChannelsLastTaggedReshapePass`` requires of weights.
 
 A model's ``to(memory_format=torch.channels_last)`` makes weights of 4 dimensions channels-last.
 """
@@ -18,13 +18,13 @@ _COPY = exir_ops.edge.dim_order_ops._to_dim_order_copy.default
 
 
 def make_constants_contiguous(program: ExportedProgram) -> None:
-    """Have the delegate's ``program`` hold contiguous copies of its channels-last constants, and return what it did.
+    """Replace channels-last constants of the delegate's ``program`` by contiguous copies; its outputs keep their layouts.
 
-    A convolution by a channels-last weight returns channels-last values, for which memory is planned outside. They are
-    copied to that layout where a contiguous weight returns others.
+    A convolution with a channels-last weight returns channels-last values, and memory is planned for that layout. Its
+    results are copied to it, since with a contiguous weight they have another.
 
     Args:
-        program: Of one delegate. Its tensors are others' as well, and are left as they are.
+        program: Of one delegate. Its tensors may be shared with other programs, and aren't changed.
     """
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     changed = False

@@ -1,4 +1,4 @@
-"""Quote what JSON has no number for, as flatc reads it: before ExecuTorch 1.5 upstream hands it Python's ``-Infinity``."""
+"""Quote infinities and NaN in JSON, as flatc reads them: before ExecuTorch 1.5 upstream writes Python's ``-Infinity``."""
 
 from __future__ import annotations
 

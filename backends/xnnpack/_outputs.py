@@ -1,4 +1,4 @@
-"""Outputs of a delegate that are one value, of which each needs memory of its own.
+"""Copy a delegate's outputs that are inputs, or returned twice: each output needs its own memory.
 
 XNNPACK's passes take copies out (``RemoveCloneOpsTransform``), and upstream refuses what is left of ``y, y.clone()``: "Output node ... is
 already in the inputs".

@@ -1,4 +1,4 @@
-"""Biases that several layers of a delegate read, of which each quantizes its own.
+"""Duplicate biases that several layers of a delegate read: each quantizes its own.
 
 ``NodeVisitor.define_tensor`` writes a tensor once. A layer that is quantized statically has its bias in int32, by the scale of its input:
 a second one would add the bias as if its input had the first one's scale.
@@ -20,7 +20,7 @@ _DEQUANTIZE = exir_ops.edge.quantized_decomposed.dequantize_per_tensor.default
 
 
 def give_each_reader_its_bias(program: ExportedProgram) -> None:
-    """Have each layer read a constant of its own that another layer reads as well, if one of them is quantized statically.
+    """Duplicate constants that several layers read, if one of the layers is quantized statically.
 
     Args:
         program: Of one delegate, before XNNPACK's passes.

@@ -1,1 +1,1 @@
-"""What a program's bytes are kept in until they are written."""
+"""Buffers of constants and the deferred writing of a program's bytes."""

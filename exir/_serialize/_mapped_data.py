@@ -1,8 +1,8 @@
-"""Constants that stay where they are until a program is written: in a mapped file, or one of their own.
+"""Write constants from mapped or temporary files, without a copy of their bytes in memory.
 
-``NamedDataStore`` and the emitter take a constant's bytes, a copy of it for each method. A weight that was mapped from
-a checkpoint is written from there instead, and what a backend made of weights waits in a file, so that neither takes
-memory of its own (pytorch/executorch#21617). Constants of less than a megabyte are copied as before.
+``NamedDataStore`` and the emitter copy a constant's bytes for each method. A weight that was mapped from a checkpoint
+is written from there instead, and data that a backend makes of weights is stored in a file, so that neither needs
+memory (pytorch/executorch#21617). Constants of less than a megabyte are copied as before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 LARGE = 1 << 20
 _CHUNK = 8 << 20
 
-#: What is called a file there and is memory that processes share.
+#: Prefixes of mapped paths that are shared memory, and not files.
 _IN_MEMORY = ("/dev/", "/memfd:", "/SYSV")
 
 _digests: Any = WeakIdKeyDictionary()

@@ -1,1 +1,1 @@
-"""``executorch.exir.backend``: what hands partitions to backends."""
+"""``executorch.exir.backend``: lower partitions to backends."""

@@ -1,7 +1,7 @@
-"""Have a partition return outputs that nothing reads, for backends that compute them in any case.
+"""Keep a partition's unread outputs, for backends that compute all of them.
 
-A pass may have removed the last reader of one since it was compiled: that of an empty tensor in a ``cat``, say.
-By default a partition returns what is read outside of it.
+A pass may remove an output's last reader after the partition was compiled: that of an empty tensor in a ``cat``, say.
+By default a partition only returns values that are read outside of it.
 
 Upstream: ``executorch.exir.lowered_backend_module``.
 """
@@ -19,7 +19,7 @@ RETURNS_ALL_OUTPUTS = "returns_all_outputs"
 
 
 def returns_all_outputs(create: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``create_submodule_from_nodes`` heed :data:`RETURNS_ALL_OUTPUTS`."""
+    """Wrap ``create_submodule_from_nodes`` so that nodes with :data:`RETURNS_ALL_OUTPUTS` keep all outputs."""
 
     @functools.wraps(create)
     def wrapper(
@@ -41,7 +41,7 @@ def returns_all_outputs(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(value: Any) -> None:
-    """What reads an output while its partition is made."""
+    """Placeholder reader of an output while its partition is created."""
 
 
 def _outputs(gm: GraphModule, node: Node) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Which modules of a model a partitioner takes operators of: the compile spec ``modules``."""
+"""Restrict a partitioner to modules of a model, by the compile spec ``modules``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ OTHER_MODULES = "it is of none of the modules that the partitioner is given"
 def outside_of_modules(
     program: ExportedProgram, specs: Sequence[CompileSpec]
 ) -> list[Node]:
-    """Return the operators, in all graphs of ``program``, of modules that ``specs`` leave to others.
+    """Return the operators, in all graphs of ``program``, outside of the modules that ``specs`` list.
 
-    None without the compile spec. What the modules around those that are named compute of their results
-    alone, or of inputs for them alone, goes with them: a reshape between the last layer and the head, where
-    a layer's cache ends.
+    None without the compile spec. Operators of enclosing modules count as inside if they only read results of
+    listed modules, or only compute inputs for them: a reshape between the last layer and the head.
 
     Args:
         program: Before or after it was decomposed; nodes know their modules by ``nn_module_stack``.
@@ -63,7 +62,7 @@ def outside_of_modules(
 def warn_of_unknown_modules(
     who: str, program: ExportedProgram, specs: Sequence[CompileSpec]
 ) -> None:
-    """Warn of what ``specs`` name that ``program``, not yet decomposed, has no operator of.
+    """Warn of modules in ``specs`` that have no operator in ``program``, which isn't decomposed yet.
 
     It may be misspelled, or all an earlier partitioner's.
 

@@ -1,1 +1,1 @@
-"""Decompositions of operators that neither backends nor ExecuTorch's kernels have."""
+"""Decompositions of operators that neither a backend nor ExecuTorch's kernels support."""

@@ -12,10 +12,10 @@ _aten = torch.ops.aten
 
 
 def adaptive_max_pool2d(x: Tensor, output_size: Sequence[int]) -> Any:
-    """Decompose ``aten.adaptive_max_pool2d``: windows that aren't alike are gathered, each as long as the longest.
+    """Decompose ``aten.adaptive_max_pool2d``: windows of different sizes are gathered, padded to the longest.
 
-    A window that is shorter has its last row or column several times, which changes no maximum. A dynamic height or width is
-    taken as a whole alone.
+    A shorter window repeats its last row or column, which changes no maximum. A dynamic height or width is only supported
+    for an output size of 1.
     """
     sizes = x.shape[-2:]
     if [*output_size] == [1, 1]:
@@ -68,7 +68,7 @@ def adaptive_max_pool3d(x: Tensor, output_size: Sequence[int]) -> Any:
 def _windows(
     size: int | torch.SymInt, count: int | torch.SymInt
 ) -> tuple[int, Tensor | None] | None:
-    """Return how long the windows along a dimension are, and what is gathered for them.
+    """Return the length of the windows along a dimension, and the indices to gather for them.
 
     Returns:
         The length; the places, those of the first window first, None if all are read once, in order. None of a dynamic size.

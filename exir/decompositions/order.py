@@ -18,7 +18,7 @@ def sort_stable(
 
 
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """Decompose ``aten.sort`` to a stable one: the place of a value is the number of those that go before it."""
+    """Decompose ``aten.sort`` to a stable one: a value's position is the number of values that precede it."""
     if x.ndim == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     if not fits(*x.shape, x.shape[dim]):
@@ -93,7 +93,7 @@ def median_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tens
 
 
 def nanmedian_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Decompose ``aten.nanmedian.dim``: of what isn't NaN."""
+    """Decompose ``aten.nanmedian.dim``: the median without NaNs."""
 
     def pick(values: Tensor, ordered: Tensor) -> Tensor:
         valid_count = values.isnan().logical_not().sum(dim, keepdim=True)

@@ -112,7 +112,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the bags; what is for the backward pass alone has its type, and not always its values."""
+    """Return the bags; outputs for the backward pass have the right types, but not always the right values."""
     count = offsets.shape[0] - int(include_last_offset)
     begins = offsets.narrow(0, 0, count)
     places = torch.arange(indices.shape[0], dtype=begins.dtype, device=begins.device)

@@ -26,7 +26,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Any:
-    """Decompose ``aten.convolution`` of (N, C, D, H, W): one of slices, each beside those that the taps along D reach, as channels.
+    """Decompose ``aten.convolution`` of (N, C, D, H, W): a 2D convolution of slices, with the slices that the taps along D read as channels.
 
     Transposed, in groups, or where that is too large: a convolution of slices for each tap, and their sum.
     """
@@ -87,7 +87,7 @@ def _every(slices: Tensor, first: int, count: Any, step: int) -> Tensor:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Return tensors behind each other along dimension 2, of which XNNPACK takes a few at once."""
+    """Concatenate tensors along dimension 2, a few at a time, which is XNNPACK's limit."""
     while len(parts) > 1:
         few = [parts[i : i + _FEW] for i in range(0, len(parts), _FEW)]
         parts = [torch.cat(run, 2) if len(run) > 1 else run[0] for run in few]

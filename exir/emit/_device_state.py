@@ -36,7 +36,7 @@ _LEAST_BYTES = 64 * 1024
 def emit_first_value(
     emitter: _Emitter, placeholder: Node, buffer: _AbstractValue
 ) -> None:
-    """Copies a buffer's first value to it, in the first call of the method.
+    """Emit a copy of a buffer's initial value to it, for the method's first call.
 
     ``JumpFalseCall`` reads a flag among the method's values, which starts as true, and which a
     ``MoveCall`` leaves false.
@@ -50,12 +50,12 @@ def emit_first_value(
 
 
 def here(emitter: _Emitter) -> int:
-    """The next instruction."""
+    """Return the next instruction."""
     return emitter.instruction_start_offset + len(emitter.chain.instructions)
 
 
 def emit_jump(emitter: _Emitter, unless: int | None = None) -> JumpFalseCall:
-    """A jump unless a value is true; in any case without one."""
+    """Emit a jump unless a value is true; an unconditional one without a value."""
     if unless is None:
         unless = emitter._emit_evalue(EValue(Bool(False))).id
     jump = JumpFalseCall(unless, destination_instruction=0)
@@ -64,7 +64,7 @@ def emit_jump(emitter: _Emitter, unless: int | None = None) -> JumpFalseCall:
 
 
 def emit_fill(emitter: _Emitter, placeholder: Node, buffer: _AbstractValue) -> None:
-    """Copies a buffer's first value to it, if it has any bytes."""
+    """Emit a copy of a buffer's initial value to it, unless the buffer is empty."""
     data = _first_value(emitter, placeholder)
     if data.nbytes:
         _emit_copies(emitter, placeholder, buffer, data)
@@ -122,13 +122,13 @@ def emit_swap(emitter: _Emitter, one: int, other: int) -> None:
 
 
 def _specs_of(root: Node) -> dict[TensorSpec, None]:
-    """What a value and its views are emitted from, each spec once."""
+    """Return the specs of a value and its views, each once."""
     specs = map(tensor_spec, (root, *elided_views(root)))
     return dict.fromkeys(spec for spec in specs if spec is not None)
 
 
 def _clone_in_memory_of(emitter: _Emitter, value_id: int, other: int) -> int:
-    """The index of a value for the same tensor in another one's allocation."""
+    """Return the index of a value for the same tensor in another one's allocation."""
     clone = deepcopy(_tensor(emitter, value_id))
     clone.allocation_info = _tensor(emitter, other).allocation_info
     if clone.extra_tensor_info is not None:
@@ -143,7 +143,7 @@ def _tensor(emitter: _Emitter, value_id: int) -> Tensor:
 
 
 def _first_value(emitter: _Emitter, placeholder: Node) -> torch.Tensor:
-    """What the model has in a buffer."""
+    """Return a buffer's initial value, contiguous on the host."""
     program = emitter.exported_program  # type: ignore[attr-defined]
     name = program.graph_signature.inputs_to_buffers[placeholder.target]
     value = program.state_dict.get(name)
@@ -152,7 +152,7 @@ def _first_value(emitter: _Emitter, placeholder: Node) -> torch.Tensor:
 
 
 def _piece(data: torch.Tensor) -> torch.Tensor:
-    """A tensor's first elements, if the rest is the same again; else all of it."""
+    """Return a tensor's first elements, if all elements are equal; else the tensor."""
     count = max(-(-data.numel() // _MOST_PIECES), _LEAST_BYTES // data.itemsize)
     if count >= data.numel():
         return data
@@ -163,5 +163,5 @@ def _piece(data: torch.Tensor) -> torch.Tensor:
 
 
 def _offsets(whole: int, piece: int) -> list[int]:
-    """Where pieces begin that cover all bytes, the last one as far as it has to over another."""
+    """Return the offsets of pieces that cover all bytes; the last piece may overlap the one before."""
     return [min(offset, whole - piece) for offset in range(0, whole, piece)]

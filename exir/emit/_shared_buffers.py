@@ -1,10 +1,9 @@
 """Emit instructions for device buffers that several methods share.
 
-What a method knows of a buffer in its own values, whether it has its first value and which of its two
-allocations holds it (`executorch.exir.emit._device_state`), methods that share it have to know of each other.
-So both are bytes of host memory that they share as well, zero at first, as planned host memory is. A
-method begins with comparing: it fills the buffers that nobody has filled, and swaps the two
-allocations if they were swapped an odd number of times, in all methods, more than in this one.
+Two facts about a buffer are shared by its methods: whether it is initialized, and which of its two
+allocations holds its value (`executorch.exir.emit._device_state`). Each is a byte of host memory that they
+share too, zero at first, as planned host memory is. A method begins by comparing: it fills the buffers that
+no method has filled, and swaps the two allocations if their parity over all methods differs from its own.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from torch.fx import Node
 
 @dataclass(eq=False)
 class _Emitted:
-    """What is emitted of a group in one method.
+    """State of emitting one method's instructions for a group of buffers.
 
     Attributes:
-        remaining: Placeholders that are still to come.
-        buffers: Those that were there, with their values.
+        remaining: Placeholders that are not emitted yet.
+        buffers: The placeholders emitted so far, with their values.
         parity: The index of the value of the group's byte.
         mine: That of what it is when the values of the buffers show their allocations as they do now.
         other: That of what it is when they show them the other way round.
@@ -87,7 +86,7 @@ def _emit_shared_buffer(
 
 
 def emit_exchanges(emitter: _Emitter, graph: torch.fx.Graph) -> None:
-    """Emits what swaps allocations, behind the last instruction of a call, and says that they did."""
+    """Emit the swap of allocations after the last instruction of a call, and record it."""
     groups: dict[Group, _Emitted] = vars(emitter).get("shared_buffers", {})
     writes = list(filter(is_device_write_back, graph.nodes))
     for group, emitted in groups.items():
@@ -134,7 +133,7 @@ def _emit_comparison(
 
 
 def _emit_flag(emitter: _Emitter, place: tuple[int, int]) -> int:
-    """The index of a value for a byte of planned host memory."""
+    """Return the index of a value for a byte of planned host memory."""
     spec = TensorSpec.from_tensor(torch.zeros(1, 1, dtype=torch.bool))
     spec.mem_id, spec.mem_offset = place
     return emitter._emit_evalue(emitter._tensor_spec_to_evalue(spec)).id

@@ -36,13 +36,13 @@ IDENTITIES = {
 
 
 class Aliases:
-    """The views of a graph, and what is written in place, found in one walk over it.
+    """The views and in-place writes of a graph, found in one pass over it.
 
     A node is a view of its first argument, and has no bytes of its own,
 
     - wherever that one lives, if ExecuTorch elides it: a ``memory.view``, and a ``view_copy`` that
       is not a method output, which becomes one;
-    - on a device alone, if its bytes are that one's there: any other reshape, cast or clone that
+    - only on a device, if it shares that one's storage there: any other reshape, cast or clone that
       changes nothing. Portable kernels make real copies.
 
     It is a value of its own if it or its base is written in place while others still read. The
@@ -73,16 +73,16 @@ class Aliases:
                         roots[node] = roots.get(base, base)
 
     def is_view(self, node: Node, on_host: bool) -> bool:
-        """Whether a node has its first argument's bytes, if that one lives there."""
+        """Whether a node is a view of its first argument, for values on the host or on a device."""
         # The graph may have got views since.
         return node in self._roots[on_host] or node.target is memory.view
 
     def root(self, node: Node, on_host: bool) -> Node:
-        """The value whose bytes a node has, if that one lives there."""
+        """Return a node's storage root, for values on the host or on a device."""
         return self._roots[on_host].get(node, node)
 
     def readers(self, value: Node, on_host: bool) -> Iterator[tuple[Node, Node]]:
-        """Those that read a value, each with what it reads: the value or a view of it."""
+        """Yield the readers of a value, each with the node that it reads: the value or a view of it."""
         pending = [value]
         while pending:
             node = pending.pop()
@@ -94,24 +94,24 @@ class Aliases:
 
 
 def may_be_view(node: Node) -> bool:
-    """Whether a node may have its argument's bytes in the end: specs, by which to tell, aren't there yet."""
+    """Whether a node may become a view of its argument: specs, which decide it, aren't there yet."""
     return operator_name(node) in RESHAPES
 
 
 def reshaped_root(value: Node) -> Node:
-    """The value whose bytes a node may have in the end."""
+    """Return the storage root of a node, if all its reshapes become views."""
     while may_be_view(value):
         value = value.all_input_nodes[0]
     return value
 
 
 def is_write_back(node: Node) -> bool:
-    """Whether a node writes a method's new value of a buffer, or of an input, over the old one."""
+    """Whether a node is a write-back: it copies the new value of a buffer or input over the old one."""
     return operator_name(node) == "aten::copy_" and node.args[0].op == "placeholder"  # type: ignore[union-attr]
 
 
 def is_device_write_back(node: Node) -> bool:
-    """Whether it does so on a device, where no kernel can: the allocations of the two are swapped."""
+    """Whether a node is a write-back on a device, where no kernel copies: the two allocations are swapped."""
     if not is_write_back(node):
         return False
     spec = tensor_spec(node.all_input_nodes[0])
@@ -119,14 +119,14 @@ def is_device_write_back(node: Node) -> bool:
 
 
 def elided_root(node: Node) -> Node:
-    """The value whose bytes a node has in a graph whose views are all elided ones."""
+    """Return a node's storage root in a graph whose views are all elided."""
     while node.target is memory.view:
         node = node.all_input_nodes[0]
     return node
 
 
 def elided_views(root: Node) -> Iterator[Node]:
-    """The nodes that have a value's bytes in such a graph."""
+    """Yield the views of a storage root in such a graph."""
     pending = [root]
     while pending:
         views = [user for user in pending.pop().users if user.target is memory.view]
@@ -135,12 +135,12 @@ def elided_views(root: Node) -> Iterator[Node]:
 
 
 def producer(root: Node) -> Node:
-    """The node that makes a value: the delegate, for one of its outputs."""
+    """Return the node that produces a value: the delegate, for one of its outputs."""
     return root.all_input_nodes[0] if is_getitem(root) else root
 
 
 def shows_same_bytes(view: Node, base: Node) -> bool:
-    """Whether a view operator's result is its argument's memory, under a shape known ahead."""
+    """Whether a view operator's result shares its argument's storage, with a shape known before execution."""
     spec, base_spec = tensor_spec(view), tensor_spec(base)
     if spec is None or base_spec is None or spec.dtype != base_spec.dtype:
         return False
@@ -155,7 +155,7 @@ def shows_same_bytes(view: Node, base: Node) -> bool:
 
 
 def view_size(node: Node) -> Any:
-    """The size argument for `memory.view`, or None if more than one dimension is symbolic."""
+    """Return the size argument for `memory.view`, or None if more than one dimension is symbolic."""
     if node.target is memory.view or operator_name(node) == VIEW_COPY:
         return node.args[1]
     shape = node.meta["val"].shape

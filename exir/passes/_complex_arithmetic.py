@@ -122,8 +122,8 @@ def _decomposed(
         if not nodes:  # a composite has called it
             raise
         raise _NoRealFormError(
-            f"{nodes[0].target} (node {nodes[0]}) of {module_of(nodes[0])} has no form in real numbers, in which alone "
-            "delegates and the host's kernels compute: write it with real and imaginary parts"
+            f"{nodes[0].target} (node {nodes[0]}) of {module_of(nodes[0])} has no form in real numbers, and "
+            "delegates and host kernels only compute with those: write it with real and imaginary parts"
         ) from error
 
 
@@ -145,7 +145,7 @@ def _noting_calls(
 
 
 def _read_parts_directly(program: ExportedProgram) -> None:
-    """Have what reads an alias of a part, or takes a part of a pair, read the part: each would be a copy on the host."""
+    """Replace aliases of a part, and parts selected from a pair, by the part: each would be a copy on the host."""
     for node in program.graph.find_nodes(op="call_function", target=_aten.select.int):
         pair, dim, index = node.args
         stacked = pair.target is _aten.stack.default and pair.args[1:] == (-1,)
@@ -199,7 +199,7 @@ def _take_weights_apart(program: ExportedProgram) -> None:
 _OF_STATE = (InputKind.PARAMETER, InputKind.BUFFER)
 
 
-#: What is left of complex values: their parts are taken at once.
+#: Remaining operators on complex values, whose parts are read at once.
 _READ_AT_ONCE = {
     _aten._fft_r2c.default,
     _aten.view_as_real.default,
@@ -411,9 +411,9 @@ def _abs(z: ComplexTensor) -> Tensor:
 def _of_tensors(
     compute: Callable[..., Any], *kinds: type[complex]
 ) -> Callable[..., Any]:
-    """Have numbers among the arguments be tensors that the graph makes.
+    """Wrap ``compute`` so that complex scalars among its arguments are tensors that the graph creates.
 
-    ComplexTensor makes constants of them, which ``run_decompositions`` loses before torch 2.14.
+    ComplexTensor turns scalars into constants, which ``run_decompositions`` loses before torch 2.14.
     """
 
     def computed(*args: Any, **kwargs: Any) -> Any:
@@ -463,7 +463,7 @@ _MAKE_COMPLEX = {
     _aten._to_copy.default: _to_copy,
     _aten._fft_r2c.default: _fft_r2c,
 }
-#: What ComplexTensor doesn't know of.
+#: Operators that ComplexTensor lacks.
 _MOVES = (
     *(_aten.roll, _aten.unfold, _aten.tril, _aten.triu, _aten.rot90),
     *(_aten.index_put, _aten.scatter, _aten.as_strided, _aten.reflection_pad1d),

@@ -13,7 +13,7 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
 def snapshot_before_writes(program: ExportedProgram) -> None:
-    """Copies, in an edge program, what upstream's next steps would lose, or give another value.
+    """Copy the values of an edge program that upstream's next steps would overwrite.
 
     Goes before ``insert_write_back_for_buffers_pass``. That one writes a method's new values one after
     the other, so what is written to a second buffer, or returned, is no longer the first one's old
@@ -53,7 +53,7 @@ def snapshot_before_writes(program: ExportedProgram) -> None:
 
 
 def copy_before(value: Node, place: Node) -> Node:
-    """A copy of a value that stands before a node."""
+    """Insert a copy of a value before a node, and return it."""
     clone = ops.edge.dim_order_ops._clone_dim_order.default
     with value.graph.inserting_before(place):
         copy = value.graph.call_function(clone, (value,))
@@ -63,7 +63,7 @@ def copy_before(value: Node, place: Node) -> Node:
 
 
 def _written_since(graph: Graph) -> dict[Node, Node]:
-    """Views that are read once an operator has written to what they show, with that."""
+    """Return the views that are read after an operator wrote to their base, with that base."""
     first_views: dict[Node, tuple[Node, Node]] = {}
     taken_at: dict[Node, int] = {}
     written: dict[Node, int] = {}
@@ -83,7 +83,7 @@ def _written_since(graph: Graph) -> dict[Node, Node]:
 
 
 def _shown(value: Node, through_views: bool = True) -> Node:
-    """What a value was written to in place, or shows."""
+    """Return the base that a value was written to in place, or is a view of."""
     while written_args(value) or (through_views and operator_name(value) == VIEW_COPY):
         value = value.all_input_nodes[0]
     return value

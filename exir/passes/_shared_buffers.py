@@ -1,9 +1,9 @@
 """Plan mutable buffers that the methods of a program share, on devices and on the host.
 
-``MemoryPlanningPass(share_mutable_buffers=True)`` has a buffer of one name be one buffer in all methods. Each
-device that has some gets an arena for them, of one number and size in all methods, in which a buffer has
-one offset (pytorch/executorch#21958); a host gives its methods the same memory for it. Methods are
-lowered one after the other, so where a buffer lives is decided for all of them before.
+With ``MemoryPlanningPass(share_mutable_buffers=True)`` buffers of one name are one buffer in all methods. Each
+device with such buffers gets an arena for them, whose index, size and offsets are the same in all methods
+(pytorch/executorch#21958); a host gives its methods the same memory for it. Methods are lowered one
+after the other, so the devices of buffers are decided for all of them before.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def mark_shared_buffers(
     signature: ExportGraphSignature,
     shared: Mapping[str, SharedBuffer],
 ) -> None:
-    """Mark the placeholders of shared buffers, which a pass over one method can't tell from others."""
+    """Mark the placeholders of shared buffers: a pass over one method can't identify them."""
     for node in module.graph.find_nodes(op="placeholder"):
         node.meta.pop(SHARED_META, None)
         name = signature.inputs_to_buffers.get(node.name, "")
@@ -152,7 +152,7 @@ def place_shared_buffers(
     programs: Mapping[str, ExportedProgram],
     shared: Mapping[str, SharedBuffer],
 ) -> frozenset[int]:
-    """Give shared buffers their memory in all methods, and return the arenas that the methods have in common.
+    """Allocate shared buffers in all methods; return the arenas that the methods share.
 
     Args:
         config: The program's ``ExecutorchBackendConfig``.
@@ -219,7 +219,7 @@ def place_shared_buffers(
 
 
 def _sharing(config: Any, methods: Iterable[str]) -> dict[str, Any]:
-    """The memory planning passes of the methods that share buffers."""
+    """Return the memory planning passes of the methods that share buffers."""
     plans = {name: memory_planning_of(config, name) for name in methods}
     return {
         name: plan
@@ -269,8 +269,10 @@ def _used(module: GraphModule, old: Node, value: Node) -> SharedBuffer:
         return SharedBuffer()
     output = module.graph.output_node()
     returned = sum(arg is root for arg in output.args[0])  # type: ignore[union-attr]
-    alone = {*old.users} == {made_by} and {*root.users} == {output} and returned == 1
-    in_place = root is value and alone and streams_in(module, made_by).writes_last
+    is_private = (
+        {*old.users} == {made_by} and {*root.users} == {output} and returned == 1
+    )
+    in_place = root is value and is_private and streams_in(module, made_by).writes_last
     return SharedBuffer(device, in_place)
 
 
@@ -280,7 +282,7 @@ class _Arena:
     nbytes: int = field(default=0)
 
     def take(self, nbytes: int, alignment: int) -> int:
-        """Where so many bytes more are."""
+        """Reserve ``nbytes`` more, aligned; return their offset."""
         start = -(-self.nbytes // alignment) * alignment
         self.nbytes = start + nbytes
         return start
@@ -292,7 +294,7 @@ def _put(spec: Any, arena: int, offset: int, alignment: int) -> None:
 
 
 def _allocations(graph_module: GraphModule) -> dict[str, tuple[TensorSpec, TensorSpec]]:
-    """By name, the specs of the old and the new value of each shared buffer on a device."""
+    """Return, by name, the specs of the old and the new value of each shared buffer on a device."""
     return {
         name: (old, new)
         for name, write in shared_writes(graph_module)
@@ -302,7 +304,7 @@ def _allocations(graph_module: GraphModule) -> dict[str, tuple[TensorSpec, Tenso
 
 
 def shared_writes(graph_module: GraphModule) -> Iterator[tuple[str, Node]]:
-    """Where shared buffers on devices get their new values, with their names."""
+    """Yield the write-backs of shared buffers on devices, with the buffers' names."""
     for node in filter(is_device_write_back, graph_module.graph.nodes):
         placeholder = node.all_input_nodes[0]
         if SHARED_META in placeholder.meta:

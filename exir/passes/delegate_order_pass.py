@@ -71,8 +71,8 @@ class DelegateOrderPass(PassBase):
             ``needs_shared_stream``.
 
     Raises:
-        RuntimeError: From ``call``, for a delegate in a branch of control flow that takes device
-            memory alone: branches have the host's.
+        RuntimeError: From ``call``, for a delegate in a branch of control flow that only takes device
+            memory: branches have host memory.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class DelegateOrderPass(PassBase):
                 declare(lowered, NUM_INPUTS_COMPILE_SPEC_KEY, inputs)
             if streams_in(module, node).takes_host_memory:
                 continue
-            takes = f"{lowered.backend_id} takes tensors in its device's memory alone"
+            takes = f"{lowered.backend_id} only takes tensors in its device's memory"
             if is_branch:
                 raise RuntimeError(
                     f"delegate '{node.name}' is in a branch of control flow, which ExecuTorch plans "
@@ -124,7 +124,7 @@ class DelegateOrderPass(PassBase):
 
 
 def missing_fences(module: GraphModule) -> int:
-    """How many copies a graph lacks between its delegates, each where it serves most of them."""
+    """Count the synchronization copies that a graph needs between its delegates, each placed where it serves most of them."""
     nodes = list(module.graph.nodes)
     added, _ = schedule(_copies(nodes), list(_hazards(module, nodes)), _end(nodes))
     return len(added)
@@ -161,7 +161,7 @@ def _order(module: GraphModule) -> bool:
 
 
 def _declare_shared_streams(module: GraphModule) -> None:
-    """Marks the delegates that meet what is still at work, where no copy orders the two."""
+    """Mark the delegates that conflict with running work, where no copy orders the two."""
     nodes = list(module.graph.nodes)
     unserved_hazards = unserved(_copies(nodes), _hazards(module, nodes))
     marked = {nodes[hazard.last] for hazard in unserved_hazards}
@@ -176,7 +176,7 @@ def _declare_shared_streams(module: GraphModule) -> None:
 
 
 def _hazards(module: GraphModule, nodes: list[Node]) -> Iterator[Hazard]:
-    """What has to be ordered: reads of what others make, what the next call makes anew, and buffers."""
+    """Yield what has to be ordered: reads after writes, writes of the next call after reads, and buffers."""
     aliases = Aliases(module.graph)
     index = {node: position for position, node in enumerate(nodes)}
     end = _end(nodes)
@@ -248,13 +248,13 @@ def _conflicts(
 
 
 def _end(nodes: list[Node]) -> int:
-    """The last position of a call: from there on, buffers have their new values."""
+    """Return the last position of a call: from there on, buffers have their new values."""
     writes = (i for i, node in enumerate(nodes) if is_device_write_back(node))
     return next(writes, len(nodes) - 1)
 
 
 def _copies(nodes: list[Node]) -> list[Copy]:
-    """The copies that order something, in the graph's order, where they are."""
+    """Return the copies that order something, in the graph's order, where they are."""
     return [
         Copy(node, device, operator_name(node) == D2H, index, index, index)
         for index, node in enumerate(nodes)
@@ -265,7 +265,7 @@ def _copies(nodes: list[Node]) -> list[Copy]:
 def _movable(
     copies: list[Copy], aliases: Aliases, nodes: list[Node], hazards: Sequence[Hazard]
 ) -> list[Copy]:
-    """The same copies, each to stand wherever its operands allow it.
+    """Return the same copies, each to stand wherever its operands allow it.
 
     Those stay that a delegate has to wait for, and those between two devices, of which one copies the other's
     result.
@@ -311,7 +311,7 @@ def _move(nodes: list[Node], moved: Mapping[Copy, int]) -> None:
 
 
 def _insert_fences(module: GraphModule, nodes: list[Node], fences: list[Fence]) -> None:
-    """Copies a byte, no matter which, in the out-variant, which nothing removes.
+    """Insert a copy of one byte, as an out-variant, which no pass removes.
 
     Each has two bytes of its own, which nothing else reads or writes: so it can be told from copies
     that a program needs, and skipped by a host with one stream.

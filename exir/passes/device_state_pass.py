@@ -159,7 +159,7 @@ def _reason_for_host_state(planning: Any) -> str:
         return "its memory is the caller's to give (alloc_mutable_buffers=False)"
     algorithms = getattr(planning.memory_planning_algo, "algo_list", ())
     if [getattr(algorithm, "func", algorithm) for algorithm in algorithms] != [greedy]:
-        return "greedy alone plans tensors into one another's memory"
+        return "only greedy supports tensors that share memory"
     return ""
 
 
@@ -239,7 +239,7 @@ def _reason_for_host(placement: Placement, write: Node, new_root: Node) -> str:
 
 
 def _cheapest_device(placement: Placement, write: Node, new: _NewValue) -> Device:
-    """The device with the fewest copies; ties go to the new value's producer, then to the host."""
+    """Return the device with the fewest copies; ties go to the new value's producer, then to the host."""
 
     def copies(device: Device) -> tuple[int, bool]:
         on_device = device != HOST

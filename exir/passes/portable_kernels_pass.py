@@ -1,4 +1,4 @@
-"""Rewrite calls that ExecuTorch's portable kernels refuse, or compute otherwise than PyTorch.
+"""Rewrite calls that ExecuTorch's portable kernels reject, or compute differently from PyTorch.
 
 ``remainder`` of integers is C++'s ``%`` there, which has the sign of the dividend: ``-1 % 4`` is -1, and 3 in PyTorch.
 ``constant_pad_nd`` takes no negative padding, as a shift by one row has it.
@@ -39,7 +39,7 @@ class PortableKernelsPass(PassBase):
 
 
 def _floor_remainder(node: Node) -> bool:
-    """Have ``x - floor(x / y) * y`` in the place of ``x % y``, of integers."""
+    """Replace ``x % y`` of integers by ``x - floor(x / y) * y``."""
     value = node.meta["val"]
     if value.is_floating_point():
         return False
@@ -55,14 +55,14 @@ def _floor_remainder(node: Node) -> bool:
             *(node, value, _EDGE.div.Tensor_mode, dividend, divisor),
             rounding_mode="floor",
         )
-        product = _call(node, value, _EDGE.mul.Tensor, quotient, divisor)
-        difference = _call(node, value, _EDGE.sub.Tensor, dividend, product)
+        multiple = _call(node, value, _EDGE.mul.Tensor, quotient, divisor)
+        difference = _call(node, value, _EDGE.sub.Tensor, dividend, multiple)
     node.replace_all_uses_with(difference)
     return True
 
 
 def _cut_by_slices(node: Node) -> bool:
-    """Cut what negative padding does, and pad what is left."""
+    """Replace negative padding by slices, and pad by the rest."""
     source: Any = node.args[0]
     padding: Any = node.args[1]
     if not all(isinstance(width, int) for width in padding) or min(padding) >= 0:

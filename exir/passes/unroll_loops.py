@@ -23,7 +23,7 @@ _COND = torch.ops.higher_order.cond
 _MAP = torch.ops.higher_order.map_impl
 _SCAN = torch.ops.higher_order.scan
 _WHILE = torch.ops.higher_order.while_loop
-#: In place by their schema, and by it alone.
+#: In place by their schema only.
 _UNCHANGING = (torch.ops.aten.detach_.default,)
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def unroll_loops(program: ExportedProgram, max_turns: int = 64) -> ExportedProgr
     """Return ``program`` with the loops unrolled that have a fixed number of turns.
 
     That of ``map`` and ``scan`` is the length of what they loop over, if it is static; that of a ``while_loop`` follows from
-    its condition, if that depends on constants alone: a counter. Loops in branches and in loops are unrolled as well. Any
+    its condition, if that only depends on constants: a counter. Loops in branches and in loops are unrolled as well. Any
     other loop stays, and a warning says why.
 
     Args:
@@ -70,7 +70,7 @@ def unroll_loops(program: ExportedProgram, max_turns: int = 64) -> ExportedProgr
 
 
 def _unroll(module: GraphModule, known: dict[Node, Any], max_turns: int) -> None:
-    """Unroll the loops of one graph, and of those that its branches and loops have.
+    """Unroll the loops of one graph, and of its branches and loop bodies.
 
     Args:
         known: Values of constants, by node; all that follows from them is added.
@@ -145,7 +145,7 @@ def _counted(
 
 
 def _results(body: GraphModule, values: Sequence[Any]) -> list[Any]:
-    """Return what a body returns, None in the place of what isn't known."""
+    """Return the results of a body, None for unknown ones."""
     inputs = body.graph.find_nodes(op="placeholder")
     known = {n: v for n, v in zip(inputs, values, strict=True) if v is not None}
     for node in body.graph.nodes:
@@ -158,7 +158,7 @@ def _results(body: GraphModule, values: Sequence[Any]) -> list[Any]:
 
 
 def _value(node: Node, known: Mapping[Node, Any]) -> Any:
-    """Return the value of a scalar that depends on constants alone; None of any other."""
+    """Return the value of a scalar that only depends on constants; None for others."""
     if node.op == "get_attr":
         value = getattr(node.graph.owning_module, str(node.target), None)
         return value if _is_scalar(value) else None
@@ -225,7 +225,7 @@ def _write_turns(
 
 
 def _arguments(loop: Node) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    """Return what a loop carries, what it loops over, and what each turn is given besides."""
+    """Return a loop's carried values, its inputs to loop over, and its other operands."""
     arguments: Any = loop.args
     if loop.target is _WHILE:
         return arguments[2], (), arguments[3]
@@ -258,7 +258,7 @@ def _call(loop: Node, operator: OpOverload, args: Any, value: Any) -> Node:
     return node
 
 
-#: What says where a node comes from.
+#: Metadata of a node's origin.
 _ORIGIN = ("nn_module_stack", "source_fn_stack", "stack_trace", "torch_fn")
 
 

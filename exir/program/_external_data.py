@@ -1,8 +1,8 @@
 """External data of a program: size and digest of each key that it expects.
 
-ExecuTorch finds external data by its key alone, and two models call their weights alike: a program
-that is given the other's file loads and is wrong. A ``.pte`` has room for named data of its own, so
-one that was saved with external data holds this table (pytorch/TensorRT#4404).
+ExecuTorch looks up external data only by key, and two models may have equal keys: a program that is
+given the other's file loads and returns wrong results. A ``.pte`` can hold named data, so one that was
+saved with external data holds this table (pytorch/TensorRT#4404).
 """
 
 from __future__ import annotations

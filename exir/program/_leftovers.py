@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 
 def leaves_programs_traceable(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``to_edge`` and the like leave the programs that they are given as they found them."""
+    """Wrap ``to_edge`` and the like so that they restore the programs that they are given."""
 
     @functools.wraps(lower)
     def wrapper(programs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -34,7 +34,7 @@ def leaves_programs_traceable(lower: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def clears_caches(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``to_executorch`` leave no lowered program in a cache of the process."""
+    """Wrap ``to_executorch`` so that it removes lowered programs from the process's caches."""
 
     @functools.wraps(to_executorch)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -47,7 +47,7 @@ def clears_caches(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def clear_caches() -> None:
-    """Have caches drop what they keep of lowered programs, each with its weights, until the process ends."""
+    """Remove lowered programs, with their weights, from caches that would keep them until the process ends."""
     utils.is_same_node.cache_clear()
     # By the operator that is called and what it is called with; what other operators return can be used again.
     for key in list(FakeTensorMode.cache):

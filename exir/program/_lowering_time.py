@@ -1,4 +1,4 @@
-"""Lower large graphs in less time: passes that rewrite single operators run as one, nodes share their history, and a
+"""Lower large graphs in less time: passes that rewrite single operators are fused, nodes share their history, and a
 partition is executed once.
 
 A pass of ExecuTorch's executes each operator of a graph with fake tensors, and all of a partition where a delegate is
@@ -72,9 +72,9 @@ def _fusion(*kinds: type[ExportPass]) -> type[ExportPass]:
 
 
 def shares_history(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """Have nodes that are written while a program is lowered share what is known of their predecessors.
+    """Share ``NodeSource`` objects between nodes while a program is lowered, instead of copying them.
 
-    Nothing changes a ``NodeSource`` once it is made.
+    They are immutable.
     """
 
     @functools.wraps(lower)
@@ -95,7 +95,7 @@ def _itself(self: Any, memo: dict[int, Any]) -> Any:
     return self
 
 
-#: By lowered module, what its partition was executed with last, and what it returned.
+#: By lowered module, the last arguments of its partition, and the results.
 _executed: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 
 
@@ -122,7 +122,7 @@ def keep_delegate_outputs(target: Any, args: Sequence[Any], outputs: Any) -> Any
 
 
 def _described(values: Any) -> list[Any] | None:
-    """Return what of fake tensors and symbols decides what is computed of them; None if there are real tensors."""
+    """Return the cache key of fake tensors and symbols; None if there are real tensors."""
     parts: list[Any] = []
     for value in pytree.tree_leaves(values):
         if isinstance(value, FakeTensor):

@@ -44,7 +44,7 @@ class _Guard(NamedTuple):
 
 
 def warns_of_narrowed_ranges(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``to_edge`` and the like warn of each dynamic dimension of an input that has a smaller range afterwards."""
+    """Wrap ``to_edge`` and the like so that they warn of each dynamic input dimension whose range lowering narrowed."""
 
     @functools.wraps(lower)
     def wrapper(programs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ def warns_of_narrowed_ranges(lower: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _programs(programs: Any) -> Iterator[tuple[str, ExportedProgram]]:
-    """Yield the programs of what ``to_edge`` and the like are given, or of a program manager."""
+    """Yield the programs in an argument of ``to_edge`` and the like, or in a program manager."""
     programs = getattr(programs, "_edge_programs", programs)
     if not isinstance(programs, Mapping):
         programs = {"forward": programs}
@@ -82,7 +82,7 @@ def _sizes(program: ExportedProgram) -> Iterator[_Size]:
                 environment, expr = size.node.shape_env, size.node.expr
                 exported = program.range_constraints.get(expr)
                 bounds = exported or environment.bound_sympy(expr)
-                # What begins at 1 is traced as if it began at 2, and runs with 1.
+                # A range from 1 on is traced as one from 2 on, and runs with 1.
                 lower = max(bounds.lower, 2)
                 yield _Size(node.name, dim, environment, expr, lower, bounds.upper)
 

@@ -1,4 +1,4 @@
-"""Write the files of a program: the ``.pte``, and its external data beside it, whole or not at all (pytorch/TensorRT#4404)."""
+"""Write a program's ``.pte`` and external data files atomically (pytorch/TensorRT#4404)."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class _Digest:
 
 
 def data_file_name(program: Path, name: str) -> str:
-    """Return what the data file that ExecuTorch calls ``name`` is called beside ``program``.
+    """Return the path, beside ``program``, of the data file that ExecuTorch calls ``name``.
 
     Beside ``model.pte``, ``_default_external_constant.ptd`` is ``model.ptd``, and any other
     ``data.ptd`` is ``model.data.ptd``; so it is with what follows in the name of a shard.

@@ -27,7 +27,7 @@ _MOST_SIZES = 1 << 14
 
 
 class _Resizing(NamedTuple):
-    """What an operator's kernel does.
+    """How an operator's kernel uses scale factors.
 
     Attributes:
         dims: Spatial dimensions.
@@ -75,7 +75,7 @@ def with_ratios_of_sizes(program: ExportedProgram) -> ExportedProgram:
 
 
 def _changed_factors(node: Node) -> list[Any]:
-    """Return the arguments that a call has to have from its scale factors on, if they are others than its own."""
+    """Return a call's corrected arguments, from its scale factors on; empty if they are right."""
     kernel = _KERNELS.get(node.target)  # type: ignore[call-overload]
     if kernel is None or node.all_input_nodes[0].meta["val"].device.type != "cpu":
         return []
@@ -124,7 +124,7 @@ def _ratio(node: Node, kernel: _Resizing, factor: float, dim: int) -> float:
 def _same(
     size: int, out: int | torch.SymInt, factor: float, ratios: Sequence[int]
 ) -> float:
-    """Return the ratio of sizes that is taken for one size, or the factor itself."""
+    """Return the scale that is used for one size: the ratio of sizes, or the factor."""
     same = (float(r) for r in ratios if isinstance(out, int) and out == r * size)
     return next(same, factor)
 

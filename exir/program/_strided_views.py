@@ -1,6 +1,6 @@
-"""Have ``as_strided`` read values whose dimensions are in the order of their memory, as all values are in an edge program.
+"""Rewrite ``as_strided`` of permuted views, whose strides don't hold in an edge program.
 
-There ``permute_copy`` returns contiguous values, of which strides that were meant for the permuted ones read others without a word.
+There ``permute_copy`` returns contiguous values, and the strides of the permuted view would silently read other elements.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-#: By package, its function from a program to one that can be traced; nothing is imported before the package is.
+#: By package, its function that makes a program traceable; only used if the package is imported.
 _TRANSFORMS = {
     "torch_tensorrt": "torch_tensorrt.executorch.engines.placeholders:with_engine_placeholders",
 }

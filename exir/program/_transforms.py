@@ -1,4 +1,4 @@
-"""Transform programs as partitioners do, before decomposition and before each partitions, and each of several methods."""
+"""Apply partitioners' transforms to each method's program, before decomposition and before each partitioning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _behind: ContextVar[Sequence[Partitioner]] = ContextVar("_behind", default=())
 def of_each_program(
     transform: Callable[[ExportedProgram], ExportedProgram],
 ) -> Callable[[Any], Any]:
-    """Have a transform of a program take what ``to_edge`` takes: a dict of them as well; anything else stays as it is."""
+    """Extend a transform of a program to the arguments of ``to_edge``: a dict of programs as well; others are returned unchanged."""
 
     @functools.wraps(transform)
     def transform_each(programs: Any) -> Any:
@@ -76,10 +76,10 @@ def transformed(
 def prepare_to_partition(
     programs: Mapping[str, ExportedProgram], partitioners: Mapping[str, Partitioner]
 ) -> None:
-    """Have partitioners change what they are about to partition: those with a ``prepare_to_partition``.
+    """Call ``prepare_to_partition`` of the partitioners that have it, which may change the programs.
 
-    A partitioner may change nothing while it partitions. Unlike ``transform_for_pre_decomposition``, this is asked in
-    edge dialect, of what the partitioners before it have left.
+    A partitioner may not change a program while it partitions. Unlike ``transform_for_pre_decomposition``, this runs in
+    edge dialect, after the earlier partitioners' delegates are lowered.
 
     Args:
         programs: By method, in edge dialect. They are changed.

@@ -50,7 +50,7 @@ def decompose_view_copies(graph_module: GraphModule) -> None:
 
 
 def _copy_results(branch: GraphModule) -> None:
-    """Have a branch return copies of what it computes by operators that may become views."""
+    """Insert copies of a branch's results that operators compute which may become views."""
     output = branch.graph.output_node()
     for result in output.all_input_nodes:
         split = result.args[0] if result.target is operator.getitem else result

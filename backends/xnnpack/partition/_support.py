@@ -68,7 +68,7 @@ def unsupported(node: Node) -> str:
         return _unsupported_mean(inputs[0])
     if name in _OF_IMAGES and isinstance(inputs[0], torch.Tensor):
         if inputs[0].ndim != 4:
-            return f"XNNPACK computes it of 4 dimensions alone, and the input has {inputs[0].ndim}"
+            return f"XNNPACK computes it only on 4 dimensions, and the input has {inputs[0].ndim}"
         if name == "max.dim":
             return _unsupported_maximum(node, inputs[0])
     return ""
@@ -108,7 +108,7 @@ def _unsupported_linear(node: Node) -> str:
         return "XNNPACK has no linear that reads one tensor twice"
     shape, features = _value(bias).shape, _value(weight).shape[-1]
     if bias.op == "placeholder" and (len(shape) != 1 or shape[0] != features):
-        return f"XNNPACK has a bias of one number for each output alone, and the shape is {[*shape]}"
+        return f"XNNPACK only has a bias of one number for each output, and the shape is {[*shape]}"
     return ""
 
 
@@ -123,7 +123,7 @@ def _unsupported_resizing(node: Node) -> str:
     )
     for scale, before, after in zip(scales, sizes_before, sizes_after, strict=True):
         if not isinstance(before, int) or before * scale != after:
-            return "XNNPACK resizes by the ratio of sizes alone, which the scale factors aren't"
+            return "XNNPACK resizes only by the ratio of sizes, which the scale factors aren't"
     return ""
 
 
@@ -135,16 +135,16 @@ def _unsupported_mean(value: torch.Tensor) -> str:
     """
     if all(isinstance(size, int) for size in value.shape[:2]):
         return ""
-    return "XNNPACK averages quantized images of a fixed number alone: of more than before, it returns wrong values"
+    return "XNNPACK averages only a fixed number of quantized images: of more than before, it returns wrong values"
 
 
 def _unsupported_maximum(node: Node, value: torch.Tensor) -> str:
     """Return why a maximum can't be a max pool, which is what XNNPACK makes of it."""
     dim, keepdim = (*node.args[1:], False)[:2]
     if dim not in (2, 3) or not keepdim:
-        return "XNNPACK has it along dim=2 or dim=3 with keepdim=True alone"
+        return "XNNPACK has it only along dim=2 or dim=3 with keepdim=True"
     if not isinstance(value.shape[2 if dim == 2 else 3], int):
-        return f"XNNPACK has it along a dimension of fixed size alone, and dim={dim} is dynamic"
+        return f"XNNPACK has it only along a dimension of fixed size, and dim={dim} is dynamic"
     return ""
 
 

@@ -1,1 +1,1 @@
-"""Rewrites of what XNNPACK computes by operators of another name, so that it splits no delegate."""
+"""Rewrite operators into others that XNNPACK supports, so that they don't split a delegate."""

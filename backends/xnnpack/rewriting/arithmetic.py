@@ -1,4 +1,4 @@
-"""Powers, reductions and the like, by what XNNPACK has: matmuls with ones, clamps, means of images."""
+"""Rewrite powers, reductions and the like into operators that XNNPACK has: matmuls with ones, clamps, means over height and width."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def by_tensor(builder: GraphBuilder) -> Node | None:
 
 
 def by_root(builder: GraphBuilder) -> Node | None:
-    """Write a power as a root, a square, a product or a quotient."""
+    """Rewrite a power as a square root, square, multiplication or division."""
     x, power = builder.args
     if power in (0.5, -0.5):
         return builder.call(edge.sqrt.default if power > 0 else edge.rsqrt.default, x)
@@ -56,7 +56,7 @@ def _inverse(builder: GraphBuilder, x: Node) -> Node:
 
 
 def by_clamps(builder: GraphBuilder) -> Node | None:
-    """Write an ELU: its exponential is of what isn't positive alone."""
+    """Rewrite an ELU with an exponential of non-positive values only."""
     x, alpha, scale, input_scale = (*builder.args, *[1.0] * 4)[:4]
     if (scale, input_scale) != (1, 1) or builder.node.kwargs:
         return None

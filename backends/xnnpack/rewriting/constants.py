@@ -1,4 +1,4 @@
-"""Compute at export what a program computes of constants of integers and booleans, and of nothing: masks, positions."""
+"""Fold constant expressions of integers and booleans at export: masks, positions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def constants_of(program: ExportedProgram) -> dict[Node, torch.Tensor]:
 
 
 def fold_constants(program: ExportedProgram) -> None:
-    """Have ``program``, in edge dialect, hold as constants what no input and no weight determines, of at most 1 MiB each.
+    """Fold the values of ``program``, in edge dialect, that depend on no input or weight, of at most 1 MiB each.
 
-    Of floating point, constants of one number take part alone: XNNPACK takes weights, and what dequantizes them, as they are.
+    Of floating-point constants only scalars are folded: XNNPACK matches weights and their dequantization as they are.
     """
     values = {
         node: tensor

@@ -1,4 +1,4 @@
-"""Write edge operators in front of a node of a program, with their fake values, and constants that they read."""
+"""Graph builder: insert edge operators before a node, with their fake values and the constants that they read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Constants:
     def _placeholder(self, value: torch.Tensor) -> Node:
         graph = self._program.graph
         with graph.inserting_before(next(iter(graph.nodes))):
-            # A parameter, since of these alone each delegate gets a copy.
+            # A parameter: lowering only copies these into each delegate.
             return create_constant_placeholder(
                 self._program,
                 graph,
@@ -90,7 +90,7 @@ class GraphBuilder:
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """What the node is called with."""
+        """The node's arguments."""
         return self.node.args
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:

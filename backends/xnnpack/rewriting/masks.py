@@ -1,4 +1,4 @@
-"""Choices by a mask, by the minimum and the maximum of bounds; and the softmax of attention, which has rows that a mask empties."""
+"""Rewrite ``where`` by a mask as minimum and maximum of bounds, and a masked softmax whose rows may be empty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INFINITY = float("inf")
 
 
 def by_bounds(builder: GraphBuilder) -> Node | None:
-    """Write a choice between a value and a number as the value between bounds, which the mask alone determines.
+    """Rewrite ``where`` of a value and a number as the value clamped to bounds that only depend on the mask.
 
     The bounds are the number where it is chosen, and infinite elsewhere. A mask that is computed from the value, or
     from what a delegate computes, is left: it would split the delegate just the same.
@@ -53,15 +53,15 @@ def by_bounds(builder: GraphBuilder) -> Node | None:
 def _choice(
     builder: GraphBuilder, mask: Node, scalars: list[Node], if_chosen: bool
 ) -> Node:
-    """Write a choice of the first of two numbers where a mask is as given, which the host makes of the mask alone."""
+    """Build a ``where`` of two numbers by a mask, which the host computes."""
     ordered = scalars if if_chosen else scalars[::-1]
     return builder.call(edge.where.self, mask, *ordered)
 
 
 def by_softmax(builder: GraphBuilder) -> Node | None:
-    """Write ``_safe_softmax``, which is zero in rows of minus infinity, as a softmax.
+    """Rewrite ``_safe_softmax``, which is zero in rows of minus infinity, as a softmax.
 
-    As a softmax alone if no mask can make such a row; else of rows bounded by the lowest number, multiplied by
+    As a plain softmax if no mask can make such a row; else of rows bounded by the lowest number, multiplied by
     whether the mask leaves anything of a row.
     """
     parts = _safe_softmax(builder)

@@ -1,4 +1,4 @@
-"""Normalization over groups of values, by means that are matmuls, and by statistics that are constants."""
+"""Rewrite layer and group normalization with means as matmuls, and batch normalization of constant statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.fx import Node
 
 
 def of_layers(builder: GraphBuilder) -> dict[Node, Node] | None:
-    """Write a layer normalization of which the result alone is read."""
+    """Rewrite a layer normalization of which only the result is read."""
     x, shape, weight, bias, epsilon = builder.args
     result = _only_result(builder.node)
     if result is None or value_of(x).dtype != torch.float32:
@@ -30,7 +30,7 @@ def of_layers(builder: GraphBuilder) -> dict[Node, Node] | None:
 
 
 def of_groups(builder: GraphBuilder) -> dict[Node, Node] | None:
-    """Write a group normalization of which the result alone is read."""
+    """Rewrite a group normalization of which only the result is read."""
     x, weight, bias, _, channels, _, groups, epsilon = builder.args
     result, shape = _only_result(builder.node), [*value_of(x).shape]
     if result is None or value_of(x).dtype != torch.float32:
@@ -62,7 +62,7 @@ def of_instances(builder: GraphBuilder) -> dict[Node, Node] | None:
 
 
 def of_batches(builder: GraphBuilder) -> dict[Node, Node] | None:
-    """Write a batch normalization of constant statistics, which no layer in front can take, as a product and a sum."""
+    """Rewrite a batch normalization of constant statistics, which can't be folded into a preceding layer, as mul and add."""
     x, weight, bias, mean, variance, _, epsilon = builder.args
     result, ndim = _only_result(builder.node), value_of(x).ndim
     known = builder.constants.values

@@ -1,4 +1,4 @@
-"""Resizing of images by whole factors, which repeats each pixel, as a product with ones does."""
+"""Rewrite nearest resizing by integer factors, which repeats pixels, as a broadcast multiplication by ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.fx import Node
 
 
 def by_ones(builder: GraphBuilder) -> Node | None:
-    """Write a resizing to the nearest pixel, of fixed sizes, to some times each, as a product that broadcasts."""
+    """Rewrite a nearest resizing of fixed sizes by integer factors as a broadcast multiplication."""
     x: Any = builder.args[0]
     shape, wanted = value_of(x).shape, value_of(builder.node).shape
     sizes = [*shape[2:], *wanted[2:]]

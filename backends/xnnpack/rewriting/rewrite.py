@@ -1,4 +1,4 @@
-"""Rewrite in a program what XNNPACK computes by other operators, where that keeps a delegate in one piece."""
+"""Rewrite operators into others that XNNPACK supports, where that keeps a delegate in one piece."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
-#: What moves values and computes none: a delegate of these alone is no gain.
+#: Operators that only move values: a delegate of nothing else is no gain.
 _MOVES = (
     edge.cat.default,
     edge.clone.default,

@@ -1,4 +1,4 @@
-"""Compare what XNNPACK's partitioner makes of a program before and after a rewrite, and take the rewrite back."""
+"""Compare XNNPACK's partitions of a program before and after a rewrite, and roll the rewrite back."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.fx import Graph, Node
 
 
 class Delegation:
-    """How a partitioner would divide a program, which has to stay as it is until all is asked.
+    """The partitions that a partitioner would make of a program, which may not change while they are queried.
 
     Attributes:
-        host: The calls that no delegate would have.
-        fewest: The fewest delegates that can have the others: how often one path through the program enters them.
+        host: The calls outside of delegates.
+        fewest: A lower bound of the number of delegates: how often one path through the program enters them.
     """
 
     def __init__(self, program: ExportedProgram, partitioner: Any) -> None:
@@ -44,12 +44,12 @@ class Delegation:
 
     @cached_property
     def delegates(self) -> int:
-        """How many delegates there would be."""
+        """Return the number of delegates."""
         return len(self._partitioner.generate_partitions(self._program))
 
 
 class ProgramState:
-    """The graph, the signature and the constants of a program, to go back to: its nodes have the same names then."""
+    """Snapshot of a program's graph, signature and constants, to restore them with the same node names."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self._graph = _copied(program.graph)
@@ -57,7 +57,7 @@ class ProgramState:
         self._tensors = {**program.state_dict}, {**program.constants}
 
     def restore(self, program: ExportedProgram) -> None:
-        """Have a program as it was, as often as it is asked."""
+        """Restore a program; may be called several times."""
         program.graph_module.graph = _copied(self._graph)
         program._graph_signature = copy.deepcopy(self._signature)
         program._state_dict, program._constants = (
@@ -66,7 +66,7 @@ class ProgramState:
 
     @contextmanager
     def restored(self, program: ExportedProgram) -> Iterator[None]:
-        """Have a program as it was for a while, and as it is then."""
+        """Restore a program within the context, and the present one after it."""
         graph, signature = program.graph, program.graph_signature
         tensors = program.state_dict, program.constants
         self.restore(program)

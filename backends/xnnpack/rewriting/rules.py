@@ -1,4 +1,4 @@
-"""By operator, the rules that write it by others that XNNPACK has."""
+"""The rewrite rules of each operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views and slices that XNNPACK has as ``view_copy`` and ``slice_copy`` alone."""
+"""Rewrite views and slices that XNNPACK only supports as ``view_copy`` and ``slice_copy``."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 def skips_bound_inputs(
     algo: Callable[..., Any], graph_module: GraphModule
 ) -> Callable[..., Any]:
-    """Have a memory planning algorithm skip the bound inputs of the loops that ``graph_module`` calls."""
+    """Wrap a memory planning algorithm so that it skips the bound inputs of the loops that ``graph_module`` calls."""
     bound = {*_bound_inputs(graph_module)}
 
     @functools.wraps(algo)

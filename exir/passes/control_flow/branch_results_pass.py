@@ -26,7 +26,7 @@ _CONTROL_FLOW = frozenset(
 
 
 class BranchResultsPass(PassBase):
-    """Copies a result of ``cond`` that is viewed, or read once other branches may have run.
+    """Copy results of ``cond`` that are viewed, or read after other branches may have run.
 
     The copy stands right after the ``cond``, and is planned like any other value. Results that are
     read before the next control flow stay where they are, and so do those of ``map`` and ``scan``,
@@ -35,7 +35,7 @@ class BranchResultsPass(PassBase):
     """
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Adds the copies, and says whether there are any."""
+        """Insert the copies of a program, in place."""
         changed = False
         for module in graph_module.modules():
             if isinstance(module, GraphModule):

@@ -161,7 +161,7 @@ class _Copies:
             self._at(node, HOST, node)
 
     def _at(self, value: Node, side: Device, reader: Node) -> Node:
-        """The node that holds a value on a side, made for its first reader there."""
+        """Return the node that holds a value on a side, made for its first reader there."""
         if self.placement.order.get(reader, -1) > self.placement.order[self._end]:
             reader = self._end
         places = self.places[value]
@@ -176,7 +176,7 @@ class _Copies:
         return places[side]
 
     def _view_at(self, view: Node, side: Device, reader: Node) -> Node:
-        """Takes a view again, right before its first reader on that side."""
+        """Repeat a view, right before its first reader on that side."""
         root, size = self.placement.views[view]
         self.changed = True
         if side == HOST and view.target is not memory.view:

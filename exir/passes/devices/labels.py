@@ -100,7 +100,7 @@ def label_host_memory(graph_module: GraphModule) -> None:
 
 
 def update_output_specs(graph_module: GraphModule) -> None:
-    """Give the memory planner the specs of what a method returns, copies to the host included."""
+    """Update the output specs for the memory planner, copies to the host included."""
     output = graph_module.graph.output_node()
     output.meta["spec"] = pytree.tree_map(
         lambda arg: arg.meta.get("spec") if isinstance(arg, Node) else None,
@@ -109,7 +109,7 @@ def update_output_specs(graph_module: GraphModule) -> None:
 
 
 def _device_of(graph_module: GraphModule, node: Node) -> Device:
-    """Where a node makes its result, and reads what it reads."""
+    """Return the device on which a node reads its operands and computes its result."""
     if node.target is not executorch_call_delegate:
         return HOST
     lowered = getattr(graph_module, str(node.args[0].target))  # type: ignore[union-attr]

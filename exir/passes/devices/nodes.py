@@ -34,12 +34,12 @@ def is_getitem(node: Node) -> bool:
 def lowered_module(
     graph_module: GraphModule, delegate: Node
 ) -> LoweredBackendModule | None:
-    """The lowered module that an ``executorch_call_delegate`` node calls; None if it isn't one."""
+    """Return the lowered module that an ``executorch_call_delegate`` node calls; None if it isn't one."""
     return _get_lowered_module(graph_module, delegate)
 
 
 def device_of_delegate(graph_module: GraphModule, delegate: Node) -> Device:
-    """The device that a delegate lives on: the host unless its compile specs name another.
+    """Return the device that a delegate lives on: the host unless its compile specs name another.
 
     Raises:
         RuntimeError: It has no lowered module.
@@ -61,7 +61,7 @@ def operator_name(node: Node) -> str:
 
 
 def written_args(node: Node) -> list[Node]:
-    """The arguments that an operator writes in place."""
+    """Return the arguments that an operator writes in place."""
     formals = getattr(getattr(node.target, "_schema", None), "arguments", ())
     names = (formal.name for formal in formals)
     args = dict(zip(names, node.args, strict=False)) | node.kwargs
@@ -80,18 +80,18 @@ def tensor_specs(node: Node) -> list[TensorSpec]:
 
 
 def tensor_spec(node: Node) -> TensorSpec | None:
-    """The spec of a node that yields one tensor, bare or in a tuple of one; else None."""
+    """Return the spec of a node that yields one tensor, bare or in a tuple of one; else None."""
     specs = tensor_specs(node)
     return specs[0] if len(specs) == 1 else None
 
 
 def values_of(node: Node) -> dict[str, object]:
-    """What a new node for the same value takes over of this one's metadata."""
+    """Return the metadata of a node's value, for a new node of the same value."""
     return {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
 
 
 def copied_on(node: Node) -> Device | None:
-    """The device on which a copy orders what comes before it and after it; None if on none."""
+    """Return the device on which a copy orders what comes before it and after it; None if on none."""
     name = operator_name(node)
     if name not in (H2D, D2H):
         return None

@@ -36,7 +36,7 @@ _READ_ANYWHERE = {"aten::sym_numel", "aten::sym_size", "aten::sym_stride", D2H}
 
 
 class Options(Protocol):
-    """What `PropagateDevicePass` is told."""
+    """The options of `PropagateDevicePass`."""
 
     skip_h2d_for_method_inputs: bool
     skip_d2h_for_method_outputs: bool
@@ -80,7 +80,7 @@ class Placement:
         )
 
     def reads_on(self, reader: Node, is_kept: bool = False) -> Device | None:
-        """The device on which a node reads an argument; None: wherever that lives.
+        """Return the device on which a node reads an argument; None: wherever that lives.
 
         The caller may rebind an output's memory, and keep it: what is ``is_kept`` can't be given away,
         as a view, which doesn't own its memory, or state, which the next call writes over.
@@ -101,7 +101,7 @@ class Placement:
     def readers(
         self, value: Node, device: Device, is_kept: bool = False
     ) -> Iterator[tuple[Node, Device | None]]:
-        """Those that read a value that lives on ``device``, or a view of it, each with the device it reads on."""
+        """Yield the readers of a value on ``device``, and of its views, each with the device that it reads on."""
         for user, read in self.aliases.readers(value, device == HOST):
             yield user, self.reads_on(
                 user, is_kept or self.is_kept(value) or read is not value
@@ -114,7 +114,7 @@ class Placement:
         without: Collection[Node] = (),
         is_kept: bool = False,
     ) -> set[Device | None]:
-        """Where a value is read, were it to live on ``device``, by all but some readers."""
+        """Return the devices that a value on ``device`` would be read on, leaving out the readers ``without``."""
         readers = self.readers(value, device, is_kept)
         return {side for user, side in readers if user not in without}
 
@@ -150,7 +150,7 @@ class Placement:
                 self.labels[output_spec] = self.device_of[node]
 
     def assign_view(self, node: Node) -> None:
-        """The same for a view: it lives where what it shows does."""
+        """Assign a view to the device of its base."""
         base = node.all_input_nodes[0]
         root, size = self.views.get(base, (base, None))
         if operator_name(node) not in IDENTITIES:
@@ -164,12 +164,12 @@ class Placement:
             self.labels[spec] = HOST
 
     def with_views(self, node: Node) -> list[Node]:
-        """The value whose bytes a node has, then all views of that value so far."""
+        """Return a node's storage root, then all views of it so far."""
         root = self.views[node][0] if node in self.views else node
         return [root, *self._views_of.get(root, ())]
 
     def device_of_input(self, node: Node, spec: TensorSpec) -> Device:
-        """Where the caller puts a method input; the host for what isn't the caller's to put."""
+        """Return the device on which the caller passes a method input; the host for other placeholders."""
         if node in self._kept:
             return spec.device, spec.device_index
         skips = self.options.skip_h2d_for_method_inputs

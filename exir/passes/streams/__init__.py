@@ -1,1 +1,1 @@
-"""Delegates on CUDA streams: which run in order, which copies that takes, and how long their tensors live."""
+"""Stream order of delegates, synchronization copies between them, and lifetimes of their tensors."""

@@ -1,4 +1,4 @@
-"""Schedule synchronization copies so that delegates run in order with few copies beside those that a graph has.
+"""Schedule synchronization copies: move existing copies and insert few new ones, so that delegates run in order.
 
 Positions in a list of nodes, and nothing else of the graph: `delegate_order_pass` reads them off it.
 """
@@ -66,7 +66,7 @@ class _Rows:
         self._rows: defaultdict[tuple[Device, bool], list[Any]] = defaultdict(list)
 
     def of(self, hazard: Hazard) -> list[Any]:
-        """The rows of what can order the two."""
+        """Return the rows of copies that can serve a hazard."""
         return self._rows[hazard.device, hazard.to_host]
 
     def add(self, copy: Copy | Fence, row: Any) -> None:
@@ -112,7 +112,7 @@ class _Sweep:
             self._standing.add(copy, place)
 
     def run(self, hazards: Iterable[Hazard]) -> None:
-        """Places copies and fences."""
+        """Schedule copies and fences."""
         coming = [copy for copy in self._copies if copy not in self.places]
         coming.sort(key=lambda copy: copy.first, reverse=True)
         open_copies = _Rows()  # by their ends: those that may stand by now
@@ -137,7 +137,7 @@ class _Sweep:
                 self._standing.add(fence, fence.place)
 
     def all_places(self) -> dict[Copy, int]:
-        """Where copies stand, the rest as near to where they are as they may."""
+        """Return the positions of all copies; those that aren't moved stay as near to theirs as possible."""
         return {copy: min(copy.index, copy.last) for copy in self._copies} | self.places
 
     def standing(self) -> _Rows:
@@ -151,14 +151,14 @@ class _Sweep:
 
 
 def _order(hazard: Hazard) -> tuple[int, bool, int]:
-    """By their ends; the hardest to serve first, of those that end alike."""
+    """Return the sort key of hazards: by their ends, then the hardest to serve first."""
     return hazard.last, not hazard.to_host, -hazard.first
 
 
 def schedule(
     copies: list[Copy], hazards: list[Hazard], end: int
 ) -> tuple[list[Fence], dict[Copy, int]]:
-    """Few fences for all hazards, and the copies to move, by where they go, in order.
+    """Return few fences that serve all hazards, and the new positions of the copies to move, in order.
 
     Hazards between one call and the next take at most one fence more for each device, at ``end``.
     """
@@ -179,7 +179,7 @@ def schedule(
 
 
 def unserved(copies: list[Copy], hazards: Iterable[Hazard]) -> list[Hazard]:
-    """The hazards that copies don't serve where they stand."""
+    """Return the hazards that copies don't serve where they stand."""
     standing = _Rows()
     for copy in copies:
         standing.add(copy, copy.index)
@@ -187,5 +187,5 @@ def unserved(copies: list[Copy], hazards: Iterable[Hazard]) -> list[Hazard]:
 
 
 def cost(fences: list[Fence]) -> tuple[int, int]:
-    """How many fences, and how many of them to the host, which cost some more."""
+    """Return the number of fences, and of those to the host, which cost more."""
     return len(fences), sum(fence.to_host for fence in fences)

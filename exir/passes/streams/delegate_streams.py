@@ -1,4 +1,4 @@
-"""Which delegates of a graph run in order on one stream in ExecuTorch's C++ runtime."""
+"""Model how a graph's delegates use device streams in ExecuTorch's C++ runtime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUM_INPUTS_COMPILE_SPEC_KEY = "num_inputs"
 
 
 def streams_in(module: GraphModule, node: Node) -> Streams:
-    """What is known of a delegate that a graph calls, or of a copy to a device."""
+    """Return the stream behavior of a delegate call, or of a copy to a device."""
     if operator_name(node) == H2D:
         return COPY_TO_DEVICE
     lowered = lowered_module(module, node)
@@ -38,9 +38,9 @@ def streams_in(module: GraphModule, node: Node) -> Streams:
 
 
 def writes_in_place(module: GraphModule, write_back: Node) -> bool:
-    """Whether a buffer's new value may be made in the old one's memory.
+    """Whether a buffer's new value may be written over the old one.
 
-    That is if one delegate alone reads the old value and makes the new one, and writes it last. All
+    It may if a single delegate reads the old value and produces the new one, and writes it last. All
     views in the graph are elided ones.
     """
     old, new = write_back.all_input_nodes
@@ -62,6 +62,6 @@ def needs_shared_stream(lowered: LoweredBackendModule) -> bool:
 
 
 def declare(lowered: LoweredBackendModule, key: str, value: bytes = b"true") -> None:
-    """Has a delegate say something. Its partitioner's list of compile specs may be others' as well."""
+    """Add a compile spec to a delegate. The list is copied: other delegates of its partitioner may share it."""
     if all(spec.key != key for spec in lowered.compile_specs):
         lowered._compile_specs = [*lowered.compile_specs, CompileSpec(key, value)]

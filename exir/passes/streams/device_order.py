@@ -16,7 +16,7 @@ TORCH_TENSORRT = "torch-tensorrt"
 
 @dataclass(frozen=True)
 class Streams:
-    """How the delegates of a backend, or copies to a device, use the streams of that device.
+    """Stream behavior of a backend's delegates, or of copies to a device.
 
     Attributes:
         asynchronous: Work of a delegate goes on after its ``execute`` has returned, on some host.
@@ -28,8 +28,8 @@ class Streams:
             where the other does.
         shared_stream: All delegates of the backend are on one stream, so they run in order.
         ordered_after_copies: A delegate comes after a copy to its device that was enqueued before it. If
-            not, it comes after those alone that a later copy to the host has waited for, and a copy
-            to the device doesn't order it behind anything else.
+            not, it only comes after those that a later copy to the host has waited for, and a copy
+            to the device doesn't order it after anything else.
         package: The package that the delegate's sources are released with.
     """
 
@@ -44,7 +44,7 @@ class Streams:
     package: str = "executorch"
 
 
-#: What upstream's pass takes for granted of every backend, and this one of those that it doesn't know.
+#: The default for unknown backends, and upstream's assumption for all.
 IN_ORDER = Streams(
     asynchronous=False,
     device_synchronizing=True,
@@ -121,7 +121,7 @@ _DISTRIBUTIONS = {TORCH_TENSORRT: (TORCH_TENSORRT, f"{TORCH_TENSORRT}-rtx")}
 
 
 def streams_of(backend_id: str) -> Streams:
-    """What the installed releases are known to do with a backend's delegates."""
+    """Return the stream behavior of a backend's delegates in the installed releases; in order if unknown."""
     for streams in _KNOWN.get(backend_id, ()):
         if _includes(streams.releases, release_of(streams.package)):
             return streams
@@ -130,7 +130,7 @@ def streams_of(backend_id: str) -> Streams:
 
 @cache
 def release_of(package: str) -> str:
-    """The installed release of a package; the newest there could be of one that isn't installed."""
+    """Return the installed release of a package; the newest there could be of one that isn't installed."""
     for distribution in _DISTRIBUTIONS.get(package, (package,)):
         try:
             return version(distribution)

@@ -1,7 +1,7 @@
 """Extend tensor lifetimes past asynchronous delegate calls, for the memory planner.
 
-The memory planner gives away what nothing in the graph reads any more, which on a device says nothing about
-who is done with it (`delegate_order_pass`).
+The memory planner reuses memory after a value's last reader in the graph, but a delegate on a device may still
+use it after its call has returned (`delegate_order_pass`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from torch.fx import GraphModule, Node
 
 
 def extend_lifetimes(module: GraphModule) -> None:
-    """Has what something may work on after its call live until the next copy that waits for it.
+    """Extend the lifetimes of what asynchronous calls use to the next copy that waits for them.
 
-    That is the next one on its device that orders all delegates there. If it is one of the next call, no
-    delegate before that has their memory either. On a host with one stream nobody meets it before.
+    That is the next copy on the device that orders all delegates there. If it is in the next call, no earlier
+    delegate of that call gets the memory either. With one stream for all delegates nothing is extended.
     """
     nodes = list(module.graph.nodes)
     kinds: dict[Device, set[Streams]] = {}
@@ -74,7 +74,7 @@ def extend_lifetimes(module: GraphModule) -> None:
 
 
 def devices_of_outputs(nodes: list[Node]) -> set[Device]:
-    """The devices that a caller waits for before the next call, who is given tensors there."""
+    """Return the devices that a caller waits for before the next call, who is given tensors there."""
     return {
         (spec.device, spec.device_index)
         for input_node in nodes[-1].all_input_nodes
@@ -86,7 +86,7 @@ def devices_of_outputs(nodes: list[Node]) -> set[Device]:
 def _extend_lifetimes(
     node: Node, device: Device, last: int, first: int | None = None
 ) -> None:
-    """Has what a node reads and writes on a device live at least until a position, or from one on."""
+    """Extend the lifetimes of what a node reads and writes on a device to ``last``, and from ``first`` on."""
     for touched in (node, *node.all_input_nodes):
         for spec in tensor_specs(touched):
             start, end = spec.lifetime

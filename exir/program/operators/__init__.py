@@ -1,1 +1,1 @@
-"""Which operators a program may call, and errors that name them."""
+"""Operator checks of lowering: preserved operators, Core ATen, host kernels, and errors that name nodes."""

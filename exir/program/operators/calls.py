@@ -54,7 +54,7 @@ def module_of(node: Node) -> str:
 
 def replace_by_constant(program: ExportedProgram, node: Node, value: Tensor) -> None:
     """Replace ``node`` by ``value``, which becomes a contiguous constant tensor of the program."""
-    # Which imports this module's package.
+    # Imported here because it imports this module's package.
     from executorch.backends.transforms.utils import create_constant_placeholder
 
     graph = program.graph

@@ -245,7 +245,7 @@ def _values(
 
 def _replace(program: ExportedProgram, values: Mapping[Node, torch.Tensor]) -> None:
     """Replace nodes by constants of ``values``, and delete the constants that nothing reads any more."""
-    # Which imports this module's package.
+    # Imported here because it imports this module's package.
     from executorch.backends.transforms.utils import delete_constant_placeholder
 
     constants = [*get_constant_placeholder_dict(program)]

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 #: Namespace of the operators of ``executorch.extension.llm.cache`` (pytorch/executorch#21383).
 _OFF_GRAPH_CACHE = "kvcache::"
 
-#: Where partitioners that say why they left a node do so, in ``node.meta["custom"]``.
+#: Keys of ``node.meta["custom"]`` where partitioners record why they left a node.
 _WHY = "executorch.why_not_delegated"
 _REASONS = (
     "torch_tensorrt.why_in_pytorch",
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def names_operators(to_executorch: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``EdgeProgramManager.to_executorch`` say what in its programs an error is about."""
+    """Wrap ``EdgeProgramManager.to_executorch`` so that its errors name the operator or method they are about."""
 
     @functools.wraps(to_executorch)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -96,9 +96,9 @@ def check_preserved_operators_lowered(
         if operator_of(node) not in _QUANT_PRIMITIVES and request.covers(node):
             raise RuntimeError(
                 f"Node {node} with op {operator_of(node)} was not decomposed or delegated: in "
-                f"{method}, {request.name} has it kept whole, by ops_to_not_decompose, and "
-                "neither it nor another partitioner has taken it. Give the method a "
-                f"partitioner that does, or a {request.name} that doesn't ask for it"
+                f"{method}, {request.name} preserves it by ops_to_not_decompose, and "
+                "neither it nor another partitioner delegates it. Give the method a "
+                f"partitioner that does, or a {request.name} that doesn't list it"
             )
 
 

@@ -298,7 +298,7 @@ def test_what_xnnpack_leaves_has_its_reason() -> None:
     found = lowered(nn.MaxPool2d(2), image, xnnpack=True, torch_executed_ops=left)
     (reason,) = (each.reason for each in found.operators if "pool" in each.name)
     assert "torch_executed_ops (of aten.max_pool2d.default)" in reason
-    assert "XNNPACK computes it of 4 dimensions alone, and the input has 3" in reason
+    assert "XNNPACK computes it only on 4 dimensions, and the input has 3" in reason
 
 
 def test_operators_stay_those_that_compilers_know() -> None:

@@ -429,7 +429,9 @@ def test_a_delegate_in_a_branch_that_takes_device_memory_alone_is_refused(kit):
     for module in edge.exported_program().graph_module.modules():
         if isinstance(module, LoweredBackendModule):
             module._backend_id = "CudaBackend"
-    with pytest.raises(RuntimeError, match="CudaBackend takes tensors in its device's"):
+    with pytest.raises(
+        RuntimeError, match="CudaBackend only takes tensors in its device's"
+    ):
         edge.to_executorch()
 
 

@@ -130,7 +130,9 @@ def test_device_inputs_that_would_be_planned_are_warned_of(kit, recwarn):
 
 def test_host_memory_that_a_backend_refuses_is_warned_of(kit):
     off = ExecutorchBackendConfig(enable_non_cpu_memory_planning=False)
-    with pytest.warns(UserWarning, match="CudaBackend takes tensors in its device's"):
+    with pytest.warns(
+        UserWarning, match="CudaBackend only takes tensors in its device's"
+    ):
         two_delegates(kit).to_executorch(off)
 
 

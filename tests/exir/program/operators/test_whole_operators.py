@@ -216,7 +216,7 @@ def test_what_is_left_for_nobody_is_named(
     partners = [PARTNERS[name]() for name in others]
     partners = [Greedy(), *partners] if first else [*partners, Greedy()]
     config = torch_tensorrt.executorch.get_edge_compile_config()
-    with pytest.raises(RuntimeError, match="op aten.*Greedy has it kept whole"):
+    with pytest.raises(RuntimeError, match="op aten.*Greedy preserves it"):
         to_edge_transform_and_lower(
             mixed[2], partitioner=partners, compile_config=config
         )
