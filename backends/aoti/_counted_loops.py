@@ -65,7 +65,7 @@ def _loop(node: Node) -> _Loop:
 
 
 def _dynamic_sizes(loop: _Loop) -> Mapping[str, tuple[Node, int]]:
-    """Return where the dynamic sizes of what a loop is given are: a node, and one of its dimensions."""
+    """Return the location of each dynamic size among a loop's operands: a node, and one of its dimensions."""
     inputs = [node for node in (*loop.xs, *loop.carried, *loop.more)]
     return {
         str(size): (node, dimension)
@@ -122,7 +122,7 @@ def _replace(module: GraphModule, node: Node) -> None:
 
 
 def _condition(carries: int, more: int) -> GraphModule:
-    """Return the graph that tells whether there is another turn, by the length of what is looped over."""
+    """Return the loop's condition graph: whether the counter is below the length of the inputs."""
     graph = Graph()
     inputs = [graph.placeholder(f"given_{place}") for place in range(carries + more)]
     length = graph.call_function(aten.sym_size.int, (inputs[carries], 0))
@@ -131,7 +131,7 @@ def _condition(carries: int, more: int) -> GraphModule:
 
 
 def _turn(body: GraphModule, loop: _Loop) -> GraphModule:
-    """Return the graph of a turn: the next number, the results with one more row, and what is carried."""
+    """Return the loop's body graph: the next counter, the results with one more row, and the carried values."""
     graph = Graph()
     number = graph.placeholder("number")
     results = [

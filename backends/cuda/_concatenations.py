@@ -19,7 +19,7 @@ _MOST = 8
 
 
 def extend_earlier(graph: Graph) -> None:
-    """Have each ``aten.cat`` of more than 8 tensors begin with an earlier one of the first of these, if there is one.
+    """Replace the first tensors of each ``aten.cat`` of more than 8 by an earlier concatenation of them, if there is one.
 
     Args:
         graph: Of operators that write to none of their inputs. It is edited in place.
@@ -47,7 +47,7 @@ def extend_earlier(graph: Graph) -> None:
 def is_read_in_place(node: Node) -> bool:
     """Whether ``node`` is a concatenation that costs less if what reads it reads its inputs.
 
-    Where an input is concatenated elsewhere too, it can be computed in the memory of one of both alone, and is copied for the other.
+    An input that is concatenated elsewhere too can only be computed in the memory of one of both, and is copied for the other.
     """
     from torch._inductor.utils import is_pointwise_use
 

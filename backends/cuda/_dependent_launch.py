@@ -67,7 +67,7 @@ static inline void launchKernel(
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What has Triton write waits, and Inductor host code that launches kernels with them early, within a scope.
+    """Return the overrides that make Triton emit waits, and Inductor host code that launches such kernels early.
 
     All kernels of a library have to be compiled within the scope.
     """

@@ -1,4 +1,4 @@
-"""Have CUDA keep what a library frees in a call for its next one.
+"""Raise the release threshold of CUDA's memory pool, so that memory freed in a call is reused by the next one.
 
 ExecuTorch's CUDA runtime allocates with ``cudaMallocAsync``, from a pool that by default hands all free memory back
 to the driver whenever the host waits for a stream, as it does for an engine, and maps it anew in the next call: three
@@ -34,7 +34,7 @@ _RAISE = """\
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What has Inductor write a library's constructor, within a scope."""
+    """Return the override of Inductor's code generation for a library's constructor."""
     from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 
     write: Any = CppWrapperCpu.codegen_model_constructor

@@ -1,8 +1,8 @@
 """Decompose GEMV-shaped matmuls and depthwise convolutions into multiply + reduce, so that Inductor fuses them.
 
-A product of one row reads a matrix once and computes next to nothing: what counts is that all of the
-GPU reads. A convolution of few channels a group has as few numbers to multiply. Either, in tiles of at
-least 16 by 16, leaves most of a tile unused, and with one row most multiprocessors as well.
+A GEMV reads a matrix once and computes little: its speed is that of memory, if all multiprocessors read.
+A convolution of few channels per group has as little arithmetic. Tiles of at least 16 by 16 are mostly
+empty for either, and for a GEMV most multiprocessors are idle as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 aten = torch.ops.aten
 
-#: The most products that are added for one value of a convolution.
+#: The most terms of a convolution's sum for one output value.
 _TERMS = 64
 #: Values that a GPU reads in less than a launch takes, 2 us.
 _SMALL = 1 << 18
@@ -41,7 +41,7 @@ _most: ContextVar[int] = ContextVar("_most", default=_TERMS)
 
 @contextlib.contextmanager
 def limited_unrolling() -> Iterator[None]:
-    """Scope in which a sum has as many terms as it takes to be compiled as one of all, and is soon written."""
+    """Scope with a low limit of unrolled terms, for support checks: generated code is short, and still represents all."""
     before = _most.set(_PLACES + 1)
     try:
         yield
@@ -50,14 +50,14 @@ def limited_unrolling() -> Iterator[None]:
 
 
 def overrides(gpu: GpuProperties) -> dict[str, Callable[..., Any]]:
-    """What has Inductor decompose these for ``gpu``, within a scope."""
+    """Return the override of Inductor's decomposition table for ``gpu``."""
     from torch._inductor.decomposition import select_decomp_table
 
-    matmul = _first_of(product, _split_k_decomposition.product(gpu))
+    matmul_2d = _first_of(matmul, _split_k_decomposition.matmul(gpu))
     ours: dict[Any, Callable[..., Any]] = {
-        aten.mm.default: matmul,
-        aten.addmm.default: lambda bias, a, b: matmul(a, b, bias),
-        aten.bmm.default: product,
+        aten.mm.default: matmul_2d,
+        aten.addmm.default: lambda bias, a, b: matmul_2d(a, b, bias),
+        aten.bmm.default: matmul,
         aten.convolution.default: _first_of(
             convolution, _unfold_decomposition.convolution
         ),
@@ -88,13 +88,13 @@ def is_padded_for_depthwise(node: Node) -> bool:
 
 
 def _is_small(value: Tensor) -> bool:
-    """Whether a launch takes longer than what it would save."""
+    """Whether a value is so small that a kernel of its own costs more than it saves."""
     size = value.numel()
     return isinstance(size, int) and size < _SMALL
 
 
 def _has_one_channel_a_group(node: Node) -> bool:
-    """Whether a padded value is taken apart as (N, groups, 1, *sizes)."""
+    """Whether a node views a padded value as (N, groups, 1, *sizes)."""
     if node.target not in _RESHAPES:
         return False
     shape: Any = node.args[1]
@@ -118,12 +118,12 @@ def read_often(node: Node) -> bool:
 
 
 def _terms(padded: Node) -> int:
-    """In how many places a padded value is read, in the shape that it has then."""
+    """Count the reads of a padded value in one shape."""
     return max(len(padded.users), *(len(view.users) for view in padded.users))
 
 
 def _is_repeated(factor: Node) -> bool:
-    """Whether a factor of what is summed is smaller than the other one."""
+    """Whether a factor of a multiply + reduce is broadcast: smaller than the other one."""
     return any(
         product.target is aten.mul.Tensor
         and any(user.target is aten.sum.dim_IntList for user in product.users)
@@ -143,13 +143,13 @@ def _first_of(ours: Callable[..., Any], upstream: Callable[..., Any] | None) -> 
 
 
 def _wide(*values: Tensor) -> tuple[Tensor, ...]:
-    """In the type that sums are added in."""
+    """Return values in the accumulation type: float32 for half precision."""
     narrow = (torch.float16, torch.bfloat16)
     return tuple(value.float() if value.dtype in narrow else value for value in values)
 
 
-def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Any:
-    """(..., M, K) by (..., K, N), in the type of ``a``: of which M or N is one, in float64, or of few numbers."""
+def matmul(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Any:
+    """Decompose a matmul of (..., M, K) by (..., K, N) that is a GEMV, in float64, or small; the result has the type of ``a``."""
     rows, summed, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     one = any(isinstance(size, int) and size == 1 for size in (rows, columns))
     # Inductor has no template for matmuls in float64, and ExecuTorch's CUDA runtime no kernel.

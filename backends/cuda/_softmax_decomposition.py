@@ -16,7 +16,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
-    """Decompose ``aten._softmax``; return ``NotImplemented`` of what Inductor has no such kernel for.
+    """Decompose ``aten._softmax``; return ``NotImplemented`` where Inductor has no such kernel.
 
     Args:
         x: Of any shape but (), in float32, float16 or bfloat16, on a GPU.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.cuda.tuning.cost_model import Product, cost, fastest
+from executorch.backends.cuda.tuning.cost_model import Matmul, cost, fastest
 from executorch.backends.cuda.tuning.float32_precision import (
     IEEE,
     arithmetic,
@@ -35,8 +35,8 @@ _LEAST_US, _SUM_US = 4.5, 2.5
 _LOSS = 1.2
 
 
-def product(gpu: GpuProperties) -> Callable[..., Any]:
-    """Return a decomposition of ``aten.mm`` and ``aten.addmm`` for ``gpu``, or ``NotImplemented`` of what stays whole."""
+def matmul(gpu: GpuProperties) -> Callable[..., Any]:
+    """Return a decomposition of ``aten.mm`` and ``aten.addmm`` for ``gpu``, which returns ``NotImplemented`` for matmuls that it doesn't split."""
 
     def decompose(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Any:
         parts = parts_of_k(a, b, gpu)
@@ -58,7 +58,7 @@ def product(gpu: GpuProperties) -> Callable[..., Any]:
 
 
 def parts_of_k(a: Tensor, b: Tensor, gpu: GpuProperties) -> int:
-    """How many parts of K are fastest; 1 if the matmul is to stay whole."""
+    """Return the fastest number of parts of K; 1 if the matmul isn't decomposed."""
     (rows, summed), columns = a.shape, b.shape[1]
     halves = (torch.float16, torch.bfloat16)
     if a.dtype not in (*halves, torch.float32) or a.dtype != b.dtype:
@@ -101,22 +101,22 @@ def _microseconds(
     gpu: GpuProperties,
     measurements: tuple[Path, ...],
 ) -> float:
-    """What a matmul takes in so many parts, and their sum."""
-    product = Product(kind, m, n, k // parts, parts)
-    tile = fastest(product, gpu)
+    """Return the microseconds that the model expects for a matmul in ``parts`` parts of K, and their sum."""
+    matmul = Matmul(kind, m, n, k // parts, parts)
+    tile = fastest(matmul, gpu)
     if tile is None:
         return math.inf
     # Kilobytes a microsecond, of which a kernel has four fifths.
     bandwidth = gpu.memory_clock_rate * 2 * gpu.memory_bus_width / 8 / 1e6 * 0.8
     read = (m * k + k * n) * itemsize / 1e3 / bandwidth
-    us = max(math.exp(cost(product, tile, gpu)), _LEAST_US + read)
+    us = max(math.exp(cost(matmul, tile, gpu)), _LEAST_US + read)
     if parts > 1:
         us += _SUM_US + 2 * parts * m * n * 4 / 1e3 / bandwidth
     return us
 
 
 def _sizes(rows: int | torch.SymInt) -> tuple[int, int]:
-    """The number of rows of the example, and the most there may be; the example's if that isn't bounded."""
+    """Return the number of rows of the example, and the most there may be; the example's if that isn't bounded."""
     if isinstance(rows, int):
         return rows, rows
     node: Any = rows.node

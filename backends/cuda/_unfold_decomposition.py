@@ -76,7 +76,7 @@ def per_axis(axes: int, *parameters: list[int]) -> list[list[int]]:
 def _unfold(
     x: Tensor, weight: Tensor, axis: int, stride: int, padding: int, dilation: int
 ) -> tuple[Tensor, Tensor]:
-    """Return image and weight with a dimension of the window as channels, which lie beside one another in memory.
+    """Return image and weight with a dimension of the window as channels, which are contiguous in memory.
 
     Returns:
         (N, window * C, ...) and (outputs, window * C, ...), that dimension of which is 1.

@@ -41,7 +41,7 @@ class CudaRecipeProvider(BackendRecipeProvider):
 
     @property
     def backend_name(self) -> str:
-        """What the registry calls the backend."""
+        """The backend's name in the registry."""
         return CudaRecipeType.get_backend_name()
 
     def get_supported_recipes(self) -> Sequence[RecipeType]:

@@ -230,7 +230,7 @@ def _fusable(
 
 
 def _beats_inductor(fused: Sequence[_Gemv]) -> bool:
-    """Whether GEMVs over floating-point weights are faster so: it fuses two of one length itself, and each with others.
+    """Whether GEMVs over floating-point weights are faster fused: Inductor fuses two of one length itself, and each with others.
 
     The head of Qwen3 0.6B takes an H200 77 us, as Inductor's sum 93. Six layers of it take 137.6 us where GEMVs in front of a
     residual are ours, and 143.5 where they are sums.
@@ -249,7 +249,7 @@ def _replace(
     weights: Mapping[Node, torch.Tensor],
     replaced: dict[Node | None, Node],
 ) -> None:
-    """Replace GEMVs by one call of the fused operator, with what it can compute of what is behind them.
+    """Replace GEMVs by one call of the fused operator, with the epilogue that it supports.
 
     Args:
         fused: The GEMVs.

@@ -52,7 +52,7 @@ def pack_quantized_weights(program: ExportedProgram) -> None:
                 _cast_through_int16(node)
     for weight, packing in packed.items():
         _unpack(weight, packing)
-    # The result is for Inductor alone, and in no dialect.
+    # The result is only for Inductor, and in no dialect.
     config = EdgeCompileConfig(_check_ir_validity=False)
     program._verifiers = [EXIREdgeDialectVerifier(config, class_only=True)]
     program.graph.eliminate_dead_code()
@@ -204,7 +204,7 @@ def _dequantize_rows(
     packed: Mapping[Node, Packed],
     weights: Mapping[Node, torch.Tensor],
 ) -> None:
-    """Have an embedding dequantize the rows that it looks up, rather than the table."""
+    """Move an embedding's dequantization behind the look-up: only the rows that are read are dequantized."""
     arguments = named(node)
     table, indices = arguments["weight"], arguments["indices"]
     quantized = match_quantized_weight(table, False, weights)
@@ -250,7 +250,7 @@ def _make_signed(matmul: Node) -> None:
 
 
 def _cast_through_int16(cast: Node) -> None:
-    """Hide int8 matmuls with a scale behind them from Inductor's pattern matcher.
+    """Hide int8 matmuls followed by a scale from Inductor's pattern matcher.
 
     For several rows in bfloat16 it replaces them by ``_weight_int8pack_mm``, for which it has no GPU template:
     compilation ends in ``NoValidChoicesError``.

@@ -1,1 +1,1 @@
-"""Which operators ``CudaBackend`` can compile, found by a dry run of its ``preprocess``."""
+"""Operator support check of ``CudaBackend`` by a dry run of its ``preprocess``."""

@@ -1,6 +1,6 @@
-"""What decides whether the CUDA backend can compile an operator, as a key.
+"""Cache keys of the operator support check: all that decides whether ``CudaBackend`` can compile an operator.
 
-Operators with one key are tried once. Of those that Inductor compiles at one size as it does at another, sizes that are alike have one.
+Operators of equal keys are checked once. Similar sizes have equal keys for operators that Inductor compiles alike at any size.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _dense_strides(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...
 
 
 def _describe_branch(branch: GraphModule) -> Any:
-    """What is computed in a branch, whatever its nodes are called."""
+    """Describe the computation of a branch, without its nodes' names."""
     places = {node: place for place, node in enumerate(branch.graph.nodes)}
 
     def describe(node: Node) -> Any:

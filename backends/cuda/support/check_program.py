@@ -1,4 +1,4 @@
-"""Programs that run operators of a partition beside one another, each on inputs of its own, to be tried."""
+"""Build the programs of the support check: independent calls of a partition's operators, each on its own inputs."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def program_of(
     scalar_constants: Mapping[Node, Any],
     made: Collection[Node] = (),
 ) -> ExportedProgram:
-    """Return a program that runs ``nodes`` beside one another, each on inputs of its own.
+    """Return a program that calls ``nodes`` independently, each on its own inputs.
 
     Args:
-        made: What is computed there as well where one of them reads it, with the constants of ones that
-            it is made of.
+        made: Values computed from constants. Those that ``nodes`` read are computed in the program too, from
+            constants of ones.
     """
     graph, root = Graph(), torch.nn.Module()
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())

@@ -48,13 +48,13 @@ _Check = Callable[[], str | None]
 
 
 class SupportCheck:
-    """What the backend can't compile, found once for operators that differ in nothing.
+    """Operator support check of the backend, run once for operators of equal keys.
 
     Attributes:
         compile_specs: Those that the operators would be lowered with.
-        get_or_check: Calls its third argument, or returns what that returned before, in whatever process, for
-            its first two: the compile specs, and what else decides the result. A result of None isn't to be
-            kept. By default it calls.
+        get_or_check: Return the result of its third argument, from a cache if there is one: its key are the first
+            two, the compile specs and what else decides the result. A result of None must not be cached.
+            By default nothing is cached.
     """
 
     get_or_check: Callable[
@@ -313,9 +313,9 @@ def _forget(error: BaseException | None) -> None:
 
 
 def _why_not_whole(node: Node, reasons: Mapping[Node, str]) -> str:
-    """Return why control flow isn't even tried, given what is known of operators; empty if it is."""
+    """Return why control flow is unsupported without a dry run, from the reasons of its operators; empty if it has to be run."""
     if node.target not in _WHOLE:
-        return "CudaBackend compiles torch.cond, while_loop, map and scan alone"
+        return "CudaBackend only compiles torch.cond, while_loop, map and scan"
     if node.target in COUNTED and (reason := why_not_counted(node)):
         return reason
     for graph in graphs_of(node):

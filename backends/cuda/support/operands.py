@@ -1,4 +1,4 @@
-"""What operators of a partition read: branches of control flow, sizes, and what is made of constants."""
+"""Operands of a partition's operators: branches of control flow, sizes, and values computed from constants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNKNOWN = 8
 
 
 def is_traced(node: Node) -> bool:
-    """Whether ``node`` and what it takes have values, branches aside."""
+    """Whether ``node`` and its operands have fake values, except for branches."""
     operands = (
         operand for operand in node.all_input_nodes if branch_of(operand) is None
     )
@@ -31,7 +31,7 @@ def branch_of(node: Node) -> GraphModule | None:
 
 
 def branches_of(node: Node) -> list[GraphModule]:
-    """Return the branches of control flow that ``node`` takes."""
+    """Return the branch modules among the operands of ``node``."""
     branches = map(branch_of, node.all_input_nodes)
     return [branch for branch in branches if branch is not None]
 
@@ -47,7 +47,7 @@ def graphs_of(node: Node) -> list[Graph]:
 
 
 def hint_of(value: Any) -> Any:
-    """Return the number that a size was exported with; whatever is no symbol as it is."""
+    """Return the number that a symbolic size was exported with; other values unchanged."""
     if not isinstance(value, py_sym_types):
         return value
     return value.node.hint if value.node.has_hint() else _UNKNOWN
@@ -56,7 +56,7 @@ def hint_of(value: Any) -> Any:
 def made_of(
     nodes: Sequence[Node], constants: Collection[Node]
 ) -> tuple[dict[Node, None], set[Node]]:
-    """Return what is made of constants alone, they included, in order, and what is of a quantized weight."""
+    """Return the values that only depend on constants, including those, in order; and those of them that depend on a quantized weight."""
     made = dict.fromkeys(constants)
     types = {n: getattr(n.meta.get("val"), "dtype", None) for n in constants}
     quantized = {n for n, dtype in types.items() if dtype in EXACT}
@@ -70,7 +70,7 @@ def made_of(
 
 
 def sources_of(node: Node, made: Collection[Node]) -> set[Node]:
-    """Return all that what a node takes is made of, as far as it is among ``made``."""
+    """Return the nodes among ``made`` that a node's operands depend on."""
     sources: set[Node] = set()
     pending = [node]
     while pending:

@@ -51,7 +51,7 @@ def unsupported_operators(
 
 
 def report_unsupported(unsupported: Mapping[Node, str]) -> None:
-    """Record each reason at its node, in ``meta["custom"]``, and log once each that nobody asked for."""
+    """Record each reason at its node, in ``meta["custom"]``, and log each unexpected one once."""
     by_reason: dict[str, list[str]] = {}
     for node, reason in unsupported.items():
         custom = node.meta.get("custom") or {}
@@ -78,7 +78,7 @@ def _is_operator(node: Node) -> bool:
 def _scalars(
     constants: Mapping[Node, torch.Tensor],
 ) -> dict[Node, int | float | complex]:
-    """Return the values of those constants that have no dimension."""
+    """Return the values of scalar constants."""
     scalars: dict[Node, int | float | complex] = {}
     for node, value in constants.items():
         if isinstance(value, FakeTensor):  # of a program that is being lowered

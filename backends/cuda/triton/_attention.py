@@ -2,7 +2,7 @@
 
 Queries stay in registers, keys and values are read in tiles, and the softmax is computed on the way (FlashAttention-2).
 Tiles inside of the sequence, and below the diagonal of a causal mask, are computed without bounds or masks. ExecuTorch's
-kernel (``triton::sdpa``) takes bfloat16 alone, and no mask but a boolean one for all heads.
+kernel (``triton::sdpa``) only supports bfloat16, and only boolean masks that are the same for all heads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VECTOR = 8
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _tile(pointers, seen, EDGE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Load keys or values of a tile: 0 behind the sequence's end, and behind a head's width."""
+    """Load keys or values of a tile: 0 beyond the sequence's end and a head's width."""
     within = (tl.arange(0, PADDED) < WIDTH)[None, :]
     if EDGE:
         tile = tl.load(pointers, seen[:, None] & within, other=0.0)
@@ -44,7 +44,7 @@ def _exponents(  # type: ignore[no-untyped-def]
     MASK: tl.constexpr,
     EDGE: tl.constexpr,
 ):
-    """Return what 2 is raised to for each score of a tile and for what is summed already, and the new maximum."""
+    """Return the exponents of 2 for a tile's scores and for the running sum, and the new maximum."""
     if MASK != 0:
         let = tl.load(mask, seen, other=0) if EDGE else tl.load(mask)
         scores = scores * scale
@@ -243,7 +243,7 @@ def sdpa(
         attn_mask: Of booleans, or in floating point to be added to scores; expands to (B, H, Q, L). Where nothing is let
             through the result is 0, as PyTorch's is.
         dropout_p: 0.
-        is_causal: Whether query ``i`` reads keys 0 to ``i`` alone; without a mask, and Q is L.
+        is_causal: Whether query ``i`` only reads keys 0 to ``i``; without a mask, and Q is L.
         scale: Of scores, above 0; 1 / sqrt(D) by default.
         enable_gqa: Of no account: G is of the shapes.
 
@@ -340,7 +340,7 @@ def each_key_once(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -
 
 
 def _rows_of_heads(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy whose heads' values lie beside one another."""
+    """Return the tensor, or a copy whose last dimension is contiguous."""
     return tensor if tensor.stride(3) == 1 else tensor.contiguous()
 
 

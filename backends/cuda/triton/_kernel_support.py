@@ -92,10 +92,10 @@ def prepare_for_kernel(
 
 
 def _fits(attention: Node) -> bool:
-    """Whether attention is of what kernels rely on, and don't all ask for.
+    """Whether attention meets what kernels assume, and don't all check.
 
-    Values are as wide as keys, and causal attention has as many queries as keys: where it has one query, PyTorch
-    has it see the first key alone, and ExecuTorch all of them.
+    Values are as wide as keys, and causal attention has as many queries as keys: with one query, PyTorch only
+    reads the first key, and ExecuTorch all of them.
     """
     arguments = named(attention)
     query, key, value = (
@@ -107,7 +107,7 @@ def _fits(attention: Node) -> bool:
 
 
 def _share_heads(kernel: Any, node: Node) -> bool:
-    """Have attention read keys and values that were repeated for its heads as they were before, if it can."""
+    """Replace keys and values that were repeated for the heads by the unrepeated ones, if the kernel supports that."""
     query, key, value, *others = node.args
     before = _before_repeating(key), _before_repeating(value)
     if None in before or _value(before[0]).shape != _value(before[1]).shape:
@@ -120,7 +120,7 @@ def _share_heads(kernel: Any, node: Node) -> bool:
 
 
 def _before_repeating(repeated: Any) -> Node | None:
-    """What was (batch, heads, length, width) before each head was repeated beside itself."""
+    """Return the (batch, heads, length, width) node before each head was repeated; None if it wasn't."""
     nodes, node = [repeated], repeated
     for name in ("view", "expand", "unsqueeze"):
         while is_call(node, COPIES):
@@ -138,7 +138,7 @@ def _before_repeating(repeated: Any) -> Node | None:
 
 
 def specialize_decode_attention(graph_module: GraphModule) -> None:
-    """Have the decode kernel read keys and values as they are stored, up to the last one that its mask lets through."""
+    """Make the decode kernel read quantized keys and values, up to the last one that its mask admits."""
     lengths: dict[Node, Node] = {}  # layers share a mask
     for node in graph_module.graph.find_nodes(op="call_function", target=OPERATOR):
         _read_int8(node)
@@ -146,7 +146,7 @@ def specialize_decode_attention(graph_module: GraphModule) -> None:
 
 
 def _read_int8(attention: Node) -> None:
-    """Have attention dequantize the keys and values that it reads, instead of all that a cache has room for."""
+    """Fuse the dequantization of keys and values into attention: only those that are read are dequantized, not the whole cache."""
     query, *read = attention.args[:3]
     stored = [_before_dequantizing(operand) for operand in read]
     (key, key_scale), (value, value_scale) = stored
@@ -160,7 +160,7 @@ def _read_int8(attention: Node) -> None:
 
 
 def _before_dequantizing(node: Any) -> tuple[Any, Any]:
-    """Values of int8 and their scales, if ``node`` is their product; else None and None."""
+    """Return int8 values and their scales, if ``node`` multiplies them; else None and None."""
     while is_call(node, COPIES):
         node = node.all_input_nodes[0]
     if not is_call(node, ("aten.mul",)) or len(node.all_input_nodes) != 2:
@@ -173,7 +173,7 @@ def _before_dequantizing(node: Any) -> tuple[Any, Any]:
 
 
 def _limit_keys(attention: Node, lengths: dict[Node, Node]) -> None:
-    """Have attention read keys up to the last one that its mask lets through, by ``lengths`` of masks."""
+    """Set attention's ``kv_len`` to the last key that its mask admits; ``lengths`` caches them by mask."""
     mask, graph = named(attention)["attn_mask"], attention.graph
     if mask is None:
         return

@@ -24,7 +24,7 @@ _ROWS = re.compile(r"^ +R0_BLOCK_\d+: tl\.constexpr = (\d+)$", re.MULTILINE)
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What has Inductor combine these, within a scope."""
+    """Return the override of Inductor's partitioning of combo kernels."""
     from torch._inductor.codegen import triton_combo_kernel
 
     partition = getattr(triton_combo_kernel, _PARTITION, None)
@@ -71,7 +71,7 @@ def _rows_and_warps(longest: int) -> tuple[int, int]:
 
 
 def config_of(kernel: Any) -> Any:
-    """Return the configuration of an elementwise kernel that has reductions beside it; None of any other.
+    """Return the configuration of a combo kernel of elementwise kernels and reductions; None for others.
 
     Inductor's are of a thousand elements a block: as many rows of a reduction, which no thread has registers for.
 
@@ -81,7 +81,7 @@ def config_of(kernel: Any) -> Any:
     configs = list(kernel.configs or ())
     if not configs or set(configs[0].kwargs) != {"XBLOCK"}:
         return None
-    # Of reductions alone Inductor knows how long they are.
+    # Only for combo kernels of nothing but reductions Inductor's size hints have their length.
     combined = "combo_grid_meta" in kernel.inductor_meta
     if not combined or not set(kernel.size_hints or {}) <= {"x"}:
         return None

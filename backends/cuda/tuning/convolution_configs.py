@@ -32,7 +32,7 @@ TILES = (
 
 
 def overrides(capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
-    """What has Inductor offer them, within a scope; nothing where tensor cores don't load ahead.
+    """Return the override that adds them to Inductor's; none where tensor cores have no asynchronous loads.
 
     Args:
         capability: Compute capability of the GPU, or the least of several.

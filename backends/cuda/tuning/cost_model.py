@@ -1,8 +1,8 @@
 """Cost model for matmul and convolution tile configurations, from recorded autotuning results.
 
 The results are in ``measured/``, a file for each compute capability of which there was a GPU; those of
-``GpuProperties.measurements`` go before them. A product takes as long as those nearby did, by the work: rounds of
-tiles over the multiprocessors, and the steps of a tile. For a GPU on which nothing was measured, the nearest
+``GpuProperties.measurements`` go before them. The time of a matmul is interpolated from similar ones, per unit of work: rounds of
+tiles over the multiprocessors, times steps of a tile. For a GPU on which nothing was measured, the nearest
 capability's times are taken, by rounds over its own multiprocessors.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 
 
-class Product(NamedTuple):
-    """``batch`` sums of ``window`` products of (m, k) by (k, n) matrices.
+class Matmul(NamedTuple):
+    """``batch`` sums of ``window`` matmuls of (m, k) by (k, n).
 
     A convolution is one: over the pixels of its window, and in as many batches as it has groups. So is
     a sum over rows: ``m`` of them, of length ``k``.
@@ -42,7 +42,7 @@ class Product(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What one block computes at a time, (m, n) in steps of ``k``, with what it has for it."""
+    """A tile configuration: the (m, n) tile of a block, computed in steps of ``k``, with its pipeline stages and warps."""
 
     m: int
     n: int
@@ -50,37 +50,37 @@ class Tile(NamedTuple):
     stages: int
     warps: int
 
-    def count(self, product: Product) -> int:
-        """How many of them a product takes."""
-        rows, columns = math.ceil(product.m / self.m), math.ceil(product.n / self.n)
-        return rows * columns * product.batch
+    def count(self, matmul: Matmul) -> int:
+        """Return the number of tiles of a matmul."""
+        rows, columns = math.ceil(matmul.m / self.m), math.ceil(matmul.n / self.n)
+        return rows * columns * matmul.batch
 
-    def work(self, product: Product, multi_processors: int) -> float:
-        """Steps that a multiprocessor takes, one behind the other."""
-        rounds = max(1.0, self.count(product) / multi_processors)
-        return rounds * product.window * math.ceil(product.k / self.k)
+    def work(self, matmul: Matmul, multi_processors: int) -> float:
+        """Return the number of sequential steps of a multiprocessor."""
+        rounds = max(1.0, self.count(matmul) / multi_processors)
+        return rounds * matmul.window * math.ceil(matmul.k / self.k)
 
-    def distance(self, one: Product, other: Product) -> float:
-        """How far apart products are, in powers of two: by their sizes, and by how many tiles they take."""
+    def distance(self, one: Matmul, other: Matmul) -> float:
+        """Return the distance of two matmuls, in powers of two: by their sizes, and by their numbers of tiles."""
         sizes = [
-            (product.m, product.n, product.batch, product.window, self.count(product))
-            for product in (one, other)
+            (matmul.m, matmul.n, matmul.batch, matmul.window, self.count(matmul))
+            for matmul in (one, other)
         ]
         by_size = sum(abs(math.log2(a / b)) for a, b in zip(*sizes, strict=True)) / 2
         steps = abs(math.log2(one.k / other.k))
         return by_size + steps + 6 * (one.aligned != other.aligned)
 
 
-def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
-    """Return the logarithm of the microseconds to expect; infinite where nothing is known.
+def cost(matmul: Matmul, tile: Tile, gpu: GpuProperties) -> float:
+    """Return the logarithm of the expected microseconds; infinite where nothing was measured.
 
-    Of the three nearest that a tile was measured for. With fewer it costs more, the farther these are: it
-    wasn't offered for others, or didn't compile.
+    It is a mean over the three nearest matmuls that the tile was measured for. With fewer it is higher, the farther they
+    are: the tile wasn't offered for others, or didn't compile.
     """
-    multi_processors, products = measured(product.kind, gpu)
+    multi_processors, matmuls = measured(matmul.kind, gpu)
     near = sorted(
-        (tile.distance(product, known), us / tile.work(known, multi_processors))
-        for known, times in products
+        (tile.distance(matmul, known), us / tile.work(known, multi_processors))
+        for known, times in matmuls
         if (us := times.get(tile))
     )[:3]
     if not near:
@@ -89,36 +89,35 @@ def cost(product: Product, tile: Tile, gpu: GpuProperties) -> float:
     steps = [math.log(us) for _, us in near]
     mean = sum(map(operator.mul, weights, steps)) / sum(weights)
     unknown = 0.15 * (3 - len(near)) * min(1.0, near[0][0])
-    return mean + unknown + math.log(tile.work(product, gpu.multi_processor_count))
+    return mean + unknown + math.log(tile.work(matmul, gpu.multi_processor_count))
 
 
-def fastest(product: Product, gpu: GpuProperties, least_k: int = 1) -> Tile | None:
-    """Return the tile to take for a product, of those with steps of ``least_k``; None if nothing of its kind was measured."""
-    _, products = measured(product.kind, gpu)
-    tiles = {tile for _, times in products for tile in times if tile.k >= least_k}
-    return min(sorted(tiles), key=lambda tile: cost(product, tile, gpu), default=None)
+def fastest(matmul: Matmul, gpu: GpuProperties, least_k: int = 1) -> Tile | None:
+    """Return the fastest tile for a matmul, of those with steps of at least ``least_k``; None if nothing of its kind was measured."""
+    _, matmuls = measured(matmul.kind, gpu)
+    tiles = {tile for _, times in matmuls for tile in times if tile.k >= least_k}
+    return min(sorted(tiles), key=lambda tile: cost(matmul, tile, gpu), default=None)
 
 
 def measured(
     kind: str, gpu: GpuProperties
-) -> tuple[int, list[tuple[Product, dict[Tile, float]]]]:
-    """Return the microseconds of products of a kind, and the multiprocessors that they were measured on.
+) -> tuple[int, list[tuple[Matmul, dict[Tile, float]]]]:
+    """Return the number of multiprocessors, and the microseconds of the matmuls of a kind that were measured on them.
 
-    They are of the nearest capability of which there are any. Where tensor cores multiply float32 and nothing was
-    measured of that, they are those of three TF32 products, or of IEEE arithmetic; if there are none at all, no
-    products.
+    They are from the nearest capability that has any. For a kind of TF32 that was not measured, those of three TF32
+    products, or else of IEEE arithmetic are returned; if there are none at all, no matmuls.
     """
     ieee = kind.partition(" tf32")[0]
     kinds = [kind, f"{ieee} tf32x3", ieee] if kind != ieee else [kind]
     for fallback in kinds:
         for file in files(gpu):
-            if products := file["products"].get(fallback):
-                return file["multi_processors"], products
+            if matmuls := file["products"].get(fallback):
+                return file["multi_processors"], matmuls
     return 1, []
 
 
 def files(gpu: GpuProperties) -> tuple[dict[str, Any], ...]:
-    """Return all files of what was measured, their products by kind, those of the nearest capability first.
+    """Return all files of recorded results, their matmuls by kind, the nearest capability first.
 
     Raises:
         ValueError: One of ``gpu.measurements`` is a file of another kind, or can't be read.
@@ -144,15 +143,15 @@ def _read(path: Path) -> dict[str, Any]:
         _check(file["multi_processors"])
         math.dist(file["capability"], (0, 0))
         tiles = [Tile(*sizes) for sizes in file["tiles"]]
-        rows = [(Product(*sizes), times) for sizes, times in file["products"]]
-        for sizes in (*tiles, *(product[1:6] for product, _ in rows)):
+        rows = [(Matmul(*sizes), times) for sizes, times in file["products"]]
+        for sizes in (*tiles, *(matmul[1:6] for matmul, _ in rows)):
             _check(*sizes)
         for _, times in rows:
             _check(*times, minimum=0, kinds=(int, float))
         file["products"] = {}
-        for product, times in rows:
+        for matmul, times in rows:
             known = {t: us for t, us in zip(tiles, times, strict=True) if us}
-            file["products"].setdefault(product.kind, []).append((product, known))
+            file["products"].setdefault(matmul.kind, []).append((matmul, known))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is no file of measured tiles ({error!r}): measure again, or leave it out"

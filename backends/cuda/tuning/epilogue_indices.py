@@ -22,7 +22,7 @@ _DIVISION = re.compile(r"\bxindex (//|%) (\d+)")
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What has Inductor keep kernels with simpler indices, within a scope."""
+    """Return the override that simplifies the indices in Inductor's kernels."""
     from torch._inductor.codegen.triton import TritonScheduling
 
     define: Any = TritonScheduling.define_kernel

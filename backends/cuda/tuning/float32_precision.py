@@ -5,7 +5,7 @@ option, and from Triton 3.8 on takes the left operand's rounded numbers through 
 (8192, 1024) to 512 takes 200 us on an H100, 108 with the products written out. Inductor's templates offer
 IEEE arithmetic (``ieee``), which tensor cores lack, or one TF32 product (``tf32``), which is taken where
 ``torch.backends`` allows it, as eager mode does: by default in convolutions, and not in matmuls.
-IEEE arithmetic is asked for by ``torch.backends.cudnn.fp32_precision = "ieee"``, of matmuls alone by
+IEEE arithmetic is asked for by ``torch.backends.cudnn.fp32_precision = "ieee"``, for matmuls only by
 ``torch.backends.cuda.matmul.fp32_precision``; three products in convolutions by ``torch.backends.cudnn.allow_tf32 = False``.
 A convolution with a window of 1, which Inductor lowers to a matmul, stays a convolution in this.
 """
@@ -44,7 +44,7 @@ def precision(
     """Return how a template multiplies float32 operands.
 
     Args:
-        nodes: What the template takes, of Inductor's IR: matrices behind what is added to their product, or image,
+        nodes: Inputs of the template, of Inductor's IR: matrices after the bias of their matmul, or image,
             weight (of four dimensions or five) and bias.
         allows_tf32: What Inductor has found in ``torch.backends``. Of a convolution it asks for
             ``torch.backends.cudnn.fp32_precision``, where eager mode asks for ``torch.backends.cudnn.conv``'s.
@@ -103,7 +103,7 @@ def is_true(option: Any) -> bool:
 
 
 def few(sizes: Sequence[Any]) -> bool:
-    """Whether it is certain that fewer are summed than make three TF32 products as exact as IEEE arithmetic."""
+    """Whether sums surely have too few terms for three TF32 products to be as exact as IEEE arithmetic."""
     known = [int(size) for size in sizes if getattr(size, "is_number", True)]
     return len(known) == len(sizes) and math.prod(known) < LEAST_SUMMANDS
 

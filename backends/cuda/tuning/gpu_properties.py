@@ -135,7 +135,7 @@ class Gpu(Protocol):
 
 
 def properties(gpu: Gpu) -> GpuProperties:
-    """Return what is known of ``gpu``.
+    """Return the properties of ``gpu``.
 
     Raises:
         ValueError: Nothing is known of its compute capability, or Triton can't target it.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from executorch.backends.cuda.tuning import combo_kernels
-from executorch.backends.cuda.tuning.cost_model import Product, Tile, fastest
+from executorch.backends.cuda.tuning.cost_model import Matmul, Tile, fastest
 from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 from executorch.backends.cuda.tuning.kernels_per_gpu import KernelTargets, alone_for
 
@@ -36,7 +36,7 @@ def compile_and_save(
     Args:
         wrapper: Inductor's, of a library.
         gpu: Which it is for.
-        targets: Kernels that are for one of several GPUs alone.
+        targets: Kernels that are for only one of several GPUs.
         prepare: Called with Triton's kernels that were chosen, before any is saved.
     """
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
@@ -67,7 +67,7 @@ def precompile_until_best(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Compile a kernel's configurations in the order in which :func:`best` prefers them, up to the one it takes.
+    """Compile a kernel's configurations in the order of :func:`best`'s preference, up to the one it selects.
 
     In place of ``CachingAutotuner.precompile``, which compiles all of them to be timed.
 
@@ -106,10 +106,10 @@ def precompile_until_best(
 
 
 def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
-    """Return ``launcher``, or one with the fastest blocks of a sum, or with which fewer registers are missing.
+    """Return ``launcher``, or one with the fastest blocks of a reduction, or with less register spilling.
 
-    What is fused behind a product takes registers that nothing knew of when its tile was chosen. A few
-    that are missing are enough to stop tensor cores from working ahead. Where each value is a sum of many terms,
+    A matmul's epilogue needs registers that weren't known when its tile was chosen. Spilling a few is enough
+    to stall tensor cores. Where each value is a sum of many terms,
     Inductor's blocks have too many values for a thread.
     """
     config = copy.deepcopy(launcher.config)
@@ -137,7 +137,7 @@ def _improved(kernel: Any, launcher: Any, gpu: GpuProperties) -> Any:
 def a_value_for_each(
     threads: int, blocks: Mapping[str, int], scores: Mapping[str, int]
 ) -> dict[str, int]:
-    """Shrink blocks to a value for each thread, those of dimensions along which fewest bytes lie beside one another first.
+    """Shrink blocks to a value for each thread, first along the dimensions with the fewest contiguous bytes.
 
     A sum of 36 terms takes 22 us on an H100 in blocks of (32, 4), 62 in (16, 16), 117 in (4, 32), and 140 in the (32, 32)
     that Inductor has.
@@ -158,15 +158,15 @@ def a_value_for_each(
 
 
 def _unless_spilled(kernel: Any, config: Any) -> Any:
-    """Return a kernel compiled with other options; None if registers are missing."""
+    """Return a kernel compiled with other options; None if it spills registers."""
     other = kernel._precompile_config(config).make_launcher()
     return other if other.n_spills <= FRAME else None
 
 
 def _blocks_of_sum(kernel: Any, launcher: Any, gpu: GpuProperties) -> Tile | None:
-    """Return the fastest blocks of a sum over many rows of 16 bits, if the kernel is one."""
+    """Return the fastest blocks of a reduction of many rows of 16-bit values, if the kernel is one."""
     narrow = {"*bf16", "*fp16"} & set(kernel.triton_meta["signature"].values())
-    # Inductor gives a row to a block where what is summed lies beside one another: a warp, if it is summed at once.
+    # Inductor gives a block one row where the reduced dimension is contiguous: one warp, if it is reduced in one step.
     blocks = dict(launcher.config.kwargs)
     at_once = _AT_ONCE.search(kernel.fn.src)
     summed = {"XBLOCK"} if at_once else {"XBLOCK", "R0_BLOCK"}
@@ -177,8 +177,8 @@ def _blocks_of_sum(kernel: Any, launcher: Any, gpu: GpuProperties) -> Tile | Non
     sizes |= {name: int(size) for name, size in re.findall(_SIZE, kernel.fn.src)}
     if sizes["x"] < 1024:
         return None
-    product = Product("sum float16", sizes["x"], 1, sizes["r0_"])
-    return fastest(product, gpu, int(at_once[1]) if at_once else 1)
+    matmul = Matmul("sum float16", sizes["x"], 1, sizes["r0_"])
+    return fastest(matmul, gpu, int(at_once[1]) if at_once else 1)
 
 
 def best(launchers: list[Any], gpu: GpuProperties, sizes: Mapping[str, int]) -> Any:
@@ -217,7 +217,7 @@ def _occupancy_rank(launcher: Any, gpu: GpuProperties) -> tuple[int, int]:
 def _size_rank(
     config: Any, gpu: GpuProperties, sizes: Mapping[str, int]
 ) -> tuple[int, int]:
-    """How a configuration ranks by what is known before it is compiled."""
+    """Return a configuration's rank by what is known before compilation: blocks, and their size."""
     block = math.prod(
         value
         for key, value in config.kwargs.items()

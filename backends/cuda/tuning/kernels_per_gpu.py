@@ -1,8 +1,8 @@
 """Compile a matmul or convolution with tiles for each of several GPUs, and choose the kernel by the GPU that launches it.
 
 One library for several GPUs has one kernel for all of them wherever that is as fast. A template's tile has to fit the GPU with the
-least shared memory, and a larger one may be twice as fast elsewhere: then the library has a second kernel for that GPU
-alone, rendered with the same prologue and epilogue, and the host's code asks for the compute capability where it launches it.
+least shared memory, and a larger one may be twice as fast elsewhere: then the library has a second kernel only for
+that GPU, rendered with the same prologue and epilogue, and the host code queries the compute capability where it launches it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from executorch.backends.cuda.tuning.gpu_properties import GpuProperties
 
 Capability = tuple[int, int]
 
-#: The GPU alone for which a template is rendered, or a kernel of one is compiled.
+#: The only GPU for which a template is rendered, or its kernel is compiled; None for all.
 _alone: ContextVar[GpuProperties | None] = ContextVar("_alone", default=None)
 
 _DEVICE = re.compile(r"DeviceProperties\(type='cuda'[^()]*\)")
@@ -62,7 +62,7 @@ class KernelTargets:
         return len(self._gpu.per_gpu) > 1
 
     def clear(self) -> None:
-        """Forget all kernels: a library is compiled anew, and its kernels may have other names."""
+        """Clear all kernels: when a library is compiled again, its kernels may have other names."""
         self._alone.clear()
         self._shared.clear()
 
@@ -71,14 +71,14 @@ class KernelTargets:
         return self._alone.get(kernel)
 
     def others(self, kernel: str) -> tuple[Capability, ...]:
-        """Return the compute capabilities that a kernel is to have code for beside the one it is compiled for first."""
+        """Return the compute capabilities that a kernel needs code for, other than the one it is compiled for first."""
         if kernel in self._alone:
             return ()
         served = self._shared.get(kernel, set())
         return tuple(other for other in self._gpu.others if other not in served)
 
     def divide(self, kernel: str, alone: dict[str, GpuProperties]) -> None:
-        """Have other kernels serve a GPU each in the place of ``kernel``, wherever that is called."""
+        """Replace ``kernel`` by other kernels on the GPUs of ``alone``, each for one GPU."""
         self._alone |= alone
         served = {gpu.capability for gpu in alone.values()}
         self._shared[kernel] = self._shared.get(kernel, served) & served
@@ -100,7 +100,7 @@ def only_gpu() -> GpuProperties | None:
 
 
 def overrides(targets: KernelTargets) -> dict[str, Callable[..., Any]]:
-    """What writes the calls of templates that have a kernel for each of several GPUs, within a scope."""
+    """Return the override that emits calls of templates that have a kernel for each of several GPUs."""
     from torch._inductor.codegen.simd import SIMDScheduling
     from torch._inductor.virtualized import V
 

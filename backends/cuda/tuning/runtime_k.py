@@ -1,9 +1,9 @@
-"""Have matmuls of a graph that differ in K alone share kernels, which are told K when they are launched.
+"""Pass K as a kernel argument, so that matmuls of a graph that only differ in K share a kernel.
 
-Inductor writes sizes into the source of a template, so that a product with another K is another kernel. The layers of a dense block
-read ever more channels: of DenseNet-121's kernels 58 are the same convolution by a window of 1, which Inductor computes as a matmul.
-Where a graph has several products of (M, K) by (K, N) with the same M and N, K is an argument here. Those whose tiles are
-alike have the same source then, and Inductor compiles it once.
+Inductor writes sizes into the source of a template, so that a matmul with another K is another kernel. The layers of a DenseNet block
+read ever more channels: 58 of DenseNet-121's kernels are the same 1x1 convolution, which Inductor computes as a matmul.
+Where a graph has several matmuls of (M, K) by (K, N) with the same M and N, K is an argument here. Those of equal tiles
+have the same source then, and Inductor compiles it once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = "size_k"
 
 aten = torch.ops.aten
 
-#: M, N and dtype of a product.
+#: M, N and dtype of a matmul.
 _Kind = tuple[int, int, torch.dtype]
 
 _known: weakref.WeakKeyDictionary[Graph, dict[_Kind, set[int]]] = (
@@ -36,7 +36,7 @@ _known: weakref.WeakKeyDictionary[Graph, dict[_Kind, set[int]]] = (
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What has Inductor pass K to kernels that several products can share, within a scope.
+    """Return the overrides that pass K to kernels that several matmuls can share.
 
     A template asks for what it has in its source by these names. Each is K itself, and may be written either way.
     """
@@ -79,7 +79,7 @@ def _argument(kernel: Any, k: str) -> str:
 
 
 def _k(kernel: Any) -> str | None:
-    """Return K as the source of a template's kernel has it, if the graph has such products with another K."""
+    """Return K as it is in a template's source, if the graph has the same matmul with another K."""
     from torch._inductor.virtualized import V
 
     nodes = kernel.named_input_nodes
@@ -93,8 +93,8 @@ def _k(kernel: Any) -> str | None:
         _known[graph] = reductions(graph)
     others = _known[graph].get((int(m), int(n), nodes["A"].get_dtype()), set())
     # What is M or N as well would be an argument there, too.
-    alone = int(k) not in (1, int(m), int(n))
-    return str(k) if alone and len(others) > 1 else None
+    is_unique = int(k) not in (1, int(m), int(n))
+    return str(k) if is_unique and len(others) > 1 else None
 
 
 def reductions(graph: Graph) -> dict[_Kind, set[int]]:
@@ -118,7 +118,7 @@ def reductions(graph: Graph) -> dict[_Kind, set[int]]:
 
 
 def _operands(node: Node) -> list[torch.Tensor] | None:
-    """Return what is multiplied, if ``node`` is a matmul or a convolution."""
+    """Return the operands, if ``node`` is a matmul or a convolution."""
     if node.target in (aten.mm.default, aten.convolution.default):
         operands = node.args[:2]
     elif node.target is aten.addmm.default:

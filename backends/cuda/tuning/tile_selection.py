@@ -1,9 +1,9 @@
 """Choose tile configurations of Inductor's matmuls and convolutions without autotuning on a GPU.
 
-What is chosen may not compile, alone or with what is fused to it. Then all is compiled once more without
+A chosen tile may not compile, by itself or with what is fused to it. Then all is compiled once more without
 tiles of those block sizes, as often as there are others; of operators of the library's own those take part that the backend
 lets Inductor choose from, which are those that ExecuTorch has. What fails otherwise is compiled once more
-with every value in memory of its own: operators that compile by themselves do so beside one another.
+with every value realized: operators that compile by themselves also compile next to each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from executorch.backends.cuda.tuning import (
     convolution_configs,
     kernels_per_gpu,
 )
-from executorch.backends.cuda.tuning.cost_model import Product, Tile, cost
+from executorch.backends.cuda.tuning.cost_model import Matmul, Tile, cost
 from executorch.backends.cuda.tuning.float32_precision import (
     CAPABILITY,
     IEEE,
@@ -67,7 +67,7 @@ class _UncompilableError(RuntimeError):
 
 
 class Stopped(Exception):
-    """Where the compilers would begin.
+    """Raised where compilation of kernels would begin, to end a dry run.
 
     Attributes:
         returned: The types of what the library would return.
@@ -86,11 +86,11 @@ def overrides(
     targets: KernelTargets,
     prepare: Callable[[list[Any]], None] = lambda compiled: None,
 ) -> dict[str, Callable[..., Any]]:
-    """What takes the place of Inductor's running and timing of kernels, within a scope.
+    """Return the overrides that replace Inductor's running and timing of kernels.
 
     Args:
         gpu: Which they are compiled for.
-        targets: Is told of kernels that are for one of several GPUs alone.
+        targets: Records the kernels that are for only one of several GPUs.
         prepare: See :func:`~executorch.backends.cuda.tuning.kernel_configs.compile_and_save`.
     """
     from torch._inductor import compile_fx, config
@@ -103,7 +103,7 @@ def overrides(
     finalize: Any = getattr(InductorChoices, "_finalize_template_configs", None)
     select, compile_graph = AlgorithmSelectorCache.__call__, compile_fx.compile_fx_aot
     run_node = GraphLowering.run_node
-    # A model's layers have the same products.
+    # A model's layers have the same matmuls.
     costs = functools.cache(cost)
     # By block sizes, the most shared memory with which they failed: with less they aren't tried again.
     uncompilable: dict[_BlockSizes | None, int] = {}
@@ -115,19 +115,19 @@ def overrides(
         name: str,
         operator: _Operator,
     ) -> tuple[int, float]:
-        """The choice to take, and the logarithm of its time: those without tiles come last, as nothing was measured.
+        """Return the fastest choice, and the logarithm of its time: those without tiles come last, as nothing was measured.
 
         Args:
             alone: The GPU that it is for, if it isn't for all of them.
         """
         device = alone or gpu
-        products = {
-            one_gpu.capability: product_of(
+        matmuls = {
+            one_gpu.capability: matmul_of(
                 name, *operator, capability=one_gpu.capability
             )
             for one_gpu in ([alone] if alone else [gpu, *gpu.per_gpu])
         }
-        product = products[device.capability]
+        matmul = matmuls[device.capability]
         itemsize = min(node.get_dtype().itemsize for node in operator[0][-2:] if node)
         limit = device.shared_memory_per_block_optin
 
@@ -138,9 +138,9 @@ def overrides(
             fails = uncompilable.get(block_sizes(tile), -1) >= limit or any(
                 least_shared_memory(of_gpu, tile, capability, itemsize) > limit
                 or (itemsize < 4 and spills(tile, capability))
-                for capability, of_gpu in products.items()
+                for capability, of_gpu in matmuls.items()
             )
-            return fails, False, costs(product, tile, device)
+            return fails, False, costs(matmul, tile, device)
 
         choice = min(range(len(tiles)), key=expected)
         return choice, expected(choice)[-1]
@@ -148,13 +148,13 @@ def overrides(
     def fastest_for_each(
         tiles: list[Tile | None], name: str, operator: _Operator
     ) -> tuple[int, dict[GpuProperties, int]]:
-        """The choice to take, and those to take in its place on GPUs where that is worth a kernel."""
+        """Return the fastest choice, and those that replace it on GPUs where they are worth a kernel."""
         choice, _ = fastest_of(tiles, None, name, operator)
         own = {}
         for one_gpu in gpu.per_gpu if tiles[choice] else ():
             other, expected = fastest_of(tiles, one_gpu, name, operator)
-            product = product_of(name, *operator, capability=one_gpu.capability)
-            shared = costs(product, tiles[choice], one_gpu)
+            matmul = matmul_of(name, *operator, capability=one_gpu.capability)
+            shared = costs(matmul, tiles[choice], one_gpu)
             if tiles[other] and shared - expected > WORTH_A_KERNEL:
                 own[one_gpu] = other
         return choice, own
@@ -193,7 +193,7 @@ def overrides(
         *args: Any,
         **kwargs: Any,
     ) -> list[Any]:
-        """Of the configurations, before a kernel is written for each: those that are to be taken."""
+        """Filter configurations, before a kernel is generated for each: only the fastest stay."""
         every = finalize(
             self, template_choices, inputs, templates, name, *args, **kwargs
         )
@@ -296,7 +296,7 @@ def _is_cast(value: Any) -> bool:
 
 
 def tile_of(choice: Any) -> Tile | None:
-    """The tile of a choice; None of one that has none, as the library's own operators."""
+    """Return the tile of a choice; None of one that has none, as the library's own operators."""
     info = choice.info_dict()
     try:
         m, k, n = ast.literal_eval(str(info["tile_shape"]))
@@ -310,7 +310,7 @@ def takes_tf32(choice: Any) -> bool:
 
 
 def _tile_of_configuration(values: dict[str, Any]) -> Tile | None:
-    """The tile of what a choice is made of, if it is a template with one."""
+    """Return the tile of a choice's configuration, if it is a template with one."""
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
     return (
         Tile(*(values[name] for name in names)) if set(names) <= set(values) else None
@@ -322,13 +322,13 @@ def block_sizes(tile: Tile | None) -> _BlockSizes | None:
 
 
 def block_sizes_in(source: str) -> _BlockSizes | None:
-    """The block sizes of the tile that a kernel's source has; None if it has no tiles."""
+    """Return the block sizes of the tile that a kernel's source has; None if it has no tiles."""
     blocks = re.findall(r"BLOCK_[MNK] : tl.constexpr = (\d+)", source)
     return tuple(map(int, blocks)) if len(blocks) == 3 else None
 
 
 def spills(tile: Tile, capability: tuple[int, int]) -> bool:
-    """Whether a tile of 16 bits takes more registers than a thread has.
+    """Whether a tile of 16-bit values needs more registers than a thread has.
 
     Below 8.0 Triton has no tensor cores, and all that a thread multiplies in a step is in registers, as float32. A tile of
     (128, 128) in steps of 32 has 4 KiB a thread in memory, and is slower by two orders of magnitude.
@@ -338,21 +338,21 @@ def spills(tile: Tile, capability: tuple[int, int]) -> bool:
 
 
 def least_shared_memory(
-    product: Product, tile: Tile, capability: tuple[int, int], itemsize: int
+    matmul: Matmul, tile: Tile, capability: tuple[int, int], itemsize: int
 ) -> int:
-    """Return the bytes of shared memory that a tile takes at least; 0 where that isn't known.
+    """Return a lower bound of the bytes of shared memory of a tile; 0 where it isn't known.
 
     From 8.0 on the operands of all steps but one that are loaded ahead are there, where rows are aligned and tensor cores
     multiply them.
 
     Args:
-        product: What it is a tile of.
+        matmul: That the tile is for.
         tile: Of a template of matmuls or convolutions.
         capability: Compute capability of the GPU.
         itemsize: Bytes of an element of the narrower operand.
     """
-    tensor_cores = product.kind.endswith("float16") or " tf32" in product.kind
-    if capability < CAPABILITY or not tensor_cores or not product.aligned:
+    tensor_cores = matmul.kind.endswith("float16") or " tf32" in matmul.kind
+    if capability < CAPABILITY or not tensor_cores or not matmul.aligned:
         return 0
     return (tile.stages - 1) * (tile.m + tile.n) * tile.k * itemsize
 
@@ -365,14 +365,14 @@ def caused_by(error: BaseException | None, kind: type[_Error]) -> _Error | None:
     return error
 
 
-def product_of(
+def matmul_of(
     name: str,
     input_nodes: list[Any],
     layout: Any,
     allows_tf32: bool,
     capability: tuple[int, int],
-) -> Product:
-    """The matrix product that an operator is, with the sizes that it was exported with."""
+) -> Matmul:
+    """Return the matmul that computes an operator, with the sizes that it was exported with."""
     dtype = input_nodes[0].get_dtype()
     of_float32 = dtype == torch.float32
     dot_precision = (
@@ -384,11 +384,11 @@ def product_of(
         images, channels, *pixels = _sizes(layout.size)
         _, depth, *window = _sizes(weight.get_size())
         groups = _sizes(image.get_size())[1] // depth
-        # Channels of a pixel beside one another, as many as are loaded at once.
-        beside = _sizes(image.get_stride())[1] == 1
-        aligned = beside and depth * dtype.itemsize % 16 == 0
+        # Contiguous channels of a pixel, as many as one load has.
+        channels_last = _sizes(image.get_stride())[1] == 1
+        aligned = channels_last and depth * dtype.itemsize % 16 == 0
         sizes = (images * math.prod(pixels), channels // groups, depth, groups)
-        return Product(f"convolution {kind}", *sizes, math.prod(window), aligned)
+        return Matmul(f"convolution {kind}", *sizes, math.prod(window), aligned)
     first, second = input_nodes[-2:]
     *batch, m, k = _sizes(first.get_size())
     n = _sizes(second.get_size())[-1]
@@ -398,7 +398,7 @@ def product_of(
         for step in _sizes(node.get_stride())
     )
     sizes = (m, n, k, math.prod(batch))
-    return Product(f"product {kind}", *sizes, aligned=aligned)
+    return Matmul(f"product {kind}", *sizes, aligned=aligned)
 
 
 def _sizes(values: Any) -> list[int]:

@@ -17,7 +17,7 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
 
 
 def write_out_pool_arguments(node: Node) -> None:
-    """Give a pool a stride, a padding and a dilation for each of both dimensions, which change nothing that it computes.
+    """Write out a pool's stride, padding and dilation for both dimensions; results are unchanged.
 
     Args:
         node: A call of an ATen or edge operator. Others than ``max_pool2d`` and ``avg_pool2d`` are left as they are.

@@ -71,7 +71,7 @@ def remove_unread(program: ExportedProgram, constants: set[Node]) -> None:
 
 
 def _is_static(node: Node) -> bool:
-    """Whether a call returns the same for the same, a tensor of a fixed size that may be kept."""
+    """Whether a call is deterministic, and returns a tensor of a static size that may be stored."""
     operator, value = operator_of(node), node.meta.get("val")
     return (
         isinstance(operator, OpOverload)

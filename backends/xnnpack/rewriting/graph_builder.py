@@ -127,7 +127,7 @@ class GraphBuilder:
 
 
 def sizes_of_view(shape: Sequence[Any]) -> list[int]:
-    """Return a shape as a view takes it, of which one size may be dynamic."""
+    """Return a shape as ``view``'s argument; one size may be dynamic."""
     return [size if isinstance(size, int) else -1 for size in shape]
 
 

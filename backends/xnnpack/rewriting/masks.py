@@ -116,7 +116,7 @@ def _safe_softmax(builder: GraphBuilder) -> tuple[Node, Node] | None:
 
 
 def _mask(scores: Node) -> Node | None:
-    """Return what is added to a matmul, None if nothing is; what can't be told is the scores themselves."""
+    """Return the mask that is added to a matmul, None without one; the scores themselves where it can't be told."""
     while scores.target in _VIEWS:
         scores = scores.args[0]  # type: ignore[assignment]
     if scores.target is edge.bmm.default:

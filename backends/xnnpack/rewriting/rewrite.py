@@ -51,7 +51,7 @@ _ATTEMPTS = 3
 
 
 def rewrite(program: ExportedProgram, partitioner: Any) -> None:
-    """Replace operators by others that XNNPACK has, beside what it computes anyway, where that leaves no more calls.
+    """Replace operators next to XNNPACK's by ones that it has, where that adds no delegates or host calls.
 
     The partitioner is asked about the program with and without: what would have more delegates or more operators on the
     host is left as it was, by parts where they can be told apart, as a whole else.
@@ -101,7 +101,7 @@ def _worse(
     before: ProgramState,
     rewriting: _Rewriting,
 ) -> set[str]:
-    """Return the names of what was rewritten and should not have been; empty if a program is no worse than before."""
+    """Return the names of rewrites to roll back; empty if a program is no worse than before."""
     if not rewriting.replaced:
         return set()
     after = Delegation(program, partitioner)
@@ -153,7 +153,7 @@ class _Rewriting:
         self.replaced: dict[str, tuple[list[Node], int]] = {}
 
     def run(self, unchanged: Container[str]) -> None:
-        """Write what can replace nodes, and replace those that are beside what XNNPACK computes, but those of some names."""
+        """Build replacements of nodes, and replace those next to XNNPACK's operators, except for some names."""
         calls = [n for n in self._program.graph.nodes if n.op == "call_function"]
         supported = {node for node in calls if self._supports(node)}
         for node in calls:
@@ -197,7 +197,7 @@ class _Rewriting:
             builder.erase()
 
     def _is_taken(self, builder: GraphBuilder, written: Written) -> bool:
-        """Whether XNNPACK takes what was written, but for what makes bounds of a mask."""
+        """Whether XNNPACK supports the inserted nodes, except for those that compute bounds from a mask."""
         is_new = isinstance(written, dict) or written in builder.calls
         if not is_new and any(user.op == "output" for user in builder.node.users):
             return False  # what was there before can't be known as another output
@@ -207,7 +207,7 @@ class _Rewriting:
         )
 
     def _reads(self, node: Node) -> Iterator[Node]:
-        """Yield the nodes that are read by a node, or by what may replace it; a result of several is their node."""
+        """Yield the nodes that a node reads, or its replacement; for one result of several, the node that has them."""
         builder, _ = self._written.get(node, (None, None))
         calls = builder.calls if builder is not None and builder.calls else [node]
         for call in calls:

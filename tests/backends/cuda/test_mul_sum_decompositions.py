@@ -92,19 +92,19 @@ def test_products_of_one_row(dtype) -> None:
         torch.randn(size).to(dtype) for size in ((1, 50), (50, 30), (30,))
     )
     torch.testing.assert_close(
-        _mul_sum_decompositions.product(row, matrix), row @ matrix
+        _mul_sum_decompositions.matmul(row, matrix), row @ matrix
     )
     torch.testing.assert_close(
-        _mul_sum_decompositions.product(matrix.t(), row.t()), matrix.t() @ row.t()
+        _mul_sum_decompositions.matmul(matrix.t(), row.t()), matrix.t() @ row.t()
     )
-    result = _mul_sum_decompositions.product(row, matrix, bias)
+    result = _mul_sum_decompositions.matmul(row, matrix, bias)
     torch.testing.assert_close(result, torch.addmm(bias, row, matrix))
     batch = torch.randn(3, 50, 20).to(dtype)
     rows = torch.randn(3, 1, 50).to(dtype)
     torch.testing.assert_close(
-        _mul_sum_decompositions.product(rows, batch), rows @ batch
+        _mul_sum_decompositions.matmul(rows, batch), rows @ batch
     )
-    assert _mul_sum_decompositions.product(matrix, matrix.t()) is NotImplemented
+    assert _mul_sum_decompositions.matmul(matrix, matrix.t()) is NotImplemented
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -115,11 +115,11 @@ def test_products_of_one_row(dtype) -> None:
 def test_products_of_few_numbers(dtype, rows, summed, columns, few) -> None:
     torch.manual_seed(0)
     a, b = torch.randn(rows, summed).to(dtype), torch.randn(summed, columns).to(dtype)
-    result = _mul_sum_decompositions.product(a, b, b[0])
+    result = _mul_sum_decompositions.matmul(a, b, b[0])
     assert (result is not NotImplemented) == few
     if few:
         torch.testing.assert_close(result, torch.addmm(b[0], a, b))
-    batches = _mul_sum_decompositions.product(a[None], b[None])
+    batches = _mul_sum_decompositions.matmul(a[None], b[None])
     assert batches is NotImplemented
 
 
@@ -194,8 +194,8 @@ def test_a_sum_has_the_blocks_that_were_fastest(
     inputs = (torch.ones(1, terms, dtype=torch.bfloat16),)
     lower(module, inputs, gpu="sm_90:80GiB")
     gpu = properties(GpuDescription.parse_list("sm_90:80GiB")[0])
-    product = cost_model.Product("sum float16", 1100, 1, terms)
-    found = cost_model.fastest(product, gpu, terms if at_once else 1)
+    matmul = cost_model.Matmul("sum float16", 1100, 1, terms)
+    found = cost_model.fastest(matmul, gpu, terms if at_once else 1)
     blocks = [
         (c.kwargs["XBLOCK"], c.kwargs.get("R0_BLOCK"), c.num_warps) for c in saved
     ]

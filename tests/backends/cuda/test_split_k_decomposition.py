@@ -20,7 +20,7 @@ from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 from .conftest import delegates, needs_compilers
 
 H100 = properties(GpuDescription.parse("sm_90:80GiB"))
-product = _split_k_decomposition.product(H100)
+matmul = _split_k_decomposition.matmul(H100)
 
 
 def parts(m: int, n: int, k: int, dtype: torch.dtype) -> int:
@@ -48,7 +48,7 @@ def test_few_tiles_of_long_rows_are_split(dtype: torch.dtype) -> None:
 def test_others_stay_whole(m: int, n: int, k: int, dtype: torch.dtype) -> None:
     assert parts(m, n, k, dtype) == 1
     b = torch.empty(k, n, dtype=dtype, device="meta")
-    assert product(torch.empty(m, k, dtype=dtype, device="meta"), b) is NotImplemented
+    assert matmul(torch.empty(m, k, dtype=dtype, device="meta"), b) is NotImplemented
 
 
 @settings(deadline=None, max_examples=25)
@@ -61,7 +61,7 @@ def test_others_stay_whole(m: int, n: int, k: int, dtype: torch.dtype) -> None:
 def test_values(m: int, n: int, k: int, with_bias: bool) -> None:
     torch.manual_seed(m)
     a, b, bias = torch.randn(m, k), torch.randn(n, k).t(), torch.randn(n)
-    result = product(a, b, *[bias] * with_bias)
+    result = matmul(a, b, *[bias] * with_bias)
     assert result is not NotImplemented and result.shape == (m, n)
     expected = a.double() @ b.double() + bias.double() * with_bias
     torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-3)
@@ -69,7 +69,7 @@ def test_values(m: int, n: int, k: int, with_bias: bool) -> None:
 
 def test_parts_of_half_precision_are_added_in_float32() -> None:
     def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = product(a, b)
+        result: torch.Tensor = matmul(a, b)
         return result
 
     a, b = (

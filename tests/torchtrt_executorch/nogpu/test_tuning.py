@@ -70,7 +70,7 @@ def test_the_file_is_read_as_it_was_measured(tmp_path, monkeypatch) -> None:
     gpu = SimpleNamespace(major=12, minor=0, multi_processor_count=170, name="a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
     first, second = tiles.Tile(16, 16, 16, 1, 2), tiles.Tile(64, 64, 32, 3, 4)
-    one, two = (tiles.Product("product float16", m, 64, 64) for m in (8, 64))
+    one, two = (tiles.Matmul("product float16", m, 64, 64) for m in (8, 64))
     rows = [
         {"product": two, "us": [[second, 3.14159], [first, float("inf")]]},
         {"product": one, "us": [[first, 2.5]]},

@@ -46,11 +46,11 @@ def check_gpu() -> None:
 
 
 def measure(jobs: int, seconds: float) -> Iterator[Row]:
-    """Yield what each problem took, by tile, as each is done.
+    """Yield the times of each problem, by tile, as each is done.
 
     Args:
         jobs: Processes that compile.
-        seconds: After which no more is waited for.
+        seconds: Limit of the whole measurement.
 
     Raises:
         RuntimeError: There is no GPU, or nothing was measured; then it names the last error.
@@ -83,7 +83,7 @@ def _begin(folder: str) -> None:
 
 
 def _measured(problem: Problem) -> tuple[list[Row], str]:
-    """Return what a problem took, and what went wrong."""
+    """Return the times of a problem, and the error that it failed with."""
     from executorch.backends.cuda.tuning import convolution_configs, float32_precision
     from torch._inductor import select_algorithm
 
@@ -114,7 +114,7 @@ def note(
 ) -> None:
     """Inductor's feedback: hand on the microseconds of each tile for an operator on ``nodes``."""
     from executorch.backends.cuda.tuning.tile_selection import (
-        product_of,
+        matmul_of,
         takes_tf32,
         tile_of,
     )
@@ -124,13 +124,13 @@ def note(
         first = next(iter(tiled))
         capability = torch.cuda.get_device_capability()
         rest = first.layout, takes_tf32(first), capability
-        product = product_of(name, nodes, *rest)
+        matmul = matmul_of(name, nodes, *rest)
         times = [[tile_of(choice), us] for choice, us in tiled.items()]
-        save({"product": product, "us": times})
+        save({"product": matmul, "us": times})
 
 
 def as_file(rows: Iterable[Row]) -> str:
-    """Return what ``TORCHTRT_TUNED`` names: times in microseconds, by product and tile."""
+    """Return a file for ``TORCHTRT_TUNED``: times in microseconds, by matmul and tile."""
     import triton
 
     gpu = torch.cuda.get_device_properties(0)
@@ -139,10 +139,10 @@ def as_file(rows: Iterable[Row]) -> str:
     ]
     tiles = sorted({tile for _, times in measured for tile in times})
     lines = []
-    for product, times in sorted(measured, key=lambda row: row[0]):
+    for matmul, times in sorted(measured, key=lambda row: row[0]):
         microseconds = [times.get(tile, math.inf) for tile in tiles]
         finite = [float(f"{us:.3g}") if us < math.inf else 0 for us in microseconds]
-        lines.append("  " + json.dumps([product, finite], separators=(",", ":")))
+        lines.append("  " + json.dumps([matmul, finite], separators=(",", ":")))
     head = {
         "capability": [gpu.major, gpu.minor],
         "multi_processors": gpu.multi_processor_count,

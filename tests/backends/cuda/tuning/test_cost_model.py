@@ -24,17 +24,17 @@ HOPPER, AMPERE = (
     for each in ("sm_90:80GiB", "sm_86:8GiB")
 )
 SMALL, LARGE = tiles.Tile(16, 32, 64, 2, 2), tiles.Tile(128, 128, 64, 3, 4)
-PRODUCT = tiles.Product("product float16", 64, 64, 64)
+MATMUL = tiles.Matmul("product float16", 64, 64, 64)
 #: A file, of one product.
 OWN = {
     "capability": [8, 6],
     "multi_processors": 84,
     "tiles": [SMALL, LARGE],
-    "products": [[PRODUCT, [9, 5]]],
+    "products": [[MATMUL, [9, 5]]],
 }
 
 
-def every(file: dict) -> list[tuple[tiles.Product, dict[tiles.Tile, float]]]:
+def every(file: dict) -> list[tuple[tiles.Matmul, dict[tiles.Tile, float]]]:
     return [row for rows in file["products"].values() for row in rows]
 
 
@@ -56,9 +56,9 @@ def test_each_file_says_how_it_was_made() -> None:
 
 def test_what_was_measured_is_chosen_nearly_as_it_was() -> None:
     """Neighbours weigh in, also of the same size: times are no better than that."""
-    for product, times in itertools.chain(*map(every, tiles.files(HOPPER))):
-        chosen = min(times, key=lambda tile: tiles.cost(product, tile, HOPPER))
-        assert times[chosen] < 1.1 * min(times.values()), product
+    for matmul, times in itertools.chain(*map(every, tiles.files(HOPPER))):
+        chosen = min(times, key=lambda tile: tiles.cost(matmul, tile, HOPPER))
+        assert times[chosen] < 1.1 * min(times.values()), matmul
 
 
 @given(
@@ -67,29 +67,29 @@ def test_what_was_measured_is_chosen_nearly_as_it_was() -> None:
     st.sampled_from([HOPPER, AMPERE]),
 )
 def test_any_size_has_an_order(dtype, m, n, k, gpu) -> None:
-    product = tiles.Product(f"product {dtype}", m, n, k)
-    _, products = tiles.measured(product.kind, gpu)
-    known = {tile for _, times in products for tile in times}
-    costs = [tiles.cost(product, tile, gpu) for tile in known]
+    matmul = tiles.Matmul(f"product {dtype}", m, n, k)
+    _, matmuls = tiles.measured(matmul.kind, gpu)
+    known = {tile for _, times in matmuls for tile in times}
+    costs = [tiles.cost(matmul, tile, gpu) for tile in known]
     assert min(costs) < float("inf")
 
 
 @pytest.mark.parametrize("rows, most", [(1024, 4), (4096, 4), (151936, 8)])
 def test_the_fastest_blocks_of_a_sum(rows: int, most: int) -> None:
     """As wide as four warps load at once, for all but the longest rows; several rows of a matrix of very many."""
-    found = tiles.fastest(tiles.Product("sum float16", rows, 1, 2560), HOPPER)
+    found = tiles.fastest(tiles.Matmul("sum float16", rows, 1, 2560), HOPPER)
     assert (
         found.m <= most and found.k in (512, 1024) and found.warps in (2, 4, 8)
     ), found
 
 
 def test_small_and_large() -> None:
-    def order(product: tiles.Product) -> bool:
-        costs = [tiles.cost(product, tile, HOPPER) for tile in (SMALL, LARGE)]
+    def order(matmul: tiles.Matmul) -> bool:
+        costs = [tiles.cost(matmul, tile, HOPPER) for tile in (SMALL, LARGE)]
         return costs[0] < costs[1]
 
-    assert not order(tiles.Product("product float16", 8192, 8192, 4096))
-    assert tiles.cost(tiles.Product("product int8", 8, 8, 8), SMALL, HOPPER) == float(
+    assert not order(tiles.Matmul("product float16", 8192, 8192, 4096))
+    assert tiles.cost(tiles.Matmul("product int8", 8, 8, 8), SMALL, HOPPER) == float(
         "inf"
     )
 
@@ -97,10 +97,10 @@ def test_small_and_large() -> None:
 def test_a_file_of_one_s_own(tmp_path: Path) -> None:
     """It goes before ours, where it is of a nearer capability or the same."""
     file = tmp_path / "sm_86.json"
-    product = PRODUCT
+    matmul = MATMUL
     others = [
-        tiles.Product("convolution float16", 64, 64, 64),
-        tiles.Product("sum float16", 4096, 1, 2560),
+        tiles.Matmul("convolution float16", 64, 64, 64),
+        tiles.Matmul("sum float16", 4096, 1, 2560),
     ]
     before = [tiles.fastest(each, AMPERE) for each in others]
     assert None not in before
@@ -109,9 +109,9 @@ def test_a_file_of_one_s_own(tmp_path: Path) -> None:
         dataclasses.replace(gpu, measurements=(file,)) for gpu in (AMPERE, HOPPER)
     )
     assert ampere == AMPERE and repr(ampere) == repr(AMPERE)  # a cache key has digests
-    assert tiles.measured(product.kind, ampere)[0] == 84
-    assert tiles.measured(product.kind, hopper)[0] == 132
-    order = [tiles.cost(product, tile, ampere) for tile in (SMALL, LARGE)]
+    assert tiles.measured(matmul.kind, ampere)[0] == 84
+    assert tiles.measured(matmul.kind, hopper)[0] == 132
+    order = [tiles.cost(matmul, tile, ampere) for tile in (SMALL, LARGE)]
     assert order[1] < order[0]
     # Of what isn't in it, ours knows as much as without it.
     assert [tiles.fastest(each, ampere) for each in others] == before
@@ -126,9 +126,9 @@ def test_the_variable_names_files(tmp_path: Path, monkeypatch) -> None:
 
 def test_without_a_file(monkeypatch) -> None:
     monkeypatch.setattr(tiles, "files", lambda gpu: [])
-    product = tiles.Product("product float16", 64, 64, 64)
-    assert tiles.cost(product, SMALL, HOPPER) == float("inf")
-    assert tiles.fastest(product, HOPPER) is None
+    matmul = tiles.Matmul("product float16", 64, 64, 64)
+    assert tiles.cost(matmul, SMALL, HOPPER) == float("inf")
+    assert tiles.fastest(matmul, HOPPER) is None
 
 
 def own(**changes: object) -> bytes:
@@ -146,15 +146,15 @@ WRONG = {
     "a capability as text": own(capability="90"),
     "a tile of nothing": own(tiles=[[0] * 5, LARGE]),
     "half a tile": own(tiles=[SMALL[:2], LARGE]),
-    "a size of 0": own(products=[[[*PRODUCT[:3], 0], [9, 5]]]),
+    "a size of 0": own(products=[[[*MATMUL[:3], 0], [9, 5]]]),
     "a size as text": own(products=[[["product float16", "a", 64, 64], [9, 5]]]),
     "a product as a number": own(products=[[1, 2]]),
-    "fewer times than tiles": own(products=[[PRODUCT, [9]]]),
-    "more times than tiles": own(products=[[PRODUCT, [9, 5, 1]]]),
-    "a time as text": own(products=[[PRODUCT, ["9", 5]]]),
-    "a negative time": own(products=[[PRODUCT, [-9, 5]]]),
-    "no number": own(products=[[PRODUCT, [float("nan"), 5]]]),
-    "for ever": own(products=[[PRODUCT, [float("inf"), 5]]]),
+    "fewer times than tiles": own(products=[[MATMUL, [9]]]),
+    "more times than tiles": own(products=[[MATMUL, [9, 5, 1]]]),
+    "a time as text": own(products=[[MATMUL, ["9", 5]]]),
+    "a negative time": own(products=[[MATMUL, [-9, 5]]]),
+    "no number": own(products=[[MATMUL, [float("nan"), 5]]]),
+    "for ever": own(products=[[MATMUL, [float("inf"), 5]]]),
 }
 
 

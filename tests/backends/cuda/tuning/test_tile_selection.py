@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.cuda.tuning import kernel_configs, tile_selection
-from executorch.backends.cuda.tuning.cost_model import Product, Tile
+from executorch.backends.cuda.tuning.cost_model import Matmul, Tile
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from torchtrt_executorch.nogpu.inductor import fat_binaries
@@ -34,7 +34,7 @@ def test_a_tile_that_does_not_fit_is_passed_over(
     ask_precision("ieee")
     room = 99 << 10
 
-    def too_large(product: Product, tile: Tile, gpu: Any) -> float:
+    def too_large(matmul: Matmul, tile: Tile, gpu: Any) -> float:
         needed = (tile.m + tile.n) * tile.k * 4
         return -math.inf if needed > room else needed
 
@@ -57,7 +57,7 @@ def test_without_another_the_compiler_s_error_is_raised(
     """Here none is known to have failed before."""
     ask_precision("ieee")
 
-    def largest(product: Product, tile: Tile, gpu: Any) -> float:
+    def largest(matmul: Matmul, tile: Tile, gpu: Any) -> float:
         return -float((tile.m + tile.n) * tile.k * tile.stages)
 
     monkeypatch.setattr(tile_selection, "cost", largest)
@@ -82,10 +82,10 @@ def test_without_another_the_compiler_s_error_is_raised(
 def test_a_tile_takes_no_less_shared_memory(
     kind: str, tile: tuple[int, ...], capability: tuple[int, int], expected: int
 ) -> None:
-    product = Product(kind, 128, 4096, 4096)
-    found = tile_selection.least_shared_memory(product, Tile(*tile), capability, 2)
+    matmul = Matmul(kind, 128, 4096, 4096)
+    found = tile_selection.least_shared_memory(matmul, Tile(*tile), capability, 2)
     assert found == expected
-    ragged = product._replace(aligned=False)
+    ragged = matmul._replace(aligned=False)
     assert not tile_selection.least_shared_memory(ragged, Tile(*tile), capability, 2)
 
 
