@@ -15,7 +15,7 @@ _OTHER_FORMATS = ("extra_files", "pickle_protocol", "use_legacy_exporter")
 
 
 def executorch_by_export(save: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``save`` write ExecuTorch's format with :func:`save_executorch`, and others as before."""
+    """Wrap ``save`` so that it writes ExecuTorch's format with :func:`save_executorch`; other formats are unchanged."""
 
     @functools.wraps(save)
     def save_by_format(module: Any, file_path: Any = "", **options: Any) -> Any:

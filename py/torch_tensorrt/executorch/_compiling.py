@@ -164,7 +164,7 @@ def compiled(
     fail_on_build_error: bool = False,
     owner: int | None = None,
 ) -> ExportedProgram:
-    """Return ``program`` with TensorRT engines in the place of what they can run.
+    """Return ``program`` with the operators that TensorRT supports replaced by engines.
 
     The program is left as it is. What TensorRT takes nothing of is returned as it was, with a note
     at its operators that says why.
@@ -258,7 +258,7 @@ _Reason = tuple[str, str]
 
 
 def _reasons(compiled: ExportedProgram) -> Callable[[Node], _Reason | None]:
-    """Return what tells why an operator of the program is in no engine, by what was noted in ``compiled``.
+    """Return a function that gives the reason why an operator is in no engine, from the notes in ``compiled``.
 
     Lowering has decomposed some, whose parts know what they come from; what it has folded has no reason.
     """
@@ -333,7 +333,7 @@ def _written(program: ExportedProgram) -> list[str]:
 
 
 def _described(node: Node) -> str:
-    """Return the type of a value; what is dynamic of its shape goes by another name elsewhere."""
+    """Return the type of a value, without the names of dynamic sizes, which differ between graphs."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return type(value).__name__

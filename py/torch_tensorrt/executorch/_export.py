@@ -187,7 +187,7 @@ def _per_method(
 
 
 def _passes(passes: Any, methods: Mapping[str, Any]) -> Any:
-    """Return ``transform_passes`` as ExecuTorch takes it: per method it needs every method."""
+    """Return ``transform_passes`` in ExecuTorch's form: a dict must have every method."""
     if not isinstance(passes, Mapping):
         return passes
     if unknown := sorted(set(passes) - set(methods)):

@@ -28,7 +28,7 @@ def exported(
 
     Args:
         module: As ``torch_tensorrt.compile(..., ir="dynamo")`` returns it.
-        arg_inputs: Tensors or ``Input``, nested in tuples, lists and dicts; or one alone.
+        arg_inputs: Tensors or ``Input``, nested in tuples, lists and dicts; or a single one.
         kwarg_inputs: Likewise, by keyword.
         dynamic_shapes: As ``torch.export`` takes them, which has to trace for that. If None,
             those that the module was compiled for, or with ``retrace`` those of the ``Input``s.

@@ -42,7 +42,7 @@ def warn_of_buffers(method: str, program: ExportedProgram) -> None:
     """
     if written := sorted({*program.graph_signature.buffers_to_mutate.values()}):
         logger.warning(
-            "%s writes to %s, of which ExecuTorch keeps shape and dtype alone: what is read before "
+            "%s writes to %s, of which ExecuTorch only keeps shape and dtype: what is read before "
             "it is written is whatever the memory holds. For their values give to_executorch an "
             "ExecutorchBackendConfig(passes=[InitializedMutableBufferPass([...])]), of "
             "executorch.exir.passes.init_mutable_pass, with the buffers on the CPU",

@@ -40,7 +40,7 @@ class TensorRTRecipeProvider(BackendRecipeProvider):
 
     @property
     def backend_name(self) -> str:
-        """What the registry calls the backend."""
+        """The backend's name in the registry."""
         return TensorRTRecipeType.get_backend_name()
 
     def get_supported_recipes(self) -> Sequence[RecipeType]:

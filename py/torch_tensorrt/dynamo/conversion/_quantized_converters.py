@@ -1,6 +1,6 @@
 """Converters of explicit quantization: quantize and dequantize operators of PT2E and torchao.
 
-Upstream has converters of modelopt's operators alone, which quantize and dequantize in one. TensorRT's
+Upstream only has converters of modelopt's operators, which quantize and dequantize in one. TensorRT's
 layers know scales and no zero points: those are added before, and taken away behind.
 """
 
@@ -34,7 +34,7 @@ KEPT = "torch_tensorrt.kept_quantized"
 
 @functools.cache
 def register(operator: Any) -> None:
-    """Register the converter of ``operator``, if there is one here, for nodes that are kept."""
+    """Register our converter of ``operator``, if there is one, for nodes that stay quantized."""
     if (converter := CONVERTERS.get(str(operator))) is not None:
         dynamo_tensorrt_converter(
             operator,
@@ -73,7 +73,7 @@ def _named(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _scales(arguments: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return scale, zero point and the type of what is not quantized."""
+    """Return scale, zero point and the type of the dequantized values."""
     scale = arguments.get("scales", arguments.get("scale", 1.0))
     zero = arguments.get("zero_points", arguments.get("zero_point"))
     names = (
@@ -106,7 +106,7 @@ def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any
     scale = torch.as_tensor(scale, dtype=torch.float32)
     zero = torch.zeros(()) if zero is None else torch.as_tensor(zero).float()
     quant_min = _quant_min_of_four_bits(values)
-    # TensorRT-RTX dequantizes four bits by scales of the type that comes of it alone.
+    # TensorRT-RTX dequantizes four bits only by scales of the output's type.
     if quant_min is not None and scale.to(float_dtype).float().equal(scale):
         value, zero = (
             _in_four_bits(ctx, values - quant_min, f"{name}_input"),
@@ -152,7 +152,7 @@ def _dequantize(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any
 
 
 def _quant_min_of_four_bits(weight: Any) -> int | None:
-    """Return what a weight has to lose for its values to be of -8 to 7; None if that isn't all it takes.
+    """Return the offset to subtract from a weight for values of -8 to 7; None if no offset suffices.
 
     Of values in four bits TensorRT-RTX takes matrices, of which a row is of whole bytes, with any scales.
     """

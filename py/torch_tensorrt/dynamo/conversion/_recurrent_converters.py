@@ -68,7 +68,7 @@ def _converts_quantized(node: Node) -> bool:
 
 
 def _value(node: Node) -> Tensor | None:
-    """Return what is known of a tensor; None if it is none."""
+    """Return a node's tensor: its fake value, or the attribute that it reads; None for other values."""
     value = node.meta.get("val")
     if value is None and node.op == "get_attr":
         value = attrgetter(str(node.target))(node.graph.owning_module)
@@ -98,7 +98,7 @@ class _Layers:
         return get_trt_tensor(self._ctx, value, self._named(what))
 
     def output(self, layer: Any, what: str) -> trt.ITensor:
-        """Name a layer, and return what it computes."""
+        """Name a layer, and return its output."""
         set_layer_name(layer, self._target, self._named(what), SourceIR.ATEN)
         return layer.get_output(0)
 
@@ -123,7 +123,7 @@ class _Layers:
     def difference(self, left: Any, right: Any) -> trt.ITensor:
         return self.elementwise(left, right, "SUB")
 
-    def product(self, left: Any, right: Any) -> trt.ITensor:
+    def multiply(self, left: Any, right: Any) -> trt.ITensor:
         return self.elementwise(left, right, "PROD")
 
     def sigmoid(self, value: Any) -> trt.ITensor:
@@ -170,7 +170,7 @@ class _Layers:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Those of one layer in one direction; ``None`` is none.
+    """Weights of one layer in one direction; None where it has none.
 
     Attributes:
         input: ``(gates * hidden, features)``.
@@ -208,10 +208,10 @@ def _lstm_step(
     hidden, cell = states
     gates = layers.sum(gates_of_input, _of_hidden(layers, weights, hidden))
     i, f, g, o = layers.columns(gates, 4, cell)
-    kept_cell = layers.product(layers.sigmoid(f), cell)
-    new = layers.product(layers.sigmoid(i), layers.tanh(g))
+    kept_cell = layers.multiply(layers.sigmoid(f), cell)
+    new = layers.multiply(layers.sigmoid(i), layers.tanh(g))
     cell = layers.sum(kept_cell, new)
-    hidden = layers.product(layers.sigmoid(o), layers.tanh(cell))
+    hidden = layers.multiply(layers.sigmoid(o), layers.tanh(cell))
     if weights.projection is not None:
         matrix = layers.tensor(weights.projection, "projection_weight")
         hidden = layers.matmul_transposed(hidden, matrix, "projection")
@@ -229,8 +229,8 @@ def _gru_step(
         layers.sigmoid(layers.sum(*both))
         for both in zip(parts[:2], others[:2], strict=True)
     )
-    new = layers.tanh(layers.sum(parts[2], layers.product(reset, others[2])))
-    kept_hidden = layers.product(update, layers.difference(hidden, new))
+    new = layers.tanh(layers.sum(parts[2], layers.multiply(reset, others[2])))
+    kept_hidden = layers.multiply(update, layers.difference(hidden, new))
     return (layers.sum(new, kept_hidden),)
 
 

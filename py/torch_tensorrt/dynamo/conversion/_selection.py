@@ -17,7 +17,7 @@ logger = logging.getLogger("torch_tensorrt.dynamo.conversion._ConverterRegistry"
 
 
 def validator_errors_reject(select: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``ConverterRegistry.__getitem__`` raise KeyError where a validator fails, logged once per node."""
+    """Wrap ``ConverterRegistry.__getitem__`` so that it raises KeyError where a validator fails, logged once per node."""
 
     @functools.wraps(select)
     def select_converter(self: Any, node: Node) -> Any:

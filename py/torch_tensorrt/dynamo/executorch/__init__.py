@@ -1,1 +1,1 @@
-"""What compilation for ExecuTorch changes: routing, arguments, outputs, control flow, quantization."""
+"""Compilation for ExecuTorch: routing, arguments, outputs, control flow, quantization."""

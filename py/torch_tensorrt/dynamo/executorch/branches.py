@@ -19,7 +19,7 @@ _ASIDE = "_branches"
 
 
 def without_branches(partition: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a partitioner leave the branches in a module of their own, out of sight of engines."""
+    """Wrap a partitioner so that branch modules are set aside while it runs, outside of engines."""
 
     @functools.wraps(partition)
     def partition_rest(gm: GraphModule, *args: Any, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ def without_branches(partition: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _branch(name: str) -> None:
-    """Stand in a graph for a branch by its name; no converter takes it."""
+    """Placeholder of a branch, by its name, in a graph; it has no converter."""
 
 
 def with_branches(compiled: GraphModule) -> GraphModule:

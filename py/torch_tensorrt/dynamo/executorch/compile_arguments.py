@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind
 def check_argument_names(
     function: str, kwargs: Mapping[str, Any], own: Iterable[str] = ()
 ) -> None:
-    """Check that a function, which ignores what it doesn't know, knows all of ``kwargs``.
+    """Check that a function, which ignores unknown keywords, has parameters for all of ``kwargs``.
 
     Args:
         function: Its name. It hands its ``**kwargs`` to ``torch_tensorrt.dynamo``'s ``trace`` and ``compile``.
@@ -23,7 +23,7 @@ def check_argument_names(
 
     Raises:
         TypeError: It doesn't, with the nearest name. Without ``target_executorch`` of names that are nearly
-            one of the settings for ExecuTorch alone.
+            one of the settings that are only for ExecuTorch.
     """
     from torch_tensorrt.dynamo import _compiler, _tracer
 
@@ -52,9 +52,9 @@ def check_argument_names(
 
 
 def keep_masks(compile: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``compile`` take no mask of attention for a causal one, unless asked to, for ExecuTorch.
+    """Wrap ``compile`` so that it doesn't treat attention masks as causal for ExecuTorch, unless asked to.
 
-    By default it does so with any, also that of padding.
+    Upstream's default treats every mask as causal, also one of padding.
     """
 
     @functools.wraps(compile)
@@ -67,10 +67,9 @@ def keep_masks(compile: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keep_input_names(compile: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``compile`` return a module whose inputs are called what they are in the program.
+    """Wrap ``compile`` so that the compiled module's inputs keep the program's names.
 
-    ``input`` and ``range`` as well: a graph has no node of a builtin's name. What is called by
-    position stays so.
+    So do ``input`` and ``range``: a graph can't name a node like a builtin. Calls by position are unchanged.
     """
 
     @functools.wraps(compile)

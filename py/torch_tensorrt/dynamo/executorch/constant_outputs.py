@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 
 def with_constant_outputs(compile_module: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``compile_module`` compile a graph without its constant outputs, and return them as well."""
+    """Wrap ``compile_module`` so that constant outputs are removed before compilation, and added after it."""
 
     @functools.wraps(compile_module)
     def compile_tensors(gm: GraphModule, *args: Any, **kwargs: Any) -> Any:

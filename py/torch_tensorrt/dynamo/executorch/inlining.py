@@ -33,7 +33,7 @@ class InTheMaking(GraphModule):
     def delete_all_unused_submodules(self) -> None:
         """Delete what the graph doesn't refer to, whole.
 
-        Upstream would look for uses in this graph alone, and take the branches of a branch, which
+        Upstream would only look for uses in this graph, and take the branches of a branch, which
         the graph of that branch refers to.
         """
         used = {str(n.target).split(".")[0] for n in self.graph.nodes if n.op in _HELD}
@@ -73,7 +73,7 @@ def with_torch_parts_inlined(module: GraphModule) -> InTheMaking:
 
 
 def finished(module: GraphModule) -> GraphModule:
-    """Return what :func:`with_torch_parts_inlined` made as an ordinary graph module; others themselves."""
+    """Return the result of :func:`with_torch_parts_inlined` as an ordinary graph module; other modules unchanged."""
     return module.finished() if isinstance(module, InTheMaking) else module
 
 

@@ -14,7 +14,7 @@ ROUTINGS = ("target", "node")
 
 
 class RoutedError(KeyError):
-    """No converter takes the node: the one that is selected needs an output allocator."""
+    """No converter is used for the node: the selected one needs an output allocator."""
 
 
 def check_allocator_routing(

@@ -4,7 +4,7 @@ Torch-TensorRT folds a dequantized weight into a constant of four times its byte
 between ``dequantize`` and ``quantize`` for one in floating point. Partitioners behind TensorRT then find
 pairs of conversions around engines in the place of what they run quantized, and nobody is told. Here
 what computes with quantized activations is left as it is for them, with a note that says so. With nobody
-behind, and where weights alone are quantized, TensorRT takes the conversions that it has layers for, and
+behind, and where only weights are quantized, TensorRT takes the conversions that it has layers for, and
 weights stay in as few bytes as they are kept in.
 """
 
@@ -51,7 +51,7 @@ _left: ContextVar[tuple[bool, bool]] = ContextVar("_left", default=(False, False
 
 @contextmanager
 def left_quantized(whether: bool, float8: bool = False) -> Iterator[None]:
-    """Leave what is computed quantized to others in what is compiled within.
+    """Context: compilation leaves quantized computation to other partitioners.
 
     Args:
         whether: There are others.
@@ -171,7 +171,7 @@ def _with_activations(
 ) -> set[Node]:
     """Return those of ``quantized`` that are about quantized activations, with their weights.
 
-    That is what others compute in eight bits; weights alone are kept in fewer for their size. Those
+    Other operators compute in eight bits; only weights are stored in fewer, for their size. Those
     in float8 are others' as well, if they are among ``quantized``: TensorRT has no layer for them.
     """
     activations: set[Node] = set()
@@ -192,7 +192,7 @@ def _with_activations(
 
 
 def _weights(module: GraphModule) -> dict[Node, set[Node]]:
-    """Return the nodes that constants alone determine, with those that are a weight's tensor."""
+    """Return the nodes that only depend on constants, and those of them that are a weight's tensor."""
     sources: dict[Node, set[Node]] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -229,7 +229,7 @@ def _are_quantized(users: Collection[Node]) -> bool:
 
 
 def _until_quantized(node: Node) -> Iterator[Node]:
-    """Yield what follows ``node``, one reader after the other, up to what is quantized."""
+    """Yield the chain of single readers after ``node``, up to a quantized value."""
     while len(node.users) == 1 and not _are_quantized(node.users):
         (node,) = node.users
         if node.op != "call_function":

@@ -1,1 +1,1 @@
-"""What TensorRT rejects runs in PyTorch, and each node has the reason."""
+"""Fallback: run what TensorRT rejects in PyTorch, and record the reason at each node."""

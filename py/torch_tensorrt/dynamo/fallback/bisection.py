@@ -22,7 +22,7 @@ from torch_tensorrt.dynamo.fallback.rejections import (
 
 
 class Budget:
-    """Seconds that a compilation may spend on building parts of what was refused.
+    """Time limit of a compilation for building parts of rejected partitions.
 
     Args:
         seconds: As many.
@@ -99,7 +99,7 @@ def smallest_refusal(
 
 
 def _operators(graph: Graph) -> list[list[Node]]:
-    """Return the operators of ``graph``, each with what is taken of its result, but for those that return numbers."""
+    """Return the operators of ``graph``, each with its ``getitem`` nodes, except for those that return numbers."""
     operators: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         if node.target is operator.getitem:
@@ -115,7 +115,7 @@ def _is_number(node: Node) -> bool:
 
 
 def _part(module: GraphModule, operators: Sequence[Sequence[Node]]) -> GraphModule:
-    """Return a partition of ``operators`` alone. Numbers and constants, which engines aren't given, come with them."""
+    """Return a partition of only ``operators``, with the numbers and constants that they read."""
     inside = {node for nodes in operators for node in nodes}
     wanted, inputs = [*inside], set[Node]()
     members = {*inside}

@@ -36,17 +36,17 @@ _SECONDS = "executorch_build_fallback_seconds"
 
 
 class Fallback:
-    """What one compilation does without, and what it has built.
+    """State of one compilation: excluded nodes and steps, and engines built so far.
 
     Args:
-        budget: For searches of what is refused.
-        without: Steps that are left out, by their places: their names, and why.
+        budget: Time for searches of rejected nodes.
+        without: Skipped steps, by place: name and reason.
         decomposes: Whether attention is decomposed, or can't be any more.
 
     Attributes:
         budget: See the arguments.
-        engines: What partitions were converted to, by their graphs.
-        excluded: What was left out, by who refused it and why.
+        engines: Engines of converted partitions, by their graphs.
+        excluded: Excluded nodes, by who rejected them and why.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Fallback:
 
 
 def _named(names: Iterable[str], graph: Graph) -> list[Node]:
-    """Return the nodes that have ``names``; for what is taken of a tuple who returns that."""
+    """Return the nodes that have ``names``; for an item of a tuple, the node that returns the tuple."""
     by_name = {node.name: node for node in graph.nodes}
     nodes = (by_name[name] for name in names if name in by_name)
     return [*dict.fromkeys(map(_whole, nodes))]
@@ -115,7 +115,7 @@ _fallback: ContextVar[Fallback | None] = ContextVar("_fallback", default=None)
 
 @contextmanager
 def _falling_back(fallback: Fallback) -> Iterator[Fallback]:
-    """Leave out within what is refused, and warn of it; a part of what falls back does as that does."""
+    """Context: enable fallback, and warn of what it excludes; a nested scope yields the outer one's."""
     if (current := _fallback.get()) is not None:
         yield current
         return
@@ -134,9 +134,9 @@ def _falling_back(fallback: Fallback) -> Iterator[Fallback]:
 
 
 def graph_without_refused(compile_module: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``compile_module`` compile a graph without the nodes that TensorRT rejects.
+    """Wrap ``compile_module`` so that it compiles a graph without the nodes that TensorRT rejects.
 
-    The graph is left as it is, but for marks on nodes.
+    The graph isn't changed, but for nodes' metadata.
     """
     parameters = signature(compile_module)
 
@@ -156,7 +156,7 @@ def graph_without_refused(compile_module: Callable[..., Any]) -> Callable[..., A
 
 
 def program_without_refused(compile: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``compile`` leave out the passes and decompositions that raise; attention is decomposed first."""
+    """Wrap ``compile`` so that it skips passes and decompositions that raise; attention is decomposed first."""
     parameters = signature(compile)
 
     @functools.wraps(compile)
@@ -191,7 +191,7 @@ def _compile_program(compile: Callable[..., Any], call: BoundArguments) -> Any:
 
 
 def convert_once(convert_module: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``convert_module`` convert a partition unless that was done before."""
+    """Wrap ``convert_module`` so that it converts each partition once, and then returns the same engine."""
 
     @functools.wraps(convert_module)
     def convert_unless_converted(module: GraphModule, *args: Any, **kwargs: Any) -> Any:

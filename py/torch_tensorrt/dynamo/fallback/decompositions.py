@@ -54,12 +54,12 @@ _further: ContextVar[dict[Any, Callable[..., Any]] | None] = ContextVar(
 
 
 class NotInAnEngineError(RefusedError):
-    """What operators decompose to is outside of engines."""
+    """Part of an operator's decomposition is outside of engines."""
 
 
 @contextmanager
 def keeps_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
-    """Have what compiles within decompose ``operators`` only where engines run all that they decompose to."""
+    """Context: compilation decomposes ``operators`` only where engines run the whole decomposition."""
     token = _kept_whole.set(frozenset(operators))
     try:
         yield
@@ -69,7 +69,7 @@ def keeps_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
 
 @contextmanager
 def decomposes(table: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
-    """Have what compiles within decompose the operators of ``table`` as well, where engines run all that they decompose to."""
+    """Context: compilation also decomposes the operators of ``table``, where engines run the whole decomposition."""
     token = _further.set(dict(table))
     try:
         yield
@@ -98,7 +98,7 @@ def _broadcast_in_dim(
 ) -> Tensor:
     """Compute PyTorch's prim, which a variance with ``keepdim`` decomposes to, by ATen's operators.
 
-    Torch-TensorRT converts it in fixed sizes alone, and nobody behind has it.
+    Torch-TensorRT only converts it in fixed sizes, and later partitioners don't support it.
     """
     for dim in range(len(shape)):
         if dim not in dims:
@@ -127,9 +127,9 @@ def _unfold(x: Tensor, dim: int, size: int, step: int) -> Any:
 
 
 def decomposes_unsupported(compile_module: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``compile_module`` decompose the operators of a graph that no converter supports, for ``target_executorch``.
+    """Wrap ``compile_module`` so that operators without a converter are decomposed, for ``target_executorch``.
 
-    An operator of which a part would be outside of engines stays whole. The graph is left as it is.
+    An operator is preserved if part of its decomposition would be outside of engines. The graph isn't changed.
     """
     parameters = signature(compile_module)
 
@@ -195,7 +195,7 @@ def _decompose(module: GraphModule, settings: CompilationSettings) -> None:
 def _supported_parts(
     node: Node, mode: FakeTensorMode, settings: CompilationSettings
 ) -> Graph | None:
-    """Return what ``node`` decomposes to, a graph of what it reads; None unless converters support all of it."""
+    """Return the decomposition of ``node``, as a graph of its operands; None unless converters support all of it."""
     try:
         traced = _traced(node, _decompositions()[node.target], mode)
     except Exception as error:  # it isn't for these arguments, or asks for sizes
@@ -247,7 +247,7 @@ _POOLS = {
 
 
 def _keep_pools_whole(graph: Graph) -> None:
-    """Have a maximum pool whose indices nobody reads return no indices."""
+    """Replace max pools whose indices aren't read by ones without indices."""
     for node in [*graph.nodes]:
         users = [*node.users]
         if node.target in _POOLS and [user.args[1:] for user in users] == [(0,)]:
@@ -387,7 +387,7 @@ def _behind(
     strides: Sequence[int],
     before: Sequence[int],
 ) -> list[int]:
-    """Return what ``ceil_mode`` pads at the end of each dimension, beside the padding on both sides."""
+    """Return the padding of ``ceil_mode`` at the end of each dimension, besides the padding on both sides."""
     paddings = []
     for size, window, stride, pad in zip(sizes, windows, strides, before, strict=True):
         last = -(-(size + 2 * pad - window) // stride)
@@ -400,7 +400,7 @@ def _behind(
 def _padded(
     x: Tensor, before: Sequence[int], behind: Sequence[int], value: float
 ) -> Tensor:
-    """Return ``x`` padded by ``before`` on both sides of the last dimensions, and by ``behind`` at their end."""
+    """Return ``x`` padded by ``before`` on both sides of the last dimensions, and by ``behind`` more at their end."""
     pads = [(p, p + more) for p, more in zip(before, behind, strict=True)]
     flat = [padding for pair in reversed(pads) for padding in pair]
     return _aten.constant_pad_nd(x, flat, value) if any(flat) else x

@@ -13,22 +13,22 @@ PART_OF = "torch_tensorrt.part_of"
 """In a node's metadata: the name of the operator that was decomposed into it for an engine."""
 
 WHY_IN_PYTORCH = "torch_tensorrt.why_in_pytorch"
-"""Why the node is in no engine."""
+"""In a node's metadata: why it is in no engine."""
 
 WHY_IN_PYTORCH_OF = "torch_tensorrt.why_in_pytorch_of"
 """The operator that ``WHY_IN_PYTORCH`` is true of: the node is one of its parts, if it isn't the node's own."""
 
 LEFT_TO_OTHERS = "torch_tensorrt.left_to_others"
-"""Why the node is to be in no engine of the partitioner that compiles the program."""
+"""In a node's metadata: why the partitioner that compiles the program excludes it."""
 
 OWNER = "torch_tensorrt.partitioner"
 """The ``id`` of the one partitioner that is to claim the engine node."""
 
 AS_FLOAT32 = "compile with truncate_double=True"
-"""What has TensorRT compute in float32 what is in float64, in the words of the reasons."""
+"""How to have TensorRT compute float64 values in float32, for messages."""
 
 IN_FLOAT32 = "TensorRT computes in float32 what is in float64 here, as truncate_double=True asks for"
-"""Why a cast of an engine's input or output is there, which compilation has inserted."""
+"""The reason recorded at casts that compilation inserts at an engine's inputs and outputs."""
 
 
 def set_note(node: Node, key: str, value: Any) -> None:
@@ -37,5 +37,5 @@ def set_note(node: Node, key: str, value: Any) -> None:
 
 
 def note_of(node: Node, key: str) -> Any:
-    """Return what is noted at ``node`` under ``key``, None without."""
+    """Return the note of ``node`` under ``key``; None without."""
     return (node.meta.get("custom") or {}).get(key)

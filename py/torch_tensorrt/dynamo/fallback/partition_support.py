@@ -44,7 +44,7 @@ class NotInItsEngineError(RefusedError):
 
 
 def partition_supported(partition: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a partitioner make engines that TensorRT can take all of.
+    """Wrap a partitioner so that TensorRT supports every node of its engines.
 
     Under ``target_executorch`` nodes that can't be in their engine run in PyTorch, and the rest is
     partitioned again.
@@ -94,7 +94,7 @@ def engines_of(module: GraphModule) -> dict[str, GraphModule]:
 
 
 def _check_nodes(engine: GraphModule, call: Node) -> None:
-    """Check that an engine can have its nodes, and give and take what it does."""
+    """Check that an engine's nodes have converters, and that it takes and returns no numbers."""
     if unsupported := [*_at_numbers(engine, call)]:
         raise NotInItsEngineError(
             "ExecuTorch", "engines take and return no numbers", unsupported
@@ -180,7 +180,7 @@ def _line(number: sympy.Expr, size: sympy.Expr) -> tuple[int, int, int] | None:
 
 
 def _check_dtypes(partition: GraphModule, settings: CompilationSettings) -> None:
-    """Check that TensorRT has the dtypes of what goes into an engine and comes out of it.
+    """Check that TensorRT has the dtypes of an engine's inputs and outputs.
 
     Raises:
         RefusedError: It lacks one; the tensor and the setting that helps are named.

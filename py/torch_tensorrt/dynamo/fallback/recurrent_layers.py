@@ -54,14 +54,14 @@ def without_layers(
 
 
 def with_layers_alone(partitioner: Any) -> Any:
-    """Have a partitioner make an engine of a recurrent layer alone, whatever ``min_block_size`` is; return it."""
+    """Allow a partitioner engines of a single recurrent layer, whatever ``min_block_size`` is; return it."""
     others = partitioner.allowed_single_node_partition_ops or ()
     partitioner.allowed_single_node_partition_ops = {*others, *_NAMES}
     return partitioner
 
 
 def count_of_parts(graph: Graph, settings: CompilationSettings) -> int:
-    """Return how many operators recurrent layers count for beside themselves: as many as an engine has at least."""
+    """Return how many extra operators a graph's recurrent layers count for: an engine's minimum each."""
     layers = (node for node in graph.nodes if node.target in CONVERTERS)
     return sum(settings.min_block_size for n in layers if is_supported(n, settings))
 
@@ -69,7 +69,7 @@ def count_of_parts(graph: Graph, settings: CompilationSettings) -> int:
 def _layers(
     module: GraphModule, in_an_engine: bool = True
 ) -> Iterator[tuple[Node, bool]]:
-    """Yield the recurrent layers of a graph and of those that it calls, and whether they may be in an engine.
+    """Yield the recurrent layers of a graph and its submodules, and whether engines may have them.
 
     Branches and bodies of loops never are.
     """

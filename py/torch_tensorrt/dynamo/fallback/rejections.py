@@ -32,7 +32,7 @@ ABOUT_THE_MACHINE = (ImportError, MemoryError, OSError)
 """Errors that no other program and no other partition would be spared."""
 
 falls_back: ContextVar[bool] = ContextVar("falls_back", default=False)
-"""Whether what is refused here is left out, and warned of in the end."""
+"""Whether fallback is enabled: rejected nodes are excluded, with one warning at the end."""
 
 
 class RefusedError(RuntimeError):
@@ -106,7 +106,7 @@ def failures_refuse(
     step: str = "",
     place: Hashable = None,
 ) -> Iterator[None]:
-    """Have what fails refuse a partition or a step, where what is refused is left out."""
+    """Context: convert errors to a :class:`RefusedError` of a partition or step, where fallback is enabled."""
     try:
         yield
     except RefusedError as refusal:
@@ -149,12 +149,12 @@ def without_refused(
 
 
 def is_left_to_pytorch(node: Node) -> bool:
-    """Whether TensorRT rejected a node from an engine before, or it is others'."""
+    """Whether TensorRT rejected a node before, or it is for other partitioners."""
     return IN_PYTORCH in node.meta or bool(note_of(node, LEFT_TO_OTHERS))
 
 
 def check_left_to_pytorch(node: Node, settings: Any) -> None:
-    """Have no converter take a node that :func:`is_left_to_pytorch`.
+    """Check that a node isn't left to PyTorch (:func:`is_left_to_pytorch`), so that a converter may be selected.
 
     Raises:
         KeyError: It is, under ``target_executorch``.
@@ -168,7 +168,7 @@ def check_left_to_pytorch(node: Node, settings: Any) -> None:
 
 
 def name_refused_node(run_node: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``TRTInterpreter.run_node`` name the node whose converter fails."""
+    """Wrap ``TRTInterpreter.run_node`` so that its errors name the node whose converter fails."""
 
     @functools.wraps(run_node)
     def run_named_node(self: Any, n: Node) -> Any:
@@ -189,7 +189,7 @@ def name_refused_node(run_node: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def explain_builder_errors(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``TRTInterpreter.run`` raise what TensorRT's builder logs, and the nodes that it names."""
+    """Wrap ``TRTInterpreter.run`` so that its errors have the builder's log messages, and the nodes that these name."""
 
     @functools.wraps(run)
     def run_explained(self: Any, *args: Any, **kwargs: Any) -> Any:

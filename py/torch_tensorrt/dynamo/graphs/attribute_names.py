@@ -10,14 +10,14 @@ from typing import Any, Container
 
 
 def unique_name(wanted: str, used: Container[str]) -> str:
-    """Return ``wanted``, with as many underscores behind it as it takes not to be ``used``."""
+    """Return ``wanted``, with underscores appended until it isn't ``used``."""
     while wanted in used:
         wanted += "_"
     return wanted
 
 
 class HeldAttributes:
-    """What the nodes of a graph in the making refer to, each value under names of its own.
+    """Attributes of a graph under construction, each value under unique names.
 
     Attributes:
         values: The values, by dotted path. No path leads through another's value.
@@ -39,7 +39,7 @@ class HeldAttributes:
         return path
 
     def _conflict(self, path: str) -> int:
-        """Return where the part of ``path`` ends that is taken, 0 if it is free."""
+        """Return the end of the part of ``path`` that conflicts with another path; 0 if none does."""
         owner_in_use = next(
             (owner for owner in _owners(path) if owner in self.values), path
         )

@@ -33,7 +33,7 @@ def copied_graph(
 
 
 def copied_module(module: GraphModule) -> GraphModule:
-    """Return ``module`` with a copy of its graph, sharing what it holds."""
+    """Return ``module`` with a copy of its graph, sharing its attributes."""
     graph, _ = copied_graph(module.graph)
     graph.set_codegen(module.graph._codegen)  # its input and output trees
     copy = GraphModule(module, graph)

@@ -27,7 +27,7 @@ def mode_of(graph: Graph) -> FakeTensorMode:
 
 
 def normalize_values(graph: Graph) -> FakeTensorMode:
-    """Give every node whose fake tensor isn't right one that is; return the mode of all."""
+    """Replace missing or wrong fake tensors of nodes; return their common fake mode."""
     mode = mode_of(graph)
     for node in graph.nodes:
         value = node.meta.get("val")

@@ -77,7 +77,7 @@ def lifted_program(module: GraphModule) -> ExportedProgram:
 
 @dataclass(frozen=True)
 class _Attribute:
-    """What one path of ``get_attr`` holds, and as what it is lifted."""
+    """The value at a path of ``get_attr``, and the kind of input that it is lifted to."""
 
     path: str
     value: Any
@@ -99,7 +99,7 @@ def _attribute(module: GraphModule, path: str) -> _Attribute:
 def _lift(
     module: GraphModule, graph: Graph
 ) -> tuple[dict[Node, Node], list[_Attribute]]:
-    """Put a placeholder into ``graph`` for each attribute that ``module`` reads.
+    """Insert a placeholder into ``graph`` for each attribute that ``module`` reads.
 
     But for modules, the branches of control flow: a program refers to them as a graph does.
     """

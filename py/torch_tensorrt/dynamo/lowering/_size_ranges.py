@@ -40,7 +40,7 @@ class _Size(NamedTuple):
 
 
 def warns_of_narrowed_ranges(compile: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``compile`` warn of each dynamic dimension of an input that has a smaller range afterwards."""
+    """Wrap ``compile`` so that it warns of each dynamic input dimension whose range it narrowed."""
 
     @functools.wraps(compile)
     def compile_in_range(exported_program: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ def warns_of_narrowed_ranges(compile: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def warned_by_caller() -> Iterator[None]:
-    """Have ``compile`` say nothing within of ranges, where a larger lowering does that ``compile`` is a step of."""
+    """Context: ``compile`` doesn't warn of ranges, because a lowering around it does."""
     token = _silent.set(True)
     try:
         yield

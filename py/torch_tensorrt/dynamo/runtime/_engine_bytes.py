@@ -39,7 +39,7 @@ def engine_bytes(payload: Any) -> bytes | bytearray | memoryview:
 
 
 def tensor_of(data: bytes | bytearray | memoryview) -> torch.Tensor:
-    """Return bytes that nobody writes as a tensor of uint8, of shape (bytes,), which is a view of them."""
+    """Return bytes, which must not be written, as a uint8 tensor of shape (bytes,), which is a view of them."""
     # PyTorch would warn of read-only ones, and warning filters are the whole process's, so it gets their
     # memory, which keeps them.
     read = numpy.frombuffer(data, numpy.uint8)

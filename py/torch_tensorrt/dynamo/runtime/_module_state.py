@@ -26,13 +26,13 @@ def share_state(module: Any) -> None:
 
 
 def copied_state(module: Any) -> dict[str, torch.Tensor]:
-    """Return copies of those buffers, by path, before the model is run on trial."""
+    """Return copies of the buffers that the model writes, by path, before it is run on trial."""
     model = module.original_model
     return {path: model.get_buffer(path).clone() for path in _written(module)}
 
 
 def restore_state(module: Any, state: dict[str, torch.Tensor]) -> None:
-    """Forget what the model wrote since :func:`copied_state`."""
+    """Restore the state that :func:`copied_state` copied."""
     with torch.no_grad():
         for path, value in state.items():
             module.original_model.get_buffer(path).copy_(value)

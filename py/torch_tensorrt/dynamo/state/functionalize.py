@@ -51,7 +51,7 @@ def with_state(compiled: GraphModule, state: StateAsInputs | None) -> GraphModul
 
 
 def refuse_writes(program: ExportedProgram) -> None:
-    """Refuse a program that writes in place where nothing keeps what is written.
+    """Reject a program that writes to its buffers or inputs: a single engine doesn't store them.
 
     Raises:
         ValueError: It writes to a buffer or an input.

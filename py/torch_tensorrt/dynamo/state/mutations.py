@@ -125,7 +125,7 @@ def _may_write(node: Node) -> bool:
 
 
 def _copies_back(graph: Graph) -> list[tuple[Node, Node]]:
-    """Return what is copied to, and the copy, for the copies whose result nobody reads."""
+    """Return the targets of copies whose results aren't read, with the copies."""
     copies = graph.find_nodes(op="call_function", target=_COPY)
     return [(node.args[0], node) for node in copies if not node.users]
 

@@ -29,7 +29,7 @@ def made_traceable(program: ExportedProgram) -> ExportedProgram:
 
 
 def with_state_named_once(program: ExportedProgram) -> ExportedProgram:
-    """Return ``program`` with each of its tensors under the first of its names alone."""
+    """Return ``program`` with each of its tensors only under the first of its names."""
     firsts: dict[Hashable, InputSpec] = {}
     repeats: dict[str, InputSpec] = {}
     for spec, tensor in _held(program):
@@ -49,7 +49,7 @@ def overlapping_state(program: ExportedProgram) -> tuple[str, str] | None:
 
 
 def with_traceable_state(compile: Callable[..., Any]) -> Callable[..., Any]:
-    """Have what compiles a program, which it takes first, compile one that PyTorch can trace."""
+    """Wrap a function that compiles a program, its first argument, so that PyTorch can trace the program."""
 
     @functools.wraps(compile)
     def compile_traceable(exported_program: Any, *args: Any, **kwargs: Any) -> Any:

@@ -37,7 +37,7 @@ class TensorRTIOBinding:
 
 @dataclass
 class TensorRTBlobMetadata:
-    """What the runtime is told about an engine beside the engine itself.
+    """Metadata of an engine in a blob, for the runtime.
 
     Attributes:
         io_bindings: Inputs in the order of the delegate's arguments, then outputs likewise.
@@ -134,7 +134,7 @@ class TensorRTBlobMetadata:
         return metadata
 
     def validate(self) -> None:
-        """Check every value, whoever made it.
+        """Check every value.
 
         Raises:
             ValueError: A value is of the wrong type, out of range, not text that C can hold,

@@ -121,7 +121,7 @@ class _Rewrite:
         node.args = (node.args[0], *slots)
 
     def _engine(self, engine: Node, payload: Any) -> Node:
-        """Return the constant that the placeholder call takes for the engine behind ``engine``."""
+        """Return the constant that the placeholder call passes for the engine of ``engine``."""
         tensor = tensor_of(engine_bytes(payload))
         # Pickled, in an ETRecord, it is an ordinary tensor, which a reader that trusts nobody takes.
         vars(tensor).update(__deepcopy__=_Shared(tensor), __getstate__=dict)
@@ -164,7 +164,7 @@ class _Rewrite:
 
 
 class _Shared:
-    """The ``__deepcopy__`` of a tensor that nobody writes: it is its own copy.
+    """The ``__deepcopy__`` of a read-only tensor: it is its own copy.
 
     ExecuTorch copies each delegate's program, with all that it holds, before it is lowered.
     """

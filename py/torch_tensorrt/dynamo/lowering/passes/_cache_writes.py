@@ -1,8 +1,8 @@
 """Lower writes into caches to operators that TensorRT's converters make of any shape and type.
 
-Up to 2.13 ``index_copy`` is decomposed. From 2.14 on there are converters for it, of static shapes alone. Of what looks
+Up to 2.13 ``index_copy`` is decomposed. From 2.14 on there are converters for it, only of static shapes. Of what looks
 like a write into a cache of keys they and that of ``slice_scatter`` make an ``IKVCacheUpdateLayer``, which writes into
-the engine's input: it takes floating point alone, and the engine keeps its output to itself. So a cache that the graph
+the engine's input: it only takes floating point, and the engine keeps its output to itself. So a cache that the graph
 returns, as a program without in-place writes does, isn't written so.
 """
 
@@ -52,7 +52,7 @@ def _replace_copy(gm: GraphModule, node: Node) -> bool:
 
 
 def _replace_scatter(gm: GraphModule, node: Node) -> bool:
-    """The cache up to the slice, the slice, and the cache behind it."""
+    """Return the cache up to the slice, the slice, and the cache behind it."""
     written, source, dim, start, end, step = _arguments(node)
     shape = _value(gm, written).shape
     bounds = (start, end, step)

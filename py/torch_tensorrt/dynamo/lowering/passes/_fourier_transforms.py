@@ -14,7 +14,7 @@ _PARTS = {_aten.view_as_real.default, _aten.view_as_real_copy.default}
 
 
 def computes_in_real_numbers(module: GraphModule) -> bool:
-    """Whether a graph has no complex value but transforms of real ones that ``view_as_real`` alone reads."""
+    """Whether a graph's only complex values are transforms of real ones that only ``view_as_real`` reads."""
     return all(
         node.target is _TRANSFORM and {user.target for user in node.users} <= _PARTS
         for node in module.graph.nodes

@@ -49,7 +49,7 @@ def outputs_of_engine(
 def _symbols_of(size: Any, expression: Any) -> dict[Any, Any]:
     """Return the symbols of ``size`` as sizes, if it is still spelled as ``expression``.
 
-    An engine behind a ``cat`` in PyTorch may have an input of ``2*s0`` rows alone, and an output of
+    An engine behind a ``cat`` in PyTorch may have only an input of ``2*s0`` rows, and an output of
     ``s0``. In the program that it was compiled in, ``s0`` is there to be asked.
     """
     if not isinstance(size, torch.SymInt) or size.node.expr != expression:
