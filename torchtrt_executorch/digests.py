@@ -1,4 +1,4 @@
-"""Digests of tensors, each taken once until somebody writes to the tensor."""
+"""Digests of tensors, cached until the tensor is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write output files whole, or not at all."""
+"""Write output files atomically."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ELSEWHERE = (
 
 
 def keeps_data_of_others(write: Callable[..., None]) -> Callable[..., None]:
-    """Have ``ExecutorchProgramManager.write_tensor_data_to_file`` go by :func:`write_data_files`."""
+    """Wrap ``ExecutorchProgramManager.write_tensor_data_to_file`` so that it writes by :func:`write_data_files`."""
 
     @functools.wraps(write)
     def wrapper(self: Any, outdir: str | os.PathLike[str]) -> None:
@@ -81,7 +81,7 @@ def write_data_files(
 
 
 def _sizes(file: Path) -> dict[str, int] | None:
-    """Return the size of what a data file holds, by key; None if it is no data file."""
+    """Return the size of each key's data in a data file; None if it isn't one."""
     from torchtrt_executorch.runtime.errors import ProgramError
     from torchtrt_executorch.runtime.reading.files import read_data
 
@@ -92,7 +92,7 @@ def _sizes(file: Path) -> dict[str, int] | None:
 
 
 def _in_need_of(old: Path, new: Path) -> Path | None:
-    """Return a program beside ``old`` that needs what ``new``, under the same keys, hasn't.
+    """Return a program next to ``old`` that expects data of ``old`` which ``new`` doesn't have under the same keys.
 
     No digest in a data file could say whose it is: another model of the same sizes looks as the
     same one does after more training.

@@ -1,1 +1,1 @@
-"""Compile CUDA delegates on machines without a GPU: what edits of ExecuTorch's CUDA backend call."""
+"""Compile CUDA delegates on machines without a GPU: the functions that edits of ExecuTorch's CUDA backend call."""

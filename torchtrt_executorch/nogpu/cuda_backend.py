@@ -144,7 +144,7 @@ def cross_compiler(gpu: GpuProperties) -> compiler.CrossCompiler | None:
     if gpu.capability in ON_ARM_ALONE and not gpu.platform.endswith("aarch64"):
         name = f"sm_{gpu.major}{gpu.minor}"
         warn(
-            f"{name} is in machines with Arm processors alone, and its CUDA delegates are compiled "
+            f"{name} is only in machines with Arm processors, and its CUDA delegates are compiled "
             f"for {gpu.platform} here: name the machine as well, as in linux-aarch64:{name}:16GiB"
         )
     return None
@@ -152,10 +152,10 @@ def cross_compiler(gpu: GpuProperties) -> compiler.CrossCompiler | None:
 
 @contextlib.contextmanager
 def own_output_folder() -> Iterator[None]:
-    """Scope in which AOTInductor writes libraries where no other program's are.
+    """Scope in which AOTInductor writes libraries to a folder of their own.
 
-    Else the folder is named by the program's code. Two processes that lower models which differ in their
-    weights alone write over what the other one links, reads and removes (``AotiBackend.preprocess``).
+    By default the folder is named by the program's code. Two processes that lower models which only differ in
+    their weights would overwrite each other's files (``AotiBackend.preprocess``).
     """
     from torch._inductor import config
 

@@ -1,4 +1,4 @@
-"""Override functions within a scope, for the calling thread alone.
+"""Override functions within a scope, only for the calling thread.
 
 Inductor, its device interface and Triton ask about the GPU through functions that any thread of the
 process may call. A scope puts a dispatcher in the place of such a function, wherever it is bound:
@@ -38,7 +38,7 @@ _ABSENT = object()
 def overriding(
     overrides: Mapping[str, Callable[..., Any]], required: Collection[str] = ()
 ) -> Iterator[None]:
-    """Have the functions of a table overridden in this thread, until the scope is left.
+    """Override the functions of a table in this thread, until the scope is left.
 
     Args:
         overrides: By ``module:name`` or ``module:Class.name``, what is called in the function's
@@ -92,7 +92,7 @@ def in_scope_of_caller(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lookup(path: str) -> Any:
-    """Return what is at ``module:name``, or None where the installed release has nothing."""
+    """Return the object at ``module:name``; None where the installed release has none."""
     holder, name = _holder(path)
     return getattr(holder, name, None)
 
@@ -117,7 +117,7 @@ def _exists(module: str) -> bool:
 
 
 def _dispatcher(attribute: Any, override: Callable[..., Any], owner: int) -> Any:
-    """Return what takes the place of ``attribute``, of the same kind of attribute."""
+    """Return the replacement of ``attribute``, of the same kind of attribute."""
     if isinstance(attribute, ModuleType):
         view = ModuleType(attribute.__name__)
         original = functools.partial(getattr, attribute)

@@ -24,7 +24,7 @@ class PassWithoutTriton:
 
 
 def add_stand_ins() -> None:
-    """Put modules into the place of those that :data:`PACKAGE` imports, unless there is Triton."""
+    """Register stand-ins of the modules that :data:`PACKAGE` imports, unless Triton is installed."""
     if importlib.util.find_spec("triton") is not None:
         return
     replacement_pass = ModuleType(f"{PACKAGE}.replacement_pass")

@@ -37,7 +37,7 @@ class OverlayFinder:
             return None
 
     def engage(self) -> None:
-        """Take the patches in force, once; if that fails, nothing is served."""
+        """Engage the patches in force, once; if that fails, none is applied."""
         # Other threads wait. What engaging imports comes back on its own, and must not wait.
         with self._engaging:
             if self._overlay is None:
@@ -106,7 +106,7 @@ def warn(message: str) -> None:
 
 
 def activate() -> None:
-    """Put the overlay's finder on ``sys.meta_path``; called by ``import torch``, never raises."""
+    """Insert the overlay's finder into ``sys.meta_path``; called by ``import torch``, never raises."""
     try:
         if os.environ.get(SWITCH, "1") == "0":
             return

@@ -23,7 +23,7 @@ class Anchor:
 
     Attributes:
         module: Upstream module, ``torch_tensorrt.dynamo._compiler``.
-        name: Function, class, ``Class.method`` or module-level name; empty for the module alone.
+        name: Function, class, ``Class.method`` or module-level name; empty for only the module.
         parameters: Parameters of the function, or annotated fields of the class, that must exist.
     """
 

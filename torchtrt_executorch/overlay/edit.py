@@ -41,7 +41,7 @@ class EditError(Exception):
 
 
 class AppliedError(EditError):
-    """What an edit would insert is there already."""
+    """The edit's text is already in the source."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ _CLOSES, _STANDS, _OPENS = range(3)
 
 
 def edited(source: str, edits: Sequence[Edit]) -> str:
-    """Return ``source`` with ``edits``; at one place, later ones go around earlier ones, or behind them.
+    """Return ``source`` with ``edits``; at one place, later ones go around or after earlier ones.
 
     Raises:
         EditError: An edit's place isn't there, or isn't the only one, or what goes there is there already.
@@ -124,7 +124,7 @@ class _Text:
             self._offsets.append(self._offsets[-1] + len(line))
 
     def line(self, number: int) -> int:
-        """Return the offset of a line, from 1 on; behind the last that of the end."""
+        """Return the offset of a line, from 1 on; after the last that of the end."""
         return self._offsets[min(number, len(self._offsets)) - 1]
 
     def start(self, node: Any) -> int:
@@ -214,7 +214,7 @@ def _in_body(scope: Any, place: str) -> tuple[int, int]:
 
 
 def _behind_entry(text: _Text, scope: Any, name: str) -> tuple[int, int]:
-    """Return the line behind a docstring's entry of ``name``, with those indented below it, and its column."""
+    """Return the line after a docstring's entry of ``name`` and its indented lines, and the entry's column."""
     if ast.get_docstring(scope, clean=False) is None:
         raise EditError("it has no docstring")
     docstring = scope.body[0]

@@ -77,7 +77,7 @@ class Overlay:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        """Return the spec of what the overlay has a part in, or None if it has none.
+        """Return the spec of a module that the overlay replaces or edits; None for others.
 
         That is our module for ``fullname``, or upstream's with its edits.
         """
@@ -127,7 +127,7 @@ class Overlay:
                 self._leave_out(patch, f"{preparation.by} raised {error!r}")
 
     def _leave_out(self, patch: Patch, reason: str) -> None:
-        """Leave a patch out from now on, and those that need it."""
+        """Exclude a patch from now on, and those that require it."""
         warn(
             f"the patch {patch.name} could not be applied, upstream is as it was: {reason}"
         )
@@ -166,7 +166,7 @@ def complete() -> frozenset[str]:
 def _behind_ours(
     fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
-    """Return what the finders behind the overlay's have for ``fullname``."""
+    """Return the spec of ``fullname`` by the finders after the overlay's."""
     finders = iter(sys.meta_path)
     for finder in finders:
         if is_ours(finder):

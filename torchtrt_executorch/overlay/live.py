@@ -41,11 +41,11 @@ def can_edit(edits: Iterable[Edit]) -> bool:
 
 
 def edit_live(module: ModuleType, edits: Sequence[Edit], code: CodeType) -> None:
-    """Make a module that has executed what it would be with ``edits``.
+    """Apply ``edits`` to a module that has executed.
 
     Args:
         module: Just executed, as upstream has it.
-        edits: Those that :func:`can_edit` takes.
+        edits: Those that :func:`can_edit` supports.
         code: That of the edited source.
     """
     for edit in edits:
@@ -65,7 +65,7 @@ def edit_live(module: ModuleType, edits: Sequence[Edit], code: CodeType) -> None
 
 
 def _find(module: ModuleType, scope: str) -> tuple[Any, Any]:
-    """Return what is edited, a function without what wraps it, and what holds it."""
+    """Return the owner and the object of a scope; a function without its wrappers."""
     owner: Any = module
     value: Any = module
     for name in filter(None, scope.split(".")):

@@ -112,7 +112,7 @@ class Patch:
 
 
 class State(Enum):
-    """What becomes of a patch with the releases installed here."""
+    """Status of a patch with the installed releases."""
 
     IN_FORCE = "in force"
     STEPPED_ASIDE = "stepped aside"

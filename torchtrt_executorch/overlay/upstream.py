@@ -133,7 +133,7 @@ def _code(loader: Any, name: str, stamp: tuple[int, int] | None) -> Any:
 
 
 def load_upstream(name: str) -> ModuleType:
-    """Load upstream's own module ``name`` from its file, beside the one that the overlay serves.
+    """Load upstream's own module ``name`` from its file, in addition to the one that the overlay serves.
 
     For comparisons in tests and benchmarks. The module is new on every call, is not entered in
     ``sys.modules`` under the upstream name, and imports the rest of upstream as anybody does.

@@ -1,1 +1,1 @@
-"""What delegates carry in a ``.pte``: engine blobs, AOTInductor libraries, and what these ask of a host."""
+"""Payloads of delegates: engine blobs, AOTInductor libraries, and their requirements of a host."""

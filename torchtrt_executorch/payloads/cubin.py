@@ -1,4 +1,4 @@
-"""Read the compute capability of a cubin, and what its kernels take: registers, threads, shared memory and stack."""
+"""Read the compute capability of a cubin, and its kernels' resources: registers, threads, shared memory and stack."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CubinError(ValueError):
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a block of a kernel takes.
+    """Resources of a kernel's block.
 
     Attributes:
         name: The kernel's.

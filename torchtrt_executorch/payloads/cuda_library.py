@@ -1,4 +1,4 @@
-"""Kernels in an AOTInductor library: for which GPUs each was compiled, and what a launch of it takes.
+"""Kernels in an AOTInductor library: for which GPUs each was compiled, and the resources of its launch.
 
 A kernel is embedded as machine code for one GPU (a cubin), or as a fat binary of several, with PTX or without.
 What a launch asks for beside that is in the host's code, so libraries that are compiled without a GPU have a
@@ -111,7 +111,7 @@ def kernels(library: bytes | memoryview) -> list[KernelBinary]:
 
 
 def with_launch_record(binary: bytes, name: str, shared: int, threads: int) -> bytes:
-    """Return a kernel's ``binary`` with a launch record behind it.
+    """Return a kernel's ``binary`` with a launch record appended.
 
     Args:
         binary: A cubin or fat binary.
@@ -166,7 +166,7 @@ def _fat_size(rest: memoryview) -> int:
 
 
 def _entries(binary: memoryview, wrong: list[str]) -> Iterator[Image]:
-    """Yield the images of a fat binary, and note what is ``wrong``."""
+    """Yield the images of a fat binary, and append problems to ``wrong``."""
     _, _, position, size = _FAT.unpack_from(binary)
     if position + size != len(binary):
         wrong.append("a fat binary that ends early")

@@ -67,7 +67,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class CudaPayload:
-    """What one delegate consists of.
+    """The parts of one delegate's payload.
 
     Attributes:
         libraries: One, or one for each GPU.

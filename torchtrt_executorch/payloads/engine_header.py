@@ -13,20 +13,20 @@ from torchtrt_executorch.nogpu.emulation.payload import is_emulated
 from torchtrt_executorch.nogpu.stand_ins import Buffer
 
 _MAGICS = {b"ftrt": TENSORRT, b"vtrt": TENSORRT_RTX}
-#: Where a plan says which version has built it, a byte each for the version's parts.
+#: Position in a serialized engine of its builder's version, a byte for each part.
 _VERSION = slice(24, 28)
-#: Where a TensorRT-RTX plan says for which GPUs, a bit each; of 1.5 to 1.7, found by building for each.
+#: Position of a TensorRT-RTX engine's target GPUs, a bit each; of 1.5 to 1.7, found by building for each.
 _TARGETS = slice(32, 36)
 TARGETS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_120", "sm_121", "sm_121+")
 _TARGETS_KNOWN = ("1.5.", "1.6.", "1.7.")
 
-#: What has built the payload of an emulated engine, in words.
+#: The builder of an emulated engine's payload, in words.
 EMULATED = "EMULATED"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a plan says about who has built it.
+    """The builder of a serialized engine, by its header.
 
     Attributes:
         builder: TensorRT or TensorRT-RTX; None for an emulated engine, or what is no plan.

@@ -19,7 +19,7 @@ SHARED_KIB = {
     **{75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227},
     **{100: 227, 103: 227, 110: 227, 120: 99, 121: 99},
 }
-#: Of all GPUs: threads of a block, registers of a block and of a thread, and how many a warp takes at once.
+#: Limits of all GPUs: threads of a block, registers of a block and of a thread, register allocation unit of a warp, warp size.
 _THREADS, _REGISTERS, _OF_A_THREAD, _AT_ONCE, _WARP = 1024, 1 << 16, 255, 256, 32
 _NAME = re.compile(r"sm_?([1-9]\d{1,2})[a-z]?")
 
@@ -83,9 +83,9 @@ def shared_memory(gpu: int) -> int | None:
 
 
 def beyond_limits(kernel: KernelBinary, wanted: int) -> Iterator[str]:
-    """Yield what a launch of a kernel takes that the GPU ``wanted`` doesn't have, in words.
+    """Yield the resources of a kernel's launch that exceed the GPU ``wanted``, in words.
 
-    Without code for that GPU there is nothing to ask.
+    Without code for that GPU nothing is known.
     """
     if (image := image_on(kernel, wanted)) is None:
         return

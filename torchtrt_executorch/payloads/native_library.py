@@ -11,7 +11,7 @@ from torchtrt_executorch.nogpu.stand_ins import Buffer
 #: Names of processors, as ELF and PE number them.
 _ELF_MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 _PE_MACHINES = {0x8664: "x86_64", 0xAA64: "aarch64"}
-#: What is read of a library at most: names of libraries and functions.
+#: The most names of libraries and functions that are read of a library.
 _MOST_NAMES = 10_000
 
 
@@ -21,7 +21,7 @@ class NativeLibraryError(ValueError):
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """What a shared library asks for.
+    """Requirements of a shared library.
 
     Attributes:
         platform: Operating system and processor, as ``linux-aarch64``.

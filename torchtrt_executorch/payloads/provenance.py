@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 
 from torchtrt_executorch.progress import step
 
-#: Of an engine's operators the most frequent ones are named, this many.
+#: Number of an engine's most frequent operators to name.
 _NAMED = 4
 
 _operators: dict[str, Counter[str]] = {}
@@ -54,7 +54,7 @@ def _next_engine(module: GraphModule) -> str:
 
 
 def recorded(convert_module: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``convert_module`` say which engine it builds, and keep what that is built from."""
+    """Wrap ``convert_module`` so that it reports progress, and records the operators that an engine was built from."""
 
     @functools.wraps(convert_module)
     def convert(module: GraphModule, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which builder Torch-TensorRT uses here: TensorRT or TensorRT-RTX.
+"""Find the builder that Torch-TensorRT uses here: TensorRT or TensorRT-RTX.
 
 Torch-TensorRT comes as two distributions of one package. ``torch-tensorrt`` is driven by TensorRT,
 which needs a GPU to build an engine; ``torch-tensorrt-rtx`` by TensorRT-RTX, which doesn't. Upstream
@@ -88,7 +88,7 @@ BUILDERS = (TENSORRT, TENSORRT_RTX)
 
 
 class BrokenInstallError(ImportError):
-    """What builds engines is installed in part, or can't be loaded."""
+    """The engine builder is incompletely installed, or can't be loaded."""
 
 
 @functools.cache
@@ -99,7 +99,7 @@ def installed_builder() -> Builder:
 
 
 def problems() -> Iterator[str]:
-    """Yield what is wrong with the distributions that are installed, a sentence each."""
+    """Yield the problems of the installed distributions, a sentence each."""
     releases = {b.distribution: distribution_release(b.distribution) for b in BUILDERS}
     names = " and ".join(releases)
     if not any(releases.values()):
@@ -138,7 +138,7 @@ def _requirements(builder: Builder) -> Iterator[Requirement]:
 
 @functools.cache
 def check_installed() -> None:
-    """Warn about what is wrong here, once, and load TensorRT-RTX: there are no stubs for it.
+    """Warn of the problems here, once, and load TensorRT-RTX: there are no stubs for it.
 
     Raises:
         BrokenInstallError: It is not there, or can't be loaded; with the command that mends it.

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import wrapt
 
-#: What a build needs of the operating system to be done out of this process; TensorRT-RTX has Linux, and Windows.
+#: Whether the operating system supports builds out of this process; TensorRT-RTX runs on Linux and Windows.
 POSSIBLE = hasattr(os, "fork") and hasattr(os, "memfd_create")
 
 #: Seconds without any use of the processor after which a build is told of, and is given up. It
@@ -153,7 +153,7 @@ def _is_running(child: int) -> bool:
 
 
 def _processor_seconds(child: int) -> float:
-    """What a process has used of the processor; nothing where it can't be known."""
+    """Return the CPU seconds of a process; where they are unknown, the time."""
     try:
         with open(f"/proc/{child}/stat", encoding="utf-8") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -192,7 +192,7 @@ def _build_and_exit(
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with open(writer, "w", encoding="utf-8", buffering=1) as messages:
-            # What is heard and passed on is decided where the lines are read.
+            # Filters apply where the lines are read.
             log.handlers, log.filters, log.propagate = [_Lines(messages)], [], False
             try:
                 engine = builder.build_serialized_network(network, config)

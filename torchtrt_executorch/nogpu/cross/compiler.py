@@ -4,7 +4,7 @@ AOTInductor compiles what it wrote with one C++ compiler, which it takes for thi
 ``ziglang`` has a compiler for all of them, with their C and C++ libraries; a script that is called
 as g++ is stands in for it (:mod:`.driver`), so that Inductor's own way from the source to the
 library stays what it is. What the library takes from the target's CUDA and ExecuTorch
-is linked against names alone, so no files of the target are needed.
+is only linked against names, so no files of the target are needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONG = re.compile(r"(?<=\d)L\b")
 
 
 class NoCrossCompilerError(RuntimeError):
-    """What compiles for another machine isn't installed."""
+    """No cross-compiler is installed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class CrossCompiler:
     program: Path
 
     def overrides(self) -> dict[str, Callable[..., Any]]:
-        """What has Inductor write C++ for it, within a scope; that it is there is an option."""
+        """Return the overrides for the target's C++; the compiler itself is an option of Inductor's."""
         return _long_integers() if self.platform.startswith("windows") else {}
 
 
@@ -96,7 +96,7 @@ def _write_program(path: Path, text: str) -> None:
 
 
 def _long_integers() -> dict[str, Callable[..., Any]]:
-    """Integers of 64 bits are ``long long`` on Windows, in what is generated for it as well."""
+    """Return the overrides that generate 64-bit integers for Windows as ``long long``."""
     names = (
         "torch.utils._sympy.printers:CppPrinter._print_Integer",
         "torch._inductor.codegen.cpp_wrapper_cpu:CppWrapperCpu.val_to_arg_str_for_prim_type",

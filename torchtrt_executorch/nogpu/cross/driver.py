@@ -31,7 +31,7 @@ _OF_THIS_MACHINE = ("-I/usr/include", "-I/usr/local/include")
 
 _QUIET = ("-Wno-everything", "-fno-sanitize=undefined", "-g0")
 
-#: What a library for Windows imports, by how names begin.
+#: DLLs that a library for Windows imports from, by the beginning of symbols.
 _DLLS = {
     "aoti_": "aoti_cuda_shims.dll",
     "cuda": "cudart64_{cuda}.dll",
@@ -41,7 +41,7 @@ _EXTERNAL, _UNDEFINED = 2, 0
 
 
 def main(zig: str, platform: str, folder: str, *arguments: str) -> int:
-    """Run zig with what it takes of g++'s ``arguments``; return its exit status."""
+    """Run zig with the arguments of g++'s that it has; return its exit status."""
     if not any(_files(arguments)):
         return _identify(zig, platform)
     windows = platform.startswith("windows")
@@ -89,7 +89,7 @@ def main(zig: str, platform: str, folder: str, *arguments: str) -> int:
 
 
 def _files(arguments: Iterable[str]) -> Iterator[str]:
-    """What there is to compile or link: a command line without any asks about the compiler."""
+    """Yield the files to compile or link; a command line without files queries the compiler."""
     rest = iter(arguments)
     for word in rest:
         if word in _TAKING_A_VALUE:
@@ -112,7 +112,7 @@ def _identify(zig: str, platform: str) -> int:
 
 
 def triple(platform: str) -> str:
-    """What zig calls ``platform``, as ``linux-aarch64``."""
+    """Return zig's target triple of ``platform``, as ``linux-aarch64``."""
     system, _, machine = platform.partition("-")
     return (
         f"{machine}-windows-gnu"
@@ -122,7 +122,7 @@ def triple(platform: str) -> str:
 
 
 def caches(folder: str) -> dict[str, str]:
-    """The environment in which zig keeps what it compiles once in ``folder``."""
+    """Return the environment in which zig's cache is in ``folder``."""
     cache = os.path.join(folder, "zig")
     return {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
 
@@ -157,7 +157,7 @@ def cuda_release(include: str | Path) -> int:
 
 
 def _imported(objects: Iterable[Path], cuda: int) -> dict[str, list[str]]:
-    """Names that object files for Windows leave to others', by library."""
+    """Return the names that object files for Windows import, by library."""
     names_of: dict[str, list[str]] = {}
     names = {name for file in objects for name in undefined(file.read_bytes())}
     for name in sorted(names):

@@ -1,4 +1,4 @@
-"""What compiling CUDA delegates without a GPU requires, what of it is missing, and how to install it.
+"""Requirements of compiling CUDA delegates without a GPU: what is missing, and how to install it.
 
 It imports neither PyTorch nor ExecuTorch, so that it can be asked before either is imported.
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 #: The Triton that a release of PyTorch is made for. Its CUDA builds say so themselves, CPU builds don't.
 _TRITON = {"2.13": "3.7.1", "2.14": "3.8.0", "2.15": "3.9.0"}
 
-#: Where NVIDIA's installer puts a toolkit.
+#: Path of a toolkit by NVIDIA's installer.
 TOOLKIT = Path("/usr/local/cuda")
 
 CROSS = 'pip install "torchtrt-executorch[cross]"'
-#: What brings a C++ compiler.
+#: How to install a C++ compiler.
 COMPILER = "apt-get install g++, or set CXX to a C++ compiler"
 
 
@@ -46,7 +46,7 @@ def cuda() -> str:
 
 
 def what_is_missing(cross: bool = False) -> str:
-    """Return what is missing to compile CUDA delegates, and what installs it; empty if nothing is.
+    """Return what is missing to compile CUDA delegates, and how to install it; empty if nothing is.
 
     Args:
         cross: For other operating systems and processors than this machine's.
@@ -60,7 +60,7 @@ def what_is_missing(cross: bool = False) -> str:
 
 
 def missing(cross: bool = False) -> list[tuple[str, str]]:
-    """Return what is missing to compile CUDA delegates, and what installs each.
+    """Return each requirement that is missing to compile CUDA delegates, and how to install it.
 
     Args:
         cross: For other operating systems and processors than this machine's.
@@ -79,7 +79,7 @@ def missing(cross: bool = False) -> list[tuple[str, str]]:
 
 
 def folders() -> Iterator[Path]:
-    """Where CUDA's headers may be: toolkits, then NVIDIA's packages."""
+    """Yield the folders that may have CUDA's headers: toolkits, then NVIDIA's packages."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if folder := os.environ.get(name):
             yield Path(folder)

@@ -34,7 +34,7 @@ class ToolchainError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Toolchain:
-    """Where things are.
+    """Paths of the toolchain.
 
     Attributes:
         home: The folder whose ``include`` has ``cuda.h``, and whose ``bin`` may have ``fatbinary``.
@@ -47,7 +47,7 @@ class Toolchain:
     cross: CrossCompiler | None = None
 
     def overrides(self) -> dict[str, Callable[..., Any]]:
-        """What tells Inductor's C++ builder of it, within a scope."""
+        """Return the overrides that give Inductor's C++ builder these paths."""
         from torch._inductor.cpp_builder import get_cpp_options
         from torch.utils import cpp_extension
 
@@ -104,7 +104,7 @@ class Toolchain:
 
 
 def find(stubs: Callable[[], Path], cross: CrossCompiler | None = None) -> Toolchain:
-    """Find what is needed.
+    """Find the toolchain's paths.
 
     Args:
         stubs: Makes the folder of link stubs, once all else is there.
@@ -160,6 +160,6 @@ def home() -> Path:
         f"{folder} (CUDA {release})" for folder, release in releases.items()
     )
     raise ToolchainError(
-        f"this PyTorch is of CUDA {wanted}, and there are CUDA's headers of other releases alone, "
+        f"this PyTorch is of CUDA {wanted}, and there are only CUDA's headers of other releases, "
         f"{folders_of_releases}: set CUDA_HOME to a toolkit of CUDA {wanted}, or {cuda()}"
     )

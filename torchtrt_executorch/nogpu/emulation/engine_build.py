@@ -42,7 +42,7 @@ _BACKEND = "TensorRTBackend"
 
 @dataclass(frozen=True)
 class BuiltEngine:
-    """What was built of one partition.
+    """The engine built from one partition.
 
     Attributes:
         name: The method and the delegate's index in it, ``forward, delegate 0``.

@@ -123,7 +123,7 @@ def _checksum(*parts: Buffer) -> int:
 
 
 def _weights(program: ExportedProgram) -> Iterator[InputSpec]:
-    """Yield what is written: plain tensors that the program doesn't write to."""
+    """Yield the weights to write: plain tensors that the program doesn't mutate."""
     tensors = {**program.constants, **program.state_dict}
     written = {spec.target for spec in program.graph_signature.output_specs}
     for spec in program.graph_signature.input_specs:

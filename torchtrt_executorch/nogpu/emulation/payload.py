@@ -39,7 +39,7 @@ def dump(program: ExportedProgram, settings: Mapping[str, Any] | None = None) ->
 
 
 def load_plain(engine: Buffer) -> tuple[ExportedProgram, dict[str, Any]]:
-    """Return the program in the payload ``engine``, and the settings, from a file that nobody vouches for.
+    """Return the program in the payload ``engine``, and the settings, from an untrusted file.
 
     Raises:
         ValueError: As :func:`load`, or the program has more than

@@ -95,7 +95,7 @@ def _whole_package(module: ModuleType) -> Iterator[None]:
 
 @contextlib.contextmanager
 def complete_host(module: ModuleType) -> Iterator[None]:
-    """Scope of whatever imports the TensorRT bindings: what it needs is there, or an error."""
+    """Scope of a module that imports the TensorRT bindings: its requirements are met, or an error is raised."""
     from torchtrt_executorch.nogpu.builder import installed
     from torchtrt_executorch.nogpu.host import present, quiet
     from torchtrt_executorch.nogpu.stubs import link_stubs

@@ -52,9 +52,9 @@ class TensorRTUnavailableError(OSError):
 
 
 class NeedsGpuError(AttributeError):
-    """What was asked for takes a GPU that engines run on; building them may not.
+    """The operation needs a GPU that engines run on; building them may not.
 
-    An ``AttributeError`` for those who ask an engine what it has.
+    An ``AttributeError``, so that ``hasattr`` of an engine is False.
 
     Args:
         what: What takes a GPU, as the start of a sentence: ``"refitting an engine"``.

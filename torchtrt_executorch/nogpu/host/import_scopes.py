@@ -13,7 +13,7 @@ from torchtrt_executorch.overlay.loading import Scope, with_scope
 
 
 class ScopedImports(MetaPathFinder):
-    """Finds what the finders behind it find, and adds the scopes of a table.
+    """Finder that adds the scopes of a table to the specs of the finders after it.
 
     Args:
         scopes: by full module name.
@@ -41,7 +41,7 @@ class ScopedImports(MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return the spec that the finders behind this one have, with its scope added."""
+        """Return the spec of the finders after this one, with its scope added."""
         scope = self._scopes.get(fullname)
         if scope is None:
             return None

@@ -72,7 +72,7 @@ def import_errors(patched: bool) -> Iterator[str]:
 
 
 def malformed_target() -> Iterator[str]:
-    """Yield what is wrong with the GPU description in the environment, a sentence; nothing if it is well-formed."""
+    """Yield the problem of the GPU description in the environment, a sentence; nothing if it is well-formed."""
     if os.environ.get(VARIABLE):
         try:
             GpuDescription.parse_list(os.environ[VARIABLE])

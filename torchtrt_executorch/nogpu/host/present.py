@@ -75,10 +75,10 @@ def _loadable(builder: Builder, version: str) -> bool:
 
 
 def can_build_engines() -> bool:
-    """Whether engines can be built here: that takes the libraries, and TensorRT takes a GPU."""
+    """Whether engines can be built here: that needs the libraries, and TensorRT also needs a GPU."""
     return tensorrt_libraries() and (cuda_device() or not installed_builder().needs_gpu)
 
 
 def can_run_engines() -> bool:
-    """Whether engines can be run here: that takes the libraries and a GPU."""
+    """Whether engines can be run here: that needs the libraries and a GPU."""
     return tensorrt_libraries() and cuda_device()

@@ -97,7 +97,7 @@ def _register_nothing() -> None:
 
 
 def _skipping(register: Callable[..., Any], absent: set[str]) -> Callable[..., Any]:
-    """``register``, a decorator that takes a name first, without effect for ``absent`` names."""
+    """Wrap ``register``, a decorator whose first argument is a name, so that it ignores ``absent`` names."""
 
     @functools.wraps(register)
     def skipping(name: Any, *args: Any, **kwargs: Any) -> Any:

@@ -50,7 +50,7 @@ class _Dropped(logging.Filter):
 
 
 def quieten() -> None:
-    """Silence what is listed here, for this process; further calls change nothing."""
+    """Install the warning filters of this module, for this process; further calls change nothing."""
     if os.environ.get(VARIABLE, "0") == "1":
         return
     for name, pattern in LOGGED.items():

@@ -1,1 +1,1 @@
-"""Compile with Inductor and Triton for a GPU that isn't there."""
+"""Compile with Inductor and Triton for a GPU description, without a device."""

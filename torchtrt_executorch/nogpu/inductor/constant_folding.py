@@ -19,7 +19,7 @@ _FOLDER = "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder"
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What takes the place of the evaluation, within a scope."""
+    """Return the overrides that fold constants on the CPU."""
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 
     deduce = UniformValueConstantFolder._deduce_value
@@ -39,6 +39,6 @@ def overrides() -> dict[str, Callable[..., Any]]:
 
     return {
         f"{_FOLDER}._deduce_value": deduce_on_cpu,
-        # Products with a literal zero: they are computed instead.
+        # Multiplications by a literal zero: they are computed instead.
         f"{_FOLDER}._add_peephole_patterns": lambda self: None,
     }

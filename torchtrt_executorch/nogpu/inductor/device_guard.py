@@ -2,7 +2,7 @@
 
 Indexing a tensor and tracking its gradient ask the guard of its device, also for a fake tensor. In a
 CUDA build without a device PyTorch puts one there that does nothing, when a fake mode is entered
-(``torch._C._ensureCUDADeviceGuardSet``). A CPU build has that kind for meta tensors alone, so this
+(``torch._C._ensureCUDADeviceGuardSet``). A CPU build only has that kind for meta tensors, so this
 lends it to CUDA's.
 """
 

@@ -40,7 +40,7 @@ from torchtrt_executorch.nogpu.inductor.portable_assembly import (
 from torchtrt_executorch.nogpu.thread_scope import in_scope_of_caller
 from torchtrt_executorch.payloads import cuda_library, gpus
 
-#: Of what Triton says of a kernel, what its caller has to know. There is one caller for all GPUs.
+#: Triton's metadata of a kernel that its caller depends on: one caller serves all GPUs.
 _CALL = ("name", "num_warps", "global_scratch_size", "profile_scratch_size")
 
 #: Kernels for the lowest capability, each with what compiles it for another as its ``for_another``. Inductor has
@@ -52,7 +52,7 @@ _lock = threading.Lock()
 def overrides(
     gpu: GpuProperties, toolchain: Toolchain, targets: KernelTargets
 ) -> dict[str, Callable[..., Any]]:
-    """What takes note of how kernels are compiled, and saves more than one binary of each."""
+    """Return the overrides that record how kernels are compiled, and save several binaries of each."""
     import triton
     from torch._inductor.codecache import CudaKernelParamCache
 
@@ -145,11 +145,11 @@ def compile_for_others(kernels: list[Any], targets: KernelTargets) -> None:
 def _for_each(
     first: Any, others: tuple[Capability, ...], gpu: GpuProperties
 ) -> list[Any]:
-    """Return a kernel, and what it is on each of ``others`` where it can be called in the same way.
+    """Return a kernel, and its variants for ``others`` that can be launched in the same way.
 
     Raises:
-        RuntimeError: One can't. Of a kernel without tiles, of which there are no others to take, the first one's assembly
-            takes its place if it can.
+        RuntimeError: One can't. For a kernel without tiles, which has no other configuration, the first one's assembly
+            is used if it is portable.
     """
     kernels = [first]
     for capability in others:
@@ -180,10 +180,10 @@ def for_unlisted(first: Any, gpu: GpuProperties) -> Iterator[Any]:
 
 
 def _check(binary: bytes, gpu: GpuProperties, others: tuple[Capability, ...]) -> None:
-    """Check what a kernel takes, by its machine code and its launch, on each GPU that it is compiled for.
+    """Check a kernel's resources, by its machine code and launch, on each GPU that it is compiled for.
 
     Raises:
-        RuntimeError: One hasn't as much.
+        RuntimeError: It exceeds a GPU's limits.
     """
     (kernel,) = cuda_library.kernels(binary)
     for major, minor in (gpu.capability, *others):

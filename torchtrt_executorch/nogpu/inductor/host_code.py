@@ -30,7 +30,7 @@ _MODEL = (
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What compiles a library's host code in two parts, within a scope."""
+    """Return the override that compiles a library's host code in two parts."""
     from torch._inductor import codegen, cpp_builder
     from torch._inductor.exc import CppCompileError
 
@@ -55,7 +55,7 @@ def overrides() -> dict[str, Callable[..., Any]]:
 def _compiled(
     arguments: list[str], interface: str, run: Callable[[list[str]], None]
 ) -> bool:
-    """Compile what ``arguments`` would, in parts; return False of what has none."""
+    """Compile the command ``arguments`` in parts; return False if it can't be split."""
     source = next(
         (argument for argument in arguments if argument.endswith(".wrapper.cpp")), ""
     )
@@ -99,13 +99,13 @@ def _compiled(
 
 
 def _name(key: str, file: Path) -> str:
-    """An object by what it was compiled from and what it is: of an empty one the linker says nothing."""
+    """Return an object file's name, with its digest: the linker accepts an empty file without an error."""
     return f"{key}-{sha256(file.read_bytes()).hexdigest()}.o"
 
 
 @cache
 def _headers() -> tuple[str, ...]:
-    """What the installed PyTorch has a library's host code include of AOTInductor's own."""
+    """Return AOTInductor's headers of the installed PyTorch, which host code includes."""
     folder = Path(torch.__path__[0], "include", "torch", "csrc", "inductor")
     return tuple(
         header_file.read_text()

@@ -1,4 +1,4 @@
-"""Tensors that Inductor takes for CUDA tensors, whose bytes stay in host memory.
+"""Fake CUDA tensors for Inductor, whose data stay in host memory.
 
 A compiler asks a weight for its shape, type and device, asks small ones for their values, and in the
 end copies the bytes of each into a file. None of this needs the device, so a weight becomes a fake
@@ -22,13 +22,13 @@ from torch.utils._pytree import tree_map
 
 
 class _HostBytes:
-    """The host's tensor behind a fake one."""
+    """The host tensor of a fake tensor."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor  # the program's own, by which its digest is known
 
     def packed(self) -> torch.Tensor:
-        """The tensor, in a storage of its own size and in the order of the fake one's strides."""
+        """Return the tensor, in a storage of its own size and in the order of the fake one's strides."""
         tensor = self._tensor
         like = torch.empty_like(tensor, device="meta")
         if (
@@ -39,7 +39,7 @@ class _HostBytes:
         return self._tensor
 
     def channels_last(self) -> torch.Tensor:
-        """A copy of the tensor, of images, whose channels lie beside one another."""
+        """Return a channels-last copy of the 4D tensor."""
         return self._tensor.detach().contiguous(memory_format=torch.channels_last)
 
     def item(self) -> Any:
@@ -61,7 +61,7 @@ _held = threading.local()
 
 @contextlib.contextmanager
 def released() -> Iterator[None]:
-    """Scope of a compilation in this thread, at whose end the host's tensors behind fake ones are dropped."""
+    """Scope of a compilation in this thread, at whose end the host tensors of fake tensors are released."""
     before = getattr(_held, "made", None)
     _held.made = made = WeakSet[_HostBytes]()
     try:
@@ -73,7 +73,7 @@ def released() -> Iterator[None]:
 
 
 class _Written:
-    """A fake weight for whoever writes it to a file: its storage is the host's."""
+    """A fake weight as it is written to a file: its storage is the host tensor's."""
 
     def __init__(self, fake: Any) -> None:
         self._fake = fake
@@ -169,7 +169,7 @@ def _move_node(node: torch.fx.Node, device: torch.device, mode: FakeTensorMode) 
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What takes the place of the functions that move, compare and write weights, within a scope."""
+    """Return the overrides of the functions that move, compare and write weights."""
     from torch._inductor import ir
     from torch._inductor.codecache import AotCodeCompiler
     from torch._inductor.utils import clone_preserve_strides, is_same_tensor

@@ -1,4 +1,4 @@
-"""Analyze once which arguments a Triton kernel reads and writes, for all calls of it that are alike.
+"""Cache the analysis of which arguments a Triton kernel reads and writes, for equal calls.
 
 Inductor compiles a kernel to Triton's IR and reads that, twice for each call while it traces and once while it
 lowers. The layers of a model call the same kernels with tensors of the same types.
@@ -16,7 +16,7 @@ _LITERALS = (bool, int, float, str, type(None), torch.dtype)
 
 
 def overrides() -> dict[str, Callable[..., Any]]:
-    """What remembers the analyses of a compilation, within a scope."""
+    """Return the override that caches the analyses of a compilation."""
     from torch._higher_order_ops import triton_kernel_wrap
 
     analyze: Any = triton_kernel_wrap.identify_accessed_tensors

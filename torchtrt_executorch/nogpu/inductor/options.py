@@ -9,7 +9,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 _OPTIONS: dict[str, Any] = {
-    # What is decided by timing kernels.
+    # Decisions by timing kernels.
     "benchmark_epilogue_fusion": False,
     "benchmark_fusion": False,
     "loop_ordering_after_fusion": False,
@@ -19,7 +19,7 @@ _OPTIONS: dict[str, Any] = {
     "enable_caching_generated_triton_templates": False,
     "triton.autotune_at_compile_time": True,
     "triton.autotune_pointwise": False,
-    # What other threads and processes do, which know nothing of the described GPU.
+    # Work in other threads and processes, where the GPU description isn't in force.
     "autotune_in_subproc": False,
     "compile_threads": 1,
     # The processor that runs it is another.
@@ -31,7 +31,7 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-#: What goes for a decode step. Its small kernels each take about as long as a launch; independent ones become one: those
+#: Options for a decode step. Its small kernels each take about as long as a launch; independent ones become one: those
 #: of a layer's query and key, and all layers' counters. On an H100 Qwen3 0.6B in bfloat16 takes 914 us for 986.
 _DECODE_OPTIONS = {
     "combo_kernels": True,
@@ -45,7 +45,7 @@ _OF_ONE_TOKEN = {
 }
 
 
-#: What goes for another machine than this.
+#: Options for cross-compilation.
 _CROSS_OPTIONS = {
     "aot_inductor.cross_target_platform": None,  # the compiler itself knows what it's for
     "aot_inductor.precompile_headers": False,
@@ -53,7 +53,7 @@ _CROSS_OPTIONS = {
 
 
 def overrides(compiler: Path | None = None) -> dict[str, Callable[..., Any]]:
-    """What has Inductor compile with these options over its caller's, within a scope.
+    """Return the override that compiles with these options, in preference to the caller's.
 
     Args:
         compiler: Of C++ for another operating system or processor, if it is for one.
@@ -80,7 +80,7 @@ def overrides(compiler: Path | None = None) -> dict[str, Callable[..., Any]]:
         if is_decode_step(module):
             wanted |= {n: v for n, v in _DECODE_OPTIONS.items() if n in known}
         if wanted.pop("max_autotune", False):
-            # Templates to choose from for products and convolutions; for all other kernels the
+            # Templates to choose from for matmuls and convolutions; for all other kernels the
             # configuration that Inductor takes where it doesn't measure.
             wanted["max_autotune_gemm"] = True
         return aot_compile(module, *args, options=wanted, **kwargs)

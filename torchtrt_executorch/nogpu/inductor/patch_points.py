@@ -55,7 +55,7 @@ PATCH_POINTS = {
         "each kernel, when it is defined, puts the GPU's own driver in", True
     ),
     f"{_INDUCTOR}.utils:is_big_gpu": PatchPoint(
-        "products on small GPUs are left to ATen, of which the backend has no kernels",
+        "matmuls on small GPUs are left to ATen, of which the backend has no kernels",
         True,
     ),
     f"{_INDUCTOR}.fx_passes.joint_graph:lazy_init": PatchPoint(
@@ -63,7 +63,7 @@ PATCH_POINTS = {
     ),
     f"{_FOLDER}._deduce_value": PatchPoint("constants are folded on the device"),
     f"{_FOLDER}._add_peephole_patterns": PatchPoint("as above"),
-    # What runs or times kernels
+    # Functions that run or time kernels
     f"{_INDUCTOR}.codegen.wrapper:PythonWrapperCodegen.generate_and_run_autotune_block": PatchPoint(
         "it runs each kernel before it is saved", True
     ),
@@ -92,7 +92,7 @@ PATCH_POINTS = {
         "what doesn't compile when it is fused is computed apart"
     ),
     f"{_INDUCTOR}.decomposition:select_decomp_table": PatchPoint(
-        "products of one row become sums"
+        "GEMVs would be matmuls in mostly empty tiles"
     ),
     f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.render": PatchPoint(
         "its templates multiply float32 without tensor cores"
@@ -101,7 +101,7 @@ PATCH_POINTS = {
         "a convolution would be as exact, and as slow, as a matmul"
     ),
     f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.size": PatchPoint(
-        "products that differ in K alone would each have a kernel"
+        "matmuls that only differ in K would each have a kernel"
     ),
     f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.stride": PatchPoint("as above"),
     f"{_INDUCTOR}.select_algorithm:TritonTemplateKernel.load_input": PatchPoint(
@@ -215,7 +215,7 @@ REMEMBERING = (
 
 
 def isolated_caches() -> dict[str, Callable[..., Any]]:
-    """What takes the place of :data:`REMEMBERING`, by name."""
+    """Return the replacements of :data:`REMEMBERING`, by name: the same functions with empty caches."""
     functions: dict[str, Any] = {}
     for path in REMEMBERING:
         if ":" in path:

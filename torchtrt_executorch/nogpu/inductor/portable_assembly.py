@@ -38,7 +38,7 @@ class Assembled:
 
 
 def architecture(kernel: Any) -> str:
-    """What a kernel's machine code is for, as ``80`` or ``90a``."""
+    """Return the architecture of a kernel's machine code, as ``80`` or ``90a``."""
     if isinstance(kernel, Assembled):
         return kernel.architecture
     match = _TARGET.search(kernel.asm["ptx"])
@@ -66,7 +66,7 @@ def serves(kernel: Any, own: Capability, other: Capability) -> bool:
 
 
 def assemble(kernel: Any, target: Any, options: Any) -> Assembled:
-    """Return a kernel for another GPU, by the last stage of Triton's compilation alone.
+    """Return a kernel for another GPU, by only the last stage of Triton's compilation.
 
     Args:
         target: Triton's ``GPUTarget``.

@@ -71,7 +71,7 @@ _NO_LINES = "TRITON_DISABLE_LINE_INFO"
 def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[None]:
     """Scope within which this thread has one CUDA device, ``gpu``, to compile for.
 
-    In force for this thread alone, and gone afterwards, also on failure. Other threads see what they saw
+    Only for this thread, and gone afterwards, also on failure. Other threads see what they saw
     before: no environment variable is set. What upstream changes for the whole process while it compiles
     (``torch.backends.cudnn`` and ``mkldnn``, the choice of attention kernels, warning filters, the recursion
     limit) it still does, and restores. A CPU build of PyTorch has a device guard for CUDA meanwhile
@@ -123,7 +123,7 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
 
 
 def _fill_pattern_tables() -> None:
-    """Let Inductor trace its patterns now, for the CPU, by the calls that it makes itself.
+    """Trace Inductor's patterns now, for the CPU, by its own calls.
 
     It does so once, on example tensors on the GPU where there is one.
     """
@@ -227,10 +227,10 @@ def _triton(gpu: GpuProperties) -> Overrides:
 
 
 def _environment(gpu: GpuProperties) -> Overrides:
-    """Have what compilers keep on disk be apart from what a real device would leave there.
+    """Return the overrides that give compilers disk caches separate from those of a real device.
 
-    Inductor and Triton read this in environment variables alone, and Inductor sets some for what it calls.
-    Both are led to variables of this thread's own.
+    Inductor and Triton only read the folders from environment variables, and Inductor sets some for its
+    callees. Both see an environment of this thread's own.
     """
     described = _folder(gpu)
     described.mkdir(parents=True, exist_ok=True)
@@ -266,10 +266,10 @@ def _folder(gpu: GpuProperties) -> Path:
 
 
 def _forget_kernels(gpu: GpuProperties) -> None:
-    """Have Inductor let go of the kernels that it has loaded for ``gpu``, which nothing here can run.
+    """Remove the kernels for ``gpu``, which nothing here can run, from the modules that Inductor has loaded.
 
-    It and Triton would keep each one's module, with machine code and source, for a program that has the same one, until the
-    process ends. That program finds them on disk.
+    It and Triton would keep each one's module, with machine code and source, until the process ends. A program with the
+    same kernel finds it on disk.
     """
     from torch._inductor.codecache import PyCodeCache
 

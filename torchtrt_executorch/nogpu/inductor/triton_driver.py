@@ -13,7 +13,7 @@ from torchtrt_executorch.payloads import cubin
 
 
 class _Utils:
-    """What Triton's compiled kernels ask of a device when they are loaded."""
+    """Device properties that Triton's compiled kernels query when they are loaded."""
 
     def __init__(self, gpu: GpuProperties) -> None:
         self._gpu = gpu

@@ -56,7 +56,7 @@ def digest_of_digests(*digests: bytes) -> str:
 def keep(
     payload: str, program: ExportedProgram, *, share_weights: bool = False
 ) -> None:
-    """Let ``program`` stand in for a payload, for as long as this process lives.
+    """Register ``program`` as a payload's stand-in, until this process ends.
 
     Args:
         payload: The payload's :func:`digest`.

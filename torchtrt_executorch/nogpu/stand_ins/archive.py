@@ -34,7 +34,7 @@ def write_archive(
 ) -> bytes:
     """Return ``program`` as an archive, without the bytes of what is ``left_out``; equal programs give equal bytes.
 
-    Of its nodes' metadata their values alone are written. Stack traces, module names and the history of
+    Of its nodes' metadata only their values are written. Stack traces, module names and the history of
     passes say where a program was exported, and differ from process to process.
     """
     module = _without_traces(program.graph_module)
@@ -80,7 +80,7 @@ def read_archive(archive: bytes | memoryview) -> ExportedProgram:
 
 
 def _operators(archive: bytes) -> list[str]:
-    """The operators of an archive, read without loading it, which checks its bytes as well."""
+    """Return the operators of an archive, read without loading it, which checks its bytes as well."""
     operators: dict[str, None] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as file:

@@ -19,7 +19,7 @@ from torchtrt_executorch.nogpu.host import present
 from torchtrt_executorch.nogpu.host.building import NeedsGpuError
 from torchtrt_executorch.nogpu.stand_ins import Buffer, StandIn
 
-#: What upstream is about to do, by what it asks of the engine first.
+#: Upstream's operation, by the attribute of the engine that it accesses first.
 _TAKES_A_GPU = {
     "create_engine_inspector": "an engine's layer information",
     "create_runtime_config": "running or profiling an engine",
@@ -46,10 +46,10 @@ class StandInEngine:
         return is_emulated(self._plan) or self._look() is not None
 
     def stand_in(self) -> StandIn:
-        """What runs in the engine's place.
+        """Return the program that runs in place of the engine.
 
         Raises:
-            NeedsGpuError: There is nothing.
+            NeedsGpuError: There is none.
         """
         if (program := self._look()) is None:
             raise NeedsGpuError("running an engine that was built elsewhere")
@@ -126,11 +126,11 @@ class StandInEngine:
 
 
 class StandInTensorRT(wrapt.ObjectProxy):
-    """The module ``tensorrt``, which takes engines that this host can't run as well."""
+    """The module ``tensorrt``, extended to engines that this host can't run."""
 
     @property
     def Runtime(self) -> Any:
-        """What makes a runtime in the place of ``tensorrt.Runtime``."""
+        """The replacement of the class ``tensorrt.Runtime``."""
         return functools.partial(_Runtime, self.__wrapped__)
 
     def Builder(self, logger: Any) -> Any:
@@ -144,7 +144,7 @@ class StandInTensorRT(wrapt.ObjectProxy):
 
     @property
     def Refitter(self) -> Any:
-        """What makes a refitter in the place of ``tensorrt.Refitter``."""
+        """The replacement of the class ``tensorrt.Refitter``."""
         return self.__wrapped__.Refitter if present.can_run_engines() else _refitter
 
 

@@ -159,7 +159,7 @@ class StandInFile:
 
     @staticmethod
     def named_after(program: Path) -> list[Path]:
-        """Return the files beside a program that are called as its stand-ins are saved."""
+        """Return the files next to a program that have the names of its stand-ins."""
         names = f"{program.stem}.stand_ins", f"{program.stem}_stand_ins.zip"
         return [file for name in names if (file := program.with_name(name)).is_file()]
 

@@ -1,4 +1,4 @@
-"""Weights of stand-ins that the program's data has in another form: int4 with two values in a byte, or channels-last."""
+"""Stand-in weights that the program stores in another form: int4 with two values in a byte, or channels-last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuse archives of programs that have more in them than a graph: what PyTorch would unpickle or evaluate.
+"""Reject stand-in archives that have anything which PyTorch would unpickle or evaluate.
 
 ``torch.export.load`` unpickles sample inputs, tensors of subclasses and custom objects, and has sympy evaluate
 expressions. Programs that are written without those are loaded by reading JSON.
@@ -15,7 +15,7 @@ from typing import Any
 
 from torchtrt_executorch.nogpu.stand_ins.archive import DamagedArchiveError
 
-#: What an archive without weights of its own has in it, below its folder.
+#: Files of an archive without weights, below its folder.
 _FILES = re.compile(
     r"[^/]+/(archive_format|archive_version|byteorder|\.data/(version|serialization_id)|"
     r"data/(weights|constants)/model_(weights|constants)_config\.json|"

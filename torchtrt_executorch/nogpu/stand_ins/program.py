@@ -1,4 +1,4 @@
-"""Run a partition's program in place of what was built from it."""
+"""Run a partition's program in place of the engine or library that was built from it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class StandIn:
         }
 
     def sharing(self, tensors: Mapping[str, torch.Tensor]) -> StandIn:
-        """Return one that has others' tensors in the place of its own, by name."""
+        """Return a stand-in that shares ``tensors`` instead of its own, by name."""
         result = StandIn(self.program)
         result._versions, result._common = self._versions, dict(tensors)
         return result
@@ -127,7 +127,7 @@ class StandIn:
         with self._running, unset_fake_temporarily():
             graph, _ = copied_graph(program.graph)
             shared = self._never_written() if share_weights else {}
-            # What is shared within stays shared.
+            # Weights that are shared within the program stay shared.
             memo: dict[int, Any] = {id(tensor): tensor for tensor in shared.values()}
             result = StandIn(
                 ExportedProgram(
@@ -178,7 +178,7 @@ class StandIn:
             self._device = device
 
     def _allows(self, size: int, built_size: int | torch.SymInt) -> bool:
-        """Whether an engine that was built for ``built_size`` takes ``size``."""
+        """Whether an engine that was built for ``built_size`` supports ``size``."""
         if not isinstance(built_size, torch.SymInt):
             return size == built_size
         bounds = self.program.range_constraints.get(built_size.node.expr)

@@ -1,4 +1,4 @@
-"""Large weights of stand-ins, outside of their archives: each once, or where a program's own data has it."""
+"""Store large weights of stand-ins outside of their archives: once each, or as references to the program's data."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def without(
 
 
 def restore(program: ExportedProgram, weights: list[Weight], read: Read) -> None:
-    """Put weights into a program that was saved without them; they are views of what ``read`` returns.
+    """Restore the weights of a program that was saved without them, as views of what ``read`` returns.
 
     Raises:
         DamagedWeightsError: The program has no such weight, or its bytes aren't those that were written.

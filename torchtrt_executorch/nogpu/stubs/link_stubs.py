@@ -45,7 +45,7 @@ SYMBOLS = {
 
 
 def cache_directory(version: str) -> Path:
-    """Where the stubs for bindings of ``version`` are kept."""
+    """Return the folder of the stubs for bindings of ``version``."""
     return _stubs(version).directory
 
 

@@ -62,7 +62,7 @@ class PluginRegistry:
 
 
 def apply(bindings: ModuleType, unavailable: Callable[[], Exception]) -> None:
-    """Have ``tensorrt_bindings`` return a registry wherever it returned None."""
+    """Replace ``tensorrt_bindings``' registries, which would be None, by an empty one."""
     registry = PluginRegistry(unavailable)
     for name in ("get_plugin_registry", "get_builder_plugin_registry"):
         if hasattr(bindings, name):

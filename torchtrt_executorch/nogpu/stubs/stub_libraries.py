@@ -61,7 +61,7 @@ class StubLibraries:
 
     @property
     def directory(self) -> Path:
-        """Where they are kept, below :func:`~torchtrt_executorch.cache.folder`.
+        """Their folder, below :func:`~torchtrt_executorch.cache.folder`.
 
         The name changes with anything that changes the stubs, so that what is found there never
         needs to be checked.

@@ -103,7 +103,7 @@ def check_target(gpus: Sequence[GpuDescription]) -> None:
     what = f"{builder.name} {present.bindings_version()}"
     if builder is not TENSORRT_RTX:
         raise UntargetableGpuError(
-            f"{what} builds engines on the GPU that runs them alone", True
+            f"{what} only builds engines on the GPU that runs them", True
         )
     platform = gpus[0].platform
     if not runs_on(platform, present.bindings_version()):
@@ -178,7 +178,7 @@ def engines_for() -> str:
 
 
 def _platforms(version: str | None = None) -> str:
-    """What engines run on, those of a release or of any, in words."""
+    """Return the platforms that engines run on, of a release or of any, in words."""
     platforms = [
         platform for platform in _FIRST if version is None or runs_on(platform, version)
     ]

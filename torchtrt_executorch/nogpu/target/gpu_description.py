@@ -49,7 +49,7 @@ class GpuDescription:
         major: first part of the compute capability, 8 for ``sm_87``.
         minor: second part of the compute capability, 7 for ``sm_87``.
         total_memory: in bytes.
-        targets: what engines are built for, if not for this GPU alone.
+        targets: what engines are built for, if not only for this GPU.
         platform: operating system and processor of its machine, one of :data:`PLATFORMS`.
     """
 
@@ -66,7 +66,7 @@ class GpuDescription:
 
     @property
     def name(self) -> str:
-        """Name that tells in an engine's record that no device was there, and what it is for."""
+        """Name in an engine's record, which says that there was no device, and what the target is."""
         name = f"described sm_{self.major}{self.minor}"
         return f"{name}, built for {self.targets}" if self.targets else name
 
@@ -125,7 +125,7 @@ class GpuDescription:
         return tuple({gpu.capability: gpu for gpu in gpus}.values())
 
 
-#: GPUs that are in machines with an Arm processor alone: Jetson, DRIVE, DGX Spark.
+#: GPUs that are only in machines with an Arm processor: Jetson, DRIVE, DGX Spark.
 ON_ARM_ALONE = {(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)}
 
 
@@ -178,7 +178,7 @@ def compiling_for(named: Sequence[tuple[str, str]]) -> Iterator[None]:
 
 
 def agreed(named: Sequence[tuple[str, str]] = ()) -> tuple[GpuDescription, ...]:
-    """Return the target that ``named`` and the environment agree on; none if nobody names one.
+    """Return the target that ``named`` and the environment agree on; none if neither names one.
 
     Raises:
         ValueError: As :func:`compiling_for`.
@@ -200,7 +200,7 @@ _parsed = functools.cache(GpuDescription.parse_list)
 
 
 def chosen() -> tuple[GpuDescription, ...]:
-    """The GPUs that are compiled for since the user says so; none for the one at hand, or the default.
+    """Return the target GPUs that the user configured; none for the one at hand, or the default.
 
     Raises:
         ValueError: ``$TORCHTRT_GPU`` has something that is not a description.
@@ -209,7 +209,7 @@ def chosen() -> tuple[GpuDescription, ...]:
 
 
 def configured_gpus() -> tuple[GpuDescription, ...]:
-    """The GPUs that are :func:`chosen`; the installed builder's default without.
+    """Return the GPUs that are :func:`chosen`; the installed builder's default without.
 
     Raises:
         ValueError: as :func:`chosen`.
@@ -218,7 +218,7 @@ def configured_gpus() -> tuple[GpuDescription, ...]:
 
 
 def without_gpu() -> tuple[GpuDescription, ...]:
-    """What is compiled for where there is no GPU, if partitioners name nothing else.
+    """Return the targets of compilation without a GPU, if partitioners name none.
 
     Raises:
         ValueError: as :func:`chosen`.
@@ -227,7 +227,7 @@ def without_gpu() -> tuple[GpuDescription, ...]:
 
 
 def configured_gpu() -> GpuDescription:
-    """What each of :func:`configured_gpus` can do: the lowest capability, the least memory."""
+    """Return a GPU that each of :func:`configured_gpus` can stand for: the lowest capability, the least memory."""
     first, *others = gpus = configured_gpus()
     if not others:
         return first

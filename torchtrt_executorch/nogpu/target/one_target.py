@@ -1,7 +1,7 @@
-"""Have all partitioners of a program compile for one target GPU, which one of them may name.
+"""Apply the target GPU that one partitioner names to all partitioners of a program.
 
-``CompileSpec("gpu", ...)`` of one partitioner is in force for all of them, TensorRT's as well, and
-``TORCHTRT_GPU`` has to name the same.
+``CompileSpec("gpu", ...)`` of one partitioner holds for all of them, TensorRT's as well, and
+``TORCHTRT_GPU`` has to name the same GPU.
 """
 
 from __future__ import annotations

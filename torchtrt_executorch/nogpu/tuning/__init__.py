@@ -24,7 +24,7 @@ from torchtrt_executorch.nogpu.thread_scope import overriding
 from torchtrt_executorch.nogpu.tuning.problem import Problem, problems
 from torchtrt_executorch.nogpu.tuning.timing import in_turn, microseconds
 
-#: What ``CudaBackend`` has Inductor choose from, and nothing that is decided by other measurements.
+#: ``CudaBackend``'s autotuning options, without decisions by other measurements.
 _OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     "autotune_in_subproc": False,
     "autotune_local_cache": False,

@@ -1,4 +1,4 @@
-"""How long a kernel takes on a GPU whose host is busy."""
+"""Time kernels on a GPU with CUDA graphs, independently of the host's load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from torchtrt_executorch.nogpu.tuning.problem import DEVICE
 
-#: Of a kernel that is timed, in a CUDA graph, and replays of that, of which the fastest counts.
+#: Calls of a kernel in a timed CUDA graph, and replays of it, of which the fastest counts.
 _CALLS, _REPLAYS = 10, 5
 #: Microseconds of an empty kernel, at the least.
 _LEAST = 0.5
@@ -20,7 +20,7 @@ _LEAST = 0.5
 def in_turn(
     turn: str, timed: Callable[[Callable[[], Any]], float] | None = None
 ) -> None:
-    """Have this process time kernels only while no other does that was given the same file.
+    """Serialize this process's timing of kernels with others that are given the same file.
 
     Args:
         turn: The file.
@@ -32,18 +32,20 @@ def in_turn(
     benchmark = kind.benchmark_gpu
 
     @functools.wraps(benchmark)
-    def alone(self: Any, function: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+    def exclusive(
+        self: Any, function: Callable[[], Any], *args: Any, **kwargs: Any
+    ) -> Any:
         with open(turn, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if timed is not None:
                 return timed(function) / 1e3
             return benchmark(self, function, *args, **kwargs)
 
-    kind.benchmark_gpu = alone
+    kind.benchmark_gpu = exclusive
 
 
 def microseconds(function: Callable[[], Any]) -> float:
-    """Return what a call takes on the GPU behind one that has emptied its cache.
+    """Return the microseconds of a call on the GPU, after one that clears its L2 cache.
 
     Both are replayed as a CUDA graph, many at once: a host whose processors are busy compiling launches now and then too late, which
     makes one kernel in ten seem slower by half.
@@ -55,8 +57,8 @@ def microseconds(function: Callable[[], Any]) -> float:
         RuntimeError: It launched nothing there.
     """
     function()
-    both, alone = _graph(function), _graph(lambda: None)
-    times = [min(_replayed(graph) for _ in range(_REPLAYS)) for graph in (both, alone)]
+    full, empty = _graph(function), _graph(lambda: None)
+    times = [min(_replayed(graph) for _ in range(_REPLAYS)) for graph in (full, empty)]
     if times[0] - times[1] < _LEAST:
         raise RuntimeError(
             "a kernel was launched on another stream than the current one"
@@ -65,7 +67,7 @@ def microseconds(function: Callable[[], Any]) -> float:
 
 
 def _graph(function: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """Return ``_CALLS`` calls as a graph, captured without a collection of garbage, which takes longer than to time a kernel."""
+    """Return ``_CALLS`` calls as a graph, captured without garbage collection, which takes longer than to time a kernel."""
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()

@@ -17,7 +17,7 @@ _PARTITIONING = f"{_DYNAMO}.partitioning"
 _FOLDING = f"{_DYNAMO}.lowering.passes.constant_folding"
 _PASS_MANAGER = f"{_DYNAMO}.lowering.passes.pass_manager"
 
-#: What compiles a program to a module, and to a single engine.
+#: The functions that compile a program to a module, and to a single engine.
 _PROGRAM = ("compile", "cross_compile_for_windows")
 _ENGINE = "convert_exported_program_to_serialized_trt_engine"
 

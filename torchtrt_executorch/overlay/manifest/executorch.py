@@ -21,11 +21,11 @@ _CUDA = "executorch.backends.cuda"
 _XNNPACK_SUPPORT = "executorch.backends.xnnpack.partition._support"
 _PASSES = f"{EXIR}.passes"
 _TRITON = f"{_CUDA}.triton.replacement_pass"
-#: What a graph's nodes are, and whose bytes they have.
+#: Modules of alias analysis, device labels and node access.
 _ALIASES = tuple(
     f"{_PASSES}.{name}" for name in ("_aliases", "devices.labels", "devices.nodes")
 )
-#: What runs Inductor up to where it would compile or time a kernel.
+#: Modules of the dry run of Inductor, up to where it would compile or time a kernel.
 _DRY_RUN = tuple(
     f"{_CUDA}.{name}"
     for name in (
@@ -54,16 +54,16 @@ _DRY_RUN = tuple(
     )
 )
 
-#: Of all releases that are supported.
+#: A patch of all supported releases.
 _patch = partial(Patch, releases=EXECUTORCH)
 
 EXECUTORCH_PATCHES = (
     _patch(
         name="whole-operators",
-        summary="What a partitioner wants whole stays whole for it, beside any other, in any order",
+        summary="An operator that a partitioner preserves is preserved for it, with any other partitioners, in any order",
         pull_request="pytorch/executorch#8781",
         upstream="asks one partitioner after the other, and decomposes in between",
-        kept_because="1.5.1 still decomposes for the first what the second wants whole",
+        kept_because="1.5.1 still decomposes for the first partitioner what the second preserves",
         goes_when="to_edge_transform_and_lower asks all partitioners before it decomposes (pytorch/executorch#8781)",
         adds=(
             f"{EXIR}.program.operators.calls",
@@ -103,7 +103,7 @@ EXECUTORCH_PATCHES = (
         name="memory-formats",
         summary="A cast or copy of a transposed value lowers, and strides that depend on data have an order",
         pull_request="pytorch/executorch#11086",
-        upstream="maps contiguous and channels-last layouts alone, and raises on any other",
+        upstream="only maps contiguous and channels-last layouts, and raises on any other",
         kept_because="1.5.1 still raises on a cast of a transposed weight or input",
         goes_when="MemoryFormatOpsPass lowers copies of any dim order (pytorch/executorch#11086)",
         adds=(f"{_PASSES}._memory_formats", f"{EXIR}._kernel_layouts"),
@@ -305,7 +305,7 @@ EXECUTORCH_PATCHES = (
         releases={"executorch": ">=1.5,<1.6"},
         upstream="copies a method's weights for XNNPACK and for constants, twice, and writes those of CUDA delegates to "
         "temporary files",
-        kept_because="1.5.1 still copies them: low_memory_mode spares CUDA's alone, and writes them to temporary files",
+        kept_because="1.5.1 still copies them: low_memory_mode only spares CUDA's, and writes them to temporary files",
         goes_when="NamedDataStore and the emitter take data that they don't copy (pytorch/executorch#21617)",
         adds=(f"{EXIR}._serialize._mapped_data",),
         edits=(*backends.MAPPED_WEIGHTS, *edits.MAPPED_CONSTANTS),
@@ -317,7 +317,7 @@ EXECUTORCH_PATCHES = (
         name="external-data",
         summary="save writes external weights beside the program, which knows them by size and digest",
         pull_request="pytorch/TensorRT#4404",
-        upstream="writes the program alone, and takes any data that has its keys",
+        upstream="only writes the program, and takes any data that has its keys",
         kept_because="1.5.1 still does",
         goes_when="save writes external data with the program (pytorch/TensorRT#4404)",
         adds=(
@@ -364,7 +364,7 @@ EXECUTORCH_PATCHES = (
         summary="What AOTInductor can't compile for ExecuTorch's CUDA runtime is replaced or left to others",
         pull_request="pytorch/executorch#20077",
         extra="cuda",
-        upstream="has attention in bfloat16 alone, and fails on what it has no kernel for",
+        upstream="only has attention in bfloat16, and fails on what it has no kernel for",
         kept_because="1.5.1 still fails on all of it but split_copy",
         goes_when="CudaPartitioner claims only what CudaBackend compiles (no pull request yet)",
         adds=(
@@ -396,7 +396,7 @@ EXECUTORCH_PATCHES = (
         summary="Quantized weights of CUDA delegates take the bytes that their bits do, and are read so",
         pull_request="pytorch/executorch#19213",
         extra="cuda",
-        upstream="keeps a byte for each, and writes the weight in floating point before each product",
+        upstream="keeps a byte for each, and writes the weight in floating point before each matmul",
         kept_because="1.5.1 packs what its own layouts hold, for kernels of its own",
         goes_when="Inductor has a GEMV over packed weights of any width (pytorch/executorch#19213 has int4)",
         adds=tuple(

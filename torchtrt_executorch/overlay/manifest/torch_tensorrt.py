@@ -21,7 +21,7 @@ from torchtrt_executorch.overlay.manifest.notation import (
 from torchtrt_executorch.overlay.patch import TESTED, TORCH_TENSORRT, Patch
 
 _COMPILER = f"{DYNAMO}._compiler"
-#: What rejects nodes, and goes on without them.
+#: Modules of the fallback, which reject nodes and exclude them.
 _REJECTIONS = (
     f"{DYNAMO}.graphs.copies",
     f"{DYNAMO}.fallback.metadata_keys",
@@ -33,7 +33,7 @@ _PASS_MANAGER = f"{DYNAMO}.lowering.passes.pass_manager"
 _EXPORTER = f"{DYNAMO}._exporter"
 _MUTABLE = f"{RUNTIME}._MutableTorchTensorRTModule"
 
-#: Of compilation with ``target_executorch``.
+#: A patch of compilation with ``target_executorch``.
 _for_executorch = partial(
     Patch, pull_request="pytorch/TensorRT#4355", releases=TORCH_TENSORRT
 )
@@ -212,7 +212,7 @@ TORCH_TENSORRT_PATCHES = (
     _for_executorch(
         name="quantized-engines",
         summary="What a model computes quantized reaches an engine, or who is behind it, in as few bytes",
-        upstream="converts modelopt's operators alone, and folds what others quantized into floating point",
+        upstream="only converts modelopt's operators, and folds what others quantized into floating point",
         kept_because="2.14 has no converter of PT2E's and torchao's conversions, and folds them",
         goes_when="Torch-TensorRT converts quantized_decomposed and torchao operators (no pull request yet)",
         requires=("named-refusals",),
