@@ -1,4 +1,4 @@
-"""Share builds between GPUs that differ in memory alone, as long as nothing asked for its size."""
+"""Share builds between GPUs that only differ in memory, unless compilation queried its size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from torchtrt_executorch.cache import Blob, Parts, get_or_build
 
-#: Of a compile spec that names the target, which the properties of its GPU tell.
+#: Key of the compile spec that names the target.
 TARGET = "gpu"
 
 
@@ -21,7 +21,7 @@ def get_or_build_for_any_memory(
     from_parts: Callable[[Any, list[bytes | Blob]], Any],
     announce: bool = True,
 ) -> Any:
-    """Return what ``build`` builds, or built before for a GPU that differs in memory alone.
+    """Return what ``build`` builds, or built before for a GPU that only differs in memory.
 
     A build that asked for its size is kept for this GPU by itself.
 
@@ -68,7 +68,7 @@ def get_or_build_for_any_memory(
 
 
 def without_memory(gpu: Any) -> Any:
-    """Return properties of a GPU that are those of all that differ in memory alone; anything else itself."""
+    """Return the properties of a GPU that are common to all that only differ in memory; other values unchanged."""
     if not hasattr(gpu, "total_memory"):
         return gpu
     per_gpu = tuple(without_memory(one) for one in gpu.per_gpu)

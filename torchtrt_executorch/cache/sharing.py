@@ -1,4 +1,4 @@
-"""Cache folders that others may write to, and two processes that build the same thing."""
+"""Shared cache folders: other users' write access, and concurrent builds of the same entry."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def writers(folder: Path) -> str:
 
 
 def _is_own_group(group: int) -> bool:
-    """Whether a group has this user alone, as many systems make one for each."""
+    """Whether this user is a group's only member, as many systems create one for each."""
     try:
         user, named = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
     except KeyError:
         return False
-    alone = user.pw_gid == group and {*named.gr_mem} <= {user.pw_name}
-    return group == 0 or (alone and named.gr_name == user.pw_name)
+    only_member = user.pw_gid == group and {*named.gr_mem} <= {user.pw_name}
+    return group == 0 or (only_member and named.gr_name == user.pw_name)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A folder of entries, each found by a key: facts, and parts of which large ones are files by their digest."""
+"""Cache folder of entries by key: facts, and parts; large parts are files named by their digest."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _NO_MATTER = ("method_name", TARGET)
 
 
 def cache_support_checks() -> None:
-    """Have partitioners of this process find what was tried before: for another method, or by another process."""
+    """Enable the cache of support checks for this process's partitioners: for other methods, and across processes."""
     from executorch.backends.cuda.support.dry_run import SupportCheck
 
     SupportCheck.get_or_check = staticmethod(_get_or_check)  # type: ignore[method-assign,assignment]

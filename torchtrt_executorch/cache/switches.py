@@ -21,7 +21,7 @@ CONFIGURATIONS = (
 )
 #: What a compilation leaves of what it was for, and a folder for reports, in the one that a process was started in.
 _NOT_SET = frozenset({"aot_inductor.metadata", "debug_dir_root"})
-#: What ``torch._C`` has a getter and a setter for, of a thread or the interpreter, that compiles nothing otherwise.
+#: Switches of ``torch._C``, of a thread or the interpreter, that don't affect compilation.
 _OF_A_THREAD = frozenset({"thread_name", "torch_function_state", "tracing_state"})
 #: Getters of switches that are set together with others.
 _SET_TOGETHER = ("_sdp_enabled", "_warn_only")

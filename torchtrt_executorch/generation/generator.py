@@ -35,10 +35,10 @@ from torchtrt_executorch.generation.sampling import (
 )
 from torchtrt_executorch.runtime import Method, Program
 
-#: What yields the tokens of one sequence.
+#: Generator of one sequence's tokens.
 Tokens = collections.abc.Generator[int, None, None]
 
-#: Of the tokens so far, guesses those to come.
+#: Returns guesses of the next tokens, from the tokens so far.
 Draft = Callable[[Sequence[int]], Sequence[int]]
 
 #: A token of ``stop``, as many tokens as were asked for, or a full cache.
@@ -189,7 +189,7 @@ class Generator:
     def _prefill(
         self, tokens: list[int], position: int, options: Sequence[float]
     ) -> torch.Tensor:
-        """Fill the cache from ``position`` on; return the logits of what comes after all tokens."""
+        """Fill the cache from ``position`` on; return the logits of the token after the last one."""
         while position < len(tokens):
             rest = len(tokens) - position
             method, length = self._prompt, min(rest, self._prompt.most)
@@ -208,7 +208,7 @@ class Generator:
         options: Sequence[float],
         last: int,
     ) -> torch.Tensor:
-        """Call a method, and remember what is in the cache."""
+        """Call a method, and record the tokens in the cache."""
         cached = self._cached
         del cached[position:]  # which is what the cache has, should the call fail
         logits = method(tokens, position, options, last)
@@ -237,7 +237,7 @@ class Generator:
 
 
 def _nobody() -> None:
-    """What refers to no sequence."""
+    """Default in place of a weak reference: there is no sequence."""
 
 
 class _Tokens:
@@ -265,7 +265,7 @@ class _Tokens:
         dynamic = inputs[0].dynamic
         self.most: int = shapes[0][-1]  # type: ignore[index]
         rows, vocabulary = (shape[-1], 0) if self.sampled else shape[-2:]
-        #: What it takes and returns.
+        #: Sizes of its input and output.
         fewest = 1 if dynamic else self.most
         self.described = Takes(self.most, fewest, vocabulary)
         #: Whether it returns the logits of each of several tokens, or what follows each.
@@ -300,7 +300,7 @@ class _Tokens:
     def __call__(
         self, tokens: list[int], position: int, options: Sequence[float], last: int
     ) -> torch.Tensor:
-        """The logits (last, vocabulary) of what comes after each of the last tokens, or that itself (last,)."""
+        """Return the logits (last, vocabulary) of the token after each of the ``last`` tokens, or those tokens (last,)."""
         positions = range(position, position + len(tokens))
         inputs = [
             torch.tensor([tokens], dtype=self._types[0]),
@@ -318,7 +318,7 @@ class _Tokens:
 
 
 def _constants(program: Program) -> dict[str, tuple[object, ...]]:
-    """What constant methods return, by their names."""
+    """Return the results of constant methods, by name."""
     return {
         name: program.method(name)()
         for name in NAMES

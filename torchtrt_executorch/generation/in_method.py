@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-#: How often the threshold of ``top_p`` is halved: to a millionth of the likeliest token's probability.
+#: Bisection steps for the threshold of ``top_p``: to a millionth of the likeliest token's probability.
 _HALVINGS = 20
 #: An integer hash of 32 bits whose factor has 31, so that no int64 overflows.
 _FACTOR, _MASK = 0x45D9F3B, (1 << 32) - 1

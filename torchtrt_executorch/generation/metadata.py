@@ -32,7 +32,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a program's constant methods say; None for what they don't.
+    """Values of a program's constant methods; None for those it lacks.
 
     Attributes:
         max_seq_len: The longest prefill chunk, in tokens.
@@ -54,10 +54,10 @@ class Metadata:
 
     @classmethod
     def of(cls, constants: Mapping[str, Sequence[object]]) -> Metadata:
-        """Return what constant methods say, by what each returns.
+        """Parse the results of constant methods.
 
         Raises:
-            ValueError: One of them returns what it can't mean.
+            ValueError: One of them returns an invalid value.
         """
         chunk = _number(constants, MAX_SEQ_LEN, 1)
         return cls(
@@ -75,11 +75,11 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Takes:
-    """What a method takes and returns.
+    """Sizes of a method's token input and output.
 
     Attributes:
-        most: How many tokens at once.
-        fewest: How few.
+        most: The most tokens of a call.
+        fewest: The fewest.
         vocabulary: The logits of a token that it returns; 0 where it returns tokens.
     """
 
@@ -108,14 +108,14 @@ def methods_of(names: Sequence[str]) -> tuple[str, str]:
     return prompt, step
 
 
-#: What to do with a file that has one of these.
+#: Advice for a file that has one of these problems.
 EXPORT_AGAIN = (
     "export it again, with what torchtrt_executorch.generation.constant_methods returns"
 )
 
 
 def mismatches(metadata: Metadata, name: str, prompt: Takes) -> Iterator[str]:
-    """Yield what is wrong with a file's metadata for ExecuTorch's runners, a sentence each.
+    """Yield the problems of a file's metadata with ExecuTorch's runners, a sentence each.
 
     They refuse a file that has no ``get_max_seq_len``, so nothing else is wrong with it.
 
@@ -225,7 +225,7 @@ def special_tokens(generation_config: Any) -> dict[str, Any]:
 
 
 def _takes(program: ExportedProgram, name: str) -> Takes:
-    """What an exported method takes."""
+    """Return the sizes of an exported method's token input and output."""
     import torch
 
     inputs = {*program.graph_signature.user_inputs}
@@ -278,7 +278,7 @@ def _number(
 
 
 def _whole(value: object, name: str, minimum: int) -> int:
-    """A number of a file, which may hold anything."""
+    """Return a number of a file, which may hold anything."""
     if not isinstance(value, int) or value < minimum:
         raise ValueError(
             f"{name} returns {str(value)[:80]}; a whole number from {minimum} on is due"

@@ -65,7 +65,7 @@ class Sampler:
 
     @property
     def inputs(self) -> tuple[float, ...]:
-        """What the method is told: nothing."""
+        """The method's sampling inputs: none."""
         return ()
 
     def __call__(self, tokens: Sequence[int], logits: torch.Tensor) -> int:
@@ -86,7 +86,7 @@ class Sampler:
 
 
 class SampledThere:
-    """What a method is told that samples by itself, as ``SampledInMethod`` does; see :class:`Sampler`."""
+    """Sampling inputs of a method that samples by itself, as ``SampledInMethod`` does; see :class:`Sampler`."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""What transformers' own ``ExecutorchExporter`` gets: TensorRT as a backend, and programs that run."""
+"""Extend transformers' ``ExecutorchExporter``: TensorRT as a backend, and programs that run in this runtime."""

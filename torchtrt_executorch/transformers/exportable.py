@@ -1,4 +1,4 @@
-"""A model of transformers' as the methods that its program has: what each module takes, and what lowers it."""
+"""A model of transformers' as the methods of its program: each one's module, inputs and backend."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from torchtrt_executorch.runtime.program import Program
 
 @dataclass(frozen=True)
 class Form:
-    """Which methods a program has, and what lowers them.
+    """The methods of a program, and their backends.
 
     Attributes:
-        prefill: What lowers the method for prompts, encoders, or the only method: ``tensorrt``, ``cuda``, ``xnnpack``,
+        prefill: Backend of the method for prompts, of encoders, or of the only method: ``tensorrt``, ``cuda``, ``xnnpack``,
             or ``portable`` for ExecuTorch's CPU kernels.
-        decode: That of a language model's method for one token, if there is one; with encoders, that of what is
-            called for each token.
-        length: How many tokens the cache has room for.
-        chunk: Tokens that a prompt is cut into; as many as the cache has room for without.
-        sampled: Whether methods return tokens, of a temperature and a seed.
-        int8_cache: Whether keys and values are kept in int8.
+        decode: Backend of a language model's method for one token, if there is one; with encoders, of the method that
+            is called for each token.
+        length: Capacity of the cache in tokens.
+        chunk: Tokens of a prefill chunk; None for the cache's capacity.
+        sampled: Whether methods return tokens, sampled by a temperature and a seed.
+        int8_cache: Whether keys and values are stored in int8.
     """
 
     prefill: str = "tensorrt"
@@ -42,7 +42,7 @@ class Form:
 
     @property
     def backends(self) -> Mapping[str, str]:
-        """What lowers each method of a language model."""
+        """The backend of each method of a language model."""
         if self.decode is None:
             return {"forward": self.prefill}
         return {"prefill": self.prefill, "decode": self.decode}
@@ -72,7 +72,7 @@ class Exportable(ABC):
     @property
     @abstractmethod
     def backends(self) -> Mapping[str, str]:
-        """What lowers each method."""
+        """The backend of each method."""
 
     @abstractmethod
     def programs(self) -> dict[str, ExportedProgram]:
@@ -105,7 +105,7 @@ class Method:
         inputs: Examples.
         axes: Their dynamic axes, as ``torch.export`` takes them.
         repeated: Whether it is called for each token, so that :attr:`Form.decode` lowers it.
-        cached: Whether it has a cache, whose writes strict tracing alone finds.
+        cached: Whether it has a cache, whose writes only strict tracing finds.
     """
 
     module: torch.nn.Module
@@ -121,7 +121,7 @@ class WithMethods(Exportable):
     def __init__(self, module: Any, form: Form) -> None:
         if form.sampled:
             raise ValueError(
-                f"methods of {type(self).__name__} models return logits: language models alone return tokens"
+                f"methods of {type(self).__name__} models return logits: only language models return tokens"
             )
         super().__init__(module, form)
 
@@ -132,7 +132,7 @@ class WithMethods(Exportable):
 
     @property
     def backends(self) -> Mapping[str, str]:
-        """What lowers each method."""
+        """The backend of each method."""
         often = self.form.decode or self.form.prefill
         return {
             name: often if method.repeated else self.form.prefill

@@ -34,7 +34,7 @@ _Prepared = tuple[Any, dict[str, Any], list[Any]]
 
 
 def compile_cuda_without_gpu(table: dict[str, Callable[..., _Prepared]]) -> None:
-    """Have CUDA's row of transformers' table of backends do without a GPU, in place."""
+    """Replace the CUDA backend in transformers' table by one that needs no GPU, in place."""
     table["cuda"] = partial(_prepare_for_cuda, table["xnnpack"], table["cuda"])
 
 

@@ -57,7 +57,7 @@ def _written(stored: Tensor, scales: Tensor, places: Tensor, states: Tensor) -> 
 
 
 def use_int8_cache(module: nn.Module) -> None:
-    """Have transformers' exportable module of a static cache keep it in int8, in place.
+    """Replace the static cache of transformers' exportable module by one in int8, in place.
 
     Args:
         module: ``TorchExportableModuleWithStaticCache``, before it is exported. Its buffers ``key_cache_0``, ...

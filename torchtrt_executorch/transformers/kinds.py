@@ -1,4 +1,4 @@
-"""Load a model from a folder as what it is exported as, by the type that its configuration names."""
+"""Load a model from a folder as its exportable class, by the model type in its configuration."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from torchtrt_executorch.transformers.speech import (
 )
 from torchtrt_executorch.transformers.vision import Dinov2
 
-#: How far outputs may be from transformers', by the model's type, as a part of the largest; and what a cache in int8 adds.
+#: Tolerance of outputs compared with transformers', relative to the largest, by dtype; and the addition for an int8 cache.
 _TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.05, torch.float16: 0.02}
 _OF_INT8_CACHE = 0.03
 
-#: By the type of a configuration, what loads the model, and what it is exported as.
+#: By model type, the class that loads the model, and the exportable class.
 KINDS: Mapping[str, tuple[str, type[Exportable]]] = {
     "dinov2": ("AutoModelForImageClassification", Dinov2),
     "gemma3": ("AutoModelForImageTextToText", Gemma3),

@@ -1,4 +1,4 @@
-"""Export a language model of transformers': its methods, what lowers them, and its logits beside eager's.
+"""Export a language model of transformers': its methods, their backends, and a comparison of its logits with eager mode.
 
 A method takes tokens (1, n) and their positions (n,), int64, and has transformers' static cache for buffers.
 """
@@ -47,7 +47,7 @@ def tiny() -> PreTrainedModel:
 
 
 def with_cache(llm: PreTrainedModel, length: int) -> PreTrainedModel:
-    """Have exports of a model have a static cache for ``length`` tokens, and return it."""
+    """Configure a model for export with a static cache of ``length`` tokens, and return it."""
     settings: Any = llm.generation_config
     settings.update(
         use_cache=True,
@@ -60,7 +60,7 @@ def with_cache(llm: PreTrainedModel, length: int) -> PreTrainedModel:
 
 
 class _LastLogits(torch.nn.Module):
-    """A model that returns the logits of the last token alone: (1, 1, vocabulary)."""
+    """A model that only returns the logits of the last token: (1, 1, vocabulary)."""
 
     def __init__(self, llm: PreTrainedModel) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class LanguageModel(Exportable):
 
     @property
     def backends(self) -> Mapping[str, str]:
-        """What lowers each method."""
+        """The backend of each method."""
         return self.form.backends
 
     def programs(self) -> dict[str, ExportedProgram]:

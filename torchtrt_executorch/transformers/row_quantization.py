@@ -121,15 +121,15 @@ class _Rows:
             return self._whole
         with self._file as file:
             file.flush()
-            # What writes to it has a copy of its own.
+            # Operators that write to it have their own copy.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         return torch.frombuffer(mapped, dtype=self._dtype).view(self._shape)
 
 
 def _page_out(weight: Tensor) -> None:
-    """Have the system take back the pages of a weight that is mapped from a file, which is read again where it's needed.
+    """Return the memory pages of a weight that is mapped from a file to the system; they are read again when needed.
 
-    What isn't mapped stays, or goes to swap.
+    Pages that aren't mapped from a file stay, or are swapped.
     """
     if not sys.platform.startswith("linux"):
         return

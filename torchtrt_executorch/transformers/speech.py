@@ -301,7 +301,7 @@ SILERO_NAMES = {
     "final_conv.weight": "decoder.decoder.2.weight",
     "final_conv.bias": "decoder.decoder.2.bias",
 }
-"""Where the package's TorchScript has each weight."""
+"""Each weight's name in the package's TorchScript."""
 
 
 class SileroNetwork(nn.Module):
