@@ -30,7 +30,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class ProgramContext:
-    """What the methods of a program have in common, beside what they share of its state."""
+    """Context of a program's methods: file, placement, statistics, stand-ins and options."""
 
     file: ProgramFile
     placement: Placement
@@ -46,7 +46,7 @@ class ProgramContext:
         num_inputs: int,
         common: CommonTensors,
     ) -> DelegateContext:
-        """Return what a backend is given to load a payload that is called with ``args``."""
+        """Return the context to load a delegate's payload that is called with ``args``."""
         return DelegateContext(
             **{
                 attribute.name: getattr(payload, attribute.name)
@@ -129,7 +129,7 @@ class Binder:
     def _delegate(self, index: int, operation: Operation, args: list[Value]) -> Run:
         assert operation.delegate is not None
         payload, inputs = self._plan.delegates[operation.delegate], operation.inputs
-        # What a delegate checked when it was loaded holds for calls with values of the same kinds.
+        # A delegate's checks at loading hold for calls with values of the same kinds.
         key = operation.delegate, inputs, *(value.signature for value in args)
         if key not in self.delegates:
             source = self._clone_sources.get(key)
@@ -149,7 +149,7 @@ class Binder:
 
 
 def nothing() -> None:
-    """What an operation runs that needn't run."""
+    """Run nothing, for an operation that has nothing to do."""
 
 
 def _move(source: Value, target: Value) -> Run:
@@ -191,7 +191,7 @@ def _jump(condition: Value, destination: int) -> Run:
 
 
 def _free(value: Value) -> Run:
-    """Let go of a tensor's memory."""
+    """Release a tensor's memory."""
 
     def run() -> None:
         if isinstance(value.data, torch.Tensor):

@@ -94,7 +94,7 @@ def refuse_modes(what: str) -> None:
 
 
 def _mode() -> str:
-    """What sees operators, as users know it."""
+    """Return the name of the mode or transform that intercepts operators."""
     if _trace() is not None:
         return "torch.jit.trace"
     if (transform := _transform()) is not None:
@@ -105,9 +105,9 @@ def _mode() -> str:
 
 
 def as_it_is(function: F) -> F:
-    """Have ``torch.compile`` call ``function``, and all that it calls, without looking into it.
+    """Mark ``function`` so that ``torch.compile`` doesn't trace it, or its callees.
 
-    That is ``torch.compiler.disable``, which would import the compiler here, and take some of each call.
+    ``torch.compiler.disable`` does the same, but imports the compiler, and adds overhead to each call.
     """
     marked: Any = function
     marked._torchdynamo_disable = True
@@ -157,7 +157,7 @@ def _float32() -> Any:
 
 
 class StreamOrder:
-    """Has calls wait for each other that share device memory and are enqueued on different streams.
+    """Order calls that share device memory and are enqueued on different streams.
 
     Two calls on one stream follow each other by themselves. A call on another one waits for all that
     was enqueued on the first until then. Nothing is done while a CUDA graph is being captured: what
@@ -187,7 +187,7 @@ class StreamOrder:
         return changed
 
     def end(self, devices: Sequence[int]) -> None:
-        """Note what was enqueued on the current streams, in the memory that is kept among other places."""
+        """Record the current streams as the last ones, also for the kept memory."""
         for device in devices:
             handle = torch._C._cuda_getCurrentRawStream(device)
             before = self._last.get(device)
@@ -200,7 +200,7 @@ class StreamOrder:
             _record(self._memory, device, stream)
 
     def keep(self, devices: Sequence[int], memory: Sequence[torch.Tensor]) -> None:
-        """Have ``memory`` that is freed go to nobody else before the streams of calls are through."""
+        """Defer the reuse of freed ``memory`` until the streams of calls have finished with it."""
         self.end(devices)
         self._memory.extend(memory)
         for device in devices:

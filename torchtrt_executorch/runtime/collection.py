@@ -1,4 +1,4 @@
-"""Pause Python's garbage collector, for all threads: it has one."""
+"""Pause Python's garbage collector, which all threads share."""
 
 from __future__ import annotations
 

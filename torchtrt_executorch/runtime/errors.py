@@ -6,7 +6,7 @@ from typing import Sequence, TypeVar
 
 T = TypeVar("T")
 
-#: Of a message: what is kept of its beginning, and of its end.
+#: Characters that are kept of the beginning and of the end of a long message.
 _LONGEST = 1500
 
 
@@ -14,7 +14,7 @@ class ProgramError(ValueError):
     """A ``.pte`` or ``.ptd`` is malformed, incomplete, or asks for what can't be run here."""
 
     def __init__(self, text: str = "") -> None:
-        # What a file calls things, and what it holds, is as long as it likes.
+        # Names and contents of a file may be of any length.
         if len(text) > 2 * _LONGEST:
             text = f"{text[:_LONGEST]} ... {text[-_LONGEST:]}"
         super().__init__(text)
@@ -33,11 +33,11 @@ class ModeError(RuntimeError):
 
 
 class InputError(ValueError):
-    """The caller's inputs don't fit what the method takes."""
+    """The caller's inputs don't match the method's."""
 
 
 def misplaced(tensor: str, device: object, reader: str, to_device: bool) -> str:
-    """What to say of a tensor that lives where its reader can't take it."""
+    """Return the message for a tensor on a device where its reader can't use it."""
     copy = "_h2d_copy" if to_device else "_d2h_copy"
     return (
         f"{tensor} lives on {device}, and {reader}: a copy (et_copy::{copy}) is missing, or the tensor is "

@@ -34,7 +34,7 @@ MAX_GRAPHS = 16
 
 @dataclass(frozen=True)
 class Graph:
-    """What was captured for one set of shapes.
+    """A CUDA graph captured for one set of shapes.
 
     Attributes:
         inputs: Values that aren't planned, and the memory that the graph reads for them.
@@ -82,7 +82,7 @@ class Segment:
                     inputs[value.index] = value
             outputs.update((v.index, v) for v in call.args[call.num_inputs :])
         self._inputs = [*inputs.values()]
-        #: What the calls write.
+        #: The values that the calls write.
         self.outputs: Sequence[Value] = [*outputs.values()]
         self._allocators = [
             allocators[index] for index in outputs if index in allocators
@@ -188,7 +188,7 @@ def _capture_into(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
 
 def why_not(call: DelegateCall) -> str | None:
-    """Why a delegate's call can't be part of a graph, or None if it can."""
+    """Return why a delegate's call can't be part of a graph; None if it can."""
     for value in call.args:
         if value.layout is None:
             return f"{value.name} is a number, which a graph would keep"

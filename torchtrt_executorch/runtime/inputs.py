@@ -28,7 +28,7 @@ class OnDevice:
 
 
 def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
-    """An input that lives on ``device`` in a simulation, wherever the program declares it.
+    """Return an input that lives on ``device`` in a simulation, wherever the program declares it.
 
     Without this, an input in host memory stands in for one on the device that the program says.
 
@@ -43,7 +43,7 @@ def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
 
 
 class _Input:
-    """One input, and what it was given last: another tensor like it needs no looking at."""
+    """One input, and the properties of its last tensor: another one like it isn't checked again."""
 
     def __init__(self, value: Value, own: bool, written: bool, where: str) -> None:
         self._value = value
@@ -60,7 +60,7 @@ class _Input:
         self._device = value.device
 
     def again(self, tensor: Any) -> bool:
-        """Give the value ``tensor``, and return true; or false, with nothing done."""
+        """Set the value to ``tensor``, and return true; return false, with nothing done, if it isn't like the last one."""
         if (
             type(tensor) is not torch.Tensor
             or tensor.dtype is not self._dtype
@@ -93,7 +93,7 @@ class _Input:
         return True
 
     def set(self, argument: Any, placement: Placement, recorder: Recorder) -> None:
-        """Give the value ``argument``. Raises ``InputError`` for what it can't be."""
+        """Set the value to ``argument``. Raises ``InputError`` for an invalid one."""
         value, where, layout = self._value, self._where, self._value.layout
         if layout is None:
             if type(argument) is not type(value.data) or argument != value.data:
@@ -135,7 +135,7 @@ class _Input:
             value.device = value.label = device
             as_it_is = value.data.data_ptr() == tensor.data_ptr()
             as_it_is &= value.data.stride() == tensor.stride()
-        # What was converted, or counted, is looked at each time.
+        # Inputs that were converted, or counted, are checked each time.
         plain = as_it_is and type(argument) is torch.Tensor
         self._dtype = tensor.dtype if plain else None
         self._shape, self._strides = tensor.shape, tensor.stride()
@@ -143,12 +143,12 @@ class _Input:
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's values aren't what is in its memory: it is yet to be conjugated, or negated."""
+    """Whether a tensor's values differ from its memory: a lazy conjugate, negative or zero tensor."""
     return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor on memory that ends where it does, so that to make it larger is an error."""
+    """Return a dense tensor on memory that ends where it does, so that to make it larger is an error."""
     start = tensor.storage_offset() * tensor.itemsize
     own = tensor.untyped_storage()[start : start + tensor.nbytes]
     made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -167,7 +167,7 @@ _LAZY: int = sum(
 
 
 def _more_than_memory(tensor: torch.Tensor) -> str:
-    """What a tensor is whose operators aren't those of its memory; empty for others.
+    """Describe a tensor whose operators aren't plain memory accesses; empty for others.
 
     Subclasses whose operators are Python's, as fake tensors and wrappers, what a transform has wrapped,
     nested and quantized tensors, those without values: PyTorch dispatches on something else for them.
@@ -265,19 +265,19 @@ def _inputs(count: int) -> str:
 
 
 def read_tree(text: str) -> Tree | None:
-    """The arguments, then the keyword arguments; None for what isn't such a description."""
+    """Return the tree of arguments and keyword arguments; None for other descriptions."""
     trees = arguments(text)
     return trees and Tree(children=[*trees[0].children, *trees[1].children])
 
 
 def keywords(text: str) -> tuple[str, ...]:
-    """The names of the keyword arguments, in the order of their inputs."""
+    """Return the names of the keyword arguments, in the order of their inputs."""
     trees = arguments(text)
     return tuple(map(str, trees[1].keys or ())) if trees else ()
 
 
 def flatten(values: Sequence[Any], tree: Tree | None, method: str) -> list[Any]:
-    """Return what is in the caller's inputs, in the order of the method's.
+    """Flatten the caller's inputs, in the order of the method's.
 
     Inputs that are flat already, or nested in another way, are flattened as PyTorch does.
 

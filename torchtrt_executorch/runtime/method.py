@@ -42,7 +42,7 @@ from torchtrt_executorch.runtime.tensors.layout import CPU
 from torchtrt_executorch.runtime.tensors.memory import SharedState, Values
 from torchtrt_executorch.runtime.tensors.values import Value
 
-#: As many as ExecuTorch's own runtime allows one call, so that no program runs forever.
+#: ExecuTorch's own limit of instructions in one call, so that no program runs forever.
 MAX_INSTRUCTIONS = 10_000_000
 
 
@@ -66,7 +66,7 @@ class Method:
         self._call_lock = call_lock
         file, placement = context.file, context.placement
         file.check_unchanged()
-        # What follows from the plan, then memory, then what runs on it, then what a call begins with.
+        # First analysis of the plan, then memory, then operations, then the state at a call's beginning.
         uses = Uses.of(plan)
         views, needless, peers = {}, frozenset[int](), dict[int, int]()
         if not placement.simulate:
@@ -123,7 +123,7 @@ class Method:
         self._checked_input_devices: list[dict[int, torch.device]] = []
 
     def _arrange(self, binder: Binder, uses: Uses) -> set[int]:
-        """Set what a call makes anew at first, and what it runs. Return what it may leave to the caller."""
+        """Set the allocations and operations of a call. Return the values that it may hand to the caller."""
         plan, runs = self._plan, [*binder.runs]
         #: what runs as one, by its first operation
         self._spans: dict[int, range] = {}
@@ -139,7 +139,7 @@ class Method:
             for span, segment in segments.items():
                 runs[span.start : span.stop] = [nothing] * len(span)
                 runs[span.start], self._spans[span.start] = segment.run, span
-                # What a graph keeps needs no memory of a call's own where it is launched.
+                # Values that a CUDA graph keeps need no per-call memory when it is launched.
                 written = {value.index for value in segment.outputs}
                 per_call -= written
                 if plan.straight:  # else another branch may write them
@@ -159,7 +159,7 @@ class Method:
         return per_call
 
     def _new_clock(self, binder: Binder) -> Profiler:
-        """What times the calls, by the clocks of the devices where operations run."""
+        """Return a profiler of calls, with the clocks of the devices where operations run."""
         devices = [CPU] * len(self._plan.operations)
         if not self._context.placement.in_host_memory:
             for index, operation in enumerate(self._plan.operations):
@@ -174,7 +174,7 @@ class Method:
 
     @as_it_is
     def clone(self) -> Method:
-        """The same method once more, for calls that run beside this one's.
+        """Return a clone of the method, for calls that run concurrently.
 
         It has memory of its own, and state that starts anew, apart from what other methods share.
         Constants and TensorRT's engines are shared; other delegates are loaded once more.
@@ -184,23 +184,23 @@ class Method:
             ProgramError: A file has changed since the program was loaded.
         """
         refuse_modes(f"{self.name} is cloned")
-        alone = SharedState([self._plan]), CallLock()
+        own_state = SharedState([self._plan]), CallLock()
         return without_modes(
-            lambda: Method(self._plan, self._context, *alone, original=self)
+            lambda: Method(self._plan, self._context, *own_state, original=self)
         )
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
-        """What the method takes, in order."""
+        """The method's inputs, in order."""
         return self._plan.described_inputs
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
-        """What the method returns, in order."""
+        """The method's outputs, in order."""
         return self._plan.described_outputs
 
     def _gpus(self) -> list[int]:
-        """The GPUs on which calls leave work running, by index."""
+        """Return the GPUs on which calls leave work running, by index."""
         if self._context.placement.in_host_memory:
             return []
         places = {value.device for value in self._values}
@@ -257,7 +257,7 @@ class Method:
             return self._call(inputs)
 
     def _call(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A call whose turn it is, in none of the caller's modes but that of gradients."""
+        """Run a call that holds the call lock, outside of the caller's modes except for that of gradients."""
         devices, order = self._devices, self._call_lock.order
         recording, changed = torch.is_grad_enabled(), False
         try:
@@ -352,6 +352,6 @@ class Method:
 def _result(value: Value) -> Any:
     data = value.get()
     if isinstance(data, torch.Tensor):
-        # What lies in planned memory or in an input is overwritten by the next call.
+        # Planned memory and inputs are overwritten by the next call.
         return data.clone()
     return data

@@ -1,4 +1,4 @@
-"""Read how inputs and outputs were nested when a model was exported: PyTorch's own description, which a ``.pte`` holds.
+"""Read the TreeSpecs of a method's inputs and outputs from a ``.pte``.
 
 It isn't given to PyTorch, which imports what it names.
 """
@@ -36,7 +36,7 @@ class Tree:
 
 
 def read(text: str) -> Tree | None:
-    """Return the tree of a description; None for what is none."""
+    """Return the tree of a description; None if it is invalid."""
     try:
         _, whole = json.loads(text)
         return _tree(whole)
@@ -45,7 +45,7 @@ def read(text: str) -> Tree | None:
 
 
 def arguments(text: str) -> tuple[Tree, Tree] | None:
-    """Return the positional and the keyword arguments of a description; None for what is none."""
+    """Return the positional and the keyword arguments of a description; None if it is invalid."""
     nesting = read(text)
     if nesting is None or len(nesting.children) != 2:
         return None
@@ -102,7 +102,7 @@ def _tree(node: Any) -> Tree:
 
 
 def _names(context: Any, kind: str, count: int) -> Sequence[Any] | None:
-    """What the children are called, if the description says."""
+    """Return the children's names, if the description has them."""
     names = context
     try:
         if kind == "collections.defaultdict":

@@ -59,7 +59,7 @@ class Program:
 
     @as_it_is
     def method(self, name: str = "forward") -> Method:
-        """The method ``name``, the same object every time: its state is the program's.
+        """Return the method ``name``, the same object every time: its state is the program's.
 
         Args:
             name: One of :attr:`method_names`.
@@ -116,7 +116,7 @@ class Program:
         return method.nested(method(*inputs, **keywords))
 
     def profile(self) -> Profile:
-        """Where the time went since the program was loaded, with ``load(..., profile=True)``.
+        """Return the times since the program was loaded, with ``load(..., profile=True)``.
 
         ``print`` it for a table by instruction, the slowest first; :meth:`~.profiling.Profile.save`
         writes it for ExecuTorch's ``Inspector`` and for ``torchtrt-executorch inspect --times``.
@@ -128,7 +128,7 @@ class Program:
         return Profile([*self._context.recorder.histories.values()])
 
     def stats(self) -> Stats:
-        """What the program did since it was loaded."""
+        """Return the statistics since the program was loaded."""
         return self._context.recorder.snapshot()
 
 
@@ -241,7 +241,7 @@ def save_stand_ins(
 def _stand_ins_beside(
     source: Source, file: ProgramFile, plans: Mapping[str, Plan]
 ) -> StandInFile | None:
-    """The stand-ins that were saved for a program's payloads, in a file that is named after it."""
+    """Return the stand-ins that were saved for a program's payloads, in a file that is named after it."""
     if not is_path(source):
         return None
     for path in StandInFile.named_after(Path(source)):
@@ -258,6 +258,6 @@ def _stand_ins_beside(
 
 
 def _payloads(plans: Mapping[str, Plan]) -> set[str]:
-    """The digests of the payloads that can have stand-ins."""
+    """Return the digests of the payloads that can have stand-ins."""
     digests = (digest(payload) for plan in plans.values() for payload in plan.delegates)
     return {payload for payload in digests if payload is not None}

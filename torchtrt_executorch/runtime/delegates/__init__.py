@@ -24,11 +24,11 @@ from torchtrt_executorch.runtime.tensors.values import Run, Value
 
 @dataclass(frozen=True)
 class StandIns:
-    """What a program's delegates may run in the place of their payloads.
+    """Stand-ins that a program's delegates may run in place of their payloads.
 
     Attributes:
         emulated: Whether the programs in emulated engines may be loaded.
-        file: Stand-ins that the user has given, beside those that this process keeps.
+        file: Stand-ins from a file of the user's, in addition to those of this process.
     """
 
     emulated: bool = False
@@ -47,7 +47,7 @@ class StandIns:
         return stand_in and stand_in.instance()
 
     def origin(self, payload: str) -> str:
-        """Say which file a stand-in comes from, as the end of a sentence."""
+        """Return which file a stand-in is from, as the end of a sentence."""
         if self.file is None or payload not in self.file.payloads:
             return ""
         return f" (from {self.file.path})"
@@ -55,12 +55,11 @@ class StandIns:
 
 @dataclass(frozen=True)
 class DelegateContext(Payload):
-    """What a backend is given to load one delegate.
+    """Context to load one delegate.
 
-    ``payload`` and ``data(key)`` are in memory that the delegate may keep: whatever becomes of the file
-    isn't to be seen there. ``num_inputs`` is what the payload says, or is read off the program (what is
-    written before it is read is an output). ``common`` is what it is to have in common with delegates of
-    other methods.
+    ``payload`` and ``data(key)`` are in memory that the delegate may keep: later changes of the file aren't
+    visible there. ``num_inputs`` is from the payload, or derived from the program (an argument that is
+    written before it is read is an output). ``common`` has the tensors to share with delegates of other methods.
     """
 
     read: Callable[[memoryview], memoryview]
@@ -86,9 +85,9 @@ class Delegate:
     an input may be the caller's own tensor, whose shape and place aren't to be changed.
 
     Attributes:
-        device: Where it works.
-        makes_results: Whether it gives its outputs their memory (:meth:`Value.take`), so that they
-            needn't have any before.
+        device: The device that it runs on.
+        makes_results: Whether it allocates its outputs (:meth:`Value.take`), so that they need no memory
+            before.
     """
 
     device: torch.device = CPU
@@ -99,26 +98,26 @@ class Delegate:
         raise NotImplementedError("a delegate has to have execute, or bind")
 
     def bind(self, args: Sequence[Value]) -> Run:
-        """What runs on ``args``, whose ``data`` may be another one each time.
+        """Return a function that runs on ``args``, whose ``data`` may differ in each call.
 
-        It is asked once, when a method is loaded: what can be made or checked once is made here.
-        Inputs of the method and tensors without planned memory hold None then.
+        It is called once, when a method is loaded: what can be prepared or checked once is done here.
+        Inputs of the method and tensors without planned memory are None at that time.
         """
         return functools.partial(self.execute, args)
 
     def clone(self, context: DelegateContext) -> Delegate:
-        """Another one, to be run beside it, which may share what neither writes to."""
+        """Return another delegate, to run concurrently, which may share what neither writes to."""
         return load_delegate(context)
 
     def not_capturable(self, args: Sequence[Value]) -> str | None:
-        """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
+        """Return why a CUDA graph can't capture a call with ``args``; None if it can."""
         return "it is none of a GPU's that says it can be captured"
 
     @staticmethod
     def about(payload: Payload) -> BackendInfo:
-        """What a payload says of itself. ``ProgramError`` for a damaged one.
+        """Return the description of a payload. ``ProgramError`` for a damaged one.
 
-        On a GPU, one that nothing else is known of stages what is elsewhere.
+        By default a delegate on a GPU stages tensors that are elsewhere.
         """
         device = payload.target_device("cpu")
         return BackendInfo(device, device.type != "cpu")
@@ -126,7 +125,7 @@ class Delegate:
 
 @dataclass(frozen=True)
 class DelegateCall:
-    """A delegate and what it is handed, of which the first ``num_inputs`` are read.
+    """A delegate and its arguments, of which the first ``num_inputs`` are read.
 
     Attributes:
         run: Makes the call.
@@ -178,8 +177,8 @@ def load_delegate(context: DelegateContext) -> Delegate:
 
 
 def about(payload: Payload) -> BackendInfo:
-    """What a payload says of itself. ``ProgramError`` for a damaged one."""
-    # What is registered may be a function.
+    """Return the backend's description of a payload. ``ProgramError`` for a damaged one."""
+    # The registered backend may be a function.
     told: Any = Delegate.about
     if payload.backend_id in _registered or payload.backend_id in _OWN:
         told = getattr(_backend(payload.backend_id), "about", told)
@@ -188,7 +187,7 @@ def about(payload: Payload) -> BackendInfo:
 
 
 def inputs_of(payload: Payload) -> int | None:
-    """How many inputs a payload takes, if a compile spec says, or its bytes tell."""
+    """Return a payload's number of inputs, from a compile spec or its bytes; None if neither has it."""
     told = payload.compile_specs.get("num_inputs", b"")
     if told.isdigit() and len(told) < 10:
         return int(told)
@@ -201,7 +200,7 @@ def inputs_of(payload: Payload) -> int | None:
 
 
 def digest(payload: Payload) -> str | None:
-    """What a stand-in is found by; None if those of this backend have none."""
+    """Return the digest that stand-ins are found by; None for backends without stand-ins."""
     digests = about(payload).digests
     return None if digests is None else stand_ins.digest_of_digests(*digests())
 

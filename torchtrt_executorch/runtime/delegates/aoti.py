@@ -36,7 +36,7 @@ Compute = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 class AotiDelegate(GpuDelegate):
     """One AOTInductor library and its weights, on ``target_device``: ``cuda:0`` unless it is given.
 
-    Takes tensors on that device alone: copies are the program's to make, but where nothing is planned on
+    Only takes tensors on that device: copies are the program's to make, but where nothing is planned on
     a device, as before executorch 1.4. Loading it executes native code from the file. Raises
     ``ProgramError`` if the library or its weights are missing, or can't be loaded.
     """
@@ -57,7 +57,7 @@ class AotiDelegate(GpuDelegate):
 
     @staticmethod
     def about(payload: Payload) -> BackendInfo:
-        """It works on its GPU alone; stand-ins are found by the digests of what it names."""
+        """It works only on its GPU; stand-ins are found by the digests of what it names."""
         named = read_payload(payload)
         return BackendInfo(
             payload.target_device("cuda:0"),
@@ -74,9 +74,9 @@ class _Library:
         self._compute = run if device.type == "cpu" else _on_gpu(run, device)
 
     def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
-        """What runs on these values."""
+        """Return a function that runs on these values."""
         compute = self._compute
-        #: what gives each output its result; unknown at first
+        #: how each output takes its result; unknown before the first run
         hand_overs: list[Callable[[torch.Tensor], None]] = []
 
         def run() -> None:
@@ -102,7 +102,7 @@ class _Library:
 
 
 def read_payload(context: Payload) -> CudaPayload:
-    """What the payload names. Raises ``ProgramError`` if it is damaged."""
+    """Parse the payload. Raises ``ProgramError`` if it is damaged."""
     try:
         return cuda_payload.read(context.payload)
     except ValueError as error:
@@ -110,7 +110,7 @@ def read_payload(context: Payload) -> CudaPayload:
 
 
 def _library(context: DelegateContext, payload: CudaPayload) -> memoryview:
-    """The library for the GPU that is here; the first one where none is."""
+    """Return the library for the GPU that is here; the first one where none is."""
     gpu, device = None, context.target_device("cuda:0")
     if torch.cuda.is_available() and device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
@@ -169,7 +169,7 @@ def _load(
 
 
 def _share_all(model: Any, context: DelegateContext, source: object) -> bool:
-    """Have another delegate's weights and buffers, if they are the same: they are on the GPU once."""
+    """Share another delegate's weights and buffers, if it has all of these: they are on the GPU once."""
     theirs = context.common.weights.get(source, {})
     wanted = model.get_constant_names_to_original_fqns()
     if not context.common.names or not {*wanted.values()} <= theirs.keys():
@@ -179,7 +179,7 @@ def _share_all(model: Any, context: DelegateContext, source: object) -> bool:
 
 
 def _share_state(model: Any, context: DelegateContext, source: object) -> None:
-    """Have another delegate's buffers, where methods have them in common; others may have all of these."""
+    """Share the buffers that methods have in common with another delegate's; later ones may share all of these."""
     if not context.common.names:
         return
     own = model.extract_constants_map(False)
@@ -190,7 +190,7 @@ def _share_state(model: Any, context: DelegateContext, source: object) -> None:
 
 
 def _point(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Have a library work on ``tensors``, by their names in the model."""
+    """Set a library's constants to ``tensors``, by their names in the model."""
     wanted = model.get_constant_names_to_original_fqns()
     constants = {name: tensors[fqn] for name, fqn in wanted.items() if fqn in tensors}
     if constants:
@@ -200,7 +200,7 @@ def _point(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
 def _give(
     model: Any, context: DelegateContext, payload: CudaPayload, device: torch.device
 ) -> None:
-    """Hand the library its weights by name: copies of its own, unless methods have them in common."""
+    """Set the library's weights by name: its own copies, unless methods share them."""
     common, weights = context.common, {}
     for weight in payload.weights:
         place = device if weight.on_gpu else CPU
@@ -266,7 +266,7 @@ def _runner(library: str, device: torch.device) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _export_torch_symbols() -> None:
-    """Let the library, which isn't linked against torch, find ``aoti_torch_*``."""
+    """Export ``aoti_torch_*`` to the library, which isn't linked against torch."""
     folder = Path(torch.__file__).parent / "lib"
     for library in ("libtorch_cpu.so", "libtorch_cuda.so"):
         ctypes.CDLL(str(folder / library), mode=ctypes.RTLD_GLOBAL)

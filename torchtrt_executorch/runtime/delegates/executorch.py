@@ -44,7 +44,7 @@ class ExecuTorchDelegate(Delegate):
         self._native = _Native(_Program(context).serialized(), context.name)
 
     def bind(self, args: Sequence[Value]) -> Run:
-        """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
+        """Return a function that runs on ``args``. Raises ``DeviceError`` for a tensor that isn't in host memory."""
         # XNNPACK infers shapes from shapes; what others do isn't known.
         settled = self._backend_id == "XnnpackBackend"
         return _Bound(self._native, args, self._inputs, settled).run
@@ -118,7 +118,7 @@ class _Program:
         return used
 
     def _sizes(self, args: Sequence[int]) -> list[int]:
-        """Ask for the sizes of the results that can have several."""
+        """Query the sizes of the results that can have several."""
         sizes = []
         results = [*zip(args, self._context.args, strict=True)]
         for at, value in results[self._context.num_inputs :]:
@@ -131,7 +131,7 @@ class _Program:
         return sizes
 
     def _given(self, place: int) -> int:
-        """An argument as ExecuTorch's schema has it."""
+        """Return an argument as ExecuTorch's schema has it."""
         value = self._context.args[place]
         data = value.data
         if value.layout is not None:
@@ -153,7 +153,7 @@ class _Program:
         self._instructions.append(schema.Instruction(schema.KernelCall(index, args)))
 
     def _named_data(self) -> Any:
-        """The blobs that the payload names; all of them if it names none.
+        """Return the blobs that the payload names; all of them if it names none.
 
         A payload says which it wants by their keys. To leave out the others' keeps the memory of a
         program with many delegates linear.
@@ -177,7 +177,7 @@ _WRAPPED: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 
 def _tensor_like(value: Value) -> schema.Tensor:
-    """A tensor of the same layout, without memory."""
+    """Return a tensor of the same layout, without memory."""
     layout = value.layout
     assert layout is not None
     return schema.Tensor(
@@ -230,7 +230,7 @@ class _Bound:
     ) -> None:
         self._native = native
         self._values = [value for value in args if value.layout is not None]
-        #: Those read at the shape that they have; the others are told at the largest.
+        #: Whether each is passed at its current shape; others are passed at the largest.
         self._shaped = [not _static(v) and v in args[:inputs] for v in self._values]
         self._resized = [value for value in args[inputs:] if not _static(value)]
         self._asks = bool(self._resized) and not settled
@@ -270,7 +270,7 @@ class _Bound:
         return False
 
     def _look(self) -> list[torch.Tensor]:
-        """Where the tensors are, in the order of the program's inputs."""
+        """Return the tensors of the values, in the order of the program's inputs."""
         for value in self._values:
             if value.device.type != "cpu":
                 takes = "ExecuTorch's runtime works on host tensors"
@@ -289,7 +289,7 @@ def _static(value: Value) -> bool:
 
 
 def _whole(value: Value) -> torch.Tensor:
-    """The tensor's memory at its largest shape, in the order that ExecuTorch's Python API takes."""
+    """Return the tensor's memory at its largest shape, in the order that ExecuTorch's Python API takes."""
     layout, tensor = value.layout, value.tensor
     assert layout is not None
     if layout.unbounded and not (value.planned or value.constant):

@@ -17,15 +17,15 @@ from torchtrt_executorch.runtime.tensors.values import Run, Value
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
 
-#: What messages call a value, and the value.
+#: A value with its name for messages.
 NamedValue = tuple[str, Value]
 
 
 class Runner(Protocol):
-    """What computes for a delegate."""
+    """Computation of a delegate."""
 
     def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
-        """What runs on these values, which may be in host memory."""
+        """Return a function that runs on these values, which may be in host memory."""
 
 
 class GpuDelegate(Delegate):
@@ -61,7 +61,7 @@ class GpuDelegate(Delegate):
             context.recorder.payloads[self.name] = told.built_by
 
     def bind(self, args: Sequence[Value]) -> Run:
-        """What runs on ``args``. Raises ``DeviceError`` for a tensor that isn't taken where it is."""
+        """Return a function that runs on ``args``. Raises ``DeviceError`` for a tensor on a device that isn't supported."""
         called = [*zip(self.names, args, strict=True)]
         for name, value in called:
             if value.layout is None:
@@ -98,7 +98,7 @@ class GpuDelegate(Delegate):
         return run
 
     def not_capturable(self, args: Sequence[Value]) -> str | None:
-        """Why a CUDA graph can't hold a call with ``args``, or None if it can."""
+        """Return why a CUDA graph can't capture a call with ``args``; None if it can."""
         if isinstance(self.runner, InPyTorch):
             return "what runs here is PyTorch"
         if self.at_home:
@@ -114,7 +114,7 @@ class GpuDelegate(Delegate):
         return value.device == self.device or (value.device == CPU and staged)
 
     def _say(self, into: Sequence[NamedValue], out: Sequence[NamedValue]) -> None:
-        """Log what is staged."""
+        """Log the staged inputs and outputs."""
         staged = []
         for role, values in (("inputs", into), ("outputs", out)):
             on_host = [(name, value) for name, value in values if value.device == CPU]
@@ -136,7 +136,7 @@ class GpuDelegate(Delegate):
 
 
 def _on_host(values: Sequence[NamedValue]) -> Transfers:
-    """Copies of those that are in host memory."""
+    """Return the transfers of the values that are in host memory."""
     return Transfers.of([v.data.nbytes for _, v in values if v.device == CPU])
 
 
@@ -161,7 +161,7 @@ class InPyTorch:
         self._order = inputs, outputs
 
     def clone(self) -> InPyTorch | None:
-        """Another one with the same weights, to be run beside it; None for one with state, or nothing."""
+        """Return another one with the same weights, to run concurrently; None with state, or without a program."""
         program = self._program
         if program is None or program.instance() is not program:
             return None
@@ -169,7 +169,7 @@ class InPyTorch:
         return InPyTorch(clone, self._memory, *self._order)
 
     def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
-        """What runs on values in the delegate's order."""
+        """Return a function that runs on values in the delegate's order."""
         program, memory = self._program, self._memory
         inputs_of_program, wanted = (
             values if order is None else [values[index] for index in order]
@@ -194,7 +194,7 @@ class InPyTorch:
 
 
 def stand_in_for(context: DelegateContext, needs: str) -> StandIn | None:
-    """What runs where there is no GPU: a stand-in, or, in a simulation, nothing, for zeros.
+    """Return what runs without a GPU: a stand-in, or, in a simulation, None: outputs are zeros.
 
     Either is reported: by a warning, and in the program's
     :class:`~torchtrt_executorch.runtime.profile.stats.Stats`. Raises ``ProgramError`` if there is neither:

@@ -119,7 +119,7 @@ def _engine(payload: Payload) -> tuple[memoryview, TensorRTBlobMetadata]:
 
 
 def _names(metadata: TensorRTBlobMetadata) -> tuple[list[str], list[str]]:
-    """What the engine calls its inputs and outputs."""
+    """Return the engine's names of its inputs and outputs."""
     inputs = [b.name for b in metadata.io_bindings if b.is_input]
     return inputs, [b.name for b in metadata.io_bindings if not b.is_input]
 

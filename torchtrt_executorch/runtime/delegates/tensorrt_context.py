@@ -40,18 +40,18 @@ class Context:
             raise self._refused(": the engine failed to run")
 
     def set_address(self, tensor: str, address: int) -> None:
-        """Say where a tensor is."""
+        """Set the address of a tensor."""
         address = address or self._one_byte.data_ptr()
         if not self._asked(self._set_tensor_address, tensor, address):
             raise self._refused(f": the memory of {tensor} was refused")
 
     def set_shape(self, tensor: str, shape: torch.Size) -> None:
-        """Say what shape an input has."""
+        """Set the shape of an input."""
         if not self._asked(self._set_input_shape, tensor, tuple(shape)):
             raise self._refused(f" was not built for {tensor} of shape {list(shape)}")
 
     def shape(self, tensor: str) -> torch.Size:
-        """The shape of an output, for inputs as they were set."""
+        """Return the shape of an output, for inputs as they were set."""
         try:
             shape = tuple(self._get_tensor_shape(tensor))
         except ValueError:  # TensorRT's way to say that there is none
@@ -123,14 +123,14 @@ class Binding:
         return True
 
     def bind(self, tensor: torch.Tensor) -> None:
-        """Have the engine read or write ``tensor``. ``ProgramError`` if TensorRT refuses it."""
+        """Bind ``tensor`` to the engine. ``ProgramError`` if TensorRT rejects it."""
         address = tensor.data_ptr()
         if address != self._address:
             self._set(address)
         self.bound_tensor = tensor
 
     def reshape(self, shape: torch.Size) -> None:
-        """Give an input a shape. ``ProgramError`` if the engine was not built for it."""
+        """Set the shape of an input. ``ProgramError`` if the engine wasn't built for it."""
         self.shape = None
         self._context.set_shape(self.name, shape)
         self.shape = shape

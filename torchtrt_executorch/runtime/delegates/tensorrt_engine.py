@@ -76,7 +76,7 @@ class TensorRTEngine:
         self._begin()
 
     def clone(self) -> TensorRTEngine:
-        """The same engine, with an execution context of its own, to be run beside this one."""
+        """Return the same engine, with an execution context of its own, to be run beside this one."""
         clone = copy(self)
         clone._begin()
         return clone
@@ -101,16 +101,16 @@ class TensorRTEngine:
         self._sending = False
 
     def bind(self, inputs: Sequence[Value], outputs: Sequence[Value]) -> Run:
-        """What runs on values in the order of the bindings, in host memory or on the device.
+        """Return a function that runs on values in the order of the bindings, in host memory or on the device.
 
         Raises ``ProgramError`` for an input of a shape that the engine wasn't built for.
         """
         device, index = self._device, self._index
         written = Arguments.of_outputs(self._outputs, outputs, device)
-        # What goes out may stay in planned memory until the results are waited for.
+        # Outputs may stay in planned memory until the results are waited for.
         waits = bool(written.staged)
         read = Arguments.of_inputs(self._inputs, inputs, waits)
-        # Whoever frees what these had leaves it to this stream, where others use it after the engine.
+        # Freed memory of these values is left to this stream, where later users come after the engine.
         passing = [
             *self._outputs,
             *[
@@ -255,7 +255,7 @@ class TensorRTEngine:
 
 
 def _share(source: Binding, output: Binding) -> None:
-    """Have an input read and written in the memory of the output that is the same tensor."""
+    """Bind an aliased input to the memory of its output, and copy its value there."""
     shared, target = source.bound_tensor, output.bound_tensor
     assert shared is not None and target is not None
     if shared.data_ptr() != target.data_ptr():

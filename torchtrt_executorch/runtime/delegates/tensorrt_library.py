@@ -45,7 +45,7 @@ def tensorrt_for(name: str, plan: memoryview) -> Any:
 
 
 class Log:
-    """What TensorRT says about one engine: passed on to logging, and kept for errors."""
+    """TensorRT's log of one engine: passed on to logging, and kept for errors."""
 
     def __init__(self, trt: Any, name: str) -> None:
         errors = self._errors = []  # type: list[str]
@@ -100,7 +100,7 @@ def deserialized(
     return runtime, engine
 
 
-#: By the names that TensorRT gives to its types.
+#: Torch's types, by TensorRT's names.
 _DTYPES = {
     "FLOAT": torch.float32,
     "HALF": torch.float16,

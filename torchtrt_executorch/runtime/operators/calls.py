@@ -32,7 +32,7 @@ def bind_call(
     changed: Sequence[Value],
     returned: Value | None,
 ) -> Run:
-    """A call of ``op`` on ``args``, the values of all of its schema's arguments.
+    """Return a call of ``op`` on ``args``, the values of all of its schema's arguments.
 
     ``changed`` are the tensors that it writes, and ``returned`` is given what it returns. Raises
     ``ProgramError`` for a value that the schema doesn't take.
@@ -54,7 +54,7 @@ def bind_call(
             loads.append((place, key, value, None))
         else:
             loads.append((place, key, value, convert))
-    # What an operator changes in place keeps its shape, and is read.
+    # An operand that an operator changes in place keeps its shape, and is read.
     outs = {
         value
         for argument, argument_value in zip(declared, args, strict=True)
@@ -95,7 +95,7 @@ def bind_call(
             if value.layout is not None:
                 value.layout.normalize(value.tensor)
         for place, key, _, _ in loads:
-            place[key] = None  # it may be the caller's alone after a call
+            place[key] = None  # after a call only the caller may refer to it
 
     if loads or growing or check or returned is not None or len(steady) != 1:
         return run
@@ -124,7 +124,7 @@ _MEMORY_FORMATS = (
 
 
 def _converter(argument: Any) -> Convert:
-    """A function that checks and converts the values of one argument (``torch._C.Argument``).
+    """Return a function that checks and converts the values of one argument (``torch._C.Argument``).
 
     It raises ``ProgramError``, naming the argument, for a value that isn't of its type.
     """

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 class DefaultFloat32(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it, operators make and promote to float32 where they would to another default dtype.
 
-    That is, factories that aren't told a dtype, and operators on integers and booleans alone whose result is
+    That is, factories that aren't told a dtype, and operators only on integers and booleans whose result is
     in floating point, as a division. All others don't depend on it.
     """
 

@@ -56,12 +56,12 @@ def register_kernel(
 
 
 def registered_kernels() -> Collection[str]:
-    """The operators that have kernels of the user's."""
+    """Return the operators that have kernels of the user's."""
     return _registered.keys()
 
 
 def _bind_function(function: Function, args: Sequence[Value]) -> Run:
-    """A call of a kernel of the user's."""
+    """Return a call of a kernel of the user's."""
     # The last argument is the return value, which is the output argument once more.
     inputs = args[:-1]
     tensors = [tensor for value in args for tensor in value.tensors()]
@@ -76,7 +76,7 @@ def _bind_function(function: Function, args: Sequence[Value]) -> Run:
 
 
 def _bind_operator(name: str, op: torch._ops.OpOverload, args: Sequence[Value]) -> Run:
-    """A call of an operator of torch's, which has to write its results to its arguments."""
+    """Return a call of an operator of torch's, which has to write its results to its arguments."""
     declared = op._schema.arguments
     outputs = [
         arg.alias_info is not None and arg.alias_info.is_write for arg in declared
@@ -98,7 +98,7 @@ def _bind_operator(name: str, op: torch._ops.OpOverload, args: Sequence[Value]) 
     for value in changed:
         if value.constant:
             raise ProgramError(f"{name} writes to {value.name}, a constant")
-    # What an in-place operator returns is the argument that it changed.
+    # An in-place operator returns the argument that it changed.
     in_place = not any(arg.kwarg_only for arg, _ in written)
     returned = last if in_place and last not in changed else None
     if returned is not None and returned.layout is None:
@@ -110,7 +110,7 @@ def _bind_operator(name: str, op: torch._ops.OpOverload, args: Sequence[Value]) 
 
 
 def find_kernel(name: str, prim: Bind | None) -> Bind:
-    """The kernel of the operator ``namespace::operator.overload``, ExecuTorch's own ``prim`` if it is one.
+    """Return the kernel of the operator ``namespace::operator.overload``, ExecuTorch's own ``prim`` if it is one.
 
     Raises ``ProgramError`` with the operator's name and what to do, if there is none.
     """
@@ -158,7 +158,7 @@ _LISTS = (
     "kernels/portable/custom_ops.yaml",
     "kernels/quantized/quantized.yaml",
 )
-#: Those of its optimized kernels that have no portable twin: their list isn't in the package.
+#: Its optimized kernels without a portable equivalent: their list isn't in the package.
 _OPTIMIZED = {"aten::_fft_c2r.out", "aten::_fft_r2c.out", "aten::linear.out"}
 
 #: Operators whose kernels hostile arguments did no harm in, one a line; ``tests/fuzz/operators.py --write``
@@ -168,7 +168,7 @@ SAFE_KERNELS = Path(__file__).with_name("safe_kernels.txt")
 _ENTRY = re.compile(r"^- (?:op|func): ([\w:.]+)", re.MULTILINE)
 
 
-#: What ExecuTorch's runtime computes by itself, without a kernel from a list.
+#: Operators of ExecuTorch's runtime itself, which are in no list of kernels.
 _OF_THE_RUNTIME = ("executorch_prim::", "et_copy::", "dim_order_ops::", "aten::sym_")
 
 

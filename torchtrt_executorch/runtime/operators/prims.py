@@ -20,7 +20,7 @@ from torchtrt_executorch.runtime.tensors.devices import (
 )
 from torchtrt_executorch.runtime.tensors.values import Run, Value, same_kind
 
-#: What an operator does with its arguments, as many as it has.
+#: Computation of an operator, called with its arguments.
 Body = Callable[..., None]
 
 #: Programs could make numbers of gigabytes in a few steps.
@@ -39,7 +39,7 @@ def _bind(name: str, arity: int, body: Body, args: Sequence[Value]) -> Run:
 def _bind_number(
     name: str, arity: int, function: Callable[..., Any], args: Sequence[Value]
 ) -> Run:
-    """What makes a number of ``arity`` numbers, the first of ATen's a tensor."""
+    """Return a function that computes a number from ``arity`` numbers; the first operand of ATen's is a tensor."""
     of_tensor = name.startswith("aten::")
 
     def body(first: Value, *args: Value) -> None:
@@ -156,7 +156,7 @@ def _device_copy(
 
 
 def peer_copy(source: Value, out: Value, recorder: Recorder) -> Run:
-    """A copy from one GPU to another, behind what either was given, and before what it is given next."""
+    """Return a copy from one GPU to another, ordered after earlier and before later work on both."""
 
     def run() -> None:
         tensor = source.tensor

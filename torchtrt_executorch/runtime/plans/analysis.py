@@ -17,11 +17,11 @@ from torchtrt_executorch.runtime.plans.plan import (
 )
 
 _TRANSPOSE = "aten::permute_copy.out"
-_PRODUCTS = frozenset({"aten::addmm.out", "aten::bmm.out", "aten::mm.out"})
+_MATMULS = frozenset({"aten::addmm.out", "aten::bmm.out", "aten::mm.out"})
 
 
 class Written:
-    """What has been written so far, to tell a delegate's outputs from its inputs.
+    """The values written so far, to tell a delegate's outputs from its inputs.
 
     Whoever reads a program asks at each delegate whose payload doesn't tell (:meth:`count_inputs`), and
     notes each operation when it is read (:meth:`by`). Outputs come last. ExecuTorch's emitter makes their
@@ -38,7 +38,7 @@ class Written:
         self._named = named
         self._now = -1
         self._known = {s.index for s in values if s.layout is None or s.stored}
-        #: By planned bytes that were written, whether they were read since.
+        #: By written allocation, whether it was read since.
         self._places: dict[Allocation, bool] = {}
 
     def mark(self, indices: Iterable[int]) -> None:
@@ -60,7 +60,7 @@ class Written:
         self.mark(writes)
 
     def count_inputs(self, args: Sequence[int]) -> int:
-        """How many of a delegate's arguments are inputs."""
+        """Return how many of a delegate's arguments are inputs."""
         count = len(args)
         while count and args[count - 1] not in self._known:
             follows = count == len(args) or args[count - 1] == args[count] - 1
@@ -130,7 +130,7 @@ class Uses:
 
 
 def _written_once(plan: Plan) -> set[int]:
-    """What one delegate writes, and no other; nothing where jumps may leave it out."""
+    """Return the values that a single delegate call writes; none where jumps may skip it."""
     writers: Counter[int] = Counter()
     for operation in plan.operations if plan.straight else ():
         if operation.kind is Kind.DELEGATE:
@@ -139,10 +139,10 @@ def _written_once(plan: Plan) -> set[int]:
 
 
 def fences(plan: Plan) -> frozenset[int]:
-    """The copies that are there for the order of streams alone.
+    """Return the synchronization copies: those that only order streams.
 
-    The device pass puts a copy of one byte, that nobody has written, to where nobody reads it. Where all
-    delegates run on one stream there is nothing to put in order.
+    The device pass inserts a copy of one byte that nothing writes, to one that nothing reads. With one stream for all
+    delegates none is needed.
     """
     used: Counter[int] = Counter((*plan.inputs, *plan.outputs))
     for operation in plan.operations:
@@ -151,8 +151,8 @@ def fences(plan: Plan) -> frozenset[int]:
     for index, operation in enumerate(plan.operations):
         if operation.is_copy and len(operation.args) == 3:
             source, out = plan.values[operation.args[0]], plan.values[operation.args[1]]
-            alone = used[source.index] == 1 and used[out.index] == 1
-            if alone and _is_byte(source) and _is_byte(out):
+            only_use = used[source.index] == 1 and used[out.index] == 1
+            if only_use and _is_byte(source) and _is_byte(out):
                 fence_indices.add(index)
     return frozenset(fence_indices)
 
@@ -177,8 +177,8 @@ def transposed_constants(
 ) -> dict[int, Transposed]:
     """Transposed weights that are seen as they are in the file instead of copied in every call.
 
-    ExecuTorch's exporter writes a linear layer as a copy of its weight, transposed, and a product with
-    that. The weight never changes, and torch's products read a matrix in either order: where nothing
+    ExecuTorch's exporter writes a linear layer as a copy of its weight, transposed, and a matmul with
+    that. The weight never changes, and torch's matmuls read a matrix in either order: where nothing
     else sees the copy, a view of the constant stands in its place.
 
     Args:
@@ -190,19 +190,19 @@ def transposed_constants(
     transposed: dict[int, Transposed] = {}
     if not plan.straight or _TRANSPOSE in registered:
         return transposed
-    products = _PRODUCTS.difference(registered)
+    matmuls = _MATMULS.difference(registered)
     of_caller = {*plan.inputs, *plan.outputs}
     for index, operation in enumerate(plan.operations):
         view = _transposition(plan, operation)
         if view is None or view.copy in of_caller:
             continue
-        if _only_multiplied(plan, index, plan.values[view.copy], products):
+        if _only_multiplied(plan, index, plan.values[view.copy], matmuls):
             transposed[index] = view
     return transposed
 
 
 def _transposition(plan: Plan, operation: Operation) -> Transposed | None:
-    """A transposition of a constant into planned memory; None if it is none, or not sound."""
+    """Return a transposition of a constant into planned memory; None if it is none, or not sound."""
     if (
         operation.name != _TRANSPOSE
         or len(operation.args) != 4
@@ -226,9 +226,9 @@ def _transposition(plan: Plan, operation: Operation) -> Transposed | None:
 
 
 def _only_multiplied(
-    plan: Plan, index: int, copy: PlanValue, products: Collection[str]
+    plan: Plan, index: int, copy: PlanValue, matmuls: Collection[str]
 ) -> bool:
-    """Whether none but products see the bytes of ``copy``, written by operation ``index``.
+    """Whether only matmuls read ``copy``, written by operation ``index``.
 
     Its bytes are others' again from the first operation on that writes a tensor there.
     """
@@ -243,7 +243,7 @@ def _only_multiplied(
         return False
     over = False
     for operation in plan.operations[index + 1 :]:
-        reads_it = operation.name in products and copy.index not in operation.writes
+        reads_it = operation.name in matmuls and copy.index not in operation.writes
         if copy.index in operation.touches and (over or not reads_it):
             return False
         if not over and overlaps(operation.reads):

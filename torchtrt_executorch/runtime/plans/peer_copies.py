@@ -1,4 +1,4 @@
-"""Copies between two GPUs, which ExecuTorch's programs have as one to the host and one from there.
+"""Fuse a device-to-host and a host-to-device copy between two GPUs into a peer copy.
 
 ExecuTorch has no operator for such a copy. Where nothing on the host reads what is in between, this runtime
 copies from GPU to GPU.
@@ -68,7 +68,7 @@ def _to_another_gpu(plan: Plan, source: int, between: int, copy: int) -> bool:
 
 
 def _only_copied(plan: Plan, between: int, index: int, last: int) -> bool:
-    """Whether nobody reads the bytes of ``between`` under another name, or writes them before ``last``."""
+    """Whether no alias of ``between`` is read, and nothing writes to it before ``last``."""
     for later, operation in _after(plan, index):
         others = [
             value_index for value_index in operation.reads if value_index != between
@@ -98,7 +98,7 @@ def _after(plan: Plan, index: int) -> Iterator[tuple[int, Operation]]:
 
 
 def _overlaps(plan: Plan, value_index: int, others: Sequence[int]) -> bool:
-    """Whether one of ``others`` is ``value_index``, or has memory in common with it."""
+    """Whether one of ``others`` is ``value_index``, or overlaps its memory."""
     place = plan.values[value_index].place
     for other in others:
         there = plan.values[other].place

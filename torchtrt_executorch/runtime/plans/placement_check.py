@@ -43,7 +43,7 @@ AliasMap = dict[int, "int | None"]
 
 
 class Violation(NamedTuple):
-    """What is wrong, and the operation that meets it."""
+    """A violation of a device rule, and the operation where it occurs."""
 
     operation: int
     text: str
@@ -52,10 +52,10 @@ class Violation(NamedTuple):
 def find_violations(
     plan: Plan, about: Callable[[Payload], BackendInfo], ordered: bool
 ) -> list[Violation]:
-    """Return what is wrong with a method, in the order of its operations.
+    """Return the violations of a method, in the order of its operations.
 
     Args:
-        about: What a delegate's payload says of itself. ``ProgramError`` for a damaged one.
+        about: Returns the description of a delegate's payload. ``ProgramError`` for a damaged one.
         ordered: Whether all delegates run on one stream.
     """
     search = _Search(plan, [about(payload) for payload in plan.delegates], ordered)
@@ -64,7 +64,7 @@ def find_violations(
 
 
 def with_inputs_on(plan: Plan, devices: Mapping[int, torch.device]) -> Plan:
-    """The same method, for inputs that live elsewhere than they are declared, by value index."""
+    """Return the plan with inputs on other devices than declared, by value index."""
     values = list(plan.values)
     for index, device in devices.items():
         layout = values[index].layout
@@ -75,7 +75,7 @@ def with_inputs_on(plan: Plan, devices: Mapping[int, torch.device]) -> Plan:
 
 
 class Tensor(NamedTuple):
-    """What a value holds: where it lives, where it is labelled to, and its bytes."""
+    """The tensor of a value: its device, the device it is labelled with, and its allocation."""
 
     name: str
     device: torch.device
@@ -84,10 +84,10 @@ class Tensor(NamedTuple):
 
 
 class AsyncWork(NamedTuple):
-    """What one call of a delegate, or one copy to its device, reads and writes.
+    """Asynchronous work: the reads and writes of a delegate call, or of a copy to its device.
 
     Attributes:
-        stream: What it runs in order with; a name, empty for a copy.
+        stream: The name of what it runs in order with; empty for a copy.
         copied: Whether a copy to the device has been enqueued behind it, or is it.
     """
 
@@ -98,7 +98,7 @@ class AsyncWork(NamedTuple):
     copied: bool = False
 
     def conflict_with(self, other: AsyncWork) -> str | None:
-        """Where it touches what ``other`` may still be working on, if anywhere."""
+        """Return the conflict with ``other``, which may still be running; None without."""
         for mine, theirs, what in (
             (self.reads, other.writes, "reads {}, which {} may still be writing"),
             (self.writes, other.writes, "writes {}, which {} may be writing, too"),
@@ -125,7 +125,7 @@ class InFlight:
         }
 
     def state(self) -> object:
-        """What is running, to be compared."""
+        """Return the running work, to be compared."""
         return frozenset((device, *work) for device, work in self.work.items())
 
     def copied(self, device: torch.device, written: Sequence[Tensor]) -> None:
@@ -140,7 +140,7 @@ class InFlight:
     def called(
         self, payload: Payload, device: torch.device, reads: Any, writes: Any
     ) -> Iterator[str]:
-        """Note a delegate's call, and say if it meets the memory of what may still be running."""
+        """Record a delegate's call, and yield its conflicts with work that may still be running."""
         streams = streams_of(payload.backend_id)
         stream = payload.backend_id if streams.shared_stream else payload.name
         work = AsyncWork(payload.name, tuple(reads), tuple(writes), stream)
@@ -170,7 +170,7 @@ class _Search:
     violations: set[Violation] = field(default_factory=set)
 
     def run(self) -> None:
-        """Follow every way, from call to call, until it comes to what was looked at before."""
+        """Follow every path, from call to call, until its state was seen before."""
         operations, values = self.plan.operations, self.plan.values
         seen: set[object] = set()
         ways: list[tuple[int, AliasMap, InFlight]] = []
@@ -218,16 +218,16 @@ class _Search:
                 alias_map.pop(index, None)
 
     def _tensors(self, indices: Iterable[int], alias_map: AliasMap) -> list[Tensor]:
-        """The tensors that values hold."""
+        """Return the tensors that values hold."""
         tensors = []
         for index in indices:
             holds = alias_map.get(index, index)
             value = self.plan.values[index if holds is None else holds]
             if holds is not None and value.layout is not None:
                 device = value.layout.device
-                alone = Allocation(-1 - holds, device, 0, value.layout.nbytes)
+                own = Allocation(-1 - holds, device, 0, value.layout.nbytes)
                 name = self.plan.values[index].name
-                tensors.append(Tensor(name, device, value.label, value.place or alone))
+                tensors.append(Tensor(name, device, value.label, value.place or own))
         return tensors
 
     def _faults(

@@ -29,7 +29,7 @@ VIEW = "executorch_prim::et_view.default"
 
 
 class Kind(Enum):
-    """What an operation runs."""
+    """Kinds of operations."""
 
     KERNEL = "kernel"
     DELEGATE = "delegate"
@@ -58,7 +58,7 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Initializer:
-    """Where a file has the first bytes of a tensor.
+    """Location of a tensor's initial data in a file.
 
     Attributes:
         key: Its name in the named data or a data file; None for what the program itself has.
@@ -130,7 +130,7 @@ class ValueInfo:
 
     @classmethod
     def of(cls, value: PlanValue, name: str) -> ValueInfo:
-        """What is in a value."""
+        """Describe a value."""
         layout = value.layout
         if layout is None:
             return cls(name, type(value.literal).__name__)
@@ -177,13 +177,13 @@ class Operation:
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """What a delegate's payload says of itself.
+    """Description of a delegate's payload, by its backend.
 
     Attributes:
-        device: Where it works.
+        device: The device that it runs on.
         takes_host: Whether it also takes tensors in host memory.
         num_inputs: How many inputs it takes; None if it doesn't say.
-        built_by: What has built it, in words; empty if it doesn't say.
+        built_by: The builder, in words; empty if unknown.
         digests: Returns the digests of the parts by which a stand-in is found; None where there are none.
     """
 
@@ -196,7 +196,7 @@ class BackendInfo:
 
 @dataclass(frozen=True)
 class Payload:
-    """What a program holds for one delegate.
+    """The data of one delegate in a program.
 
     Attributes:
         file_bytes: The payload's bytes, as the file has them.
@@ -218,7 +218,7 @@ class Payload:
         return self._named(key).data
 
     def digest(self, key: str) -> bytes:
-        """The sha256 of named data, as the program was saved with. ``ProgramError`` if it isn't there."""
+        """Return the sha256 of named data, as the program was saved with. ``ProgramError`` if it isn't there."""
         return self._named(key).digest
 
     def _named(self, key: str) -> NamedData:
@@ -231,7 +231,7 @@ class Payload:
         return self.named_data[key]
 
     def target_device(self, default: str) -> torch.device:
-        """The device of the compile spec ``target_device``, or ``default``."""
+        """Return the device of the compile spec ``target_device``, or ``default``."""
         text = self.compile_specs.get("target_device", default.encode())
         try:
             device = torch.device(text.decode().strip().lower())
@@ -246,14 +246,14 @@ class Payload:
         )
 
     def smallest_inputs(self) -> dict[str, tuple[int, ...]]:
-        """Where an engine's profile begins, by its inputs' names, if the compile spec ``min_shapes`` says.
+        """Return the smallest shapes of an engine's profile, by input name, if the compile spec ``min_shapes`` has them.
 
         Raises ``ProgramError`` for one that is damaged.
         """
         return self._shapes("min_shapes")
 
     def optimal_inputs(self) -> dict[str, tuple[int, ...]]:
-        """The shapes that an engine is optimized for, likewise, of the compile spec ``opt_shapes``."""
+        """Return the shapes that an engine is optimized for, likewise, of the compile spec ``opt_shapes``."""
         return self._shapes("opt_shapes")
 
     def _shapes(self, key: str) -> dict[str, tuple[int, ...]]:
@@ -303,12 +303,12 @@ class Plan:
 
     @property
     def described_inputs(self) -> tuple[ValueInfo, ...]:
-        """What the method takes, in order."""
+        """The method's inputs, in order."""
         return self._described(self.inputs, "input")
 
     @property
     def described_outputs(self) -> tuple[ValueInfo, ...]:
-        """What the method returns, in order."""
+        """The method's outputs, in order."""
         return self._described(self.outputs, "output")
 
     def _described(self, indices: Sequence[int], role: str) -> tuple[ValueInfo, ...]:
@@ -319,7 +319,7 @@ class Plan:
 
     @property
     def constants(self) -> tuple[Any, ...] | None:
-        """What a constant method returns: one that takes nothing, runs nothing and returns no tensor."""
+        """The results of a constant method: one without inputs, operations and tensors; None for others."""
         outputs = [self.values[index] for index in self.outputs]
         if self.inputs or self.operations or any(output.layout for output in outputs):
             return None
@@ -332,7 +332,7 @@ class Plan:
 
     @cached_property
     def destinations(self) -> frozenset[int]:
-        """The operations that others jump to."""
+        """The operations that are destinations of jumps."""
         return frozenset(
             operation.destination
             for operation in self.operations
@@ -340,7 +340,7 @@ class Plan:
         )
 
     def tensors(self, indices: Sequence[int]) -> Iterator[PlanValue]:
-        """Those of ``indices`` that are tensors."""
+        """Yield the values at ``indices`` that are tensors."""
         for index in indices:
             if self.values[index].layout is not None:
                 yield self.values[index]

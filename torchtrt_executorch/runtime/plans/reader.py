@@ -29,7 +29,7 @@ from torchtrt_executorch.runtime.tensors.layout import CPU, device_of, read_layo
 #: From a payload to how many inputs it takes, if its bytes tell.
 InputsOf = Callable[[Payload], "int | None"]
 
-#: What is no tensor, by class: its kind, and the field that has it.
+#: Classes of values other than tensors: kind, and the field with the value.
 _OTHERS: dict[type, tuple[str, str | None]] = {
     schema.Null: ("none", None),
     schema.Int: ("int", "int_val"),
@@ -42,14 +42,14 @@ _OTHERS: dict[type, tuple[str, str | None]] = {
     schema.TensorList: ("tensor list", "items"),
     schema.OptionalTensorList: ("tensor list", "items"),
 }
-#: Those of them that are lists of other values, by their indices.
+#: The classes that are lists of other values' indices.
 _LISTS = (schema.IntList, schema.TensorList, schema.OptionalTensorList)
 #: Writes its first argument, and is followed by no result.
 _COPY_INDEX = "executorch_prim::et_copy_index.tensor"
 
 
 def read_plans(file: ProgramFile, inputs_of: InputsOf) -> dict[str, Plan]:
-    """The methods of a program, by name. Raises ``ProgramError`` for what refers to nothing."""
+    """Return the methods of a program, by name. Raises ``ProgramError`` for what refers to nothing."""
     if not file.program.execution_plan:
         raise ProgramError("the program has no methods")
     plans: dict[str, Plan] = {}
@@ -187,7 +187,7 @@ class _Reader:
     def _place(
         self, name: str, where: schema.AllocationDetails, layout: Any
     ) -> Allocation:
-        """The planned bytes of a tensor, which are its arena's."""
+        """Return the planned bytes of a tensor, which are its arena's."""
         sizes, arena = self._plan.non_const_buffer_sizes, where.memory_id
         start = where.memory_offset_low | where.memory_offset_high << 32
         end = start + layout.nbytes
@@ -205,7 +205,7 @@ class _Reader:
         return Allocation(arena, layout.device, start, end)
 
     def _written_back(self) -> Iterator[int]:
-        """What ``aten::copy_`` writes back: it is read before it is written."""
+        """Yield the values that ``aten::copy_`` writes back to: they are read before they are written."""
         copies = {i for i, name in enumerate(self._operators) if name == "aten::copy_"}
         for call in self._calls:
             if isinstance(call, schema.KernelCall) and call.op_index in copies:
@@ -327,7 +327,7 @@ def _payload(file: ProgramFile, plan: schema.ExecutionPlan, index: int) -> Paylo
 
 @lru_cache(maxsize=4096)
 def _outputs(name: str) -> Sequence[int] | None:
-    """Which arguments an operator writes to, by torch's schema of it; None if it has none here."""
+    """Return the arguments that an operator writes to, by torch's schema; None if it has no schema here."""
     if name in (TO_DEVICE, FROM_DEVICE):
         return (1,)
     operator, _, overload = name.partition(".")

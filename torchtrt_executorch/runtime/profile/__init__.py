@@ -1,1 +1,1 @@
-"""What calls took: times by instruction, statistics, and ETDumps."""
+"""Profiling: times by instruction, statistics of calls, and ETDumps."""

@@ -15,13 +15,13 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.reading.flatbuffer import BYTES, STRING, Schema, decode
 
 _IDENTIFIER = b"ED00"
-#: What ExecuTorch's runtime calls each run of a method.
+#: ExecuTorch's name of the event of a method's run.
 EXECUTE = "Execute"
-#: What it calls an instruction; inside of it, kernels and delegates have names of their own.
+#: Its names of instructions' events; nested events of kernels and delegates have their own names.
 KERNEL, DELEGATE = "OPERATOR_CALL", "DELEGATE_CALL"
-#: What this runtime says, where a delegate's metadata goes, of one whose payload didn't run.
+#: This runtime's metadata of a delegate whose payload didn't run.
 STAND_IN, NOT_RUN = "by a stand-in", "did not run here"
-#: What a kernel's own name begins with, before the operator and its overload.
+#: Prefix of a kernel's own event, before the operator and its overload.
 NATIVE = "native_call_"
 
 
@@ -45,7 +45,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Run:
-    """What was written down at once, a call of a method as a rule."""
+    """The events of one run, usually of one call of a method."""
 
     name: str
     events: Sequence[Event]
@@ -82,7 +82,7 @@ class _Dump:
     runs: Sequence[_Run]
 
 
-#: Of a field that isn't there: the schema's default isn't 0.
+#: Default of a missing field, which isn't 0 in this schema.
 _NONE = -1
 _SCHEMA: Schema = {
     _Dump: {"version": "I", "runs": [_Run]},
@@ -119,7 +119,7 @@ def _events(run: _Run) -> list[Event]:
             continue
         if profiled.end < profiled.start:
             raise ProgramError(f"{profiled.name!r} of an ETDump ends before it begins")
-        # What is no instruction's is in chain -1, and number 0.
+        # Events outside of instructions are in chain -1, and number 0.
         own = (
             profiled.instruction
             if profiled.chain == 0 and profiled.instruction >= 0
@@ -141,7 +141,7 @@ def _events(run: _Run) -> list[Event]:
 
 
 def of_a_call(calls: Sequence[Mapping[int, int]]) -> dict[int, float]:
-    """Return what each instruction takes of a call, in order, by what it took of each that ran it.
+    """Return the time of each instruction in a call, in order, from the calls that ran it.
 
     That is the median of those. What a branch leaves out in some calls is shared out among all.
     """

@@ -70,7 +70,7 @@ class TimingStats(NamedTuple):
     most: int
 
     def and_of(self, other: TimingStats) -> TimingStats:
-        """Of the runs of both."""
+        """Return the statistics of both runs."""
         return TimingStats(
             min(self.start, other.start),
             self.runs + other.runs,
@@ -140,12 +140,12 @@ class Trace:
                 self._kept -= len(self._calls.popleft().spans)
 
     def calls(self) -> list[CallRecord]:
-        """The calls that are kept by now."""
+        """Return the recorded calls."""
         with self._lock:
             return list(self._calls)
 
     def timings(self, calls: Sequence[CallRecord]) -> Iterator[Timing]:
-        """What calls took, as a whole at first, then by instruction."""
+        """Yield the times of calls, first as a whole, then by instruction."""
         totals: dict[int, TimingStats] = {}
         of_calls = []
         for call in calls:
@@ -176,7 +176,7 @@ class Trace:
             )
 
     def events(self, span: Span) -> Iterator[etdump.Event]:
-        """A run as ExecuTorch's own runtime calls it, and a delegate's by its own name as well.
+        """Yield the events of a run by ExecuTorch's own names, and a delegate's by its name as well.
 
         It has an event of each kernel beside the one of the call; of calls, tools leave it at that.
         """

@@ -70,7 +70,7 @@ class Profiler:
         return on_host if device.type == "cpu" else on_gpu
 
     def call(self, run: Call, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A call of the method, timed unless a CUDA graph is being captured, or it fails."""
+        """Return a call of the method, timed unless a CUDA graph is being captured, or it fails."""
         self._on = not (self._gpus and torch.cuda.is_current_stream_capturing())
         self._spans, self._totals, self._pending = [], {}, []
         if not self._on:
@@ -112,7 +112,7 @@ class Profiler:
 
 
 def _zero(gpu: int) -> tuple[int, Any]:
-    """A moment, by the process's clock and by a GPU's."""
+    """Return a moment, by the process's clock and by a GPU's."""
     synchronize(gpu)
     event = _event()
     event.record(current_stream(gpu))
@@ -126,7 +126,7 @@ def _event() -> Any:
 
 
 class Profile:
-    """What :meth:`Program.profile` returns: times, as a table (``print`` it) and as a file.
+    """Result of :meth:`Program.profile`: times, as a table (``print`` it) and as a file.
 
     Attributes:
         timings: By method and instruction, of the calls until now; each method's calls as a whole
@@ -169,7 +169,7 @@ class Profile:
 
 
 def _table(timings: Sequence[Timing]) -> Iterator[str]:
-    """A line for each instruction, by method, the one that takes longest first."""
+    """Yield a line for each instruction, by method, the one that takes longest first."""
     for whole in (timing for timing in timings if timing.instruction < 0):
         yield (
             f"{whole.method}: {whole.runs} call{'s' * (whole.runs > 1)} of {whole.of_call / 1e3:.1f} us, from "

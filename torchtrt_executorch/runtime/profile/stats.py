@@ -79,7 +79,7 @@ class Stats:
 
 
 class Tally:
-    """How often a method ran, and its operations.
+    """Counts of a method's calls, and of its operations' runs.
 
     Only a call of the method writes to it, and those don't overlap: no lock is taken.
 
@@ -119,13 +119,13 @@ class Recorder:
     Attributes:
         not_run: Names of the delegates whose payload nothing runs here.
         stand_ins: Names of those in whose place a stand-in runs.
-        payloads: By delegate's name, what has built its payload.
+        payloads: By delegate's name, the builder of its payload.
         histories: By method, its last timed calls and those of its clones.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: with what each is of: a clone that is gone leaves its counts alone, added to its method's
+        #: with each one's owner: of a clone that is gone only the counts stay, added to its method's
         self._tallies: list[tuple[weakref.ref[object], Tally]] = []
         self._gone: dict[str, Tally] = {}
         self._copies: dict[str, Transfers] = {}
@@ -170,7 +170,7 @@ class Recorder:
         return Profiler(self.histories.setdefault(method, history))
 
     def copied(self, source: torch.device, target: torch.device, nbytes: int) -> None:
-        """Count a copy; one that stays on a host is nobody's traffic."""
+        """Count a copy; one from host to host isn't counted."""
         kinds = ("host" if d.type == "cpu" else "device" for d in (source, target))
         way = "_to_".join(kinds)
         if way != "host_to_host":
@@ -188,7 +188,7 @@ class Recorder:
             return old.calls == 0
 
     def snapshot(self) -> Stats:
-        """What was counted until now."""
+        """Return the counts until now."""
         calls: Counter[str] = Counter()
         runs: dict[Kind, Counter[str]] = {
             Kind.KERNEL: Counter(),

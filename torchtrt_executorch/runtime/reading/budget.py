@@ -11,12 +11,12 @@ from torchtrt_executorch.runtime.errors import ProgramError, shortened
 
 #: For each byte of a file, and for any file.
 _EACH, _ALWAYS = 4, 1 << 16
-#: What a byte costs that is decoded: of tables, objects are made, which take more than a copy of them.
+#: Cost of a decoded byte: objects take more memory than the tables that they are read from.
 _DECODED = 2
 
 
 class Budget:
-    """What is left of the bytes and steps for a file of ``nbytes`` bytes, without its segments."""
+    """Remaining bytes and steps for reading a file of ``nbytes`` bytes, without its segments."""
 
     def __init__(self, nbytes: int) -> None:
         self._left = _EACH * nbytes + _ALWAYS

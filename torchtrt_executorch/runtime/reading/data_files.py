@@ -17,7 +17,7 @@ from torchtrt_executorch.runtime.reading.files import (
 
 
 def data_files(program: Source) -> list[Path]:
-    """Return the ``.ptd`` files beside a program that hold what it expects, whatever they are called.
+    """Return the ``.ptd`` files next to a program that have its expected data, whatever their names are.
 
     Of several that hold a key in the right size, the one with the digest that the program was saved with
     is taken. What no file holds is left to those named after the program, so that whoever reads them can
@@ -77,7 +77,7 @@ def _held(file: Path) -> dict[str, NamedData]:
 def _holder(
     key: str, nbytes: int, sha256: str, entries_of: dict[Path, dict[str, NamedData]]
 ) -> Path | None:
-    """The file that holds a key as the program was saved with it."""
+    """Return the file that holds a key as the program was saved with it."""
 
     def of_its_size() -> Iterator[Path]:
         for file, entries in entries_of.items():

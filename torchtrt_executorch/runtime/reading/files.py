@@ -2,7 +2,7 @@
 
 Segments stay views into the file, which is mapped copy-on-write: weights of many gigabytes are not
 read before a method is prepared, and nothing that a program does reaches the file. What others do to the
-file reaches the mapping, and ends the process where they truncate it, so the mapping is for looking alone.
+file reaches the mapping, and ends the process where they truncate it, so the mapping is only for looking.
 What a method is prepared from is read into memory of its own (:meth:`ProgramFile.read`), once, and each
 time that more is needed it is made sure that the file is the one that was loaded.
 """
@@ -43,7 +43,7 @@ Source = Union[str, "PathLike[str]", bytes, bytearray, memoryview]
 
 
 class Mapped:
-    """A file that is mapped, and what it was then."""
+    """A mapped file, and its size and time when it was mapped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,12 +57,12 @@ class Mapped:
         self._address = _address(self.data)
 
     def state(self) -> tuple[int, int]:
-        """The size, and when it was written last. It stays the same file if another takes its name."""
+        """Return the size and modification time. They are still this file's if another takes its name."""
         status = os.fstat(self._file.fileno())
         return status.st_size, status.st_mtime_ns
 
     def check_unchanged(self) -> None:
-        """Raise ``ProgramError`` if it isn't what it was when it was mapped."""
+        """Raise ``ProgramError`` if the file has changed since it was mapped."""
         if self.state() != self.loaded:
             raise ProgramError(
                 f"{self.path} has changed since it was loaded: load the program again, and save "
@@ -74,7 +74,7 @@ class Mapped:
         return 0 <= _address(part) - self._address <= len(self.data) - len(part)
 
     def read(self, part: memoryview) -> memoryview:
-        """Read what is in the place of ``part``, a part of the mapping, into memory of its own.
+        """Read the file's bytes at ``part``, a part of the mapping, into memory of its own.
 
         Nothing goes through the mapping: pages of a file that was truncated can't be looked at, and
         those that were would take memory beside the copy.
@@ -93,7 +93,7 @@ class Mapped:
         return memory
 
 
-#: What one call of the system reads at most is less than 2 GiB.
+#: Bytes of one read: the system's limit is just below 2 GiB.
 _AT_ONCE = 1 << 30
 
 
@@ -127,7 +127,7 @@ class NamedData:
 
     @property
     def data(self) -> memoryview:
-        """Its bytes, in memory that others don't write to: each time it is asked for they are read anew.
+        """Its bytes, in private memory: they are read again at each access.
 
         Raises :class:`~torchtrt_executorch.runtime.errors.ProgramError` for other bytes than the
         program was saved with, and if the file has changed since it was loaded.
@@ -157,27 +157,27 @@ class ProgramFile:
     program: schema.Program
     segments: Sequence[memoryview]
     named_data: Mapping[str, NamedData]
-    #: What may yet be made of it.
+    #: Remaining budget for decoding.
     budget: Budget
     mapped: Sequence[Mapped] = ()
-    #: What its methods have in common, if it says so.
+    #: The state that its methods share, if the program has the table.
     common: CommonState | None = None
     #: Constants in memory of their own, by where they are, which methods have in common.
     constants: dict[object, memoryview] = field(default_factory=dict)
 
     @property
     def by_digest(self) -> Mapping[str, NamedData]:
-        """What data files hold, by the digests that the program was saved with."""
+        """The data of data files, by the digests that the program was saved with."""
         named = self.named_data.values()
         return {data.sha256: data for data in named if data.sha256}
 
     def check_unchanged(self) -> None:
-        """Raise ``ProgramError`` if a file isn't what it was when it was loaded."""
+        """Raise ``ProgramError`` if a file has changed since it was loaded."""
         for mapping in self.mapped:
             mapping.check_unchanged()
 
     def read(self, part: memoryview) -> memoryview:
-        """Return bytes of the program or of a data file in memory that others don't write to.
+        """Return bytes of the program or of a data file, in private memory.
 
         Raises ``ProgramError`` if the file has changed since it was loaded.
         """
@@ -187,20 +187,20 @@ class ProgramFile:
         return part
 
     def constant(self, index: int) -> memoryview:
-        """The bytes of constant buffer ``index``, up to where the next one starts or later."""
+        """Return the bytes of constant buffer ``index``, up to where the next one starts or later."""
         if self.program.constant_buffer:
             buffers = self.program.constant_buffer
             return memoryview(item(buffers, index, "constant buffer").storage)
         return self._subsegment(self.program.constant_segment, index, "constant")
 
     def initial_state(self, segment: int, index: int) -> memoryview:
-        """The initial bytes of mutable buffer ``index`` of mutable data segment ``segment``."""
+        """Return the initial bytes of mutable buffer ``index`` of mutable data segment ``segment``."""
         segments = self.program.mutable_data_segments or []
         where = item(segments, segment, "a mutable buffer starts from data segment")
         return self._subsegment(where, index, "mutable buffer")
 
     def delegate_blob(self, delegate: schema.BackendDelegate) -> memoryview:
-        """A delegate's payload."""
+        """Return a delegate's payload."""
         reference, what = delegate.processed, f"the payload of delegate {delegate.id!r}"
         if reference is None:
             raise ProgramError(f"{what} is missing")
@@ -289,7 +289,7 @@ def _opened(
 def _table(
     named: dict[str, NamedData], key: str, read: Callable[[memoryview], T], what: str
 ) -> T | None:
-    """Take a table out of a program's named data, if it is there."""
+    """Remove a table from a program's named data, and return it; None if it isn't there."""
     # Programs of before have it under this distribution's name.
     former = named.pop(key.replace("executorch.", "torchtrt_executorch.", 1), None)
     table = named.pop(key, former)
@@ -355,7 +355,7 @@ def _map(source: Source, mapped: list[Mapped]) -> memoryview:
 
 
 def is_path(source: Source) -> TypeGuard[str | PathLike[str]]:
-    """Whether a source is a file, rather than what is in it."""
+    """Whether a source is a path, rather than bytes."""
     return not isinstance(source, (bytes, bytearray, memoryview))
 
 

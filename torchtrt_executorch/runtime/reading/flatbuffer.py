@@ -29,7 +29,7 @@ class Enum:
     members: type[IntEnum]
 
     def member(self, value: int, where: str) -> IntEnum:
-        """The member of that value. ``ProgramError`` if there is none."""
+        """Return the member of that value. ``ProgramError`` if there is none."""
         try:
             return self.members(value)
         except ValueError:
@@ -47,7 +47,7 @@ class Union:
 
 STRING = "string"
 BYTES = "bytes"
-#: What isn't read: it is None.
+#: Kind of fields that aren't read: None.
 SKIPPED = "skipped"
 #: Bytes of the smallest table, which says where its fields are said, and of a length.
 _SMALLEST = 4
@@ -60,7 +60,7 @@ Kind = Any
 Schema = Mapping[type, Mapping[str, Kind]]
 
 
-#: Where in a file something is: of what, and a field or an element of that. It is formatted for errors alone.
+#: Location in a file: a parent, and a field or element of it. It is only formatted for errors.
 _Where = str | tuple[Any, str | int]
 _BYTE, _INT, _UINT, _SIZES = map(struct.Struct, ("<B", "<i", "<I", "<2H"))
 
@@ -74,7 +74,7 @@ def _path_of(where: _Where) -> str:
 
 
 class _Field:
-    """How a field is read: its name, its slots, and what reads it at a position that isn't 0."""
+    """A table field: its name, kind, default, and the function that reads it at a position."""
 
     __slots__ = ("default", "kind", "name", "read")
 
@@ -174,7 +174,7 @@ class _Reader:
         return self._table(member, self._follow(position, where), where)
 
     def read_by_kind(self, kind: Kind) -> Callable[[int, _Where], Any] | None:
-        """Return what reads a field of a kind, given its position and where that is; None of what isn't read."""
+        """Return the function that reads a field of a kind, given its position and location; None for kinds that aren't read."""
         if kind == SKIPPED or isinstance(kind, Union):
             return None
         if isinstance(kind, Enum):
@@ -256,7 +256,7 @@ def _vector(fmt: str, count: int) -> struct.Struct:
 
 
 def _default(kind: Kind) -> Any:
-    """What a field is that a file doesn't have."""
+    """Return the default of a field that a file doesn't have."""
     if isinstance(kind, tuple):
         return kind[1]
     if isinstance(kind, list):

@@ -42,7 +42,7 @@ def _package() -> Path:
     return path.parents[1]
 
 
-#: Where executorch is installed.
+#: Folder of the installed executorch.
 PACKAGE = _package()
 
 _FORMATS = {
@@ -136,7 +136,7 @@ BUNDLED: Schema = {
     Bundled: {"version": "I", "method_test_suites": ["I"], "program": BYTES}
 }
 
-#: Where a header sits: behind the root offset and the file identifier.
+#: Offset of a header: after the root offset and the file identifier.
 _HEADER_OFFSET = 8
 #: magic, length, program size, segment base offset; then, if long enough, the segments' size
 _PTE_HEADER = struct.Struct("<4sIQQ")

@@ -1,7 +1,7 @@
-"""Read how many inputs a delegate of XNNPACK's takes: the arguments that its ``XNNGraph`` counts, but for its outputs.
+"""Read the number of inputs of an XNNPACK delegate from its ``XNNGraph``: its arguments without the outputs.
 
 ``num_externs`` counts all arguments. ``input_ids`` are the inputs that an operator reads, and a delegate may have others, as what it
-was given for a constant's shape alone; ``output_ids`` are all outputs, which are written by every call.
+was given only for a constant's shape; ``output_ids`` are all outputs, which are written by every call.
 
 Upstream: ``executorch/backends/xnnpack/serialization/schema.fbs``, behind the header of ``xnnpack_graph_serialize.py``.
 """
@@ -16,7 +16,7 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.reading.flatbuffer import SKIPPED, decode
 
 _HEADER = b"XH00"
-#: Where the header says at which byte the FlatBuffer begins.
+#: The header's field with the offset of the FlatBuffer.
 _BEGIN = struct.Struct("<10xI")
 _IDENTIFIERS = (b"XN00", b"XN01")
 

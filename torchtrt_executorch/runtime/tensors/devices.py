@@ -42,7 +42,7 @@ class Placement:
         return self.simulate or not torch.cuda.is_available()
 
     def memory(self, device: torch.device) -> torch.device:
-        """The torch device that holds what lives on ``device``."""
+        """Return the torch device that holds what lives on ``device``."""
         if device.type == "cpu" or self.in_host_memory:
             return CPU
         if (device.index or 0) >= torch.cuda.device_count():
@@ -54,7 +54,7 @@ class Placement:
         return device
 
     def device_of(self, tensor: torch.Tensor, declared: torch.device) -> torch.device:
-        """Where an input of the caller's lives, if the program declares it on ``declared``."""
+        """Return the device of a caller's input that the program declares on ``declared``."""
         if tensor.device.type != "cpu":
             return tensor.device
         return declared if self.in_host_memory else CPU
@@ -75,7 +75,7 @@ def is_current(index: int) -> bool:
 
 
 def current_stream(index: int) -> torch.cuda.Stream:
-    """The current stream of GPU ``index``, as ``torch.cuda.current_stream`` makes it anew each time."""
+    """Return the current stream of GPU ``index``, as ``torch.cuda.current_stream`` makes it anew each time."""
     return _stream(index, torch._C._cuda_getCurrentRawStream(index))
 
 
@@ -114,7 +114,7 @@ class current_on:
 
 
 class Staged:
-    """The pinned memory, kept from call to call, that one tensor goes through to ``device`` or back.
+    """Pinned memory, kept across calls, to stage one tensor's copies to ``device`` or back.
 
     The driver copies from and to ordinary memory in pieces of its own pinned memory, and the caller waits
     for each. Through our own, a copy to the device is enqueued, and copies back are waited for once.
@@ -151,7 +151,7 @@ class Staged:
     def enqueue(
         self, source: torch.Tensor, target: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """As :meth:`send`, for whoever waits for the copy before the next one by other means."""
+        """The same as :meth:`send`, for callers that wait for the copy before the next one by other means."""
         pinned = self._pin(source.shape, source.dtype)
         pinned.copy_(source)
         if target is None:

@@ -19,12 +19,12 @@ CPU = torch.device("cpu")
 ALIGNMENT = 16
 
 
-#: Of ExecuTorch's types, those that torch calls otherwise.
+#: ExecuTorch's types that have other names in torch.
 _OTHERWISE = {
     **{"BYTE": "uint8", "CHAR": "int8"},
     **{"FLOAT8E5M2": "float8_e5m2", "FLOAT8E4M3FN": "float8_e4m3fn"},
 }
-#: Those of which bytes aren't all that a tensor has, or no numbers: no ``.pte`` has them, and torch makes them
+#: Types whose tensors are more than bytes of numbers: no ``.pte`` has them, and torch creates them
 #: in other ways, if at all.
 _NOT_NUMBERS = ("QINT", "QUINT", "BITS")
 
@@ -38,7 +38,7 @@ def dtype_of(scalar_type: schema.ScalarType) -> torch.dtype | None:
     return dtype if isinstance(dtype, torch.dtype) else None
 
 
-#: What ExecuTorch calls torch's types.
+#: ExecuTorch's names of torch's types.
 _NAMES = {dtype_of(scalar_type): scalar_type.name for scalar_type in schema.ScalarType}
 
 
@@ -53,7 +53,7 @@ def device_of(device_type: schema.DeviceType, index: int) -> torch.device:
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """What the program says about one tensor.
+    """Layout of one tensor, from the program.
 
     ``sizes`` is the shape of a static tensor and the largest shape of a bounded one; an unbounded
     one can take any shape of that rank. ``device`` is where the tensor lives when the program runs.
@@ -141,7 +141,7 @@ class TensorLayout:
                 )
 
     def resize(self, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-        """Give ``tensor`` a shape that it may take, in its own memory and memory order."""
+        """Resize ``tensor`` to an allowed shape, in its own memory and memory order."""
         self.check_shape(shape)
         if tuple(tensor.shape) != shape:
             # On the arena's view this stays inside of the planned bytes: the bounds are checked.
@@ -188,6 +188,6 @@ def read_layout(tensor: schema.Tensor, name: str, device: torch.device) -> Tenso
         )
     if tensor.storage_offset != 0:
         raise ProgramError(
-            f"{name}: storage offset {tensor.storage_offset}; ExecuTorch supports 0 alone"
+            f"{name}: storage offset {tensor.storage_offset}; ExecuTorch only supports 0"
         )
     return TensorLayout(name, dtype, sizes, dim_order, tensor.shape_dynamism, device)

@@ -25,7 +25,7 @@ from torchtrt_executorch.runtime.tensors.values import Boxed, Value
 
 logger = logging.getLogger("torchtrt_executorch.runtime")
 
-#: Where ``MemoryPlanningPass(share_mutable_buffers=True)`` puts the state: behind the activations.
+#: The arena of state by ``MemoryPlanningPass(share_mutable_buffers=True)``, after the activations'.
 _STATE_ARENA = 2
 
 #: Larger arenas of host memory are left to the system to page: what it can't is taken from everybody.
@@ -51,7 +51,7 @@ class CommonTensors:
     owners: list[object] = field(default_factory=list)
 
     def join(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return which of a delegate's ``own`` tensors are others', and those.
+        """Return the shared tensors that replace a delegate's ``own``, by name.
 
         Raises ``ProgramError`` if one has another shape, type, order of dimensions or device.
         """
@@ -118,7 +118,7 @@ class SharedState:
         return bool(self.arenas or self._common.buffers)
 
     def tensors_of(self, method: str) -> CommonTensors:
-        """What delegates of a method keep to themselves, and others of its name as well."""
+        """Return the tensors that a method's delegates keep, and share with delegates of other methods."""
         return replace(self._tensors, names=self._common.kept_by_delegates(method))
 
     def is_new(self, where: Allocation) -> bool:
@@ -184,13 +184,13 @@ class Values:
         return [self._all[index] for index in indices]
 
     def memory(self) -> list[torch.Tensor]:
-        """What holds the tensors that outlive a call: arenas, those of several methods included, and
+        """Memory that outlives a call: arenas, those shared by methods included, and
         constants."""
         constants = [value.data for value in self._all if value.constant]
         return [*self._buffers.values(), *self._shared.buffers.values(), *constants]
 
     def allocators(self) -> dict[int, Callable[[], None]]:
-        """What gives memory, for one call, to each tensor that has none and is no input."""
+        """Return the allocators, for one call, of the tensors that aren't planned or inputs."""
         inputs = {*self._plan.inputs}
         return {
             planned_value.index: self._all[planned_value.index].allocator()
@@ -234,7 +234,7 @@ class Values:
             value.data = _stored(self._file, stored, layout, stays).to(value.memory)
 
     def _view(self, where: Allocation, layout: TensorLayout) -> torch.Tensor:
-        """The planned bytes of a tensor, at its largest shape."""
+        """Return the planned bytes of a tensor, at its largest shape."""
         strides = layout.strides(layout.sizes)
         elements = self._buffer(where)[where.start : where.end].view(layout.dtype)
         first = where.start // layout.dtype.itemsize
@@ -260,7 +260,7 @@ class Values:
 def _stored(
     file: ProgramFile, stored: Initializer, layout: TensorLayout, stays: bool = False
 ) -> torch.Tensor:
-    """The bytes that the file has for a tensor, as a tensor on the host, which ``stays`` there."""
+    """Return the bytes that the file has for a tensor, as a tensor on the host, which ``stays`` there."""
     if stored.key is not None:
         if stored.key not in file.named_data:
             raise ProgramError(
@@ -282,7 +282,7 @@ def _stored(
         )
     if count == 0:
         return torch.empty(layout.sizes, dtype=layout.dtype)
-    # Methods have one in common of what stays; what doesn't is the device's alone.
+    # Methods share the arenas that persist; the others are only the device's.
     key = stored, count
     data = file.constants.get(key)
     if data is None:

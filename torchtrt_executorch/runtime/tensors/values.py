@@ -16,7 +16,7 @@ Run = Callable[[], "int | None"]
 
 @dataclass(eq=False)
 class Value:
-    """One value of a method, and what is in it now.
+    """One value of a method, and its current content.
 
     ``data`` is a ``torch.Tensor``, ``int``, ``float``, ``bool``, ``str``, ``None``, a list of
     ``bool`` or ``float``, or a :class:`Boxed` list.
@@ -26,7 +26,7 @@ class Value:
         layout: Of a tensor.
         device: Where a tensor lives now.
         label: Where its metadata says that it does, None where that has no say.
-        planned, constant: Whether it is a tensor in an arena, or one that is in the file alone. One that
+        planned, constant: Whether it is a tensor in an arena, or one that is only in the file. One that
             is neither may hold None until it is given memory, or takes a tensor.
         pinned: Whether it is planned where a GPU copies from and to by itself.
         fixed: Whether ``data`` is the same object in every call, a tensor at most of another shape.
@@ -49,12 +49,12 @@ class Value:
     memory: torch.device = CPU
 
     def get(self) -> Any:
-        """The value as torch takes it: lists unboxed."""
+        """Return the value as torch takes it: lists unboxed."""
         data = self.data
         return data.get() if type(data) is Boxed else data
 
     def tensors(self) -> Sequence[Value]:
-        """The tensor values in here: itself, the elements of a list, or none."""
+        """Return the tensor values in here: itself, the elements of a list, or none."""
         values = self.data.items if type(self.data) is Boxed else (self,)
         return [v for v in values if v is not None and v.layout is not None]
 
@@ -65,7 +65,7 @@ class Value:
 
     @property
     def signature(self) -> object:
-        """What doesn't change of it between calls, to be compared."""
+        """The properties that don't change between calls, to be compared."""
         layout = self.layout
         if layout is None:
             return type(self.data)
@@ -87,7 +87,7 @@ class Value:
         return ProgramError(f"{self.name} is {actual} where a {wanted} is needed")
 
     def resize(self, shape: Sequence[int]) -> torch.Tensor:
-        """The tensor, with a shape that the program allows it."""
+        """Return the tensor, with a shape that the program allows it."""
         self._writable().resize(self.tensor, tuple(shape))
         return self.tensor
 
@@ -106,7 +106,7 @@ class Value:
         own.copy_(result)
 
     def take(self, result: torch.Tensor) -> None:
-        """Become ``result``, which is nobody else's, unless this has memory that is planned.
+        """Replace the value by ``result``, which nothing else refers to; copy it if this one's memory is planned.
 
         Raises ``ProgramError`` if it doesn't fit.
         """
