@@ -41,7 +41,7 @@ TENSORRT_RTX_RELEASES = {
 #: The GPUs that CUDA libraries are compiled for.
 _CUDA_GPUS = "sm_75 to sm_121"
 _THERE = "torchtrt-executorch build FILE"
-#: Where Torch-TensorRT has wheels with TensorRT-RTX for.
+#: Platforms for which Torch-TensorRT has wheels with TensorRT-RTX.
 _RTX_PLATFORMS = ("linux-x86_64", "windows-x86_64")
 _STAND_INS = "stand-ins in PyTorch compute for them"
 
@@ -176,7 +176,7 @@ def _check() -> Iterator[Ability]:
     yield Ability("check", "quantized models", *_package("torchao"))
 
 
-#: Where `docs/deploying_in_cpp.md` has a release that is for its C++ libraries alone.
+#: Where `docs/deploying_in_cpp.md` has a release that is only for its C++ libraries.
 _BESIDE = "--no-deps --target build/cpp"
 _PIP = {
     "torch": "pip install torch==2.14.1",
@@ -197,7 +197,7 @@ def _package(name: str, first: str = "") -> tuple[bool, str, str]:
 
 
 def _in_the_way() -> str:
-    """Why ``import torch_tensorrt`` would fail, a sentence; empty if it wouldn't."""
+    """Return why ``import torch_tensorrt`` would fail, in a sentence; empty if it wouldn't."""
     off = os.environ.get(overlay.SWITCH, "1") == "0"
     in_force = patch_statuses(PATCHES)["host"].state is State.IN_FORCE
     import_error = next(iter(import_errors(patched=in_force and not off)), "")
@@ -214,7 +214,7 @@ def _rtx_has_wheel() -> bool:
 
 
 def _releases() -> tuple[str, str] | None:
-    """The releases of Torch-TensorRT and of TensorRT-RTX that go with PyTorch; None for another PyTorch."""
+    """Return the releases of Torch-TensorRT and of TensorRT-RTX that go with PyTorch; None for another PyTorch."""
     release = ".".join((distribution_release("torch") or "2.14").split(".")[:2])
     return TENSORRT_RTX_RELEASES.get(release)
 
@@ -251,7 +251,7 @@ def _rtx_libraries(release: str) -> str:
 
 
 def _gpu() -> str:
-    """The GPU that PyTorch can use, as ``sm_90``; empty without one, or without PyTorch."""
+    """Return the GPU that PyTorch can use, as ``sm_90``; empty without one, or without PyTorch."""
     if importlib.util.find_spec("torch") is None or not present.cuda_device():
         return ""
     import torch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Backend(str, Enum):
-    """What lowers a method."""
+    """The backend of a method."""
 
     TENSORRT = "tensorrt"
     CUDA = "cuda"
@@ -28,13 +28,13 @@ class Backend(str, Enum):
 
 
 class Cache(str, Enum):
-    """What keys and values are kept in."""
+    """The dtype of keys and values in the cache."""
 
     INT8 = "int8"
 
 
 class Scheme(str, Enum):
-    """What weights are quantized to."""
+    """The quantized dtype of weights."""
 
     INT8 = "int8"
     INT4 = "int4"

@@ -158,7 +158,7 @@ def _token_ids(prompt: str) -> list[int]:
 
 
 class _Tokenizer(NamedTuple):
-    """What makes numbers of text, and text of numbers."""
+    """Encoder and decoder of text."""
 
     encode: Callable[[str], list[int]]
     decode: Callable[[list[int]], str]

@@ -25,7 +25,7 @@ def inspect(
     ] = None,
     svg: Annotated[
         Path | None,
-        typer.Option(help="Write the diagram of one method alone."),
+        typer.Option(help="Write the diagram of only one method."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print all of it as JSON.")
@@ -124,7 +124,7 @@ def inspect(
 
 
 def _target(out: Path | None, kind: str) -> Path | None:
-    """Where a file is to be written, checked before any work is done."""
+    """Return the path of an output file, checked before any work is done."""
     if out is None:
         return None
     if out.suffix.lower() != kind:

@@ -144,7 +144,7 @@ def run(
 
 
 def _not_here(in_pytorch: Mapping[str, str]) -> str:
-    """What a comparison doesn't show, where PyTorch has computed both sides."""
+    """Describe what a comparison doesn't verify, where PyTorch has computed both sides."""
     kinds = " and ".join(sorted({f"{kind}s" for kind in in_pytorch.values()}))
     names = ", ".join(in_pytorch)
     end = "itself hasn't" if len(in_pytorch) == 1 else "themselves haven't"
@@ -160,7 +160,7 @@ def _show_times(console: Console, times: Profile, program: Path, target: Path) -
 
 
 def read(path: Path, role: str) -> Any:
-    """What ``torch.save`` wrote to a file: tensors and containers, never anything else.
+    """Load a file of ``torch.save``'s: tensors and containers, never anything else.
 
     Or the ``ROLE_0.npy``, ... of a folder, as ``examples/cpp`` reads and writes them.
     """

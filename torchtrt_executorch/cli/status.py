@@ -35,9 +35,9 @@ DISTRIBUTIONS = (
     "tensorrt-rtx-cu13-libs",
     "executorch",
 )
-#: What a patch is while the overlay is.
+#: Status of all patches while the overlay is off.
 OFF = "off"
-#: What a patch is that is in force, and has nothing to work with.
+#: Status of a patch in force that lacks what it needs.
 INCOMPLETE = "incomplete"
 _COLOURS = {
     State.IN_FORCE.value: "green",
@@ -107,7 +107,7 @@ def report(tried: bool = False) -> dict[str, Any]:
 
 
 def _off_because() -> str:
-    """Why the overlay isn't active in a process like this one; empty if it is."""
+    """Return why the overlay isn't active in a process like this one; empty if it is."""
     if overlay.is_active():
         return ""
     if os.environ.get(SWITCH, "1") == "0":
@@ -118,7 +118,7 @@ def _off_because() -> str:
 
 
 def _targets() -> list[str]:
-    """What is compiled for without a GPU; nothing if that is malformed, which is an import error."""
+    """Return the targets of compilation without a GPU; none if they are malformed, which is an import error."""
     try:
         return [gpu.text for gpu in without_gpu()]
     except ValueError:
@@ -226,7 +226,7 @@ def _show_host(console: Console, reported: dict[str, Any]) -> None:
 
 
 def _lines(rows: list[dict[str, Any]], width: int) -> Iterator[Text]:
-    """A line for each patch: state, name, and why it isn't in force, or what it does."""
+    """Yield a line for each patch: state, name, and why it isn't in force, or what it does."""
     states, names = (max(len(row[key]) for row in rows) for key in ("state", "name"))
     room = max(width - states - names - 4, 20)
     for row in rows:

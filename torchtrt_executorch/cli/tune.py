@@ -25,7 +25,7 @@ def tune(
     ] = None,
     seconds: Annotated[float, typer.Option(help="When to end at the latest.")] = 1800,
 ) -> None:
-    """Time matrix products and convolutions on the GPU that is here, by tiles.
+    """Time matmuls and convolutions on this machine's GPU, by tile configuration.
 
     CUDA delegates that are compiled elsewhere for GPUs of its kind then have the fastest: with
     TORCHTRT_TUNED=FILE.

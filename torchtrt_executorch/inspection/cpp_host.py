@@ -1,4 +1,4 @@
-"""What a C++ host of a file has to link and to set, as ``docs/deploying_in_cpp.md`` describes it."""
+"""Requirements of a file's C++ host: libraries and options, as ``docs/deploying_in_cpp.md`` describes them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _options(facts: Facts) -> Iterator[tuple[str, str]]:
     if devices:
         yield "device memory", f"planned on {', '.join(sorted(devices))}"
     if devices - {"cuda:0"}:
-        yield "no CallerStreamGuard", "with a caller's stream ExecuTorch copies to and from cuda:0 alone"
+        yield "no CallerStreamGuard", "with a caller's stream ExecuTorch only copies to and from cuda:0"
     kinds = {need.kind for need in facts.common.needs()}
     if common_state.SHARED in kinds:
         yield "one memory for all methods", "examples/cpp/shared_memory.h"

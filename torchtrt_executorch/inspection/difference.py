@@ -30,7 +30,7 @@ class Change:
     unit: str = ""
 
 
-#: What is compared of two methods, in this order, and its unit.
+#: The compared quantities of two methods, in this order, with their units.
 _UNITS = {
     "delegates": "",
     "payloads": "bytes",
@@ -43,7 +43,7 @@ _UNITS = {
 
 
 def difference(before: Facts, after: Facts) -> list[Change]:
-    """Return what changed, in the order of ``after``'s methods, then what is gone.
+    """Return the changes, in the order of ``after``'s methods, then of removed ones.
 
     Methods are matched by their names, delegates by backend, device and payload, operators by name.
     """
@@ -73,7 +73,7 @@ def _of_method(old: Method, new: Method) -> Iterator[Change]:
 
 
 def _amounts(method: Method) -> Counter[tuple[str, str]]:
-    """How much there is of what, and of which."""
+    """Count the delegates, kernels, copies and bytes of a method, by kind and name."""
     amounts: Counter[tuple[str, str]] = Counter()
     for delegate in method.delegates:
         place = " ".join(filter(None, (delegate.backend, "on", delegate.device)))

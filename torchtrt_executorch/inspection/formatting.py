@@ -69,7 +69,7 @@ def _shapes(delegate: Delegate, name: str) -> str:
 
 
 def payload(delegate: Delegate) -> str:
-    """Return what a delegate's payload is, and what is to be said of it."""
+    """Describe a delegate's payload."""
     parts = [delegate.payload] if delegate.payload else []
     if delegate.damaged:
         parts.append(f"damaged: {delegate.damaged}")

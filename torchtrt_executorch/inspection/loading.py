@@ -40,11 +40,11 @@ Place = tuple[str, int]
 
 @dataclass
 class _Answers:
-    """What the runtime has said.
+    """Results of loading delegates in the runtime.
 
     Attributes:
         load_errors: By delegate, why it isn't loaded; empty for one that is.
-        problem: Why others weren't asked for, if they weren't.
+        problem: Why other delegates weren't tried, if they weren't.
     """
 
     load_errors: dict[Place, str]
@@ -57,7 +57,7 @@ def refused_delegates(
     data_files: Sequence[Path] | None = None,
     seconds: float = SECONDS,
 ) -> Iterator[Finding]:
-    """Yield a warning for each delegate that ExecuTorch's runtime refuses, and a note of those that weren't asked for.
+    """Yield a warning for each delegate that ExecuTorch's runtime rejects, and a note of those that weren't tried.
 
     Those of which this installation has no backend aren't, nor are TensorRT's engines and CUDA's libraries, which
     are code.
@@ -108,7 +108,7 @@ def _ask(
     asked: Collection[Place],
     seconds: float,
 ) -> _Answers:
-    """Ask for delegates, behind each that ends the process in another one."""
+    """Load delegates in a process, and continue in a new one after each that ends it."""
     answers = _Answers({})
     for _ in range(_MOST_CRASHES):
         rest = [place for place in asked if place not in answers.load_errors]
@@ -162,7 +162,7 @@ def _ask_in_a_process(
 
 
 def _ending(code: int | None) -> str:
-    """Say how a process ended; empty if it came to its end."""
+    """Return how a process ended; empty if it ended normally."""
     if not code:
         return ""
     known = {-number.value: number.name for number in signal.Signals}
@@ -197,7 +197,7 @@ def _load_and_tell(
 
 
 def _limit(path: Path, data_files: Sequence[Path] | None) -> None:
-    """Bound the memory of this process, beside what it has by now."""
+    """Limit the memory of this process, in addition to what it has now."""
     files = [path, *(data_files or path.parent.glob("*.ptd"))]
     allowed = _BYTES + 4 * sum(file.stat().st_size for file in files)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -207,7 +207,7 @@ def _limit(path: Path, data_files: Sequence[Path] | None) -> None:
 
 
 def _error(context: Any, log: int) -> str:
-    """Load one delegate in ExecuTorch's runtime; return what it says if it doesn't, with what it logs."""
+    """Load one delegate in ExecuTorch's runtime; return its error and log if that fails."""
     from torchtrt_executorch.runtime.delegates.executorch import ExecuTorchDelegate
     from torchtrt_executorch.runtime.errors import ProgramError
 

@@ -92,7 +92,7 @@ class MethodReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What went where in a lowered program; printed, it is tables."""
+    """Where each operator of a lowered program runs; printed, it is tables."""
 
     methods: Mapping[str, MethodReport]
 
@@ -209,7 +209,7 @@ def _cure(reason: str, without: set[str]) -> str:
 
 
 def _unable(node: Node) -> set[str]:
-    """Return the backends that run no such operator: XNNPACK what it has no configuration of, CUDA sizes that depend on data."""
+    """Return the backends that don't support an operator: XNNPACK without a configuration, CUDA for data-dependent sizes."""
     namespace, _, name = _name(node).partition(".")
     known = namespace not in ("aten", "dim_order_ops") or name in _xnnpack_operators()
     backends = set() if known else {"XnnpackBackend"}
@@ -233,7 +233,7 @@ def _nodes(module: GraphModule) -> Iterator[tuple[Node, GraphModule]]:
 
 
 def _is_operator(node: Node) -> bool:
-    """Whether a node computes tensors: it takes no tuple apart, and no size."""
+    """Whether a node computes tensors: it isn't a ``getitem``, or a size."""
     if node.target is operator.getitem:
         return False
     if node.target is executorch_call_delegate:
@@ -320,7 +320,7 @@ def _functional(operator: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """Return the operator that ``operator`` is the out variant of; itself if it is none."""
     if any(argument.is_out for argument in operator._schema.arguments):
         packet = operator.overloadpacket
-        # Not by __getattr__, which makes each anew: compilers' tables know the first alone.
+        # Not by __getattr__, which makes each anew: compilers' tables only have the first.
         for overload in (getattr(packet, name) for name in packet.overloads()):
             if overload is not operator and _out_variant(overload) is operator:
                 return overload
@@ -341,7 +341,7 @@ def _name(node: Node) -> str:
 
 
 def _reason(node: Node) -> str:
-    """Why a node is on the host, and whether ExecuTorch has no kernel for it there."""
+    """Return why a node is on the host, and whether ExecuTorch lacks a kernel for it there."""
     lacks = "" if _has_kernel(node) else "; ExecuTorch has no kernel for it"
     return f"{_why(node)}{lacks}"
 
@@ -355,7 +355,7 @@ def _has_kernel(node: Node) -> bool:
 
 
 def _why(node: Node) -> str:
-    """What was noted when engines were made, or what the node's shape says."""
+    """Return the reason recorded by partitioners, or one derived from the node's shape."""
     if noted := _noted(node):
         return noted
     if _depends_on_data(node):
@@ -364,7 +364,7 @@ def _why(node: Node) -> str:
 
 
 def _noted(node: Node, backend: str = HOST) -> str:
-    """Why other partitioners than a backend's left a node; empty if none was asked, or not in this process."""
+    """Return why other backends' partitioners left a node; empty if none recorded a reason in this process."""
     custom = node.meta.get("custom") or {}
     keys = [
         getattr(sys.modules[module], name)
@@ -383,7 +383,7 @@ _OPERATOR = re.compile(r"\w+\.\w+\.\w+")
 
 
 def _of(node: Node, whole: str) -> str:
-    """Say which operator of the model's was refused, where ``node`` is a part of it."""
+    """Return which operator of the model was rejected, where ``node`` is part of its decomposition."""
     own, called = _name(node), _origin(node)
     if whole and not _alike(whole, own):
         return f" (of {whole})"

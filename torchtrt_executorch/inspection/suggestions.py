@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-#: Those that can be behind TensorRT, by the backends whose delegates tell that they are.
+#: Partitioners that can follow TensorRT's, by backend.
 _BEHIND = {
     "CudaBackend": "CudaPartitioner([...])",
     "XnnpackBackend": "XnnpackPartitioner()",
 }
-#: By what a reason, or one of several, begins with. What is in braces depends on who is there.
+#: By the beginning of a reason. Fields in braces depend on the partitioners in use.
 _SUGGESTIONS = {
     "output allocator": (
         'executorch_allocator_routing="node" keeps look-ups by integers in TensorRT{else_behind}'
@@ -26,7 +26,7 @@ _SUGGESTIONS = {
 } | dict.fromkeys(
     (
         *("no converter", "refused by a converter", "quantized"),
-        # Who refuses it while engines are made.
+        # Rejections while engines are built.
         *("its converter: ", "TensorRT's builder: ", "Torch-TensorRT: "),
         *("TensorRT: ", "ExecuTorch: ", "target_executorch=True: "),
     ),

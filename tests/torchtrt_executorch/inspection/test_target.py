@@ -81,7 +81,7 @@ def test_windows_has_no_delegate_for_engines(payload: str) -> None:
         facts.methods[0] = replace(method, delegates=[replace(engine, gpus=gpus)])
         (found,) = advise(facts, target="windows-x86_64:sm_89:16GiB")
         assert "isn't for windows-x86_64" in found.text
-        assert "CudaPartitioner alone" in found.advice
+        assert "only CudaPartitioner" in found.advice
         assert "TensorRT" not in found.advice
 
 

@@ -219,7 +219,7 @@ def test_a_kernel_without_code_for_a_gpu_that_others_have() -> None:
     library = for_gpus(86, 90) + for_gpus(86, ptx_for=86) + for_gpus(86)
     found = findings(library, 90)
     assert [(name, level) for name, level, _ in found] == [("kernel", "warning")]
-    assert "code for sm_86 alone" in found[0][2]
+    assert "only has code for sm_86," in found[0][2]
 
 
 def test_shared_memory_that_another_exporter_did_not_note() -> None:

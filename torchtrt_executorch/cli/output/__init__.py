@@ -1,1 +1,1 @@
-"""What the command prints."""
+"""Output of the command: tables, messages and comparisons."""

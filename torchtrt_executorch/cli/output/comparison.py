@@ -11,9 +11,9 @@ from torchtrt_executorch.inspection.formatting import counted
 
 
 class Comparison:
-    """What differs, and by how much at most.
+    """The differences of outputs, and the largest one.
 
-    Outputs without elements show nothing: where there are no others, that is a difference.
+    Outputs without elements can't be compared: if there are no others, that is a difference.
 
     Args:
         outputs: The program's.

@@ -38,7 +38,7 @@ EXITS = {
 }
 
 
-#: What a user may have to install for a command.
+#: Packages that a command may need.
 _PACKAGES = ("torch", "executorch", "jinja2", "tokenizers", "torchao", "transformers")
 
 
@@ -51,7 +51,7 @@ def unable(message: str) -> typer.Exit:
 def in_sentences(
     command: Callable[..., None], *, imports_torch: bool = True
 ) -> Callable[..., None]:
-    """Have a command say in one sentence what it lacks, and what it can't read or write."""
+    """Wrap a command so that missing packages, and files it can't read or write, are one-sentence errors."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> None:
@@ -68,7 +68,7 @@ def in_sentences(
                 f"{command.__name__} needs {package}, which isn't installed: pip install {package}"
             ) from None
         except BrokenPipeError:
-            # Who reads has left, as `head` does: Python would complain once more at the end.
+            # The reader has closed the pipe, as `head` does: Python would complain once more at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
             raise unable(str(error)) from None

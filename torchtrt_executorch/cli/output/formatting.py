@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: What :func:`torchtrt_executorch.runtime.load` calls what the command calls otherwise.
+#: The command's options by the names of :func:`torchtrt_executorch.runtime.load`'s parameters.
 _OPTIONS = {"data_files": "--data"}
 _ARGUMENT = re.compile(
     r"(?P<call>load\((?:\.\.\., ?)?)?\b(?P<name>[a-z_]+)=(?:True|False|FILE|\[\.\.\.\])(?(call)\))"

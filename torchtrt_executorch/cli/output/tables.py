@@ -19,7 +19,7 @@ from torchtrt_executorch.inspection.model.state import buffers
 _COLOURS = {"warning": "yellow", "note": "cyan"}
 #: Rows of each kind; a file may hold any number.
 _MOST = 500
-#: Of the slowest instructions.
+#: The number of slowest instructions to list.
 _MOST_TIMES = 20
 
 

@@ -1,4 +1,4 @@
-"""Advice about a file, from its facts alone, and how to change the export."""
+"""Advice about a file, only from its facts, and how to change the export."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from torchtrt_executorch.runtime.reading import common_state
 
 __all__ = ["Finding", "advise"]
 
-#: What is looked for in each method, in this order.
+#: The checks of each method, in this order.
 LOOKS: tuple[Callable[[Method], Iterator[Finding]], ...] = (
     unsound,
     planned_device_inputs,
@@ -61,7 +61,7 @@ _MOST_ALIKE = 20
 def advise(
     facts: Facts, gpu: str | None = None, target: str | None = None
 ) -> list[Finding]:
-    """Return what is found in a file, warnings first, and what takes longest where that was measured.
+    """Return the findings on a file, warnings first, by measured time where there is any.
 
     Args:
         gpu: A GPU that it is to run on, as ``sm_87``.
@@ -129,7 +129,7 @@ def _bounded(findings: Iterator[Finding]) -> Iterator[Finding]:
         yield Finding(last.name, last.level, text, last.advice, last.method)
 
 
-#: What does for a host what such buffers need.
+#: Hosts that do what each kind of shared buffers needs.
 _DONE_BY = {
     common_state.SHARED: " examples/cpp/shared_memory.h does; torchtrt_executorch.runtime does so by itself.",
     common_state.IN_LIBRARIES: " torchtrt_executorch.runtime does so by itself.",
@@ -174,7 +174,7 @@ def _twice(facts: Facts) -> Iterator[Finding]:
             f"{counted(len(facts.twice), 'blob')} of the same bytes stand in the file more than once, "
             f"{size(wasted)} in vain: {shown}.",
             "Export all methods in one call of to_edge_transform_and_lower, which stores weights once; of "
-            "two methods that differ in their length alone, one of dynamic length does.",
+            "two methods that only differ in their length, one of dynamic length does.",
         )
 
 

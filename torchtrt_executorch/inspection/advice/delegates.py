@@ -53,7 +53,7 @@ def unsound(method: Method) -> Iterator[Finding]:
         )
 
 
-#: How models that people have do without an operator.
+#: Advice on how to avoid an operator, by its name.
 _WITHOUT = {
     "aten::histc.out": " A mixture of experts of transformers' does without it, loaded with "
     'experts_implementation="batched_mm".',
@@ -61,7 +61,7 @@ _WITHOUT = {
 
 
 def no_kernel(method: Method) -> Iterator[Finding]:
-    """ATen's are a warning; of others a kernel may be in a library of their own."""
+    """Yield the operators without a kernel: a warning for ATen's, a note for others, which a library may have."""
     calls: dict[str, list[int]] = {}
     for index in method.without_kernel:
         calls.setdefault(method.instructions[index].name, []).append(index)
@@ -117,7 +117,7 @@ def lone_devices(method: Method) -> Iterator[Finding]:
     )
     for device, count in on.items():
         if count == 1 and max(on.values()) > 1:
-            alone = next(
+            single = next(
                 candidate
                 for candidate in method.delegates
                 if candidate.device == device
@@ -126,17 +126,17 @@ def lone_devices(method: Method) -> Iterator[Finding]:
             yield Finding(
                 "lone-device",
                 "warning",
-                f"{name_of(method)}: delegate {alone.index} ({short(alone.backend, 40)}) is the only "
+                f"{name_of(method)}: delegate {single.index} ({short(single.backend, 40)}) is the only "
                 f"one on {device}, and {on[most]} are on {most}.",
                 f"If that isn't meant, compile it for {most}: device=torch_tensorrt.Device(gpu_id="
                 "...) for engines, CompileSpec('target_device', ...) for partitioners.",
                 method.name,
-                calls_of(method, alone),
+                calls_of(method, single),
             )
 
 
 def second_gpu(method: Method) -> Iterator[Finding]:
-    """CUDA libraries for another GPU than the first, which ExecuTorch's CudaBackend takes no notice of."""
+    """Yield a warning of CUDA libraries for a GPU other than the first: ExecuTorch's CudaBackend ignores the index."""
     delegates = [
         d
         for d in method.delegates

@@ -1,4 +1,4 @@
-"""Which hosts a language model's file is right in: what ExecuTorch's runners read, and give its methods."""
+"""Advice on hosts of a language model: what ExecuTorch's runners read from its file, and pass to its methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchtrt_executorch.inspection.formatting import short
 from torchtrt_executorch.inspection.model.facts import HOST, Facts, Method
 from torchtrt_executorch.runtime.reading import common_state
 
-#: By where the methods' buffers are, the hosts in which both have the same.
+#: By kind of shared buffers, the hosts in which both methods share them.
 _RIGHT_IN = {
     common_state.SHARED: "hosts that give both methods the same memory ({}examples/cpp/shared_memory.h)",
     common_state.IN_LIBRARIES: "hosts that set weight_sharing_across_methods of CudaBackend",
@@ -82,7 +82,7 @@ def _two_methods(
 
 
 def _takes(method: Method) -> Takes | None:
-    """What the method takes, as :class:`Takes`; None if that isn't tokens, or it returns no logits."""
+    """Return the sizes of the method's token input and output; None if it has other inputs or outputs."""
     if not method.inputs or not method.outputs:
         return None
     tokens, logits = (

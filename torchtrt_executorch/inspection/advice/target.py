@@ -31,7 +31,7 @@ _THERE = (
 def unfit(
     method: Method, machine: Sequence[GpuDescription], any_machine: bool = False
 ) -> Iterator[Finding]:
-    """What of a method can't run on ``machine``, which has one of several GPUs.
+    """Yield findings on what of a method can't run on ``machine``, which has one of several GPUs.
 
     Args:
         machine: Its GPUs.
@@ -178,7 +178,7 @@ def _without_code(
             again = _engine_again(gpu, described)
         else:
             text = f"{what} is for ExecuTorch's TensorRT delegate, which isn't for {gpu.platform}."
-            again = f"Leave it to CudaPartitioner alone, with {VARIABLE}={described}."
+            again = f"Leave it to only CudaPartitioner, with {VARIABLE}={described}."
             yield Finding("platform", "warning", text, again, *at)
             continue
         if delegate.gpus is None:
@@ -209,7 +209,7 @@ def _kernels(delegate: Delegate, wanted: int) -> Iterator[tuple[str, str]]:
             if image is None:
                 if len(delegate.kernels) == 1:
                     names = ", ".join(image.name for image in kernel.images)
-                    yield "warning", f"kernel {name} has code for {names} alone, and can't run on sm_{wanted}."
+                    yield "warning", f"kernel {name} only has code for {names}, and can't run on sm_{wanted}."
                 continue
             for what in gpus.beyond_limits(kernel, wanted):
                 text = f"kernel {name}, of which sm_{wanted} runs {image.name}, {what}."

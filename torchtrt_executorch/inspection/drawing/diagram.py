@@ -1,7 +1,7 @@
 """Diagram of a method: a lane per device, a box per instruction, an arrow per value.
 
 Across, everything is in percent of the width, so that a page can be of any; down, in pixels. What is
-drawn where follows from the order of instructions alone. Arrows over more than :data:`FAR` rows are
+drawn where only follows from the order of instructions. Arrows over more than :data:`FAR` rows are
 drawn at their ends only, with the number of the instruction at the other.
 """
 
@@ -67,7 +67,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Line:
-    """An arrow: its corners, in percent across and pixels down, and what stands beside it."""
+    """An arrow: its corners, in percent across and pixels down, and its labels."""
 
     arrow: Arrow
     corners: tuple[tuple[float, int], ...]
@@ -147,7 +147,7 @@ def percent(value: float) -> str:
 
 @lru_cache(maxsize=1)
 def templates() -> jinja2.Environment:
-    """The templates; whatever a file calls things is escaped, everywhere."""
+    """Return the templates; whatever a file calls things is escaped, everywhere."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("torchtrt_executorch.inspection.drawing"),
         autoescape=True,
@@ -268,7 +268,7 @@ def _stubs(
     target: Row,
     told: set[tuple[str, int]],
 ) -> list[Line]:
-    """Both ends of an arrow; what is at the other end stands beside the first of a row alone."""
+    """Both ends of an arrow; the label of the other end is only drawn at the first arrow of a row."""
     ends = (
         ("leaves", source, f"to {target.called}", (start, (start[0], start[1] + 9))),
         ("arrives", target, f"from {source.called}", ((end[0], end[1] - 11), end)),

@@ -1,7 +1,7 @@
 """HTML page of a file: a diagram per method, findings, and memory.
 
 Nothing is loaded from anywhere. Whatever a file calls things is text: templates escape it, data for
-the script is JSON without ``<``, and a content security policy allows that one script alone.
+the script is JSON without ``<``, and a content security policy only allows that one script.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchtrt_executorch.inspection.model.facts import Facts, Method
 from torchtrt_executorch.inspection.model.memory import Usage, usage
 from torchtrt_executorch.inspection.model.names import names
 
-#: What a page shows of each at most: a file may hold any number.
+#: The most items of each kind on a page: a file may have any number.
 MOST_METHODS, MOST_DELEGATES, MOST_FINDINGS, MOST_NAMED = 12, 500, 200, 500
 MOST_TIMES = 12
 _MOST_VALUES, _MOST_OF_A_ROW = 60_000, 60
@@ -78,7 +78,7 @@ def _section(method: Method) -> dict[str, Any]:
 
 
 def _chart(used: Usage) -> dict[str, Any]:
-    """The bytes in use as the outline of an area, 600 by 60; each point the most of its stretch."""
+    """Return the bytes in use as the outline of an area, 600 by 60; each point the most of its stretch."""
     count = len(used.used)
     step = max(1, -(-count // _CHART_POINTS))
     most = [max(used.used[at : at + step]) for at in range(0, count, step)]
@@ -97,7 +97,7 @@ def _chart(used: Usage) -> dict[str, Any]:
 
 
 def _data(method: Method, diagram: Diagram) -> Markup:
-    """What the script knows: rows in order, and the values that they use."""
+    """Return the script's data: rows in order, and the values that they use."""
     rows = [box.row for box in diagram.boxes]
     made: dict[int, list[int]] = {}
     read: dict[int, list[int]] = {}

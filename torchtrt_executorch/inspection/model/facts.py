@@ -76,15 +76,15 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Delegate:
-    """What a backend runs.
+    """Facts of a delegate.
 
     Attributes:
         backend: Its id: ``TensorRTBackend``.
-        device: The device that it works on.
+        device: The device that it runs on.
         nbytes: The size of its payload, libraries and weights in named data included.
-        payload: What that is, in words: ``TensorRT-RTX 1.5.0.114``, ``EMULATED``.
-        inputs, outputs: What an engine calls them.
-        smallest: By input, where the engine's profile begins: it refuses smaller shapes.
+        payload: Its kind, in words: ``TensorRT-RTX 1.5.0.114``, ``EMULATED``.
+        inputs, outputs: An engine's names of them.
+        smallest: By input, the smallest shape of the engine's profile.
         optimal: By input of several shapes, the one that the engine is optimized for.
         largest: By input of several shapes, the largest that the program allows.
         gpus: Those that it has code for, as ``sm_90``; with a ``+`` behind it, later ones as
@@ -157,12 +157,12 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Times:
-    """How long calls of a method took, in nanoseconds.
+    """Times of a method's calls, in nanoseconds.
 
     Attributes:
         calls: How many were measured.
-        call: One of them, the median.
-        instructions: What each instruction took of one, the median; those that weren't measured,
+        call: The median of a call.
+        instructions: The median of each instruction's time in a call; those that weren't measured,
             or are launched together with another, are left out.
         instead: Of delegates whose payload didn't run, whose time it is: ``"by a stand-in"``, or
             ``"did not run here"``. No advice goes by times then.
@@ -180,7 +180,7 @@ class Times:
         )
 
     def share(self, nanoseconds: float) -> float:
-        """What part of a call that is."""
+        """Return the fraction of a call."""
         return nanoseconds / self.call if self.call else 0.0
 
 
@@ -239,7 +239,7 @@ class Method:
 
     @cached_property
     def between_gpus(self) -> Sequence[Transfer]:
-        """What goes from one GPU to another, through the host: a transfer for each that it comes to."""
+        """Transfers from one GPU to another through the host, one for each target GPU."""
         written = {
             value: self.values[step.reads[0]]
             for step in self.instructions

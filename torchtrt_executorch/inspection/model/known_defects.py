@@ -42,7 +42,7 @@ _DEFECTS = (
 
 
 def known_defects(payload: str, operators: Collection[str]) -> Iterator[str]:
-    """Yield what is known to be wrong with an engine, a sentence each.
+    """Yield the known defects of an engine, a sentence each.
 
     Args:
         payload: What built it, ``TensorRT 11.1.0.106``.

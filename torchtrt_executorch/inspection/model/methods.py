@@ -71,7 +71,7 @@ def method_facts(plan: Plan, one_stream: bool, common: CommonState) -> Method:
 def _largest(
     plan: Plan, call: Operation, known: Delegate
 ) -> Mapping[str, tuple[int, ...]]:
-    """The largest shapes of an engine's inputs, of those that may have several."""
+    """Return the largest shapes of an engine's inputs, of those that may have several."""
     if len(call.reads) != len(known.inputs):
         return {}
     layouts = [plan.values[index].layout for index in call.reads]
@@ -83,7 +83,7 @@ def _largest(
 
 
 def _faults(plan: Plan, one_stream: bool) -> Sequence[tuple[int, str]]:
-    """What is wrong with its devices; nothing is known of a method whose payloads are damaged."""
+    """Return the violations of device rules; none for a method with damaged payloads."""
     try:
         return find_violations(plan, about, one_stream)
     except ProgramError:

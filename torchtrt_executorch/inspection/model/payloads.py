@@ -19,7 +19,7 @@ _OWNERS = {"TensorRTBackend": "tensorrt", "CudaBackend": "cuda"}
 
 
 def delegate_facts(payload: Payload, index: int) -> Delegate:
-    """Return what is known of delegate ``index`` of a method, by its payload."""
+    """Return the facts of delegate ``index`` of a method, from its payload."""
     known = Delegate(
         index=index,
         backend=payload.backend_id,
@@ -41,7 +41,7 @@ def delegate_facts(payload: Payload, index: int) -> Delegate:
 
 
 def shown(device: torch.device) -> str:
-    """A device as the program numbers it."""
+    """Return a device as the program numbers it."""
     return HOST if device.type == "cpu" else f"{device.type}:{device.index or 0}"
 
 

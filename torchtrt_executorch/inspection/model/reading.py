@@ -74,14 +74,14 @@ def read(source: Source, data_files: Sequence[Source] | None = None) -> Facts:
 
 #: Bytes of a blob from which on it matters whether it is there twice.
 _LARGE = 1 << 16
-#: How many bytes of a blob are looked at before all are, in as many places.
+#: Number of sampled bytes of a blob's fingerprint.
 _LOOKED_AT = 16
 
 
 def _twice(
     file: ProgramFile, plans: Sequence[Plan]
 ) -> list[tuple[tuple[str, ...], int]]:
-    """Blobs that are there more than once; those alone are read that look like another, and have no digest."""
+    """Blobs that are there more than once; only those are read that may equal another, and have no digest."""
     views = [(k, data.file_bytes, data.sha256) for k, data in file.named_data.items()]
     views += [
         (delegate.name, delegate.payload, "") for p in plans for delegate in p.delegates
@@ -107,7 +107,7 @@ def _twice(
 
 
 def _look(view: memoryview) -> tuple[int, bytes]:
-    """Return what blobs of the same bytes have in common, and few others."""
+    """Return a cheap fingerprint of a blob: its size, and some of its bytes."""
     size = len(view) // _LOOKED_AT
     places = range(0, size * _LOOKED_AT, size)
     return len(view), b"".join(view[at : at + _LOOKED_AT] for at in places)

@@ -1,4 +1,4 @@
-"""Where a method stores its mutable buffers, read from its instructions."""
+"""Storage of a method's mutable buffers, derived from its instructions."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def first_call_alone(method: Method) -> set[int]:
 
 
 def _filled(method: Method) -> Iterator[int]:
-    """The values that the first call fills: what a jump skips once its condition is false.
+    """Yield the values that the first call fills: what a jump skips once its condition is false.
 
     The device pass has it move each of them onto itself (``executorch.exir.emit._device_state``); views
     come behind the buffer.
     """
-    alone, before = first_call_alone(method), False
+    only_first_call, before = first_call_alone(method), False
     for step in method.instructions:
         onto_itself = step.kind == "move" and step.reads == step.writes
-        if onto_itself and not before and step.index in alone:
+        if onto_itself and not before and step.index in only_first_call:
             yield from step.writes
         before = onto_itself

@@ -14,7 +14,7 @@ from torchtrt_executorch.runtime.errors import ProgramError
 from torchtrt_executorch.runtime.profile import etdump
 
 _CALLS = ("kernel", "copy")
-#: What kinds of instructions are called: by ExecuTorch's runtime, and by this one.
+#: Kinds of instructions, by the names of ExecuTorch's runtime and of this one.
 _KINDS = {
     etdump.KERNEL: _CALLS,
     etdump.DELEGATE: ("delegate",),
