@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 
 aten = torch.ops.aten
 
-#: What Inductor reads at once for one value of a concatenation, where that isn't written.
+#: The most inputs of a concatenation that Inductor fuses into its readers.
 _MOST = 8
 
 

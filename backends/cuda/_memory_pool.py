@@ -17,7 +17,7 @@ PATCH_POINT = (
     "torch._inductor.codegen.cpp_wrapper_cpu:CppWrapperCpu.codegen_model_constructor"
 )
 
-#: Where the constructor's body begins. The current device is the library's there.
+#: The beginning of the constructor's body, where the current device is the library's.
 _BODY = re.compile(r": AOTInductorModelBase\([^{}]*\) *\{\n")
 _RAISE = """\
 {

@@ -27,11 +27,11 @@ aten = torch.ops.aten
 
 #: Parts that are tried, and the least summands of one.
 _PARTS, _LEAST = (2, 4, 8, 16), 64
-#: How much faster the parts have to be by the model, whose times are off by a tenth or so.
+#: The least speedup by the model, whose error is about a tenth.
 _GAIN = 1.25
-#: Microseconds of a kernel that does next to nothing, as it was measured, and of a kernel that sums.
+#: Measured microseconds of a nearly empty kernel, and of a reduction kernel.
 _LEAST_US, _SUM_US = 4.5, 2.5
-#: How much slower the parts may be at the largest size that a dynamic dimension has.
+#: The largest slowdown allowed at the largest size of a dynamic dimension.
 _LOSS = 1.2
 
 

@@ -1,1 +1,1 @@
-"""Quantized weights of CUDA delegates: packed in as many bits as they have, and a Triton GEMV that reads them so."""
+"""Quantized weights of CUDA delegates: packed into their bit width, and a Triton GEMV that reads them packed."""

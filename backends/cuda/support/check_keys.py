@@ -54,7 +54,7 @@ def key_of(
         name = str(operator_of(node.target))
         args, kwargs = map_arg((node.args, node.kwargs), describe)
         if alike and args and isinstance(args[0], (list, tuple)):
-            # Which tensors are concatenated matters, and hardly how often each is.
+            # The set of concatenated tensors matters, and hardly how often each occurs.
             args = ((len(args[0]).bit_length(), *dict.fromkeys(args[0])), *args[1:])
         return name, args, kwargs
 

@@ -276,11 +276,11 @@ def no_compilers() -> Iterator[None]:
             logger.removeFilter(of_others)
 
 
-#: Those that Inductor's templates of matmuls and convolutions have: where nothing else is read, it is no matter of types.
+#: Dtypes of Inductor's matmul and convolution templates: if all inputs have these, a failure isn't about dtypes.
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-#: What a PyTorch with CUDA says of a tensor on a device that isn't there, and one without CUDA.
+#: Errors of PyTorch with and without CUDA for a tensor on a missing device.
 _NO_DEVICE = "Found no NVIDIA driver", "with arguments from the 'CUDA' backend"
 
 

@@ -187,7 +187,7 @@ _TILES = {
     128: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 1)),
     256: (Tiles(64, 64, 4, 3), Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 1)),
 }
-#: Where heads are narrower than a power of two, and their loads have a mask.
+#: Tiles for heads narrower than a power of two, whose loads are masked.
 _PADDED = {
     64: (Tiles(128, 64, 4, 3), *_TILES[64]),
     128: (Tiles(128, 64, 8, 3), *_TILES[128]),

@@ -31,7 +31,7 @@ aten = torch.ops.aten
 
 _ATTENTION = ops.edge.aten.scaled_dot_product_attention.default
 
-#: What the kernel that finds the largest elements can tell apart: it computes in float32.
+#: Dtypes whose values the top-k kernel can distinguish: it computes in float32.
 _TOLD_APART = {
     torch.float32,
     torch.float16,

@@ -1,4 +1,4 @@
-"""Put a decode step's small elementwise kernels and its reductions of short rows into one launch.
+"""Fuse a decode step's small elementwise kernels and its reductions of short rows into one launch.
 
 Inductor's combo kernels join what is independent, elementwise kernels with their like and reductions with theirs. In
 a decoder's layer the new value is written to the cache beside the normalized, rotated key and query: a launch less.
@@ -19,7 +19,7 @@ _MOST_ROWS, _MOST_WARPS = 8, 8
 #: Inductor's, by which nodes of a combo kernel are partitioned into several. Another one may be set there.
 _PARTITION = "_custom_combo_kernel_horizontal_partition_algorithm"
 _MODULE = "torch._inductor.codegen.triton_combo_kernel"
-#: Where a part of a kernel has whole rows in a block, how long they are.
+#: The row length of a part of a kernel whose blocks have whole rows.
 _ROWS = re.compile(r"^ +R0_BLOCK_\d+: tl\.constexpr = (\d+)$", re.MULTILINE)
 
 

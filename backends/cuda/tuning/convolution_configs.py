@@ -1,4 +1,4 @@
-"""Tile configurations of convolutions beside those that Inductor offers.
+"""Tile configurations of convolutions, in addition to Inductor's own.
 
 Inductor's are of 64 rows and 64 channels at least, and most have eight warps, of which a window larger than 1 gets four
 (triton-lang/triton#1254). The convolutions of a ResNet by one image have fewer such tiles than a GPU has multiprocessors.
@@ -15,7 +15,7 @@ from typing import Any
 from executorch.backends.cuda.tuning.cost_model import Tile
 from executorch.backends.cuda.tuning.float32_precision import CAPABILITY
 
-#: Those without which the fastest of what was measured takes longest, the most useful first. None has more than four warps.
+#: The tiles that improve the fastest measured time most, in that order. None has more than four warps.
 TILES = (
     Tile(64, 32, 64, 5, 4),
     Tile(64, 32, 128, 4, 4),

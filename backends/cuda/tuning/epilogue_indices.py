@@ -14,7 +14,7 @@ from typing import Any
 
 PATCH_POINT = "torch._inductor.codegen.triton:TritonScheduling.define_kernel"
 
-#: Where a template ends and its epilogue begins, for a result of N columns.
+#: The end of a template and the beginning of its epilogue, for a result of N columns.
 _EPILOGUE = re.compile(
     r"# inductor generates a suffix\n +xindex = idx_n \+ (\d+)\*idx_m\n"
 )

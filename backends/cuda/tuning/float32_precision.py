@@ -29,12 +29,12 @@ TF32, TF32X3, IEEE = "tf32", "tf32x3", "ieee"
 #: Three TF32 products have 21 bits of each operand: of fewer summands than this, the error of a sum is below that.
 LEAST_SUMMANDS = 64
 
-#: Where a template multiplies.
+#: The ``dot`` of a template.
 _DOT = re.compile(
     r"^( *)acc \+= tl\.dot\((\w+), (\w+), allow_tf32=ALLOW_TF32(.*)\)$", re.MULTILINE
 )
 
-#: By graph of Inductor's, the buffers of weights of convolutions that it lowers to matmuls.
+#: By Inductor graph, the weight buffers of convolutions that it lowers to matmuls.
 _convolved: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 

@@ -18,7 +18,7 @@ FRAME = 16
 
 #: A size of a kernel, where it is written.
 _SIZE = re.compile(r"^ +(x|r0_)numel = (\d+)$", re.MULTILINE)
-#: Where a block has all that is summed, how much that is.
+#: The reduction length of a kernel that reduces in one step.
 _AT_ONCE = re.compile(r"^ +R0_BLOCK: tl\.constexpr = (\d+)$", re.MULTILINE)
 
 

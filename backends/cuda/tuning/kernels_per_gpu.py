@@ -22,7 +22,7 @@ _alone: ContextVar[GpuProperties | None] = ContextVar("_alone", default=None)
 
 _DEVICE = re.compile(r"DeviceProperties\(type='cuda'[^()]*\)")
 
-#: What the host's code asks: 90 for 9.0. Of one device it is the same each time.
+#: Host code that queries the compute capability, 90 for 9.0, and caches it per device.
 _COMPUTE_CAPABILITY = """
 #include <atomic>
 static int32_t compute_capability_of(int32_t device) {

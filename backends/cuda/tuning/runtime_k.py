@@ -22,7 +22,7 @@ from torch.fx import Graph, Node
 
 _KERNEL = "torch._inductor.select_algorithm:TritonTemplateKernel"
 
-#: Of the argument.
+#: Name of the kernel argument.
 _NAME = "size_k"
 
 aten = torch.ops.aten
@@ -92,7 +92,7 @@ def _k(kernel: Any) -> str | None:
     if graph not in _known:
         _known[graph] = reductions(graph)
     others = _known[graph].get((int(m), int(n), nodes["A"].get_dtype()), set())
-    # What is M or N as well would be an argument there, too.
+    # If K equals M or N, those would become arguments, too.
     is_unique = int(k) not in (1, int(m), int(n))
     return str(k) if is_unique and len(others) > 1 else None
 

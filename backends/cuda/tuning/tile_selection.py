@@ -48,9 +48,9 @@ _BlockSizes = tuple[int, ...]
 #: Input nodes, layout, and whether TF32 is allowed.
 _Operator = tuple[list[Any], Any, bool]
 
-#: Those of a thread.
+#: Registers of a thread.
 _REGISTERS = 255
-#: By how much, as a logarithm, a GPU's own tile has to be faster than the one for all: 5 %.
+#: The least gain of a GPU's own tile over the shared one, as a logarithm: 5 %.
 WORTH_A_KERNEL = 0.05
 
 

@@ -91,7 +91,7 @@ def is_weight(node: Node) -> bool:
     return any(operator_of(user) in _WEIGHTED for user in node.users)
 
 
-#: Of these, weights and biases are reshaped, fused and transposed.
+#: Operators whose weights and biases XNNPACK's passes reshape, fuse and transpose.
 _WEIGHTED = (
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,

@@ -169,14 +169,14 @@ def _is_float(node: Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-#: Of what is written here, what the host computes of a mask.
+#: Operators of these rewrites that the host computes from a mask.
 ON_THE_HOST = (
     edge.any.dim,
     edge.ne.Tensor,
     edge.where.self,
 )
 
-#: What a delegate computes.
+#: Operators that a delegate computes.
 _LATE = (
     edge.addmm.default,
     edge.bmm.default,

@@ -46,7 +46,7 @@ _MOVES = (
 )
 
 
-#: How often parts are kept as they were before all of a program is.
+#: Attempts at rolling back parts of a program before all of it is rolled back.
 _ATTEMPTS = 3
 
 
@@ -149,7 +149,7 @@ class _Rewriting:
         self._written: dict[Node, tuple[GraphBuilder, Written]] = {}
         self._group: dict[Node, Node] = {}
         self._erased: set[Node] = set()
-        #: By name of what was replaced: the calls that replace it, and how many operators of the host they do.
+        #: By name of the replaced node: the calls that replace it, and the number of host operators that this removes.
         self.replaced: dict[str, tuple[list[Node], int]] = {}
 
     def run(self, unchanged: Container[str]) -> None:

@@ -14,11 +14,11 @@ from executorch.backends.xnnpack.rewriting import (
 )
 from executorch.backends.xnnpack.rewriting.graph_builder import GraphBuilder, edge
 
-#: What may replace a node: another, or one for each of its results.
+#: A replacement: a node, or one for each result.
 Written = Any
 Rule = Callable[[GraphBuilder], Written]
 
-#: By operator, what is tried in turn.
+#: By operator, the rules to try in order.
 RULES: dict[Any, tuple[Rule, ...]] = {
     edge._native_batch_norm_legit.no_stats: (normalization.of_instances,),
     edge._native_batch_norm_legit_no_training.default: (normalization.of_batches,),
@@ -49,5 +49,5 @@ RULES: dict[Any, tuple[Rule, ...]] = {
         (arithmetic.by_tensor,),
     ),
 }
-#: What reads an operand expanded needn't.
+#: Operators that broadcast, so that they need no expanded operand.
 BROADCASTING = (edge.add.Tensor, edge.div.Tensor, edge.mul.Tensor, edge.sub.Tensor)

@@ -68,7 +68,7 @@ _EARLIER = "torch_tensorrt.earlier_engine"
 #: Parameters of ``torch_tensorrt.dynamo.compile`` that are no settings.
 _GIVEN = ("exported_program", "inputs", "arg_inputs", "kwarg_inputs")
 
-#: What to say of arguments of earlier releases.
+#: Hints for arguments of earlier releases.
 _INSTEAD = {
     "enabled_precisions": ": engines compute in the types of the model, so convert that, "
     "model.half(), or give enable_autocast=True and autocast_low_precision_type=torch.float16"

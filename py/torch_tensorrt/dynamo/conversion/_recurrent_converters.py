@@ -29,7 +29,7 @@ from torch_tensorrt.dynamo.conversion.converter_utils import (
 
 _aten = torch.ops.aten
 
-#: Of TensorRT's floating-point types those that its matmuls and activations all have.
+#: The floating-point types that all of TensorRT's matmuls and activations support.
 _DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 
 #: Packages of operators that convert to and from quantized values.

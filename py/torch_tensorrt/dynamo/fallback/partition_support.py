@@ -35,7 +35,7 @@ from torch_tensorrt.dynamo.partitioning.common import construct_submodule_inputs
 
 _aten = torch.ops.aten
 
-#: What a size goes through, in this order, to become another number.
+#: Operators of a linear function of a size, in this order.
 _LINE = (operator.mul, operator.add, operator.floordiv)
 
 

@@ -22,7 +22,7 @@ from torch_tensorrt.dynamo.fallback.decompositions import is_supported
 #: Their operators by the names that settings have for them.
 _NAMES = frozenset(map(ConverterRegistry.qualified_name_or_str, CONVERTERS))
 
-#: What calls graphs that ``run_decompositions`` puts into the one around them.
+#: Higher-order operators whose graphs ``run_decompositions`` inlines.
 _INLINED = (torch.ops.higher_order.wrap_with_set_grad_enabled,)
 
 

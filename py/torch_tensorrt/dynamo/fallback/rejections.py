@@ -195,7 +195,7 @@ def explain_builder_errors(run: Callable[..., Any]) -> Callable[..., Any]:
     def run_explained(self: Any, *args: Any, **kwargs: Any) -> Any:
         from torch_tensorrt.logging import _LOGGER
 
-        # What the builder says in a process of its own is passed on by this thread.
+        # Messages of a builder in its own process are passed on by this thread.
         here = threading.get_ident()
         said: dict[str, None] = {}  # in order, each once
 

@@ -118,7 +118,7 @@ def _nodes(module: GraphModule) -> Iterator[Node]:
 def _may_write(node: Node) -> bool:
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(node.target._schema.is_mutable)
-    # What a higher-order operator does is in the graphs that it is given; without, nobody knows.
+    # A higher-order operator's mutations are in its graphs; without graphs they are unknown.
     return isinstance(node.target, torch._ops.HigherOrderOperator) and not any(
         n.op == "get_attr" for n in node.all_input_nodes
     )

@@ -1,4 +1,4 @@
-"""Lower writes into caches to operators that TensorRT's converters make of any shape and type.
+"""Lower writes into caches to operators that TensorRT converts for any shape and type.
 
 Up to 2.13 ``index_copy`` is decomposed. From 2.14 on there are converters for it, only of static shapes. Of what looks
 like a write into a cache of keys they and that of ``slice_scatter`` make an ``IKVCacheUpdateLayer``, which writes into

@@ -1,4 +1,4 @@
-"""Leave Fourier transforms whose real and imaginary parts are read at once to the partitioners behind.
+"""Leave Fourier transforms that are only read as real and imaginary parts to later partitioners.
 
 TensorRT has none, and Torch-TensorRT's rewriting of complex arithmetic fails on them.
 """
