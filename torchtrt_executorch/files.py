@@ -52,7 +52,7 @@ def write_data_files(
 
     Args:
         write: Writes them, whole, to the folder that it is given.
-        folder: Where they go. Older data of the same program is replaced.
+        folder: Folder of the files. Older data of the same program is replaced.
 
     Raises:
         FileExistsError: A file of that name holds something else, other keys or other sizes; or a

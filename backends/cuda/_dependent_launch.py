@@ -108,7 +108,7 @@ def waiting(ptx: str, capability: int, shared: int) -> str:
 
     Args:
         ptx: Of one kernel.
-        capability: What it is assembled for, 90 for 9.0; below :data:`CAPABILITY` the PTX is returned as it is. PTX for
+        capability: Compute capability that it is assembled for, 90 for 9.0; below :data:`CAPABILITY` the PTX is returned as it is. PTX for
             an older GPU than that becomes PTX for it.
         shared: The kernel's shared memory, in bytes.
     """

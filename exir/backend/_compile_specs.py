@@ -26,7 +26,7 @@ def check_compile_specs(
         who: Whose they are, as ``"CudaPartitioner"``.
         specs: The compile specs.
         known: Keys that somebody reads.
-        switches: Those of them that are ``ON`` or ``OFF``.
+        switches: Keys whose values are ``ON`` or ``OFF``.
 
     Raises:
         ValueError: A key is misspelled, given twice, or has a value that it can't have.

@@ -24,7 +24,7 @@ def _scanned(
 
     Args:
         values: Tensors of one shape.
-        neutral: What ``combine`` leaves the other as it is with.
+        neutral: Neutral element of ``combine``.
         combine: Of what comes before, and what comes after it.
     """
     size = values[0].shape[dim]

@@ -35,8 +35,8 @@ class _Emitted:
         remaining: Placeholders that are not emitted yet.
         buffers: The placeholders emitted so far, with their values.
         parity: The index of the value of the group's byte.
-        mine: That of what it is when the values of the buffers show their allocations as they do now.
-        other: That of what it is when they show them the other way round.
+        mine: Index of the value of the parity at which the buffers' values have the allocations that they have now.
+        other: Index of the value of the parity at which the allocations are swapped.
         to_exchange: Jumps to what swaps the allocations.
         body: The first instruction after the comparison.
     """

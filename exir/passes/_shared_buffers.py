@@ -52,7 +52,7 @@ class SharedBuffer:
     """A buffer of one name.
 
     Attributes:
-        device: Where it lives, in all methods.
+        device: The device that it is on, in all methods.
         in_place: Whether each method's new value is made in the old one's memory; if not it has a
             second one, and the two are swapped after each call.
     """

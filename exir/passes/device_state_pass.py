@@ -57,7 +57,7 @@ class DeviceStatePass(PassBase):
     produces the new value is chosen. Running it again changes nothing.
 
     Args:
-        options: What `PropagateDevicePass` is told to skip.
+        options: The copies that `PropagateDevicePass` skips.
         enable_non_cpu_memory_planning: The memory planner gives each device its own buffers. If not, the pass
             does nothing.
         on_host: Why no buffer may live on a device, for the log; empty if they may.

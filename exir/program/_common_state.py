@@ -64,12 +64,12 @@ SHARED, IN_LIBRARIES, SEPARATE = (
 
 
 class Need(NamedTuple):
-    """What buffers need to be shared by all methods.
+    """Requirement of buffers that all methods are to share.
 
     Attributes:
         kind: ``SHARED``, ``IN_LIBRARIES`` or ``SEPARATE``.
-        text: Which buffers of which methods, and where they are.
-        advice: What to do.
+        text: The buffers, their methods and locations.
+        advice: How to share them.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class CommonState:
     """Buffers that one method writes, and another one reads or writes.
 
     Attributes:
-        arenas: Those that are one memory for all methods.
+        arenas: Arenas whose memory is shared by all methods.
         buffers: By name, where each method that has it keeps it.
     """
 

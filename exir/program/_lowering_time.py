@@ -103,7 +103,7 @@ def delegate_outputs(target: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     """Return the outputs of a delegate, in a tuple, if its partition was executed with such arguments; else none.
 
     Args:
-        target: What a pass calls.
+        target: The operator that a pass calls.
         args: The lowered module, and fake tensors and symbols.
     """
     if target is not executorch_call_delegate or args[0] not in _executed:

@@ -40,10 +40,10 @@ def save_executorch(
 
     Args:
         module: As :func:`torch_tensorrt.executorch.export` takes it.
-        file_path: Where the ``.pte`` goes.
+        file_path: Path of the ``.pte``.
         backend_config: An ``ExecutorchBackendConfig``, for ``to_executorch``.
         generate_etrecord: Write an ETRecord as well, to ``<stem>_etrecord.bin``.
-        options: Those of :func:`torch_tensorrt.executorch.export`.
+        options: Options of :func:`torch_tensorrt.executorch.export`.
 
     Raises:
         OSError: ``file_path`` can't be written; known before any work is done.

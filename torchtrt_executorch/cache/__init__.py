@@ -106,7 +106,7 @@ def get_or_build(
         build: Builds it.
         parts_of: Returns facts about it, in JSON's types, and its bytes, in one part or several; None
             if it isn't to be kept.
-        from_parts: Makes it of those.
+        from_parts: Restores the result from the parts.
         announce: Whether to say that it was taken.
     """
     store = _store()

@@ -27,7 +27,7 @@ def kept_engine(
 
     Args:
         conversion: ``torch_tensorrt.dynamo.conversion._conversion``.
-        partition: What the engine is to compute.
+        partition: The engine's computation.
         inputs: Its inputs, as ``torch_tensorrt.Input``.
         settings: ``CompilationSettings``.
         build: Returns upstream's ``SerializedInterpreterResult``.

@@ -33,8 +33,8 @@ class Kept:
     """A file or folder that goes whole.
 
     Attributes:
-        kind: What it is.
-        path: Where it is.
+        kind: Kind of the entry.
+        path: Path of the entry.
         size: In bytes.
         used: When it was last used, in nanoseconds.
     """

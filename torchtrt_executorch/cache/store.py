@@ -64,7 +64,7 @@ class Store:
 
     Args:
         path: The folder; it is made when something is to be written.
-        size: How many bytes the entries may take.
+        size: The most bytes of all entries.
     """
 
     def __init__(self, path: Path, size: int) -> None:

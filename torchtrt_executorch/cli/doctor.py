@@ -52,10 +52,10 @@ class Ability:
 
     Attributes:
         kind: ``build``, ``run`` or ``check``.
-        what: What is built, run or checked.
+        what: The task: build, run or check something.
         can: Whether it can.
         about: For which targets; or why not, and what happens instead.
-        command: What installs what is missing, or does it elsewhere; empty if nothing has to be done, or can be.
+        command: Command that installs what is missing, or does the task elsewhere; empty if none is needed, or possible.
     """
 
     kind: str

@@ -60,7 +60,7 @@ class Generator:
     Warns of constant methods that ExecuTorch's runners would fail with.
 
     Attributes:
-        metadata: What the program's constant methods say.
+        metadata: Values of the program's constant methods.
         finish_reason: Why the last sequence ended; None before its end.
 
     Raises:
@@ -109,7 +109,7 @@ class Generator:
             stop: By default those that end a text by the program's method ``get_eos_ids``.
             keep_prefix: Whether to go back to the last token that the prompt has in common with the sequence before,
                 whose keys and values the cache has. Not for models with other state than such a cache.
-            draft: Is given the tokens so far, and returns a guess of those to come, of any length. They are
+            draft: Function of the tokens so far, which returns a guess of the next ones, of any length. They are
                 verified at once, by the method that takes a prompt: tokens are the same, in fewer calls.
 
         Raises:
@@ -244,7 +244,7 @@ class _Tokens:
     """A method that takes tokens.
 
     Attributes:
-        most: How many it takes at once.
+        most: The most tokens of a call.
     """
 
     def __init__(self, method: Method) -> None:

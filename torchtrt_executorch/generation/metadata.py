@@ -41,7 +41,7 @@ class Metadata:
         use_kv_cache: Whether methods keep a cache, and take positions.
         vocab_size: The logits of a token.
         bos_id: The token that a text begins with.
-        eos_ids: Those that one ends with.
+        eos_ids: The tokens that a text ends with.
     """
 
     max_seq_len: int | None = None
@@ -121,7 +121,7 @@ def mismatches(metadata: Metadata, name: str, prompt: Takes) -> Iterator[str]:
 
     Args:
         name: The method that takes a prompt.
-        prompt: What it takes.
+        prompt: Sizes of its input and output.
     """
     chunk = metadata.max_seq_len
     if chunk is None:

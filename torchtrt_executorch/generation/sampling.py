@@ -19,7 +19,7 @@ class Sampler:
         top_k: Samples from the likeliest ``top_k`` tokens.
         top_p: Samples from the likeliest tokens whose probabilities add up to ``top_p``.
         repetition_penalty: Divides the logits of tokens that were there before by it, or multiplies negative ones.
-        logits_processor: Is given the logits before all of these.
+        logits_processor: Applied to the logits before all of these.
         seed: Of the samples; None takes another one each time.
 
     Raises:

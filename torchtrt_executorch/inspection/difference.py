@@ -18,7 +18,7 @@ class Change:
         method: The method it is about; empty for the file.
         what: ``"file"``, ``"method"``, ``"delegates"``, ``"kernels"``, ``"copies"``, ``"memory"``
             and so on.
-        name: Which one: a backend and its device, an operator, a direction, a device.
+        name: The item: a backend and its device, an operator, a direction, a device.
         unit: ``"bytes"``, or empty for counts.
     """
 

@@ -63,9 +63,9 @@ def refused_delegates(
     are code.
 
     Args:
-        facts: What is in the file.
+        facts: Facts of the file.
         path, data_files: The ``.pte`` and its ``.ptd`` files; None takes those beside it that hold what it expects.
-        seconds: How long one delegate may take.
+        seconds: Time limit of one delegate.
     """
     asked = [
         (method.name, delegate.index)

@@ -136,7 +136,7 @@ def report(edge: EdgeProgramManager) -> Report:
     """Return what went where in a program that was lowered.
 
     Args:
-        edge: What ``torch_tensorrt.executorch.export`` or ``to_edge_transform_and_lower`` returned;
+        edge: The result of ``torch_tensorrt.executorch.export`` or ``to_edge_transform_and_lower``;
             it is left as it is. ``to_executorch()`` rewrites it: what it inserts, copies between devices and of
             state, is no operator of the model's and isn't counted, and views that it elides are gone.
 

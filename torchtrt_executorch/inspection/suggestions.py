@@ -40,7 +40,7 @@ def suggestions(
     """Yield each part of a reason that something can be suggested for, with the suggestion.
 
     Args:
-        backends: Those that were asked already, or have no such operator, and aren't suggested.
+        backends: Backends that aren't suggested: already in use, or without the operator.
     """
     names = [name for backend, name in _BEHIND.items() if backend not in backends]
     last = _BEHIND["XnnpackBackend"]

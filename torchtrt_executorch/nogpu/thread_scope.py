@@ -45,7 +45,7 @@ def overriding(
             place, with the same arguments (a method's first one is the object, a class method's
             the class). Where a module has bound another one, such as ``os``, what is called with the
             name of each attribute that it asks of that. A name that the installed release doesn't have is left out.
-        required: Those of the table that must be there.
+        required: Names of the table that must exist.
 
     Raises:
         NotImplementedError: The installed release has no such module or name.

@@ -52,7 +52,7 @@ class Edit:
         module: Upstream module.
         scope: Function, class or ``Class.method`` that is edited; empty for the module itself.
         place: One of :data:`PLACES`, and its name: ``"call post_lowering"``.
-        code: What is inserted.
+        code: The inserted text.
         releases: Per distribution, the releases that it is for; all that the patch is for, unless given.
     """
 

@@ -31,7 +31,7 @@ def edited_file(name: str, source: bytes, edits: Sequence[Edit]) -> Path:
     Args:
         name: The module's.
         source: Upstream's.
-        edits: Those of all patches in force.
+        edits: Edits of all patches in force.
 
     Raises:
         EditError: An edit has no place, or what comes of them isn't Python.

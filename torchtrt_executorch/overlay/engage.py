@@ -37,7 +37,7 @@ class Overlay:
     """The patches in force in this process, by the modules they concern.
 
     Attributes:
-        statuses: What became of each patch, by its name.
+        statuses: Status of each patch, by name.
     """
 
     def __init__(self, patches: tuple[Patch, ...] = PATCHES) -> None:

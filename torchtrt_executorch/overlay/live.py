@@ -45,8 +45,8 @@ def edit_live(module: ModuleType, edits: Sequence[Edit], code: CodeType) -> None
 
     Args:
         module: Just executed, as upstream has it.
-        edits: Those that :func:`can_edit` supports.
-        code: That of the edited source.
+        edits: Edits that :func:`can_edit` supports.
+        code: Code object of the edited source.
     """
     for edit in edits:
         owner, function = _find(module, edit.scope)

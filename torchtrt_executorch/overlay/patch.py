@@ -63,12 +63,12 @@ class Patch:
     """One row of the manifest.
 
     Attributes:
-        name: What warnings, ``status`` and ``TORCHTRT_EXECUTORCH_SKIP`` call it.
-        summary: What it does, in one line.
+        name: Name in warnings, ``status`` and ``TORCHTRT_EXECUTORCH_SKIP``.
+        summary: Its effect, in one line.
         pull_request: Upstream pull request or issue, as ``owner/repository#number``.
         releases: Per distribution, the releases that it applies to.
-        upstream: What upstream has by itself, and from which release on.
-        kept_because: Why ours is needed beside that.
+        upstream: Upstream's own behavior, and from which release on.
+        kept_because: Why the patch is needed nevertheless.
         extra: The extra of this distribution that installs what the patch works with, beside upstream.
         goes_when: The upstream change that makes it superfluous, with its pull request or issue.
         replaces: Upstream modules that ours is served for.
@@ -76,9 +76,9 @@ class Patch:
             may add one module.
         data: Files that these read, as ``executorch/backends/cuda/tuning/measured/sm_90_ieee.json``.
         requires: Patches that this one needs in force, on releases that they are for.
-        edits: What it changes in the source of upstream's modules.
+        edits: Edits of the source of upstream's modules.
         prepares: Functions run before upstream's module starts to execute.
-        anchors: What it relies on in upstream.
+        anchors: Symbols of upstream that it requires.
         superseded: Per distribution, the releases for which it steps aside.
     """
 
@@ -126,7 +126,7 @@ class PatchStatus:
 
     Attributes:
         state: In force or not.
-        reason: Why not; empty if in force.
+        reason: Why it isn't in force; empty if it is.
         surprising: Whether the user should be warned: the patch was meant for this
             installation, and something about it is unknown.
     """

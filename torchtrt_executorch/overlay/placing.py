@@ -48,7 +48,7 @@ def place(patches: Sequence[Patch], statuses: dict[str, PatchStatus]) -> None:
 
     Args:
         patches: Rows of the manifest, in its order.
-        statuses: Those on them; changed for those that are left out.
+        statuses: Status of each; changed for excluded ones.
     """
     while True:
         in_force = [p for p in patches if statuses[p.name].state is State.IN_FORCE]

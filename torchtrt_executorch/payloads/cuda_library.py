@@ -43,7 +43,7 @@ class Image:
     Attributes:
         gpu: The compute capability that it is for, 90 for 9.0.
         is_ptx: Whether it is PTX, which the driver translates for that GPU and later ones.
-        kernels: What the machine code takes, by its own figures; none of PTX, or compressed code.
+        kernels: Resources of the machine code, from its metadata; empty for PTX, or compressed code.
     """
 
     gpu: int
@@ -65,7 +65,7 @@ class KernelBinary:
         images: Its code.
         shared: Shared memory in bytes that a launch asks for; None without a launch record.
         threads: Of a block; None without a launch record.
-        damaged: What is wrong with it, if anything is.
+        damaged: How it is damaged; empty if it isn't.
     """
 
     name: str

@@ -69,12 +69,12 @@ class Binder:
         skipped: Operations that needn't run.
         peers: By copy to a GPU, the value on another one that it copies from.
         clone_sources: Another method's delegates, which these are to run beside.
-        common: What its delegates have in common with those of others.
+        common: Tensors that its delegates share with those of other methods.
 
     Attributes:
-        runs: What each operation runs.
+        runs: The function of each operation.
         calls: By operation, the delegates' calls.
-        delegates: Those loaded, each once for all operations that call it alike.
+        delegates: The loaded delegates, each once for all operations that call it with equal arguments.
     """
 
     def __init__(

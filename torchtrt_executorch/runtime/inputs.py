@@ -34,7 +34,7 @@ def on_device(tensor: torch.Tensor, device: str | torch.device) -> OnDevice:
 
     Args:
         tensor: The input, in host memory.
-        device: Where it is to live: ``"cuda:1"``.
+        device: The device that it is to be on: ``"cuda:1"``.
     """
     device = torch.device(device)
     if device.type != "cpu":

@@ -226,7 +226,7 @@ class Method:
         Args:
             inputs: The model's, in order; lists, tuples and dicts are flattened as PyTorch flattened
                 them for the export.
-            keywords: Those that the model was exported with by keyword.
+            keywords: Names of the inputs that the model was exported with by keyword.
 
         Returns:
             The flat outputs: tensors that are the caller's, and numbers. See :meth:`nested`.

@@ -20,8 +20,8 @@ class Tree:
 
     Attributes:
         kind: The type, by its qualified name; None of a leaf.
-        names: What the children are called, of a dictionary or of another type that says so.
-        leaves: How many leaves it has.
+        names: Names of the children, of a dictionary or of another type that has them.
+        leaves: Number of leaves.
     """
 
     kind: str | None = "builtins.tuple"
@@ -60,7 +60,7 @@ class Nesting:
 
     Args:
         text: The description. What is none, or describes another number of outputs, nests nothing.
-        count: How many outputs there are.
+        count: Number of outputs.
     """
 
     def __init__(self, text: str, count: int) -> None:

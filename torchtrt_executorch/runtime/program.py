@@ -215,7 +215,7 @@ def save_stand_ins(
 
     Args:
         program, data_files: As :func:`load` takes them.
-        path: Where they go; it is written whole or not at all.
+        path: Path of the file, which is written atomically.
 
     Raises:
         ProgramError: None is kept for any payload, or the program is damaged.

@@ -59,7 +59,7 @@ class Exportable(ABC):
     Attributes:
         module: With all weights.
         form: How it is exported. What lowers its methods may be changed, and what was traced is lowered again.
-        folder: Where it was saved.
+        folder: Folder that it was saved in.
     """
 
     folder: Path | None = None
@@ -101,7 +101,7 @@ class Method:
     """A method to be traced.
 
     Attributes:
-        module: What it calls.
+        module: The module that it calls.
         inputs: Examples.
         axes: Their dynamic axes, as ``torch.export`` takes them.
         repeated: Whether it is called for each token, so that :attr:`Form.decode` lowers it.

@@ -75,7 +75,7 @@ def _cuda_partitioners(method: str) -> list[Any]:
     """Return the partitioner of the CUDA backend; none where it can't compile.
 
     Args:
-        method: What its libraries are called after.
+        method: Method that its libraries are named after.
     """
     if importlib.util.find_spec("triton") is None:
         return []

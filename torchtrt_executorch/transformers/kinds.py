@@ -44,7 +44,7 @@ def load(folder: Path | None, form: Form) -> Exportable:
     Args:
         folder: As transformers saves one: weights are random without ``*.safetensors``. Or the folder ``data`` of the
             package ``silero_vad``. None for a tiny Qwen3.
-        form: How it is to be exported.
+        form: Form of its export.
 
     Raises:
         ValueError: It is none, or of a type that isn't known here.

@@ -32,7 +32,7 @@ def quantize(
     Args:
         scheme: ``int8``, ``int4`` or ``float8``. Of int4, and for XNNPACK, a linear's scales are of the largest group of
             128, 64 or 32 features that divides its own.
-        backends: What lowers its methods. For XNNPACK activations are quantized as well, when the method runs.
+        backends: Backends of its methods. For XNNPACK activations are quantized as well, when the method runs.
 
     Returns:
         The linears that stay as they are, since no group divides their features.

@@ -116,7 +116,7 @@ def _norm_before(
 
     Args:
         gemvs: Of one vector.
-        matmuls: Those of all GEMVs.
+        matmuls: The matmul nodes of all GEMVs.
         weights: Constant tensors by their placeholders.
     """
     vector = gemvs[0].vector
@@ -253,7 +253,7 @@ def _replace(
 
     Args:
         fused: The GEMVs.
-        norm: What their vector is, to be computed with them.
+        norm: The RMS norm that computes their vector, to be fused.
         weights: Constant tensors by their placeholders.
         replaced: Replacement of each result so far, by the replaced node; those of ``fused`` are added.
     """

@@ -35,7 +35,7 @@ def key_of(
     Args:
         node: A call of an operator, with fake values as the ``val`` of what it takes.
         scalar_constants: The values of constants without a dimension, by their placeholders.
-        made: What is made of constants and compiled beside it.
+        made: Values computed from constants, which are compiled with it.
     """
 
     def describe(producer: Node) -> Any:

@@ -51,7 +51,7 @@ class SupportCheck:
     """Operator support check of the backend, run once for operators of equal keys.
 
     Attributes:
-        compile_specs: Those that the operators would be lowered with.
+        compile_specs: Compile specs that the operators would be lowered with.
         get_or_check: Return the result of its third argument, from a cache if there is one: its key are the first
             two, the compile specs and what else decides the result. A result of None must not be cached.
             By default nothing is cached.
@@ -112,7 +112,7 @@ class SupportCheck:
         """Return those of ``nodes`` that can't be compiled with the quantized weight that they read.
 
         Args:
-            nodes: Those that can be compiled by themselves.
+            nodes: Operators that can be compiled by themselves.
         """
         made, quantized = made_of(nodes, constants)
         readers = [n for n in nodes if not quantized.isdisjoint(n.all_input_nodes)]

@@ -72,7 +72,7 @@ def precompile_until_best(
     In place of ``CachingAutotuner.precompile``, which compiles all of them to be timed.
 
     Args:
-        precompile: That.
+        precompile: Upstream's ``precompile``.
         gpu: Which it is for.
         kernel: ``CachingAutotuner``, with configurations or with what was compiled of them.
         args, kwargs: More of ``precompile``'s arguments.
@@ -191,7 +191,7 @@ def best(launchers: list[Any], gpu: GpuProperties, sizes: Mapping[str, int]) -> 
     Args:
         launchers: A kernel's.
         gpu: Which it is for.
-        sizes: What the kernel's blocks divide among them, by dimension; none if that isn't known.
+        sizes: Sizes that the kernel's blocks divide, by dimension; empty if unknown.
     """
 
     def rank(launcher: Any) -> tuple[float, ...]:

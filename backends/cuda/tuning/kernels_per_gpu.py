@@ -48,7 +48,7 @@ class KernelTargets:
     """The GPUs that each kernel of a library is compiled for.
 
     Args:
-        gpu: What is compiled for, with ``per_gpu`` of several GPUs.
+        gpu: The target GPU, with ``per_gpu`` of several GPUs.
     """
 
     def __init__(self, gpu: GpuProperties) -> None:

@@ -89,7 +89,7 @@ def overrides(
     """Return the overrides that replace Inductor's running and timing of kernels.
 
     Args:
-        gpu: Which they are compiled for.
+        gpu: The target GPU.
         targets: Records the kernels that are for only one of several GPUs.
         prepare: See :func:`~executorch.backends.cuda.tuning.kernel_configs.compile_and_save`.
     """
@@ -346,7 +346,7 @@ def least_shared_memory(
     multiply them.
 
     Args:
-        matmul: That the tile is for.
+        matmul: The matmul of the tile.
         tile: Of a template of matmuls or convolutions.
         capability: Compute capability of the GPU.
         itemsize: Bytes of an element of the narrower operand.

@@ -20,8 +20,8 @@ def sources_once(
     Args:
         config: Of XNNPACK's partitioner, which keeps in ``src_partitions`` what was found last.
         find: Finds them: ``get_source_partitions``.
-        graph: Whose.
-        modules: What linears come from, the same at each call.
+        graph: The graph to search.
+        modules: Source modules of linears, the same at each call.
     """
     seen = getattr(config, "_seen", None)
     if seen is None or seen[0]() is not graph or seen[1] != len(graph.nodes):

@@ -81,7 +81,7 @@ def unsupported_source(nodes: Iterable[Node]) -> str:
     weight that torchao's ``Int8WeightOnlyConfig`` casts and multiplies by its scales.
 
     Args:
-        nodes: Those of the source partition, with fake tensors in ``meta["val"]``.
+        nodes: Nodes of the source partition, with fake tensors in ``meta["val"]``.
     """
     for node in nodes:
         if node.op != "call_function" or is_quant(node) or is_qparam(node):

@@ -108,7 +108,7 @@ def reduced(
 
     Args:
         builder: Writes it.
-        x: What is summed.
+        x: The value to reduce.
         dims: Along which.
         keepdim: Whether they are left, with a size of 1.
         scale: By what the sum is multiplied; None for a mean.

@@ -80,7 +80,7 @@ class GraphBuilder:
     Attributes:
         node: The one that may be replaced.
         constants: The program's.
-        calls: Those that were written, in order.
+        calls: The inserted calls, in order.
     """
 
     def __init__(self, node: Node, constants: Constants) -> None:

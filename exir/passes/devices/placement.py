@@ -49,7 +49,7 @@ class Placement:
         device_of: node -> the device that its result lives on, as far as the walk has come.
         views: view -> the value whose bytes it has, and its size (None: that value's own).
         labels: spec -> the device to write onto it.
-        devices: Where delegates live, but for the host.
+        devices: Devices of delegates, without the host.
         writes_back: Writes of new values over old ones on a device, which end the call.
     """
 

@@ -97,8 +97,8 @@ class _Sweep:
     serve it from its very end, where most later ones begin.
 
     Attributes:
-        fences: Those that are missing.
-        places: Where copies stand that may not move, or have been placed.
+        fences: Fences to insert.
+        places: Positions of copies that may not move, or are scheduled.
     """
 
     def __init__(self, copies: list[Copy]) -> None:

@@ -22,7 +22,7 @@ class Streams:
         asynchronous: Work of a delegate goes on after its ``execute`` has returned, on some host.
         device_synchronizing: A delegate waits for whatever else was enqueued on its device.
         releases: The releases of ``package`` that this is true of.
-        evidence: Where that is to be seen.
+        evidence: Where upstream's source shows that.
         takes_host_memory: A delegate on a device also takes tensors in host memory.
         writes_last: Outputs are written after all that reads inputs is done, so that one may lie
             where the other does.

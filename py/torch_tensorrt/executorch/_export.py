@@ -57,7 +57,7 @@ def export(
     ``source`` is left as it is. Engines are shared with the result, not copied.
 
     Args:
-        source: What ``torch_tensorrt.compile(..., ir="dynamo")`` returned, an ``ExportedProgram``
+        source: The result of ``torch_tensorrt.compile(..., ir="dynamo")``, an ``ExportedProgram``
             that holds engines, or one of either per method name.
         inputs: ``arg_inputs`` by its older name.
         arg_inputs: Example inputs of a compiled module: tensors, or ``torch_tensorrt.Input``.

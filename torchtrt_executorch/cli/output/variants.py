@@ -20,8 +20,8 @@ class Variant:
     """A program of a model.
 
     Attributes:
-        prefill: What lowers the method for prompts, encoders, or the only method.
-        decode: What lowers the method for one token, if there is one.
+        prefill: Backend of the method for prompts, of encoders, or of the only method.
+        decode: Backend of the method for one token, if there is one.
         target: The machine that it is for; None for the one that ``TORCHTRT_GPU`` says, and for CPUs.
         out: Its file.
     """

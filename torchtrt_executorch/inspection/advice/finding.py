@@ -13,13 +13,13 @@ class Finding:
     """Something that could be better.
 
     Attributes:
-        name: Which kind it is, as ``--ignore`` takes it.
+        name: Kind of the finding, for ``--ignore``.
         level: ``"warning"``, which ``--strict`` counts, or ``"note"``.
-        text: What was found, and where.
-        advice: What to change.
+        text: The finding, and its location.
+        advice: The change to make.
         method: The method it is about; empty for the file.
         instructions: The instructions that it is about; in what ``advise`` returns, the first of them.
-        nanoseconds: What those take of a call, all of them, where that was measured.
+        nanoseconds: Total time of those in a call, where it was measured.
         staged: Whether it is about what delegates copy for themselves, so that their own time isn't its.
     """
 

@@ -34,7 +34,7 @@ class Row:
         first, last: Its instructions; -1 for inputs and outputs.
         device: Its lane; of a copy, where it goes.
         source: Of a copy, where it comes from.
-        look: What it is drawn as: ``"host"``, ``"tensorrt"``, ``"cuda"``, ``"other"``, ``"copy"``.
+        look: Style of the drawing: ``"host"``, ``"tensorrt"``, ``"cuda"``, ``"other"``, ``"copy"``.
         nanoseconds: Nanoseconds of a call, where that was measured.
     """
 

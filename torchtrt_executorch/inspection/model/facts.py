@@ -23,11 +23,11 @@ class Value:
 
     Attributes:
         kind: ``"tensor"``, or the kind of anything else: ``"int"``, ``"tensor list"``.
-        name: What the model calls it, for weights and buffers; else empty.
+        name: The model's name of it, for weights and buffers; else empty.
         shape: Of a tensor, the largest one if it is ``dynamic``.
         dtype: Of a tensor, as PyTorch calls it: ``float32``.
         nbytes: Of a tensor, at its largest.
-        device: Where its memory is.
+        device: The device of its memory.
         storage: ``"planned"``, ``"constant"`` (in the file), ``"external"`` (in a data file), or
             ``"caller"`` for what is handed in or made while the method runs.
         arena: The planned arena that it is in, 0 if it is in none, and its ``offset`` there.
@@ -56,7 +56,7 @@ class Instruction:
         kind: ``"kernel"``, ``"delegate"``, ``"copy"`` (between devices), ``"move"``, ``"jump"`` or
             ``"free"``.
         name: The operator, or the backend.
-        device: Where it runs; of a copy, where the value comes to be.
+        device: The device that it runs on; of a copy, its target.
         reads, writes: The tensors and numbers that it does, lists taken apart.
         delegate: Index of the delegate that it calls.
         destination: Of a jump, the instruction that it may go on at.
@@ -87,15 +87,15 @@ class Delegate:
         smallest: By input, the smallest shape of the engine's profile.
         optimal: By input of several shapes, the one that the engine is optimized for.
         largest: By input of several shapes, the largest that the program allows.
-        gpus: Those that it has code for, as ``sm_90``; with a ``+`` behind it, later ones as
+        gpus: GPUs that it has code for, as ``sm_90``; with a ``+`` after it, later ones as
             well. None if the file doesn't tell.
         emulated: Whether it is an emulated engine.
         named_data: Keys of the data that it takes from the program or a data file.
-        missing: Those of them that are in neither.
+        missing: Keys that are in neither.
         shared_stream: Whether it needs a host that runs all delegates on one stream.
         kernels: Of each of its shared libraries, what it has for GPUs.
-        native: What its shared library asks of the machine, if it is one.
-        damaged: What is wrong with the payload, if anything is.
+        native: Requirements of its shared library, if it is one.
+        damaged: How the payload is damaged; empty if it isn't.
         owner: Whether it is TensorRT's, CUDA's (AOTInductor), or another backend's.
     """
 
@@ -143,7 +143,7 @@ class Transfer:
         instruction: The one that moves it: a copy, or a delegate that stages its own I/O.
         value: The value, as it is before.
         source, target: Devices.
-        nbytes: How much is moved.
+        nbytes: Bytes of the transfer.
         staged: Whether a delegate moves it by itself, as its memory is on another device.
     """
 
@@ -160,7 +160,7 @@ class Times:
     """Times of a method's calls, in nanoseconds.
 
     Attributes:
-        calls: How many were measured.
+        calls: Number of measured calls.
         call: The median of a call.
         instructions: The median of each instruction's time in a call; those that weren't measured,
             or are launched together with another, are left out.
@@ -189,10 +189,10 @@ class Method:
     """One method. ``inputs`` and ``outputs`` are values, in the caller's order.
 
     Attributes:
-        faults: What is wrong with its devices, and the instruction that meets it.
+        faults: Violations of device rules, with their instructions.
         without_kernel: The instructions whose operators ExecuTorch by itself has no kernels for.
-        times: How long they took, where that was measured.
-        input_names: What the caller's inputs are called, where they were exported under names.
+        times: Measured times, if there are any.
+        input_names: Names of the caller's inputs, where they were exported under names.
     """
 
     name: str
@@ -276,16 +276,16 @@ class Facts:
     """A whole file.
 
     Attributes:
-        name: What the file is called.
+        name: Name of the file.
         nbytes: Its size.
         methods: In the file's order.
         named_data: Blobs by key, with their sizes, data files' included.
         data_files: The data files that were read, by name.
         missing_data: Weights that are in no file, by name, with their sizes.
-        data_problem: Why the data files beside the program weren't taken, if they weren't.
+        data_problem: Why the data files next to the program weren't used, if they weren't.
         common: Buffers that methods have in common, and where each keeps them, if the file says so.
         twice: Blobs of the same bytes, by what each is called, and their size.
-        constants: What constant methods return, by their names.
+        constants: Results of constant methods, by name.
     """
 
     name: str

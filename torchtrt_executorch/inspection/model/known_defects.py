@@ -11,10 +11,10 @@ class _Defect:
     """Operators that a release gets wrong together, in one engine.
 
     Attributes:
-        builders: What the payload of a delegate begins with.
+        builders: Beginnings of the payload descriptions that have it.
         operators: Of each group the engine has an operator, by the beginning of its name.
-        what: What is wrong.
-        advice: What to do.
+        what: The defect.
+        advice: The workaround.
         issue: Upstream's.
     """
 

@@ -24,7 +24,7 @@ class Builder:
     """TensorRT, or TensorRT-RTX.
 
     Attributes:
-        name: What it is called.
+        name: Its product name.
         distribution: The Torch-TensorRT that it drives.
         package: Its Python package, and what Torch-TensorRT requires it by.
         bindings: Distributions that hold its compiled bindings, the one that upstream depends on
@@ -32,7 +32,7 @@ class Builder:
         libraries: The package that loads its libraries where pip has installed them.
         library: The library that the bindings ask the loader for.
         needs_gpu: Whether building takes a GPU.
-        default_gpus: What is compiled for where there is no GPU, and none is named. Engines are built
+        default_gpus: Targets where there is no GPU, and none is named. Engines are built
             for all of them; CUDA libraries have code for the first, which runs on the others as it
             is, or translated by the driver.
         default_targets: The GPUs that it builds one engine for unless it is told; empty if that is

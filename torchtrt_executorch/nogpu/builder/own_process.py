@@ -41,7 +41,7 @@ class BuilderProcess(wrapt.ObjectProxy):
 
     Args:
         builder: The builder.
-        log: Where the builder's own log goes. What it says there, it says here.
+        log: Logger of the builder; messages of the other process are logged here, too.
     """
 
     def __init__(self, builder: Any, log: logging.Logger) -> None:

@@ -37,7 +37,7 @@ class CrossCompiler:
 
     Attributes:
         platform: Operating system and processor, as ``linux-aarch64``.
-        program: What is called as g++ is.
+        program: The executable, which is called like g++.
     """
 
     platform: str

@@ -107,7 +107,7 @@ def find(stubs: Callable[[], Path], cross: CrossCompiler | None = None) -> Toolc
     """Find the toolchain's paths.
 
     Args:
-        stubs: Makes the folder of link stubs, once all else is there.
+        stubs: Creates the folder of link stubs, once everything else is found.
         cross: The C++ compiler, if it isn't the one that Inductor finds.
 
     Raises:

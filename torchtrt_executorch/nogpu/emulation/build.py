@@ -30,7 +30,7 @@ def program_of(
 
     Args:
         partition: Every node carries its fake tensor or symbolic int in ``val``.
-        output_dtypes: Those of the engine's outputs. Where the partition has another dtype, or
+        output_dtypes: Dtypes of the engine's outputs. Where the partition has another dtype, or
             returns a symbolic int, the program casts.
         truncate_double: Take and return float32 in the place of float64, as engines do then.
     """

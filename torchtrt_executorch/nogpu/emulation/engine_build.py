@@ -46,9 +46,9 @@ class BuiltEngine:
 
     Attributes:
         name: The method and the delegate's index in it, ``forward, delegate 0``.
-        operators: How many operators it runs.
+        operators: Number of its operators.
         nbytes: Of the serialized engine.
-        seconds: That building took.
+        seconds: Time of the build.
     """
 
     name: str
@@ -67,7 +67,7 @@ def build_engines(
 
     Args:
         path: The file.
-        out: Where to write it; by default in its place, whole or not at all.
+        out: Path of the result; by default the file itself. It is written atomically.
 
     Returns:
         One for each engine, in the file's order.

@@ -40,7 +40,7 @@ def write(
 
     Args:
         program: On the CPU. Its signature has what isn't the user's before the user's inputs.
-        settings: What :func:`read_settings` returns, as JSON has it.
+        settings: Settings for :func:`read_settings`, as JSON values.
     """
     specs = [*_weights(program)]
     tensors = {**program.constants, **program.state_dict}
@@ -65,7 +65,7 @@ def read(data: memoryview, plain: bool = False) -> ExportedProgram:
     """Return the program that :func:`write` wrote, without the prefix; its weights are read-only.
 
     Args:
-        data: What was written.
+        data: The written bytes.
         plain: Load nothing but what :func:`~torchtrt_executorch.nogpu.stand_ins.plain.check_plain` allows.
 
     Raises:

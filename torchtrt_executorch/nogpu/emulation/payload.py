@@ -32,8 +32,8 @@ def dump(program: ExportedProgram, settings: Mapping[str, Any] | None = None) ->
     """Return the payload that holds ``program``; equal programs give equal bytes.
 
     Args:
-        program: What the engine is to compute.
-        settings: Those that the engine is to be built with, as :mod:`.settings` writes them.
+        program: The engine's computation.
+        settings: Settings of the engine's build, as :mod:`.settings` writes them.
     """
     return flat.write(program, MAGIC, settings)
 

@@ -73,7 +73,7 @@ def settings_from(stored: Mapping[str, Any], gpu_id: int) -> Any:
     """Return the installed Torch-TensorRT's ``CompilationSettings``.
 
     Args:
-        stored: What :func:`building_settings` returned, from a file.
+        stored: The result of :func:`building_settings`, read from a file.
         gpu_id: The GPU to build on.
 
     Raises:

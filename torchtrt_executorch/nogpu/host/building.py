@@ -57,7 +57,7 @@ class NeedsGpuError(AttributeError):
     An ``AttributeError``, so that ``hasattr`` of an engine is False.
 
     Args:
-        what: What takes a GPU, as the start of a sentence: ``"refitting an engine"``.
+        what: The operation that needs a GPU, as the start of a sentence: ``"refitting an engine"``.
     """
 
     def __init__(self, what: str) -> None:

@@ -18,7 +18,7 @@ def check_can_run(what: str) -> None:
     """Check that engines can run here.
 
     Args:
-        what: What runs them, as the start of a sentence: ``"refitting an engine"``.
+        what: The operation that runs them, as the start of a sentence: ``"refitting an engine"``.
 
     Raises:
         NeedsGpuError: They can't.

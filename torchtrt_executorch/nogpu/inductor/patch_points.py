@@ -21,9 +21,9 @@ class PatchPoint:
     """A name that upstream keeps for itself.
 
     Attributes:
-        why: What would go wrong without it.
+        why: What fails without it.
         required: Whether nothing is compiled with a release that hasn't it.
-        releases: Those of its package that have it; all that there are patches for, if empty.
+        releases: Releases of its package that have it; if empty, all supported ones.
     """
 
     why: str

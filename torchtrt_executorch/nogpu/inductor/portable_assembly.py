@@ -26,9 +26,9 @@ class Assembled:
     """A kernel's PTX, assembled for another GPU than it was written for.
 
     Attributes:
-        metadata: What Triton says of the kernel: as it is called on the first GPU.
+        metadata: Triton's metadata of the kernel, for its launch on the first GPU.
         asm: Its ``ptx`` and its ``cubin``.
-        architecture: What ``cubin`` is for.
+        architecture: The architecture of ``cubin``.
     """
 
     def __init__(self, first: Any, architecture: str, ptx: str, cubin: bytes) -> None:
@@ -70,7 +70,7 @@ def assemble(kernel: Any, target: Any, options: Any) -> Assembled:
 
     Args:
         target: Triton's ``GPUTarget``.
-        options: Those that it was compiled with.
+        options: Options that it was compiled with.
     """
     from triton.backends.compiler import Language
     from triton.compiler.compiler import make_backend

@@ -42,7 +42,7 @@ def digest(*parts: Buffer) -> str:
     """Return the digest that a payload is known by: of one part its ``sha256sum``, in hex.
 
     Args:
-        parts: What the payload consists of.
+        parts: The parts of the payload.
     """
     return digest_of_digests(*(hashlib.sha256(part).digest() for part in parts))
 
@@ -60,7 +60,7 @@ def keep(
 
     Args:
         payload: The payload's :func:`digest`.
-        program: What the partition computes, on the CPU. Its weights and constants are copied:
+        program: The partition's computation, on the CPU. Its weights and constants are copied:
             the payload has its own, whatever becomes of the model's.
         share_weights: Copy only what the partition writes to. Weights of gigabytes then aren't
             there once more, and the stand-in refuses to run once somebody has written to them.

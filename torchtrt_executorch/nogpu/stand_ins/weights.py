@@ -40,7 +40,7 @@ class Weight:
         dtype: As ``bfloat16``.
         sizes: Of the tensor, which is contiguous.
         sha256: Of its bytes, in hexadecimal.
-        packed: How the program's data has it in another form, as :func:`~.packed.find_packed` describes it; empty if it is
+        packed: The form of the program's data, as :func:`~.packed.find_packed` describes it; empty if it is
             as it is.
     """
 

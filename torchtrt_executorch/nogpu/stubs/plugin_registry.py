@@ -18,7 +18,7 @@ class PluginRegistry:
     and whatever else a registry does is an error.
 
     Args:
-        unavailable: Makes that error.
+        unavailable: Returns that error.
     """
 
     parent_search_enabled = True

@@ -29,7 +29,7 @@ class StubLibrary:
     """One library.
 
     Attributes:
-        soname: What the dynamic loader knows it by.
+        soname: Its name for the dynamic loader.
         symbols: Functions. All of them return a pointer, an ``int`` or a ``bool``, so that one
             C type serves them all.
     """
@@ -49,8 +49,8 @@ class StubLibraries:
 
     Attributes:
         name: First part of the directory's name.
-        missing: What is missing, as errors begin with it.
-        remedy: What makes the stubs unnecessary, as errors end with it.
+        missing: The missing library, as the beginning of errors.
+        remedy: How to do without stubs, as the end of errors.
         libraries: By file name.
     """
 

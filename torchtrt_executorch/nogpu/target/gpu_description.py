@@ -84,7 +84,7 @@ class GpuDescription:
 
         Args:
             text: The description.
-            named: What it was given as, for errors.
+            named: Name of its source, for errors.
 
         Raises:
             ValueError: with ``text``, what is wrong with it, and the form.

@@ -246,7 +246,7 @@ def _checked(check: str, module: str, setting: str) -> tuple[Edit, ...]:
     Args:
         check: Function of ``module`` that takes settings as keyword arguments.
         module: It is in.
-        setting: What it checks.
+        setting: The setting that it checks.
     """
     imported = ("", "imports", f"from {module} import {check}")
     fields = f"self.{setting}, target_executorch=self.target_executorch"

@@ -128,7 +128,7 @@ class DelegateCall:
     """A delegate and its arguments, of which the first ``num_inputs`` are read.
 
     Attributes:
-        run: Makes the call.
+        run: Runs the call.
     """
 
     name: str
@@ -155,7 +155,7 @@ def register_backend(backend_id: str, backend: Backend | None) -> None:
     """Load delegates of a backend with code of your own.
 
     Args:
-        backend_id: What the file calls the backend.
+        backend_id: Id of the backend in the file.
         backend: A subclass of :class:`Delegate`, or what returns one for a :class:`DelegateContext`.
             ``None`` takes a registration back.
     """

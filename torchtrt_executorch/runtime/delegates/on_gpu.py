@@ -35,9 +35,9 @@ class GpuDelegate(Delegate):
     counted, and logged once.
 
     Attributes:
-        runner: What computes; a subclass sets it.
-        names: What messages call the arguments.
-        at_home: Those of them that the payload itself has in host memory.
+        runner: The computation; a subclass sets it.
+        names: Names of the arguments in messages.
+        at_home: Names of arguments that the payload itself has in host memory.
     """
 
     runner: Runner
@@ -147,7 +147,7 @@ class InPyTorch:
         program: None for one that isn't there: its outputs are zeros.
         inputs, outputs: For each input of the program, then for each output, which of the delegate's
             it is; None for all in order.
-        memory: Where the program is to run.
+        memory: The device that the program runs on.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class Binding:
         on_host: Whether the engine itself has it in host memory.
         shape: None before it is known, and while it is being set.
         bound_tensor: Keeps the memory that it is at alive while the engine may be using it.
-        staged: What copies of host tensors go through.
+        staged: Pinned memory for copies of host tensors.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Arguments:
         staged: Tensors in pinned host memory, the same in every run, and the memory on the GPU that
             they are copied to or from.
         made: Outputs that are given memory for each run, by what makes it for a shape.
-        others: What has to be looked at in each run.
+        others: Arguments that have to be checked in each run.
     """
 
     ready: list[tuple[Binding, torch.Tensor]] = field(default_factory=list)

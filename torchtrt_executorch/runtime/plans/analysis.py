@@ -91,12 +91,12 @@ class Uses:
     """Sets of values, by their indices.
 
     Attributes:
-        rebindable: Those that hold another object from call to call, as tensors without planned memory do.
+        rebindable: Values whose object differs between calls, as of tensors without planned memory.
             All others hold the same one for good, a tensor at most of another shape.
         delegate_private: Rebindable tensors that one delegate writes, and none but delegates read.
         per_call: Tensors whose memory is made for one call, and is nobody else's after it.
-        used_by_host: Those that something else than a delegate uses.
-        written: Those whose memory is written to, maybe as another one's.
+        used_by_host: Values that operations other than delegates use.
+        written: Values whose memory is written, possibly through an alias.
     """
 
     rebindable: frozenset[int]

@@ -77,13 +77,13 @@ class PlanValue:
     Attributes:
         kind: ``"tensor"``, or the kind of anything else: ``"int"``, ``"tensor list"``.
         name: For messages.
-        qualified_name: What the model calls it, for weights and buffers.
+        qualified_name: The model's name of it, for weights and buffers.
         literal: The number, the text, or the list of numbers that it is at first.
         items: Of a list of values, their indices; None for a tensor that is left out.
         layout: Of a tensor.
-        label: Where a tensor's metadata says that it lives; None where that has no say.
+        label: Device in a tensor's metadata; None where that isn't used.
         place: The planned memory of a tensor, if it has some.
-        stored: Where its first bytes are, if the file has them.
+        stored: Location of its initial data, if the file has them.
     """
 
     index: int
@@ -182,7 +182,7 @@ class BackendInfo:
     Attributes:
         device: The device that it runs on.
         takes_host: Whether it also takes tensors in host memory.
-        num_inputs: How many inputs it takes; None if it doesn't say.
+        num_inputs: Number of inputs; None if unknown.
         built_by: The builder, in words; empty if unknown.
         digests: Returns the digests of the parts by which a stand-in is found; None where there are none.
     """
@@ -286,7 +286,7 @@ class Plan:
     Attributes:
         arenas: By their numbers in the program; ExecuTorch leaves the first one empty.
         places_devices: Whether arenas say where they are. All planned memory is the host's otherwise.
-        input_tree: How the inputs were nested when the method was exported, as PyTorch serializes it.
+        input_tree: TreeSpec of the inputs, as PyTorch serializes it.
         output_tree: Likewise of the outputs.
     """
 

@@ -32,7 +32,7 @@ class Event:
     Attributes:
         instruction: Its number in the method; None for what is no instruction's.
         instead: :data:`STAND_IN` or :data:`NOT_RUN`, of a delegate whose payload didn't run.
-        kernel: What its kernel calls itself, ``native_call_mul.out``; empty where none does.
+        kernel: Name of its kernel's own event, ``native_call_mul.out``; empty where none does.
     """
 
     name: str

@@ -27,10 +27,10 @@ class Timing:
         kind: ``"kernel"``, ``"delegate"``, ``"copy"`` (between devices), ``"move"``, ``"jump"``,
             ``"free"``, or ``"call"``.
         name: The operator, or what messages call the delegate.
-        device: Whose clock it is by: ``cpu``, or the GPU that runs it.
+        device: Device of its clock: ``cpu``, or the GPU that runs it.
         until: The last instruction of those that are launched with it as one CUDA graph; its own
             number otherwise.
-        runs: How often it was run.
+        runs: Number of runs.
         total, least, most: Nanoseconds, of all runs and of one.
         of_call: Nanoseconds that it takes of a call: the median of those that run it, all its runs
             there together, shared out among those that don't.
@@ -94,7 +94,7 @@ class CallRecord(NamedTuple):
     """One call.
 
     Attributes:
-        spans: What it ran, in order. Where that is more than :data:`MOST`, one for each instruction,
+        spans: Its instructions' runs, in order. Where that is more than :data:`MOST`, one for each instruction,
             from its first run on for as long as all its runs took.
         summed_up: All that it ran, by instruction, where that is more.
     """

@@ -115,7 +115,7 @@ class NamedData:
         layout: Set for tensors of a ``.ptd``.
         key: Its name.
         sha256: In hexadecimal, of the bytes that the program was saved with, if it says.
-        file: What it is mapped from, if it is.
+        file: The mapped file, if it is mapped.
     """
 
     file_bytes: memoryview

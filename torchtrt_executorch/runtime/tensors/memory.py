@@ -41,8 +41,8 @@ class CommonTensors:
     Attributes:
         names: Buffers of one method's delegates that are those of others'.
         tensors: Buffers by name, as the first delegate that was loaded has them.
-        weights: What else one has, by name, by what it was loaded from.
-        owners: What has their memory.
+        weights: All tensors of a delegate, by name, by the source that it was loaded from.
+        owners: Objects that own their memory.
     """
 
     names: frozenset[str] = frozenset()
@@ -136,7 +136,7 @@ class Values:
     bytes share them here, so aliasing and reuse are the plan's.
 
     Args:
-        views: What is a view of a constant in the place of planned memory.
+        views: Values that are views of a constant instead of planned memory.
         pinned: Whether host memory is to be in pages that a GPU can copy from and to by itself, where
             such memory is to be had.
         clone_source: The same method's, whose constants these are to hold, too.

@@ -22,17 +22,17 @@ class Value:
     ``bool`` or ``float``, or a :class:`Boxed` list.
 
     Attributes:
-        index: That of the method's values; -1 for none of a program's.
+        index: Index among the method's values; -1 for a value of no program.
         layout: Of a tensor.
-        device: Where a tensor lives now.
-        label: Where its metadata says that it does, None where that has no say.
+        device: Current device of a tensor.
+        label: Device in its metadata; None where that isn't used.
         planned, constant: Whether it is a tensor in an arena, or one that is only in the file. One that
             is neither may hold None until it is given memory, or takes a tensor.
         pinned: Whether it is planned where a GPU copies from and to by itself.
         fixed: Whether ``data`` is the same object in every call, a tensor at most of another shape.
         delegate_private: Whether one delegate writes it, and none but delegates read it, so that it may have other
             memory in every call.
-        memory: Where the memory of a tensor is.
+        memory: Torch device of a tensor's memory.
     """
 
     name: str

@@ -29,7 +29,7 @@ class NeedsOutputAllocatorError(RuntimeError):
     """An engine would need an output allocator in spite of the routing.
 
     Args:
-        nodes: Those that need it, or, where ``exact`` is False, that may.
+        nodes: Nodes that need it, or, where ``exact`` is False, that may.
         exact: Whether the nodes are known.
 
     Attributes:
@@ -144,7 +144,7 @@ def check_engine(
 
     Args:
         module: The partition.
-        settings: Those that it is converted with.
+        settings: Settings of its conversion.
         asked: Whether a converter has asked for one.
 
     Raises:

@@ -18,7 +18,7 @@ def check_argument_names(
 
     Args:
         function: Its name. It hands its ``**kwargs`` to ``torch_tensorrt.dynamo``'s ``trace`` and ``compile``.
-        kwargs: What of its arguments are none of its parameters.
+        kwargs: Keyword arguments that aren't its parameters.
         own: Names that it takes.
 
     Raises:

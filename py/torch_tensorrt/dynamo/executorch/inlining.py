@@ -81,7 +81,7 @@ class _Inlining:
     """A graph in the making.
 
     Attributes:
-        attributes: What its nodes refer to, by target.
+        attributes: Attributes of its nodes, by target.
     """
 
     def __init__(self) -> None:

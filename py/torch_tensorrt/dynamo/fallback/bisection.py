@@ -25,12 +25,12 @@ class Budget:
     """Time limit of a compilation for building parts of rejected partitions.
 
     Args:
-        seconds: As many.
+        seconds: The limit.
 
     Attributes:
         seconds: See the arguments.
-        remaining: Those that are left.
-        ended_search: Whether a search was ended because none are.
+        remaining: Seconds that are left.
+        ended_search: Whether a search ended because none are.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -37,7 +37,7 @@ def with_reasons(module: GraphModule, settings: CompilationSettings) -> GraphMod
 
     Args:
         module: Its engines are its ``_run_on_acc`` modules.
-        settings: Those that it was compiled with, routed.
+        settings: Settings that it was compiled with, after routing.
     """
     routed = _output_allocator_ops() & set(settings.torch_executed_ops)
     parts = [module]

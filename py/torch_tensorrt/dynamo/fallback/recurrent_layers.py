@@ -33,7 +33,7 @@ def without_layers(
 
     Args:
         table: Decompositions by operator.
-        program: What they are for.
+        program: The program to decompose.
         settings: Without ``target_executorch`` the table is returned as it is.
     """
     layers = dict(_layers(program.graph_module)) if settings.target_executorch else {}

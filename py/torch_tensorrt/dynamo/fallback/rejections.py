@@ -41,10 +41,10 @@ class RefusedError(RuntimeError):
     Args:
         by: Who refuses it: ``"its converter"``, ``"TensorRT's builder"``.
         reason: Its own words.
-        nodes: Those that are refused, or, where ``exact`` is False, that it may be some of.
-        step: What of the compilation is refused in their place, by name.
-        place: Where that is, if others may have its name.
-        suggestion: What helps beside leaving it out.
+        nodes: The rejected nodes, or, where ``exact`` is False, candidates.
+        step: Name of the compilation step that fails, if no node is rejected.
+        place: Position of the step, if its name isn't unique.
+        suggestion: An alternative to excluding it.
 
     Attributes:
         nodes: The operators of the nodes, by their names.

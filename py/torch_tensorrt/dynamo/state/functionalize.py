@@ -68,7 +68,7 @@ class StateAsInputs:
     """A program as a function of its state: buffers as keyword inputs, new values as outputs.
 
     Attributes:
-        program: That function. Inputs that it writes to are inputs already; all new values
+        program: The function. Inputs that it writes to are inputs already; all new values
             come last.
         buffers: The buffers that it writes to, by the name of their input.
     """

@@ -44,7 +44,7 @@ def serialize_engine(
 
     Args:
         engine_bytes: The serialized engine, any contiguous buffer; copied once.
-        metadata: What goes before it.
+        metadata: Metadata, stored before the engine.
         layout: By default that of the installed torch-tensorrt.
 
     Raises:

@@ -66,7 +66,7 @@ def engine_record(
     """Return the record of an engine node of ``program``.
 
     Args:
-        program: What the node is part of; holds the engine, or its tensor.
+        program: The node's program, which has the engine, or its tensor.
         node: An engine node.
         metadata_only: Don't have the engine serialized. Its slot can hold anything then.
 
