@@ -1,8 +1,8 @@
 """Rewrite ``map`` and ``scan`` as a ``while_loop`` that counts on the device.
 
-Inductor has a rewriting of its own, which reads the number of each turn on the host by ``aoti_torch_item_int64``. ExecuTorch's
-CUDA runtime doesn't have that function, and the C++ doesn't compile where a kernel reads a result in place. Here the number of
-the turn stays on the device: it indexes what is looped over, and the row of the results that the turn computes.
+Inductor has its own rewrite, which reads the counter on the host by ``aoti_torch_item_int64``. ExecuTorch's CUDA runtime lacks
+that function, and the C++ doesn't compile where a kernel reads a result in place. Here the counter stays on the device: it indexes
+the inputs that are looped over, and the row of results that the iteration computes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decompose matmuls of few tiles into a batched matmul over parts of K and a sum, so that all multiprocessors have work.
 
-A tile of (64, 64) of a matmul of (64, 4096) by (4096, 256) is computed by one of 4 multiprocessors of 132, which multiplies
-for as long as K is. In 8 parts 32 of them take part, and the sum is read where the result would be, with what is fused to it.
-Whether that is faster, the cost model says.
+With tiles of (64, 64) a matmul of (64, 4096) by (4096, 256) uses 4 of 132 multiprocessors, each of which iterates over all of K.
+In 8 parts 32 are used, and the reduction of the parts is fused with the matmul's epilogue. The cost model decides whether that
+is faster.
 """
 
 from __future__ import annotations

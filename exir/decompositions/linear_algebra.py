@@ -1,7 +1,7 @@
 """Decompose inverses, determinants and factorizations of small matrices: by elimination, a few operators for each row.
 
-Kalman filters, Gaussian processes and rigid motions have them of 2 to 10 rows. A singular matrix, of which eager mode raises, makes
-infinities or what is no number.
+Kalman filters, Gaussian processes and rigid motions use matrices of 2 to 10 rows. For a singular matrix, where eager mode raises, the
+result has infinities or NaNs.
 """
 
 from __future__ import annotations

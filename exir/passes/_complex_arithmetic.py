@@ -1,8 +1,8 @@
 """Rewrite complex arithmetic as arithmetic on real and imaginary parts.
 
-Backends compute in real numbers, and so do most of ExecuTorch's kernels. Of all Fourier transforms ExecuTorch has a
-kernel for those of real values: the others are made of it. It returns complex values, whose parts are taken at
-once, so that nothing else of the program is complex.
+Backends and most of ExecuTorch's kernels only support real numbers. Of Fourier transforms ExecuTorch has a kernel for
+those of real values: the others are rewritten into it. Its complex results are split into parts immediately, so that
+no other value of the program is complex.
 """
 
 from __future__ import annotations

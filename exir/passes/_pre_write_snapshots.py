@@ -15,10 +15,10 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 def snapshot_before_writes(program: ExportedProgram) -> None:
     """Copy the values of an edge program that upstream's next steps would overwrite.
 
-    Goes before ``insert_write_back_for_buffers_pass``. That one writes a method's new values one after
-    the other, so what is written to a second buffer, or returned, is no longer the first one's old
-    value; and a buffer whose new value is another buffer it takes for written in place, and leaves
-    out. Views of what ``reinplace_pass`` had written in place, which are elided, show the new value.
+    Runs before ``insert_write_back_for_buffers_pass``, which writes a method's new values one after the
+    other: a second buffer's new value, or an output, that is the first buffer's old value would be the
+    new one. A buffer whose new value is another buffer would be skipped, as if written in place. And elided
+    views of values that ``reinplace_pass`` had written in place would show the new value.
     """
     graph, signature = program.graph, program.graph_signature
     for view, value in _written_since(graph).items():

@@ -1,12 +1,11 @@
 """Build cache: engines and CUDA libraries, in the user's cache folder.
 
-An entry is found by the digest of everything that goes into it (:mod:`.keys`), so that what is found
-is what would have been built. It is a file, written whole, with the lengths and digests of what is in it and
-in the files of its large parts: one that is damaged is dropped, and built again. The least recently used go first once all of
-them take more than ``TORCHTRT_EXECUTORCH_CACHE_SIZE`` (4 GiB). ``TORCHTRT_EXECUTORCH_CACHE=0`` turns
-it off, any other value is the folder for it, but for other words for no; so it is for what else is kept
-(:mod:`.folders`). Whatever fails here, something is
-built as without it.
+The key of an entry is the digest of everything that goes into a build (:mod:`.keys`), so a cache hit equals what would
+have been built. An entry is a file, written atomically, with the lengths and digests of its contents and of the files
+of its large parts: a damaged entry is removed, and built again. Once all entries take more than
+``TORCHTRT_EXECUTORCH_CACHE_SIZE`` (4 GiB), the least recently used are removed. ``TORCHTRT_EXECUTORCH_CACHE=0``, or
+another word for no, turns the cache off, as well as the other cached folders (:mod:`.folders`); any other value is its
+folder. If the cache fails, builds run as without it.
 """
 
 from __future__ import annotations

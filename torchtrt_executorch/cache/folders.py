@@ -1,8 +1,8 @@
 """List, bound and clean everything in the cache folder.
 
-zig keeps each target's C and C++ libraries once it has compiled them, and Inductor and Triton what they
-compile for a described GPU. They know best what belongs together, so each folder of theirs goes whole, the
-least recently used first, and none that is in use.
+zig caches each target's C and C++ libraries, and Inductor and Triton their kernels for a GPU description. Only they
+know which files belong together, so each of their folders is removed as a whole, the least recently used first, and
+none that is in use.
 """
 
 from __future__ import annotations

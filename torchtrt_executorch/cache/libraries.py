@@ -1,6 +1,6 @@
 """Cached CUDA libraries, keyed by partition, weights, compile specs and GPU.
 
-Of a library's weights those that are the partition's own aren't kept: they are there when it is asked for.
+A library's weights that are the partition's own aren't cached: the caller has them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Generate with a language model's program: a prompt, then a token at a time.
 
-The program has a method ``forward``, or ``prefill`` for a prompt and ``decode`` for what follows it. A method
+The program has a method ``forward``, or ``prefill`` for a prompt and ``decode`` for the tokens after it. A method
 takes tokens (1, n) and their positions (n,), integers, and returns logits (1, n, vocabulary), or those of
 the last token, as transformers' ``TorchExportableModuleWithStaticCache`` does, or as ``SampledInMethod`` takes
-temperature and seed, too, and returns tokens; the cache is its state. A prompt is given in pieces as long as the
-method takes, and where no method takes more than one token, one after another.
+temperature and seed, too, and returns tokens; the cache is its state. A prompt is passed in chunks as long as the
+method supports, or one token after another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Constant methods that describe a language model to its host, by the names that ExecuTorch's runners read.
 
-``extension/llm/runner/constants.h`` of ExecuTorch has the names, ``llm_runner_helper.cpp`` what is taken for one
-that is missing. ``TextLLMRunner`` cuts a prompt into chunks of at most ``get_max_seq_len`` tokens, and gives them to
+``extension/llm/runner/constants.h`` of ExecuTorch has the names, ``llm_runner_helper.cpp`` the defaults of missing
+ones. ``TextLLMRunner`` splits a prompt into chunks of at most ``get_max_seq_len`` tokens, and gives them to
 ``prefill`` or ``forward`` if ``enable_dynamic_shape`` is true, else one token after another.
 """
 

@@ -1,7 +1,7 @@
 """Greedy decoding with encoders and a decoder, by the methods that ExecuTorch's runners call.
 
-``generate`` calls what ``MultimodalRunner`` does (``extension/llm/runner``), ``transcribe`` and ``transduce``
-what ``Seq2SeqRunner`` and ``TransducerRunner`` do (``extension/asr/runner``).
+``generate`` calls the methods that ``MultimodalRunner`` calls (``extension/llm/runner``), ``transcribe`` and ``transduce``
+those of ``Seq2SeqRunner`` and ``TransducerRunner`` (``extension/asr/runner``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Override functions within a scope, only for the calling thread.
 
-Inductor, its device interface and Triton ask about the GPU through functions that any thread of the
-process may call. A scope puts a dispatcher in the place of such a function, wherever it is bound:
-the thread that entered the scope gets the scope's override, those that it has work for it as well
-(:func:`in_scope_of_caller`), and any other the original's. When the
+Inductor, its device interface and Triton query the GPU through functions that any thread of the
+process may call. A scope replaces such a function by a dispatcher, wherever it is bound: the thread
+that entered the scope gets the scope's override, as do its worker threads
+(:func:`in_scope_of_caller`), and all others the original. When the
 scope is left, the original is back everywhere, also in modules that were imported meanwhile.
 """
 

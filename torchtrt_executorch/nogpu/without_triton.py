@@ -1,7 +1,7 @@
 """Import ExecuTorch's CUDA backend where Triton isn't installed, for its partitioner.
 
-The backend imports a pass whose module imports Triton kernels. In their place it gets modules without them;
-whoever imports a kernel is still told that there is no Triton.
+The backend imports a pass whose module imports Triton kernels. They are replaced by empty modules;
+importing a kernel still fails with the error that Triton is missing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Load upstream's modules from edited source, cached as files that tracebacks and debuggers read.
 
-The file is kept in the cache folder, below the digest of upstream's source and the edits, with its bytecode beside it.
-So tracebacks, debuggers and ``inspect`` read what runs, and from the second process on nothing is parsed. The module
+The file is in the cache folder, below the digest of upstream's source and the edits, with its bytecode next to it.
+So tracebacks, debuggers and ``inspect`` read the source that runs, and from the second process on nothing is parsed. The module
 keeps upstream's ``__file__``.
 """
 

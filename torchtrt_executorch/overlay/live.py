@@ -1,7 +1,7 @@
 """Apply edits to a module that is already executing when the overlay is activated.
 
-Its functions are there soon, under names that nobody has taken yet; they get the code of the edited source, and keep
-their identity: a class is not made, or registered, a second time.
+Its functions will exist once it has executed, before anything can import them from it; they get the code of the edited source, and keep
+their identity: no class is created, or registered, a second time.
 """
 
 from __future__ import annotations

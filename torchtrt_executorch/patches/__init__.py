@@ -1,6 +1,6 @@
 """The files under ``py/``, ``backends/`` and ``exir/``, by the upstream names they serve.
 
-Installed they are here. In a clone, which Python takes before what is installed where a script or the
+In an installation they are here. In a clone, which precedes the installed package on Python's path if a script or the
 shell is in its folder, they are at the upstream paths.
 """
 

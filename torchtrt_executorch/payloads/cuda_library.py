@@ -1,9 +1,9 @@
 """Kernels in an AOTInductor library: for which GPUs each was compiled, and the resources of its launch.
 
 A kernel is embedded as machine code for one GPU (a cubin), or as a fat binary of several, with PTX or without.
-What a launch asks for beside that is in the host's code, so libraries that are compiled without a GPU have a
-*launch record* behind each kernel: shared memory, threads, and a digest of it all. The driver, which goes by the sizes in
-the headers, doesn't read that far.
+The other parameters of a launch are in the host code, so libraries that are compiled without a GPU have a
+*launch record* after each kernel: shared memory, threads, and a digest of everything. The driver uses the sizes in
+the headers, and doesn't read it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Identify serialized engines by their header.
 
-Nothing of a plan is read beyond its header, and no library is needed: a plan comes from a file that
-nobody vouches for, and from builders that aren't installed here.
+Only the header of a serialized engine is read, and no library is needed: the file isn't trusted, and its
+builder may not be installed here.
 """
 
 from __future__ import annotations

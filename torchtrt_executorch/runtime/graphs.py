@@ -1,10 +1,10 @@
 """CUDA graphs: capture consecutive delegates on one GPU, and replay them.
 
-A graph repeats what was enqueued while it was captured: the same kernels at the same addresses. What
-is planned stays where it is, or, like state that changes places with its next value, is at one of a
-few places. What isn't planned (the caller's inputs, results) gets memory of the graph's own, copied to
-before a launch. There is a graph for each set of input shapes and places, made the second time that it
-is seen: the first call runs as without one, and has everything set up.
+A graph repeats the captured work: the same kernels at the same addresses. Planned values stay at one
+address, or, like state whose allocations are swapped, at one of a few. Other values (the caller's inputs,
+results) get memory of the graph's own, copied to before a launch. There is a graph for each set of input
+shapes and addresses, captured at its second call: the first call runs without one, and initializes
+everything.
 """
 
 from __future__ import annotations

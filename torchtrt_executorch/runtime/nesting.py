@@ -1,6 +1,6 @@
 """Read the TreeSpecs of a method's inputs and outputs from a ``.pte``.
 
-It isn't given to PyTorch, which imports what it names.
+PyTorch's own parser isn't used: it imports the types that a file names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Quantize a linear's weight by torchao, a block of rows at a time, into a file that is mapped.
 
-torchao quantizes a weight with temporaries in float32 of its shape, and keeps a value of few bits in a byte of its
-own. Schemes that scale rows, or groups in them, give the same by blocks. The values are mapped from a temporary
-file, so that neither takes memory that has to be had, and what is lowered is written from there.
+torchao quantizes a weight with float32 temporaries of its shape, and stores each low-bit value in a byte of its own.
+Schemes with scales per row, or per group of a row, give the same result by blocks of rows. The values are mapped from
+a temporary file, so that neither has to fit into memory, and the program's data are written from there.
 """
 
 from __future__ import annotations

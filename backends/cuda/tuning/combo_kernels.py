@@ -1,7 +1,7 @@
 """Fuse a decode step's small elementwise kernels and its reductions of short rows into one launch.
 
-Inductor's combo kernels join what is independent, elementwise kernels with their like and reductions with theirs. In
-a decoder's layer the new value is written to the cache beside the normalized, rotated key and query: a launch less.
+Inductor's combo kernels fuse independent kernels, but elementwise kernels and reductions separately. In a decoder's layer
+the new value is written to the cache in the launch that normalizes and rotates key and query: a launch less.
 """
 
 from __future__ import annotations

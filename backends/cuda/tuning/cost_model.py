@@ -1,9 +1,9 @@
 """Cost model for matmul and convolution tile configurations, from recorded autotuning results.
 
-The results are in ``measured/``, a file for each compute capability of which there was a GPU; those of
-``GpuProperties.measurements`` go before them. The time of a matmul is interpolated from similar ones, per unit of work: rounds of
-tiles over the multiprocessors, times steps of a tile. For a GPU on which nothing was measured, the nearest
-capability's times are taken, by rounds over its own multiprocessors.
+The results are in ``measured/``, a file for each measured compute capability; those of
+``GpuProperties.measurements`` take precedence. The time of a matmul is interpolated from similar ones, per unit of work: rounds of
+tiles over the multiprocessors, times steps of a tile. For a GPU without measurements the times
+of the nearest capability are used, with rounds over its own multiprocessors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Simplify the indices of a matmul's epilogue, so that Triton sees along which dimension memory is contiguous.
 
-Inductor computes an element's place in a result of (M, N), ``xindex = idx_n + N * idx_m``, and takes rows and columns of
-it by division where what is fused behind has other dimensions, as the images of a convolution by a window of 1. Triton
-can't tell that ``xindex // N`` is ``idx_m``, and from 3.8 on writes such a result along the other dimension: a convolution of
+Inductor computes an element's offset in a result of (M, N), ``xindex = idx_n + N * idx_m``, and derives rows and columns from
+it by division where the epilogue has other dimensions, as the images of a 1x1 convolution. Triton
+can't infer that ``xindex // N`` is ``idx_m``, and from 3.8 on writes such a result along the other dimension: a convolution of
 (2, 320, 32, 32) to 640 channels takes 38 us on an H100, where Triton 3.6 takes 7.
 """
 

@@ -147,8 +147,8 @@ def three_products(source: str) -> str:
     """Write each ``acc += dot(a, b)`` of a template as ``tl.dot`` computes it of three TF32 products: the small ones first, and none that
     infinities make NaN.
 
-    The left operand is rounded anew for each product, by instructions that aren't merged, as their text differs: what is
-    rounded once is kept in shared memory.
+    The left operand is rounded again for each product, by instructions whose text differs so that they aren't merged: a value
+    that is rounded once would be kept in shared memory.
     """
     return _DOT.sub(_three_lines, source)
 

@@ -184,9 +184,9 @@ def _blocks_of_sum(kernel: Any, launcher: Any, gpu: GpuProperties) -> Tile | Non
 def best(launchers: list[Any], gpu: GpuProperties, sizes: Mapping[str, int]) -> Any:
     """Return one of a kernel's launchers, which differ in their configuration.
 
-    The largest blocks of which a multiprocessor holds two and no thread spills; the first of
-    several. Two, so that one computes while another waits. Of fewer blocks than there are
-    multiprocessors, those that leave the fewest of them idle.
+    It has the largest blocks with two per multiprocessor and no register spilling; the first of
+    several. Two, so that one computes while the other waits for memory. If there are fewer blocks than
+    multiprocessors, it is the one that leaves the fewest of them idle.
 
     Args:
         launchers: A kernel's.

@@ -38,7 +38,7 @@ _known: weakref.WeakKeyDictionary[Graph, dict[_Kind, set[int]]] = (
 def overrides() -> dict[str, Callable[..., Any]]:
     """Return the overrides that pass K to kernels that several matmuls can share.
 
-    A template asks for what it has in its source by these names. Each is K itself, and may be written either way.
+    The overridden methods return what a template writes for sizes and strides: where that is K, it may be the argument.
     """
     from torch._inductor.select_algorithm import TritonTemplateKernel
 

@@ -1,9 +1,9 @@
 """Choose tile configurations of Inductor's matmuls and convolutions without autotuning on a GPU.
 
-A chosen tile may not compile, by itself or with what is fused to it. Then all is compiled once more without
-tiles of those block sizes, as often as there are others; of operators of the library's own those take part that the backend
-lets Inductor choose from, which are those that ExecuTorch has. What fails otherwise is compiled once more
-with every value realized: operators that compile by themselves also compile next to each other.
+A chosen tile may not compile, by itself or with what is fused to it. Then everything is compiled again without
+tiles of those block sizes, as long as others are left; the choices include the external kernels that the backend allows, which are
+those that ExecuTorch has. After other failures everything is compiled again with every value realized: operators that
+compile by themselves also compile next to each other.
 """
 
 from __future__ import annotations

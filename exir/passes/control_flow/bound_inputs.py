@@ -1,8 +1,8 @@
 """Leave inputs of loop bodies that the emitter binds to outer values out of memory planning.
 
-The bodies of ``map`` and ``scan`` are planned with memory for all of their inputs, but only slices of what is looped over are
-written there: the emitter binds the carry and the other inputs to the values outside. A view of one of those is elided if
-it is planned, and shows memory that nobody writes. Left out, it is emitted, and shows the value.
+The bodies of ``map`` and ``scan`` are planned with memory for all of their inputs, but only slices of the inputs that are looped
+over are written there: the emitter binds the carry and the other inputs to the values outside. A view of a bound input is elided
+if that is planned, and then reads memory that is never written. Without planning it is emitted, and reads the value.
 
 Upstream: ``executorch.exir.memory_planning``.
 """

@@ -1,6 +1,6 @@
 """Errors and warnings of ``to_executorch`` that name operator, module and method.
 
-ExecuTorch finds out late what it can't emit: an operator without a kernel, a loop, a size without a bound.
+ExecuTorch fails late on what it can't emit: an operator without a kernel, a loop, a size without a bound.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The engine blob under the names of Torch-TensorRT's ExecuTorch backend.
 
-Upstream: ``torch_tensorrt.executorch.serialization``, pytorch/TensorRT#4329. What is behind the
-names needs neither torch nor torch_tensorrt, and so doesn't stand here.
+Upstream: ``torch_tensorrt.executorch.serialization``, pytorch/TensorRT#4329. The
+implementation needs neither torch nor torch_tensorrt, and so is in another module.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Cross-compile the host code of a CUDA library for another target triple.
 
-AOTInductor compiles what it wrote with one C++ compiler, which it takes for this machine's. PyPI's
-``ziglang`` has a compiler for all of them, with their C and C++ libraries; a script that is called
-as g++ is stands in for it (:mod:`.driver`), so that Inductor's own way from the source to the
-library stays what it is. What the library takes from the target's CUDA and ExecuTorch
-is only linked against names, so no files of the target are needed.
+AOTInductor compiles its source with one C++ compiler, and assumes that its target is this machine. PyPI's
+``ziglang`` has a compiler for all targets, with their C and C++ libraries; a script with g++'s command
+line calls it (:mod:`.driver`), so that Inductor's own build of the library is unchanged. Symbols of the
+target's CUDA and ExecuTorch are linked against stubs, so no files of the target are needed.
 """
 
 from __future__ import annotations

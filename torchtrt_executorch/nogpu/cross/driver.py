@@ -2,8 +2,8 @@
 
     python driver.py ZIG PLATFORM FOLDER ARGUMENT...
 
-It runs by itself, without PyTorch. FOLDER keeps zig's cache, in which it has the target's C and C++
-libraries once it has compiled them. What it needs beside them lies beside what it links.
+It runs by itself, without PyTorch. FOLDER is zig's cache, which has the target's C and C++ libraries
+once they are compiled. Its other inputs are next to the files that it links.
 """
 
 from __future__ import annotations

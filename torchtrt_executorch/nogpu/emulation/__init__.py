@@ -4,8 +4,8 @@ Instead of building an engine, the partition's own ``ExportedProgram`` becomes t
 payload (:mod:`.payload`). The compiled module runs it eagerly (:mod:`.engine`), and the export
 treats it like any other engine: same engine record, same blob, same delegate.
 
-An emulated engine says so: in the log when it is built, in what inspects it, and in the error
-when something asks TensorRT's own features of it.
+An emulated engine is reported: in the log when it is built, by inspection, and in the error
+when TensorRT's own features are used on it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Needs torch alone, so that a ``.pte`` can be run where torch_tensorrt isn't installed.
 
-Loading one deserializes a PyTorch program. That is safe for what this process wrote, and as
-trustworthy as its author for anything else: who reads payloads from files has to be asked for it
+Loading one deserializes a PyTorch program. That is safe if this process wrote it, and otherwise as
+trustworthy as its author: reading payloads from files has to be enabled
 (:func:`torchtrt_executorch.nogpu.emulation.emulation_enabled`).
 """
 

@@ -13,7 +13,7 @@ either          one clear error from whatever would build    ``building``
                 an engine and can't
 ==============  ===========================================  ==================================
 
-Three kinds of seam are needed, by when upstream asks.
+Three kinds of patch points are needed, by the time of upstream's access.
 
 1. :func:`prepare`, before ``tensorrt`` or ``torch_tensorrt`` is looked for. It only declares
    the scopes of 2, and can't fail.

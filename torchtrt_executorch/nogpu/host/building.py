@@ -1,8 +1,8 @@
 """Raise one error where an engine would be built or run without a complete TensorRT.
 
-Upstream's entry points are checked before they do any work: what they need can't appear
-while they trace and lower. Where TensorRT's libraries are missing, its classes themselves
-raise the same error, whoever instantiates them.
+Upstream's entry points are checked before they do any work: what is missing won't appear
+while they trace and lower. Where TensorRT's libraries are missing, its classes
+raise the same error when they are instantiated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Raise one error where Torch-TensorRT would run, refit or capture an engine on a host that can't.
 
-Building engines may not take a GPU, and running them does, as does building one that can be
-refitted: TensorRT-RTX runs what it makes of the weights then. What is asked of an engine itself is
-answered by the engine (:mod:`torchtrt_executorch.nogpu.stand_ins.engine`).
+Building engines may not need a GPU, but running them does, and so does building a refittable one:
+TensorRT-RTX then runs kernels on the weights. Accesses to an engine itself are handled by its
+stand-in (:mod:`torchtrt_executorch.nogpu.stand_ins.engine`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Select Torch-TensorRT's Python-only mode where its C++ runtime can't run.
 
-``libtorchtrt.so`` needs CUDA's and TensorRT's libraries; with link stubs behind it, it
-crashes the process. Upstream does without when it finds no such file, which it asks
-``os.path.isfile`` in the body of ``_features``, and once more in a function of the package.
+``libtorchtrt.so`` needs CUDA's and TensorRT's libraries; with link stubs instead, it
+crashes the process. Upstream runs without it if the file doesn't exist, which it checks by
+``os.path.isfile`` in the body of ``_features``, and again in a function of the package.
 """
 
 from __future__ import annotations

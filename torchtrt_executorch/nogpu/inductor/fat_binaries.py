@@ -1,10 +1,10 @@
 """Compile kernels for several compute capabilities into one fat binary.
 
-A kernel is compiled for the lowest compute capability first. Triton makes machine code for each of the others of the same
-source, or the assembler of the same assembly (:mod:`.portable_assembly`). Where that is of the kind that later GPUs take, it
-is put in, too, and the driver translates it on a GPU that no machine code is for. Triton's is of
-that kind below 9.0; from there on it is for one architecture. Below 8.0 Triton has no tensor cores: the assembly of the
-next capability that has them is put in beside it, for later GPUs.
+A kernel is compiled for the lowest compute capability first. For each of the others Triton compiles the same
+source, or the assembler the same PTX (:mod:`.portable_assembly`). PTX that later GPUs support is included, too, and the
+driver translates it on a GPU without machine code. Triton's PTX is portable below 9.0; from there on it is for one
+architecture. Below 8.0 Triton has no tensor cores: the PTX of the next capability that has them is included as well,
+for later GPUs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compile the host code that all AOTInductor libraries share once, and link it into each.
 
-Of what a small program's library is compiled from, most is AOTInductor's container of models, and the functions
-in C around it. Inductor writes them before each program's own code, from one file. They are compiled
-once, with what templates they need, beside Inductor's precompiled header of the same options, and linked with the rest.
+Most of a small program's source is AOTInductor's container of models, and the C functions around it. Inductor
+writes them before each program's own code, from one file. They are compiled once, with the templates that they
+instantiate, next to Inductor's precompiled header of the same options, and linked with the rest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Assemble a kernel's PTX for later GPUs, where Triton's own code for them would be no better.
 
-From compute capability 8.0 to 9.0 PTX differs in how matrices are multiplied, how tiles are moved, in conversions to types of 8 bits and in
-atomic operations on bfloat16. What does none of that, as pointwise kernels and reductions, is compiled by Triton once, and
-assembled for each GPU: of a library for two GPUs that is half of Triton's time for such kernels.
+From compute capability 8.0 to 9.0 PTX differs in matrix multiplication, asynchronous copies of tiles, conversions to 8-bit types and
+atomic operations on bfloat16. Kernels without these, as pointwise kernels and reductions, are compiled by Triton once, and
+assembled for each GPU: for two GPUs that halves Triton's time for such kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scope in which Inductor and Triton compile for a GPU description instead of a device.
 
-Nothing runs on it. What is asked is answered, what would run a kernel is left out
+Nothing runs on it. Queries are answered from the description, runs of kernels are skipped
 (``executorch.backends.cuda.tuning.tile_selection``), and weights stay on the host (:mod:`.host_weights`).
 """
 

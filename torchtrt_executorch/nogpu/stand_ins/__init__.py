@@ -1,10 +1,10 @@
 """Stand-ins: what a payload computes, as a PyTorch program, where the payload can't run.
 
 A host that can build a payload, a TensorRT engine or a CUDA library, and not run it keeps the
-partition's own program beside it. The two are tied by the payload's digest, and by nothing in the
+partition's own program beside it. They are associated by the payload's digest, and by nothing in the
 payload: a program that is shipped has no trace of its stand-ins. In this process they are found
-wherever the payload turns up, in a compiled module, an edge program or a ``.pte``; across processes
-they travel in a file of their own (:mod:`.file`). Whoever uses one says so.
+for the payload in a compiled module, an edge program or a ``.pte``; across processes
+they are passed in a file of their own (:mod:`.file`). Each use of one is reported.
 
 An emulated engine is the case in which the payload is its own stand-in
 (:mod:`torchtrt_executorch.nogpu.emulation.payload`).

@@ -1,8 +1,8 @@
 """Link stubs: let the real TensorRT bindings load where TensorRT's libraries are missing.
 
-The bindings' extension module asks the dynamic loader for three libraries and nine symbols.
-A link stub is a library with the same soname and symbols and nothing behind them, as the
-CUDA toolkit has one of ``libcuda``. Enums, versions and upstream's converter registries are
+The bindings' extension module needs three libraries and nine symbols.
+A link stub is a library with the same soname and symbols, without implementations, like the
+CUDA toolkit's of ``libcuda``. Enums, versions and upstream's converter registries are
 then the real ones, while everything that would create a TensorRT object gets a null pointer,
 which the bindings answer with an exception.
 

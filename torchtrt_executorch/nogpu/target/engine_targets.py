@@ -1,11 +1,11 @@
 """GPUs that TensorRT-RTX builds for, on a host without one.
 
-By itself it builds one engine for most of the GPUs that it supports. A GPU that the user has
-described, ``TORCHTRT_GPU=sm_75:8GiB``, is what it builds for then, and for nothing else; or all of
-several. Where there is a GPU it builds for that one, if it supports it.
+By default it builds one engine for most of the GPUs that it supports. With a GPU description,
+``TORCHTRT_GPU=sm_75:8GiB``, it only builds for that GPU, or for all of several. Where there is a GPU it
+builds for that one, if it supports it.
 
-ExecuTorch's TensorRT delegate is for Linux. From 1.6 on there is TensorRT-RTX for Arm, and what it builds
-there is the same, byte for byte: five networks in three types, for three GPUs and by default, were built
+ExecuTorch's TensorRT delegate is for Linux. From 1.6 on there is TensorRT-RTX for Arm, and its engines
+are the same, byte for byte: five networks in three types, for three GPUs and by default, were built
 by its release for aarch64, under qemu, and by that for x86-64.
 """
 

@@ -1,7 +1,7 @@
 """GPU descriptions (``TORCHTRT_GPU``): the targets that a host without a GPU compiles for.
 
 ``TORCHTRT_GPU=sm_90:80GiB`` describes it: compute capability and memory. Several are separated by
-commas, ``sm_80:16GiB,sm_90:80GiB``: what is compiled then runs on each. Operating system and
+commas, ``sm_80:16GiB,sm_90:80GiB``: compiled code then runs on each. Operating system and
 processor of the machine come before them, ``linux-aarch64:sm_87:16GiB``, where they aren't this
 machine's. Without the variable they are those that the installed builder's engines run on:
 ``sm_90:80GiB`` for TensorRT, ``sm_80``, ``sm_86``, ``sm_89`` and ``sm_120`` with 24 GiB for

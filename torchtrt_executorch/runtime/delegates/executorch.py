@@ -1,10 +1,9 @@
 """Delegate of any other backend: run it in ExecuTorch's own runtime.
 
-Each tensor is an input of that program without planned memory, which ExecuTorch has point to where the
-tensor is, whether it is read or written: nothing is copied on the way in. What the delegate writes is
-the exception. Backends check shapes, but write elements as wide as their payload has them: where a
-damaged program claims a narrower dtype, that has to stay inside of memory of their own. It is copied to
-its place from there.
+Each tensor is an input of that program without planned memory, which ExecuTorch points to the tensor's memory:
+nothing is copied on the way in. Tensors that the delegate writes are the exception. Backends check shapes, but
+write elements of their payload's dtype: where a damaged program declares a narrower dtype, that has to stay in a
+buffer of its own, from which the result is copied.
 """
 
 from __future__ import annotations

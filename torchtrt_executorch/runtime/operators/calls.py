@@ -1,7 +1,7 @@
 """Calls of ATen operators, bound to values and validated once.
 
-A value that is fixed is checked, converted and put into the call when it is bound. What is left for
-each run is the operator itself, the values that aren't, and a look at what it has written.
+A fixed value is checked, converted and stored in the call when it is bound. Each run only passes the
+other values, calls the operator, and checks its results.
 
 A program passes enumerations as numbers, and torch's dispatcher takes a number, or even a tensor,
 for an enumeration without checking it: the wrong one crashes the process. So values are checked,

@@ -1,6 +1,6 @@
 """Fuse a device-to-host and a host-to-device copy between two GPUs into a peer copy.
 
-ExecuTorch has no operator for such a copy. Where nothing on the host reads what is in between, this runtime
+ExecuTorch has no operator for such a copy. Where nothing on the host reads the intermediate value, this runtime
 copies from GPU to GPU.
 """
 

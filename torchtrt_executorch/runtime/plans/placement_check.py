@@ -1,7 +1,7 @@
 """Placement check: violations of device rules in a method's plan, over all branches.
 
-Every way through a method is looked at, twice where state changes places from call to call. Where a
-tensor of the caller's lives is taken to be as declared; a simulation asks again where it isn't.
+Every path through a method is checked, twice where the allocations of state are swapped between calls. The
+caller's tensors are assumed to be on their declared devices; a simulation checks again where they aren't.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plan of a method: values and instructions, as validated plain data.
 
-A value is known by its index. Everybody who asks what an operation reads or writes asks here: what
-runs the method, what is known of it without running it (:mod:`.analysis`, :mod:`.placement_check`), and what
-shows it to people (:mod:`torchtrt_executorch.inspection`).
+A value is identified by its index. The reads and writes of operations are defined here, for execution, for
+static analysis (:mod:`.analysis`, :mod:`.placement_check`), and for inspection
+(:mod:`torchtrt_executorch.inspection`).
 """
 
 from __future__ import annotations

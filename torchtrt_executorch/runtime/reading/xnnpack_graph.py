@@ -1,7 +1,7 @@
 """Read the number of inputs of an XNNPACK delegate from its ``XNNGraph``: its arguments without the outputs.
 
-``num_externs`` counts all arguments. ``input_ids`` are the inputs that an operator reads, and a delegate may have others, as what it
-was given only for a constant's shape; ``output_ids`` are all outputs, which are written by every call.
+``num_externs`` counts all arguments. ``input_ids`` are the inputs that an operator reads, and a delegate may have others, as an input
+that is only given for a constant's shape; ``output_ids`` are all outputs, which are written by every call.
 
 Upstream: ``executorch/backends/xnnpack/serialization/schema.fbs``, behind the header of ``xnnpack_graph_serialize.py``.
 """

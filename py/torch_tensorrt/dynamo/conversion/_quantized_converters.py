@@ -1,7 +1,7 @@
 """Converters of explicit quantization: quantize and dequantize operators of PT2E and torchao.
 
 Upstream only has converters of modelopt's operators, which quantize and dequantize in one. TensorRT's
-layers know scales and no zero points: those are added before, and taken away behind.
+layers have scales and no zero points: those are added before quantizing, and subtracted after dequantizing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Inline the PyTorch parts of a compiled module into the graph around its engines.
 
-Upstream's ``inline_torch_modules`` finds the inputs of a part by their names. Where a part reads
-an engine's output beside an input of the model, say a mask, the first is left behind as a further
-input of the model. Here inputs go by position, as the call has them, and what a part holds keeps
-the name that it has in the model (2.13 and 2.14).
+Upstream's ``inline_torch_modules`` matches the inputs of a part by name. Where a part reads both an
+engine's output and an input of the model, say a mask, the former becomes an additional input of the
+model. Here inputs are matched by position, and attributes of a part keep their names in the model
+(2.13 and 2.14).
 """
 
 from __future__ import annotations

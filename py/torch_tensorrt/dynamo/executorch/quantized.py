@@ -1,11 +1,10 @@
 """Keep explicitly quantized computation out of constant folding, and quantize it in engines.
 
-Torch-TensorRT folds a dequantized weight into a constant of four times its bytes, and takes the operator
-between ``dequantize`` and ``quantize`` for one in floating point. Partitioners behind TensorRT then find
-pairs of conversions around engines in the place of what they run quantized, and nobody is told. Here
-what computes with quantized activations is left as it is for them, with a note that says so. With nobody
-behind, and where only weights are quantized, TensorRT takes the conversions that it has layers for, and
-weights stay in as few bytes as they are kept in.
+Torch-TensorRT folds a dequantized weight into a constant of four times its size, and converts the operator
+between ``dequantize`` and ``quantize`` in floating point. Later partitioners then silently find only pairs
+of conversions around engines, and no quantized operators. Here operators on quantized activations are left
+to the later partitioners, with a note of the reason. Without later partitioners, and where only weights are
+quantized, TensorRT converts the conversions that it has layers for, and weights stay quantized.
 """
 
 from __future__ import annotations
@@ -94,9 +93,9 @@ def is_kept(node: Node) -> bool:
 def _quantized_nodes(module: GraphModule, weights: dict[Node, set[Node]]) -> list[Node]:
     """Return the nodes of ``module`` that convert to and from quantized values, or compute with such.
 
-    An operator does that if it reads a weight that is kept in fewer bytes than it is read in, or
-    quantized integers, or if what it reads was quantized, and what comes of it is. Other constants
-    that grow are named in the log.
+    An operator does if it reads a weight that is stored in fewer bytes than its dequantized type, or
+    quantized integers, or if its input was quantized, and its output is. Other constants that grow
+    when folded are logged.
     """
     integers = _integer_arithmetic(module, weights)
     quantized = {node for node in module.graph.nodes if _converts(node)} | integers

@@ -1,8 +1,8 @@
 """``executorch_build_fallback``: leave what TensorRT rejects to PyTorch, and compile the rest.
 
-One loop marks what is rejected, so that nobody asks TensorRT again, and compiles again without it, but for
-the engines that are built. Where nothing is named, the smallest part of a partition that is refused is searched;
-lowering passes and decompositions that raise are left out as well. One warning says all.
+A loop marks the rejected nodes, so that TensorRT isn't tried on them again, and compiles again without them;
+engines that were built are reused. If an error names no node, the smallest rejected part of a partition is
+searched; lowering passes and decompositions that raise are skipped as well. One warning lists everything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decompose the operators that no converter supports, where all that they decompose to becomes part of an engine.
+"""Decompose the operators without a converter, where their whole decomposition becomes part of an engine.
 
-An operator whose decomposition isn't supported either, or ends up outside of engines, stays whole: a partitioner
-behind TensorRT, or ExecuTorch's kernel, may run it as it is.
+An operator whose decomposition isn't supported either, or ends up outside of engines, is preserved: a later
+partitioner, or ExecuTorch's kernel, may support it.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def decomposes(table: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
 
 
 def without_kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return decompositions without those of the operators that :func:`keeps_whole` names, and with ours of two.
+    """Return decompositions without those of the operators that :func:`keeps_whole` names, and with our own of two.
 
-    These are what is no ATen, and windows, which are in no memory of the values that they are of.
+    These are ``broadcast_in_dim``, which isn't ATen, and ``unfold``, whose windows aren't views of its input.
     """
     table = {torch.ops.prims.broadcast_in_dim.default: _broadcast_in_dim, **table}
     if _aten.unfold.default in table:
@@ -112,8 +112,8 @@ def _broadcast_in_dim(
 def _unfold(x: Tensor, dim: int, size: int, step: int) -> Any:
     """Decompose ``aten.unfold`` by indices.
 
-    PyTorch's decomposition is ``as_strided`` of what it is given, by the strides of a permuted value in eager mode: the engine in front
-    returns a contiguous one, and Torch-TensorRT's converter takes each value for one.
+    PyTorch's decomposition is ``as_strided`` of its input, with the strides of a permuted value in eager mode: an engine before it
+    returns contiguous values, and Torch-TensorRT's converter assumes them.
     """
     if x.ndim == 0:
         return NotImplemented

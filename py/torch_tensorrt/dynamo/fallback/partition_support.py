@@ -1,9 +1,9 @@
 """Support check per partition: exclude what TensorRT rejects there, rather than in the whole graph.
 
-Upstream partitions by the converters that nodes have in the whole graph, and converts by those
-that they have in their partition, where other things are around them. A cast of an input that is
-all of its partition has a converter of its own, for fixed shapes only: BERT with a dynamic batch
-and a mask. And nobody asks for dtypes before an engine is made that has none of the kind.
+Upstream partitions by the converters of nodes in the whole graph, and converts by those in the
+partition, which may differ. A cast of an input that is the only node of its partition has a
+converter of its own, for fixed shapes only: BERT with a dynamic batch and a mask. And dtypes aren't
+checked before an engine is built that doesn't support them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Name the nodes that TensorRT rejects, exclude them, and compile again.
 
-A converter's validator sees arguments; what it has let through may be rejected later, by the converter or
-by TensorRT's builder. One error says who rejects which nodes, and why.
+A converter's validator checks arguments; nodes that pass may be rejected later, by the converter or by
+TensorRT's builder. One kind of error says who rejects which nodes, and why.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Unique attribute names for constants and submodules of a graph.
 
-A name that is taken gets underscores until it isn't. So the first that asks keeps the name that
-it has in the model, which is what users see in a program's state and in a ``.ptd``.
+Underscores are appended to a name in use until it is unique. So the first attribute keeps its name
+in the model, which users see in a program's state and in a ``.ptd``.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from torch.fx import Graph
 def let_views_copy(graph: Graph) -> None:
     """Make ``aten.reshape`` of each ``aten.view``, in place.
 
-    Tracing makes views of reshapes by the strides of that moment. Attention decomposed returns others than
-    attention whole, with which a view may not be had.
+    Tracing makes reshapes views by the strides at that time. Decomposed attention returns other strides, for
+    which the view may be invalid.
     """
     views = graph.find_nodes(op="call_function", target=torch.ops.aten.view.default)
     for view in views:

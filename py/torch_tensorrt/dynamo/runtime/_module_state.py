@@ -1,7 +1,7 @@
 """Keep the state of ``MutableTorchTensorRTModule`` across engine rebuilds.
 
-It compiles anew for inputs of another shape, and for other weights. The model that it wraps is what
-users read and write, so that owns the buffers: what is compiled writes to the model's own.
+It compiles again for inputs of another shape, and for other weights. Users read and write the wrapped
+model, so that one owns the buffers: compiled modules write to the model's own.
 """
 
 from __future__ import annotations
