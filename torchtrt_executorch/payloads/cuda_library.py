@@ -191,6 +191,8 @@ def _entries(binary: memoryview, wrong: list[str]) -> Iterator[Image]:
                 named = Image(gpu, image.is_ptx).name
                 wrong.append(f"its header says {named}, and the code is {image.name}")
             yield image
+    if any(binary[position:]):  # zeros would be padding
+        wrong.append("a fat binary with bytes behind its last entry")
 
 
 def _machine_code(data: bytes) -> Image:

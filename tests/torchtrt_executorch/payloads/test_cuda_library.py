@@ -143,6 +143,16 @@ def test_a_header_that_names_another_gpu_is_found(
     assert f"_{named}" in found.damaged
 
 
+def test_a_fat_binary_that_reaches_into_its_launch_record_is_damaged() -> None:
+    """As long as an entry's header isn't reached, no entry goes beyond the end."""
+    whole = with_launch_record(for_gpus(75, 80, ptx_for=75), NAME, 0, 128)
+    size = struct.unpack_from("<Q", whole, 8)[0]
+    for more in (1, 8, 47):
+        longer = whole[:8] + struct.pack("<Q", size + more) + whole[16:]
+        (kernel,) = kernels(longer)
+        assert "behind its last entry" in kernel.damaged
+
+
 @given(several, figures, launches, st.data())
 def test_a_changed_byte_behind_a_launch_record_is_found(
     each: list[int],
