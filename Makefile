@@ -10,7 +10,6 @@ DEFAULT := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),2.14-
 LANE ?= $(DEFAULT)
 PYTHON ?= python3
 JOBS ?= 2
-MARKS ?= not slow and not long
 VENV ?= $(if $(filter $(DEFAULT),$(LANE)),.venv,.venv-$(LANE))
 RUN = $(VENV)/bin
 export PATH := $(abspath $(RUN)):$(PATH)
@@ -51,7 +50,7 @@ demo-llm: environment
 	@mkdir -p build && $(RUN)/torchtrt-executorch export --decode cuda --out build/model.pte
 
 test: environment
-	@$(PYTEST) -m "$(MARKS)" $(TESTS)
+	@$(PYTEST) $(if $(MARKS),-m "$(MARKS)") $(TESTS)
 
 test-all: environment
 	@$(PYTEST) -m "slow or not slow"

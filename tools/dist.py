@@ -55,13 +55,12 @@ torch = importlib.util.find_spec("torch")
 if torch:
     import torch
 from torchtrt_executorch import overlay
-from torchtrt_executorch.overlay.manifest import PATCHES
 if importlib.util.find_spec("torch_tensorrt") and torch:
     import torch_tensorrt
 found = report()
-# Progress is for whatever runs, and transformers may be here.
-others = {p.name for p in PATCHES if not {"torch-tensorrt", "executorch"} & {*p.releases}}
-states = {row["name"]: row["state"] for row in found["patches"] if row["name"] not in others}
+# Not those for whatever runs, nor those of transformers, which may be here.
+upstream = {"torch-tensorrt", "executorch"}
+states = {row["name"]: row["state"] for row in found["patches"] if upstream & {*row["releases"]}}
 print(json.dumps([overlay.is_active(), found["import_errors"], states]))
 """
 
@@ -234,8 +233,8 @@ def check_alone(file: Path, version: str) -> bool:
         run(python, "-m", "pip", "install", "--quiet", file)
         answer = run(python, "-m", "torchtrt_executorch.cli", "status", "--json")
         patches = json.loads(answer)["patches"]
-        # Progress is for whatever runs.
-        states = {row["state"] for row in patches if row["name"] != "progress"}
+        # Not those for whatever runs.
+        states = {row["state"] for row in patches if row["releases"]}
     if states != {"not applicable"}:
         sys.exit(f"Python {version}, beside nothing: {states}")
     print(f"Python {version}: {file.name} installs from the index, and status runs")

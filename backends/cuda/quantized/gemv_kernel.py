@@ -18,11 +18,11 @@ from torch.library import triton_op, wrap_triton
 _FLOATS = {torch.float8_e4m3fn: (3, 7), torch.float8_e5m2: (2, 15)}
 #: Types that are read in words, two values each.
 _HALVES = (torch.bfloat16, torch.float16)
-#: The most weights that one launch supports_rows.
+#: The most weights of one launch.
 MAX_FUSED = 3
 #: Rows from which programs are many, however many rows each has.
 MANY_ROWS = 1 << 14
-#: Rows of few bits from which the GPU is busy with two rows a warp.
+#: Rows of few bits from which there are enough programs with two rows each.
 _SEVERAL_ROWS = 1 << 12
 #: What may be computed of a gate, in the order that the kernel numbers them in: GELU by erf, and by tanh.
 ACTIVATIONS = ("silu", "gelu_none", "gelu_tanh")

@@ -26,7 +26,7 @@ def share_state(module: Any) -> None:
 
 
 def copied_state(module: Any) -> dict[str, torch.Tensor]:
-    """Return copies of the buffers that the model writes, by path, before it is run on trial."""
+    """Return copies of the buffers that the model writes, by path, before a trial run."""
     model = module.original_model
     return {path: model.get_buffer(path).clone() for path in _written(module)}
 
