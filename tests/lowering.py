@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from executorch.exir import (
     EdgeProgramManager,
+    ExecutorchBackendConfig,
     ExecutorchProgramManager,
     to_edge_transform_and_lower,
 )
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import export
 from torch.fx import GraphModule
@@ -181,3 +183,44 @@ def assert_same_as_eager(
         for run in methods:
             torch.testing.assert_close([*run(*inputs)], expected, **tolerance)
     return loaded
+
+
+def lower_engines(
+    model: nn.Module | Callable[..., Any],
+    inputs: Sequence[Any],
+    *partitioners: Partitioner,
+    **settings: Any,
+) -> EdgeProgramManager:
+    """:func:`compile_engines`, and lower what is outside of the engines by partitioners."""
+    from torch_tensorrt.executorch import export as export_engines
+
+    compiled = compile_engines(model, inputs, **settings)
+    more: dict[str, Any] = {"partitioners": [*partitioners]} if partitioners else {}
+    more["kwarg_inputs"] = settings.get("kwarg_inputs")
+    edge: EdgeProgramManager = export_engines(compiled, arg_inputs=[*inputs], **more)
+    return edge
+
+
+def lower_emulated(
+    model: nn.Module | Callable[..., Any],
+    inputs: Sequence[Any],
+    *partitioners: Partitioner,
+    **settings: Any,
+) -> EdgeProgramManager:
+    """:func:`lower_engines`, with engines emulated."""
+    with emulated_engines():
+        return lower_engines(model, inputs, *partitioners, **settings)
+
+
+def input_and_output_planning(planned: bool) -> ExecutorchBackendConfig:
+    """Return a configuration by which the memory of inputs and outputs is planned, or is the caller's."""
+    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
+    return ExecutorchBackendConfig(memory_planning_pass=planning)
+
+
+def tensorrt_partitioner(*specs: CompileSpec, **settings: Any) -> Any:
+    """Return ``TensorRTPartitioner``, which takes blocks of one operator as well."""
+    from torch_tensorrt.executorch import TensorRTPartitioner
+
+    settings = {"min_block_size": 1, **settings}
+    return TensorRTPartitioner([*specs], compile_settings=settings)

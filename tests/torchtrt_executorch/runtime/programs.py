@@ -17,11 +17,11 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import (
     EdgeCompileConfig,
     ExecutorchBackendConfig,
-    to_edge_transform_and_lower,
 )
-from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
-from torch.export import Dim, export
+from torch.export import Dim
+
+from ...lowering import Function, input_and_output_planning, lower
 
 Inputs = tuple[Any, ...]
 
@@ -41,17 +41,6 @@ class Case:
     dynamic_shapes: Any = None
     xnnpack: bool = False
     config: Callable[[], ExecutorchBackendConfig] = ExecutorchBackendConfig
-
-
-class Lambda(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 class Counter(nn.Module):
@@ -91,39 +80,27 @@ class Cache(nn.Module):
         return self.rows.cumsum(0)
 
 
-class Branch(nn.Module):
-    def forward(self, flag: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(flag, lambda y: y.sin() + 1, lambda y: y.cos() * 2, (x,))
+def _branch(flag: torch.Tensor, x: torch.Tensor) -> Any:
+    return torch.cond(flag, lambda y: y.sin() + 1, lambda y: y.cos() * 2, (x,))
 
 
-class Nested(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        def inner(y: torch.Tensor) -> torch.Tensor:
-            return torch.cond(y.max() > 2, lambda z: z - 2, lambda z: z * 3, (y,))
+def _nested(x: torch.Tensor) -> Any:
+    def inner(y: torch.Tensor) -> Any:
+        return torch.cond(y.max() > 2, lambda z: z - 2, lambda z: z * 3, (y,))
 
-        return torch.cond(x.sum() > 0, inner, lambda y: y.abs(), (x,)) + x
-
-
-class Map(nn.Module):
-    def forward(self, xs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        from functorch.experimental.control_flow import map
-
-        return map(lambda x, z: x * z + 1, xs, y)
+    return torch.cond(x.sum() > 0, inner, lambda y: y.abs(), (x,)) + x
 
 
-class Scan(nn.Module):
-    def forward(
-        self, start: torch.Tensor, xs: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        from torch._higher_order_ops.scan import scan
+def _map(xs: torch.Tensor, y: torch.Tensor) -> Any:
+    from functorch.experimental.control_flow import map
 
-        def step(
-            carry: torch.Tensor, x: torch.Tensor
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            carry = carry + x
-            return carry, carry * 2
+    return map(lambda x, z: x * z + 1, xs, y)
 
-        return scan(step, start, xs)
+
+def _scan(start: torch.Tensor, xs: torch.Tensor) -> Any:
+    from torch._higher_order_ops.scan import scan
+
+    return scan(lambda carry, x: (carry + x, (carry + x) * 2), start, xs)
 
 
 class Attention(nn.Module):
@@ -141,14 +118,10 @@ class Attention(nn.Module):
         return self.head(self.block(self.embed(tokens)))
 
 
-class Structured(nn.Module):
+def _structured(pair: Any, named: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Nested inputs and outputs."""
-
-    def forward(
-        self, pair: tuple[torch.Tensor, torch.Tensor], named: dict[str, torch.Tensor]
-    ) -> dict[str, Any]:
-        a, b = pair
-        return {"sum": a + b + named["c"], "rest": [a * 2, named["c"] - b]}
+    a, b = pair
+    return {"sum": a + b + named["c"], "rest": [a * 2, named["c"] - b]}
 
 
 def _seeded(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
@@ -176,7 +149,7 @@ def _convnet() -> nn.Module:
         nn.Linear(8, 5),
     )
     # XNNPACK's batch norm fusion needs weights whose names are identifiers.
-    return Lambda(nn.Sequential(*layers))
+    return Function(nn.Sequential(*layers))
 
 
 def _rand(*shapes: Sequence[int]) -> Callable[[], Sequence[Inputs]]:
@@ -204,20 +177,10 @@ def _given(*calls: Inputs) -> Callable[[], Sequence[Inputs]]:
 def _function(
     name: str, function: Callable[..., Any], *shapes: Sequence[int], **kwargs: Any
 ) -> Case:
-    return Case(name, lambda: Lambda(function), _rand(*shapes), **kwargs)
+    return Case(name, lambda: Function(function), _rand(*shapes), **kwargs)
 
 
 _BATCH = ({0: Dim("batch", min=2, max=8)},)
-#: The same for a module whose ``forward`` takes ``*args``.
-_VARARGS_BATCH = (_BATCH,)
-
-
-def _unplanned_io() -> ExecutorchBackendConfig:
-    return ExecutorchBackendConfig(
-        memory_planning_pass=MemoryPlanningPass(
-            alloc_graph_input=False, alloc_graph_output=False
-        )
-    )
 
 
 CASES: tuple[Case, ...] = (
@@ -249,31 +212,31 @@ CASES: tuple[Case, ...] = (
     Case("convnet", _seeded(_convnet), _rand((2, 3, 12, 12))),
     Case("channels_last", _seeded(lambda: nn.Conv2d(3, 4, 3)), lambda: [(torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last),) for _ in range(2)]),
     Case("layer_norm_gelu", _seeded(lambda: nn.Sequential(nn.LayerNorm(6), nn.GELU())), _rand((4, 6))),
-    Case("lstm", _seeded(lambda: Lambda(nn.LSTM(4, 5, batch_first=True))), _rand((2, 3, 4))),
+    Case("lstm", _seeded(lambda: Function(nn.LSTM(4, 5, batch_first=True))), _rand((2, 3, 4))),
     Case("transformer", _seeded(Attention), _given(*((torch.tensor([[1, 5, i, 31]]),) for i in range(3)))),
     # dynamic shapes
     Case("dynamic_mlp", _seeded(_mlp), _batches(3, 8, 2, 5, rest=(8,)), _BATCH),
-    Case("dynamic_view", lambda: Lambda(lambda x: x.view(x.shape[0] * 2, 3) + x.shape[0]), _batches(3, 7, 2, rest=(6,)), _VARARGS_BATCH),
-    Case("dynamic_cat", lambda: Lambda(lambda x: torch.cat([x, x + 1]).sum(1)), _batches(4, 8, 2, rest=(3,)), _VARARGS_BATCH),
-    Case("dynamic_arange", lambda: Lambda(lambda x: x + torch.arange(x.shape[0])[:, None]), _batches(2, 6, rest=(3,)), _VARARGS_BATCH),
+    Case("dynamic_view", lambda: Function(lambda x: x.view(x.shape[0] * 2, 3) + x.shape[0]), _batches(3, 7, 2, rest=(6,)), _BATCH),
+    Case("dynamic_cat", lambda: Function(lambda x: torch.cat([x, x + 1]).sum(1)), _batches(4, 8, 2, rest=(3,)), _BATCH),
+    Case("dynamic_arange", lambda: Function(lambda x: x + torch.arange(x.shape[0])[:, None]), _batches(2, 6, rest=(3,)), _BATCH),
     _function("data_dependent", lambda x: x[x > 0], (4, 3)),
-    Case("unplanned_io", _seeded(_mlp), _batches(3, 6, 2, rest=(8,)), _BATCH, config=_unplanned_io),
+    Case("unplanned_io", _seeded(_mlp), _batches(3, 6, 2, rest=(8,)), _BATCH, config=lambda: input_and_output_planning(False)),
     # state
     Case("counter", Counter, _rand((3,))),
     Case("cache", Cache, _given(*((torch.full((2, 4), float(i + 1)), torch.tensor([i, i + 2])) for i in range(4)))),
     # control flow
-    Case("cond", Branch, _given(*((torch.tensor(flag), torch.randn(4)) for flag in (True, False, True)))),
-    Case("nested_cond", Nested, _given((torch.tensor([1.0, 3.0]),), (torch.tensor([0.5, 1.0]),), (torch.tensor([-1.0, -4.0]),))),
-    Case("map", Map, _rand((4, 3), (3,))),
-    Case("scan", Scan, _rand((3,), (5, 3))),
+    Case("cond", lambda: Function(_branch), _given(*((torch.tensor(flag), torch.randn(4)) for flag in (True, False, True)))),
+    Case("nested_cond", lambda: Function(_nested), _given((torch.tensor([1.0, 3.0]),), (torch.tensor([0.5, 1.0]),), (torch.tensor([-1.0, -4.0]),))),
+    _function("map", _map, (4, 3), (3,)),
+    _function("scan", _scan, (3,), (5, 3)),
     # structure
-    Case("structured", Structured, _given(*(((torch.randn(2), torch.randn(2)), {"c": torch.randn(2)}) for _ in range(2)))),
+    Case("structured", lambda: Function(_structured), _given(*(((torch.randn(2), torch.randn(2)), {"c": torch.randn(2)}) for _ in range(2)))),
     # XNNPACK
     Case("xnnpack_mlp", _seeded(_mlp), _rand((3, 8)), xnnpack=True),
     Case("xnnpack_convnet", _seeded(_convnet), _rand((2, 3, 12, 12)), xnnpack=True),
     Case("xnnpack_dynamic", _seeded(_mlp), _batches(3, 8, 2, rest=(8,)), _BATCH, xnnpack=True),
     Case("xnnpack_transformer", _seeded(Attention), _given(*((torch.tensor([[1, 5, i, 31]]),) for i in range(3))), xnnpack=True),
-    Case("xnnpack_between", lambda: Lambda(lambda x: (x * x + 1).cumsum(0) * 2 - x), _rand((4, 4)), xnnpack=True),
+    _function("xnnpack_between", lambda x: (x * x + 1).cumsum(0) * 2 - x, (4, 4), xnnpack=True),
     Case("xnnpack_state", Decay, _rand((3,)), xnnpack=True),
     Case("xnnpack_counter", Counter, _rand((3,)), xnnpack=True),
 )  # fmt: skip
@@ -282,12 +245,12 @@ CASES: tuple[Case, ...] = (
 @cache
 def build(case: Case) -> bytes:
     """The ``.pte`` of a case, built once."""
-    program = export(
-        case.model(), tuple(case.calls()[0]), dynamic_shapes=case.dynamic_shapes
-    )
-    edge = to_edge_transform_and_lower(
-        program,
-        partitioner=[XnnpackPartitioner()] if case.xnnpack else None,
+    partitioners = [XnnpackPartitioner()] if case.xnnpack else []
+    edge = lower(
+        case.model(),
+        case.calls()[0],
+        *partitioners,
+        dynamic_shapes=case.dynamic_shapes,
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
     )
     return bytes(edge.to_executorch(case.config()).buffer)

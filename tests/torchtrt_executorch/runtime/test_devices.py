@@ -13,7 +13,6 @@ from executorch.exir import (
     EdgeProgramManager,
     ExecutorchBackendConfig,
     schema,
-    to_edge_transform_and_lower,
 )
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
@@ -26,7 +25,6 @@ from executorch.exir.backend.partitioner import (
     Partitioner,
     PartitionResult,
 )
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram, export
 
 from torchtrt_executorch.inspection import read
@@ -39,6 +37,7 @@ from torchtrt_executorch.runtime import (
     load,
 )
 
+from ...lowering import delegates, lower
 from . import programs
 from .test_methods import edited, instructions
 
@@ -60,14 +59,11 @@ class CudaPayloadTestBackend(BackendDetails):
         program: ExportedProgram, specs: list[CompileSpec]
     ) -> PreprocessResult:
         store = NamedDataStore()
-        for key, blob in zip(
-            ("a_so_blob", "a_weights_blob"), CudaPayloadTestBackend.blobs, strict=True
-        ):
-            store.add_named_data(key, blob)
-        return PreprocessResult(
-            processed_bytes=b"a_so_blob\na_weights_blob",
-            data_store_output=store.get_named_data_store_output(),
-        )
+        library, weights = CudaPayloadTestBackend.blobs
+        store.add_named_data("a_so_blob", library)
+        store.add_named_data("a_weights_blob", weights)
+        named = store.get_named_data_store_output()
+        return PreprocessResult(b"a_so_blob\na_weights_blob", data_store_output=named)
 
 
 class MulOn(Partitioner):
@@ -90,25 +86,17 @@ class MulOn(Partitioner):
         return PartitionResult(tagged_exported_program=program, partition_tags=tags)
 
 
-class Model(torch.nn.Module):
+def lowered(device: str) -> EdgeProgramManager:
     """Host, device, host."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return ((x + 1) * x).relu()
-
-
-def lower(device: str) -> EdgeProgramManager:
-    edge = to_edge_transform_and_lower(
-        export(Model(), (torch.randn(2, 3),)), partitioner=[MulOn(device)]
-    )
-    for module in edge.exported_program().graph_module.children():
-        if isinstance(module, LoweredBackendModule):
-            module._backend_id = "CudaBackend"
+    inputs = (torch.randn(2, 3),)
+    edge = lower(lambda x: ((x + 1) * x).relu(), inputs, MulOn(device))
+    for module in delegates(edge):
+        module._backend_id = "CudaBackend"
     return edge
 
 
 def export_on(device: str) -> bytes:
-    return bytes(lower(device).to_executorch().buffer)
+    return bytes(lowered(device).to_executorch().buffer)
 
 
 build = cache(export_on)
@@ -131,26 +119,16 @@ def _run(edit: Callable[[schema.Program], None], device: str = "cuda:0") -> Any:
     return program.stats()
 
 
-def _nothing(program: schema.Program) -> None:
-    pass
-
-
-def _copies(program: schema.Program, name: str) -> list[schema.KernelCall]:
-    operators = program.execution_plan[0].operators
-    return [
-        call
-        for call in instructions(program, schema.KernelCall)
-        if operators[call.op_index].name == f"et_copy::{name}"
-    ]
-
-
 def _without(name: str) -> Callable[[schema.Program], None]:
     """Remove a copy: who read its result reads its source."""
 
     def edit(program: schema.Program) -> None:
-        copy = _copies(program, name)[0]
+        plan = program.execution_plan[0]
+        calls = instructions(program, schema.KernelCall)
+        names = [plan.operators[call.op_index].name for call in calls]
+        copy = calls[names.index(f"et_copy::{name}")]
         source, target = copy.args[:2]
-        chain = program.execution_plan[0].chains[0]
+        chain = plan.chains[0]
         chain.instructions = [i for i in chain.instructions if i.instr_args is not copy]
         for instruction in chain.instructions:
             args = instruction.instr_args.args
@@ -161,7 +139,7 @@ def _without(name: str) -> Callable[[schema.Program], None]:
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
 def test_a_sound_program_runs_and_counts_its_copies(device: str) -> None:
-    stats = _run(_nothing, device)
+    stats = _run(lambda program: None, device)
     assert stats.copies == {
         "host_to_device": Transfers(2, 2 * 24),
         "device_to_host": Transfers(1, 24),
@@ -171,29 +149,17 @@ def test_a_sound_program_runs_and_counts_its_copies(device: str) -> None:
     assert stats.not_run == {"forward/0 (CudaBackend)"}
 
 
-def test_the_cuda_delegate_takes_no_host_tensor() -> None:
-    with pytest.raises(
-        DeviceError,
-        match=r"instruction 3 \(forward/0 \(CudaBackend\)\): value \d lives on cpu.*_h2d_copy",
-    ):
-        _run(_without("_h2d_copy"))
-
-
-def test_a_host_kernel_takes_no_device_tensor() -> None:
-    with pytest.raises(
-        DeviceError,
-        match=r"instruction 5 \(aten::relu.out\): value \d+ lives on cuda:0.*host kernel.*_d2h_",
-    ):
-        _run(_without("_d2h_copy"))
-
-
-def _relabel(which: int, index: int) -> Callable[[schema.Program], None]:
-    def edit(program: schema.Program) -> None:
-        plan = program.execution_plan[0]
-        (call,) = instructions(program, schema.DelegateCall)
-        plan.values[call.args[which]].val.extra_tensor_info.device_index = index
-
-    return edit
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("_h2d_copy", r"3 \(forward/0 \(CudaBackend\)\): value \d lives on cpu.*_h2d_copy"),
+        ("_d2h_copy", r"5 \(aten::relu.out\): value \d+ lives on cuda:0.*host kernel.*_d2h_"),
+    ],
+)  # fmt: skip
+def test_what_a_missing_copy_would_have_moved(name: str, message: str) -> None:
+    """No delegate on a device takes a host's tensor, and no kernel of the host a device's."""
+    with pytest.raises(DeviceError, match=f"instruction {message}"):
+        _run(_without(name))
 
 
 @pytest.mark.parametrize(
@@ -218,58 +184,58 @@ def test_what_is_no_tensor_is_named_as_an_argument(
         call.args[which] = len(plan.values) - 1
 
     program = load(edited(build("cuda:0"), edit), simulate_devices=True)
-    with pytest.raises(
-        ProgramError, match=rf"forward/0 .*: its input {which} is a {kind}"
-    ):
+    said = rf"forward/0 .*: its input {which} is a {kind}"
+    with pytest.raises(ProgramError, match=said):
         program.run(torch.randn(2, 3))
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_label_that_is_not_where_the_memory_is(which: int) -> None:
-    with pytest.raises(
-        DeviceError, match=r"instruction \d \(.*value \d+ is labelled cuda:1.*on cuda:0"
-    ):
-        _run(_relabel(which, 1))
-
-
-def test_an_arena_on_another_gpu() -> None:
-    def move(program: schema.Program) -> None:
-        plan = program.execution_plan[0]
-        for entry in plan.non_const_buffer_device:
-            entry.device_index = 1
-        for value in plan.values:
-            extra = getattr(value.val, "extra_tensor_info", None)
-            if extra is not None:
-                extra.device_index = 1
-
-    with pytest.raises(
-        DeviceError,
-        match=r"forward/0 \(CudaBackend\).*lives on cuda:1.*on cuda:0",
-    ):
-        _run(move)
-
-
-def test_a_copy_in_the_wrong_direction() -> None:
-    def swap(program: schema.Program) -> None:
-        plan = program.execution_plan[0]
-        for operator in plan.operators:
-            if operator.name == "et_copy::_h2d_copy":
-                operator.name = "et_copy::_d2h_copy"
-
-    with pytest.raises(DeviceError, match="copies from a device, but is given"):
-        _run(swap)
-
-
-def test_a_condition_on_a_device() -> None:
-    def ask(program: schema.Program) -> None:
-        plan = program.execution_plan[0]
+    def relabel(program: schema.Program) -> None:
         (call,) = instructions(program, schema.DelegateCall)
-        plan.values[call.args[-1]].val.scalar_type = schema.ScalarType.BOOL
-        jump = schema.JumpFalseCall(call.args[-1], destination_instruction=0)
-        plan.chains[0].instructions.insert(0, schema.Instruction(jump))
+        value = program.execution_plan[0].values[call.args[which]].val
+        value.extra_tensor_info.device_index = 1
 
-    with pytest.raises(DeviceError, match="the host reads it"):
-        _run(ask)
+    said = r"instruction \d \(.*value \d+ is labelled cuda:1.*on cuda:0"
+    with pytest.raises(DeviceError, match=said):
+        _run(relabel)
+
+
+def _arena_on_another_gpu(program: schema.Program) -> None:
+    plan = program.execution_plan[0]
+    for entry in plan.non_const_buffer_device:
+        entry.device_index = 1
+    for value in plan.values:
+        extra = getattr(value.val, "extra_tensor_info", None)
+        if extra is not None:
+            extra.device_index = 1
+
+
+def _copy_in_the_wrong_direction(program: schema.Program) -> None:
+    for operator in program.execution_plan[0].operators:
+        if operator.name == "et_copy::_h2d_copy":
+            operator.name = "et_copy::_d2h_copy"
+
+
+def _condition_on_a_device(program: schema.Program) -> None:
+    plan = program.execution_plan[0]
+    (call,) = instructions(program, schema.DelegateCall)
+    plan.values[call.args[-1]].val.scalar_type = schema.ScalarType.BOOL
+    jump = schema.JumpFalseCall(call.args[-1], destination_instruction=0)
+    plan.chains[0].instructions.insert(0, schema.Instruction(jump))
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (_arena_on_another_gpu, r"forward/0 \(CudaBackend\).*lives on cuda:1.*on cuda:0"),
+        (_copy_in_the_wrong_direction, "copies from a device, but is given"),
+        (_condition_on_a_device, "the host reads it"),
+    ],
+)  # fmt: skip
+def test_a_value_on_the_wrong_side(edit: Any, message: str) -> None:
+    with pytest.raises(DeviceError, match=message):
+        _run(edit)
 
 
 @pytest.mark.parametrize("name", ["_h2d_copy", "_d2h_copy"])
@@ -295,28 +261,22 @@ def test_a_branch_that_no_run_takes(name: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a host without CUDA")
 def test_without_a_simulation_a_missing_gpu_is_an_error() -> None:
-    with pytest.raises(
-        ProgramError, match="needs a CUDA device.*simulate_devices=True"
-    ):
+    said = "needs a CUDA device.*simulate_devices=True"
+    with pytest.raises(ProgramError, match=said):
         load(build("cuda:0")).method()
 
 
-def test_missing_named_data_is_named() -> None:
-    def forget(program: schema.Program) -> None:
-        (inline,) = program.backend_delegate_data
-        inline.data = b"b_so_blob\nb_weights_blob"
-
-    with pytest.raises(ProgramError, match="'b_so_blob'.*data_files"):
-        _run(forget)
-
-
-@pytest.mark.parametrize("payload", [b"one", b"a\nb\nc", b"\xff\xfe"])
+@pytest.mark.parametrize("payload", [b"b\nb_weights", b"one", b"a\nb\nc", b"\xff\xfe"])
 def test_a_payload_that_names_no_library(payload: bytes) -> None:
+    """Or one that is not there."""
+
     def spoil(program: schema.Program) -> None:
         (inline,) = program.backend_delegate_data
         inline.data = payload
 
-    with pytest.raises(ProgramError, match=r"forward/0 \(CudaBackend\): the payload"):
+    missing = payload == b"b\nb_weights"
+    said = "'b'.*data_files" if missing else r"forward/0 \(CudaBackend\): the payload"
+    with pytest.raises(ProgramError, match=said):
         _run(spoil)
 
 
@@ -332,9 +292,8 @@ def test_a_target_device_that_is_none(value: bytes) -> None:
 
 def test_without_device_memory_the_cuda_delegate_moves_its_tensors() -> None:
     """Labels alone move nothing: so it was planned before executorch 1.4."""
-    edge = lower("cuda:0")
     config = ExecutorchBackendConfig(enable_non_cpu_memory_planning=False)
-    pte = bytes(edge.to_executorch(config).buffer)
+    pte = bytes(lowered("cuda:0").to_executorch(config).buffer)
     program = load(pte, simulate_devices=True)
     program.run(torch.randn(2, 3))
     staging = Staging(1, Transfers(2, 2 * 24), Transfers(1, 24))
@@ -346,21 +305,17 @@ def test_a_cpu_delegate_takes_no_device_tensor() -> None:
     def move(program: schema.Program) -> None:
         plan = program.execution_plan[0]
         (call,) = instructions(program, schema.DelegateCall)[:1]
-        tensor = plan.values[call.args[0]].val
-        tensor.extra_tensor_info = schema.ExtraTensorInfo(
-            device_type=schema.DeviceType.CUDA
-        )
+        tensor, cuda = plan.values[call.args[0]].val, schema.DeviceType.CUDA
+        tensor.extra_tensor_info = schema.ExtraTensorInfo(device_type=cuda)
         sizes, where = plan.non_const_buffer_sizes, tensor.allocation_info
         sizes.append(sizes[where.memory_id])
         where.memory_id = len(sizes) - 1
-        plan.non_const_buffer_device = [
-            schema.NonConstBufferDevice(where.memory_id, schema.DeviceType.CUDA, 0)
-        ]
+        device = schema.NonConstBufferDevice(where.memory_id, cuda, 0)
+        plan.non_const_buffer_device = [device]
 
     pte = edited(programs.build(programs.named("xnnpack_mlp")), move)
-    with pytest.raises(
-        DeviceError, match="XnnpackBackend.*takes tensors on cpu.*_d2h_copy"
-    ):
+    said = "XnnpackBackend.*takes tensors on cpu.*_d2h_copy"
+    with pytest.raises(DeviceError, match=said):
         load(pte, simulate_devices=True).run(torch.randn(3, 8))
 
 

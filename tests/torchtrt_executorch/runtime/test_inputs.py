@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
-from executorch.exir.passes import MemoryPlanningPass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.export import Dim, export
+from torch.export import Dim
 from torch.testing._internal.two_tensor import TwoTensor
 
 from torchtrt_executorch.runtime import InputError, Method, load
+
+from ...lowering import input_and_output_planning, lower
 
 
 class Model(nn.Module):
@@ -37,18 +37,14 @@ MODEL = Model().eval()
 
 @cache
 def method(planned: bool, delegated: bool) -> Method:
-    rows = {0: Dim("rows", min=1, max=8)}
-    program = export(
-        MODEL,
-        (torch.randn(4, 6), torch.randn(2, 3)),
-        dynamic_shapes=({**rows}, None),
+    shapes, inputs = ({0: Dim("rows", min=1, max=8)}, None), (
+        torch.randn(4, 6),
+        torch.randn(2, 3),
     )
-    edge = to_edge_transform_and_lower(
-        program, partitioner=[XnnpackPartitioner()] if delegated else None
-    )
-    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
-    built = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
-    return load(bytes(built.buffer)).method()
+    partitioners = [XnnpackPartitioner()] if delegated else []
+    edge = lower(MODEL, inputs, *partitioners, dynamic_shapes=shapes)
+    program = edge.to_executorch(input_and_output_planning(planned))
+    return load(bytes(program.buffer)).method()
 
 
 class Own(torch.Tensor):

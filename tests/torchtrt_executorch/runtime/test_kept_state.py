@@ -15,13 +15,14 @@ from executorch.exir import to_edge_transform_and_lower
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import nn
 from torch.export import export
 
 from torchtrt_executorch import runtime
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.stand_ins.on_host import on_host
+
+from ...lowering import delegates, load
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -99,25 +100,17 @@ class OtherStep(Step):
 
 def lowered(methods: dict[str, nn.Module], device: str) -> Any:
     """Methods whose delegates keep everything."""
-    specs = [CompileSpec("target_device", device.encode())]
     backend = KeepingTestBackend if device == "cpu" else StandInTestBackend
-    partitioners = {
-        name: [
-            AotiPartitioner(
-                backend.__name__,
-                [AotiBackend.generate_method_name_compile_spec(name), *specs],
-            )
-        ]
-        for name in methods
-    }
-    edge = to_edge_transform_and_lower(
-        {name: export(model, (X,)) for name, model in methods.items()},
-        partitioner=partitioners,
-    )
+    partitioners = {}
     for name in methods:
-        for module in edge.exported_program(name).graph_module.children():
-            if isinstance(module, LoweredBackendModule):
-                module._backend_id = "CudaBackend"
+        spec = AotiBackend.generate_method_name_compile_spec(name)
+        specs = [spec, CompileSpec("target_device", device.encode())]
+        partitioners[name] = [AotiPartitioner(backend.__name__, specs)]
+    exported = {name: export(model, (X,)) for name, model in methods.items()}
+    edge = to_edge_transform_and_lower(exported, partitioner=partitioners)
+    for name in methods:
+        for module in delegates(edge, name):
+            module._backend_id = "CudaBackend"
     return edge
 
 
@@ -186,16 +179,14 @@ class Reader(Step):
 def test_a_method_that_only_reads_is_loaded_first() -> None:
     """It sees what the other one writes; another program, and a clone, begin anew."""
     with torch.no_grad():
-        methods = {"look": Reader(), "step": Step()}
-        program = lowered(methods, "cuda:0").to_executorch()
-    content = bytes(program.buffer), [bytes(d) for d in program._tensor_data.values()]
+        program = lowered({"look": Reader(), "step": Step()}, "cuda:0").to_executorch()
     zeros, written = torch.zeros(2, 3), Step()(X).detach()
     for _ in range(2):
-        loaded = runtime.load(*content)
-        torch.testing.assert_close(loaded.method("look")(X)[0], zeros)
-        torch.testing.assert_close(loaded.method("step")(X)[0], written)
-        torch.testing.assert_close(loaded.method("look")(X)[0], written)
-        torch.testing.assert_close(loaded.method("look").clone()(X)[0], zeros)
+        loaded = load(program)
+        look, step = loaded.method("look"), loaded.method("step")
+        for method, right in ((look, zeros), (step, written), (look, written)):
+            torch.testing.assert_close(method(X)[0], right)
+        torch.testing.assert_close(look.clone()(X)[0], zeros)
 
 
 @pytest.mark.slow

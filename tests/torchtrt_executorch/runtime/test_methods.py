@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 import pytest
@@ -15,7 +15,6 @@ from executorch.exir._serialize._program import (
     deserialize_pte_binary,
     serialize_pte_binary,
 )
-from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, export
 
@@ -32,6 +31,7 @@ from torchtrt_executorch.runtime import (
 from torchtrt_executorch.runtime.profile.stats import Tally
 
 from ...calls import counted
+from ...lowering import input_and_output_planning, lower
 from . import programs
 
 
@@ -47,8 +47,21 @@ def instructions(program: schema.Program, kind: type) -> list[Any]:
     return [i.instr_args for i in chain.instructions if isinstance(i.instr_args, kind)]
 
 
-def _program(name: str) -> Program:
-    return load(programs.build(programs.named(name)))
+def _program(
+    name: str, edit: Callable[[schema.Program], None] | None = None
+) -> Program:
+    """Load one of ``programs``, as ``edit`` changes it."""
+    pte = programs.build(programs.named(name))
+    return load(edited(pte, edit) if edit else pte)
+
+
+def _refused(name: str, edit: Callable[[schema.Program], None], message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        _program(name, edit).method()
+
+
+def _of(model: nn.Module | Callable[..., Any], *inputs: Any) -> Program:
+    return load(lower(model, inputs).to_executorch().buffer)
 
 
 def test_describes_inputs_and_outputs() -> None:
@@ -56,11 +69,8 @@ def test_describes_inputs_and_outputs() -> None:
     (given,), (returned,) = method.inputs, method.outputs
     assert (given.shape, given.dtype, given.dynamic) == ((8, 8), torch.float32, True)
     assert given.device == torch.device("cpu")
-    assert (returned.name, returned.kind, returned.shape) == (
-        "output 0",
-        "tensor",
-        (8, 4),
-    )
+    assert (returned.name, returned.kind) == ("output 0", "tensor")
+    assert returned.shape == (8, 4)
     kinds = [value.kind for value in _program("constant_output").method().outputs]
     assert kinds == ["tensor", "tensor", "int", "NoneType"]
 
@@ -127,15 +137,12 @@ def test_threads_take_turns() -> None:
     method = _program("counter").method("forward")
     seen: list[float] = []
 
-    def call() -> None:
+    def call(_: int) -> None:
         for _ in range(20):
             seen.append(method(torch.ones(3))[0][0].item())
 
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(call, range(4))] == [None] * 4
     assert sorted(seen) == list(range(1, 81))
 
 
@@ -169,13 +176,11 @@ def test_what_executorch_s_own_kernels_refuse_or_end_the_process_at(
     function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]
 ) -> None:
     x = torch.randn(shape)
-    pte = to_edge(export(programs.Lambda(function), (x,))).to_executorch().buffer
-    torch.testing.assert_close(load(pte).run(x)[0], function(x))
+    torch.testing.assert_close(_of(function, x).run(x)[0], function(x))
 
 
 def test_tensors_without_elements() -> None:
-    program = to_edge(export(nn.ReLU(), (torch.rand(0, 3),))).to_executorch()
-    (output,) = load(program.buffer).run(torch.rand(0, 3))
+    (output,) = _of(nn.ReLU(), torch.rand(0, 3)).run(torch.rand(0, 3))
     assert output.shape == (0, 3) and output.dtype == torch.float32
 
 
@@ -192,26 +197,17 @@ def test_clones_run_side_by_side_with_state_of_their_own() -> None:
     clone = method.clone()
     assert [clone(x)[0][0].item() for _ in range(2)] == [1, 2]
     assert method(x)[0][0].item() == 3
-    case = programs.named("xnnpack_mlp")
-    original = load(programs.build(case)).method()
-    calls = case.calls()  # seeded for all threads: once
+    original = _program("xnnpack_mlp").method()
+    calls = programs.named("xnnpack_mlp").calls()  # seeded for all threads: once
     expected = [original(*inputs)[0] for inputs in calls]
-    results: dict[int, list[torch.Tensor]] = {}
 
-    def call(index: int, method: Any) -> None:
-        results[index] = [method(*inputs)[0] for inputs in calls * 20]
+    def results(method: Any) -> list[torch.Tensor]:
+        return [method(*inputs)[0] for inputs in calls * 20]
 
-    threads = [
-        threading.Thread(target=call, args=(index, each))
-        for index, each in enumerate((original, original.clone(), original.clone()))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for index in range(3):
-        for result, wanted in zip(results[index], expected * 20, strict=True):
-            assert torch.equal(result, wanted)
+    with ThreadPoolExecutor(3) as threads:
+        each = original, original.clone(), original.clone()
+        for found in threads.map(results, each):
+            assert all(map(torch.equal, found, expected * 20))
 
 
 def test_executorch_is_told_once_of_a_shape_that_stays() -> None:
@@ -240,22 +236,20 @@ def test_a_move_keeps_to_the_kind_of_value() -> None:
         target = instructions(program, schema.MoveCall)[0].move_to
         plan.values[target].val.scalar_type = schema.ScalarType.BYTE
 
-    with pytest.raises(ProgramError, match="float32 and torch.uint8"):
-        load(edited(programs.build(programs.named("cond")), widen)).method()
+    _refused("cond", widen, "float32 and torch.uint8")
 
 
 def test_a_kernel_costs_little_more_than_torch_s() -> None:
     """Checks are made when a method is bound: a call makes none that torch doesn't."""
     steps = 100
 
-    class Steps(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for _ in range(steps):
-                x = torch.sin(x)
-            return x
+    def repeated(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(steps):
+            x = torch.sin(x)
+        return x
 
     x, y = torch.randn(8), torch.empty(8)
-    method = load(to_edge(export(Steps(), (x,))).to_executorch().buffer).method()
+    method = _of(repeated, x).method()
     sin = torch.ops.aten.sin.out
 
     def ours() -> None:
@@ -287,11 +281,7 @@ def test_wrong_inputs(inputs: tuple[Any, ...], message: str) -> None:
 
 
 def test_numbers_are_part_of_the_program() -> None:
-    class Scaled(nn.Module):
-        def forward(self, x: torch.Tensor, factor: int) -> torch.Tensor:
-            return x * factor
-
-    program = load(to_edge(export(Scaled(), (torch.ones(2), 3))).to_executorch().buffer)
+    program = _of(lambda x, factor: x * factor, torch.ones(2), 3)
     assert program.run(torch.ones(2), 3)[0].tolist() == [3, 3]
     with pytest.raises(InputError, match="exported for 3"):
         program.run(torch.ones(2), 4)
@@ -303,66 +293,46 @@ def test_kernels_are_found_by_name_or_registered() -> None:
             if operator.name == "aten::mul":
                 operator.name = "mine::multiply"
 
-    pte = edited(programs.build(programs.named("counter")), rename)
-    with pytest.raises(
-        ProgramError, match=r"instruction \d+: no kernel for .*mine::mul"
-    ):
-        load(pte).method()
-    for kernel in (
-        lambda x, y, out: torch.mul(x, y, out=out),
-        torch.ops.aten.mul.out,
-    ):
+    _refused("counter", rename, r"instruction \d+: no kernel for .*mine::mul")
+    for kernel in (lambda x, y, out: torch.mul(x, y, out=out), torch.ops.aten.mul.out):
         register_kernel("mine::multiply.out", kernel)
         try:
-            assert load(pte).run(torch.ones(3))[0].tolist() == [1, 1, 1]
+            assert _program("counter", rename).run(torch.ones(3))[0].tolist() == [1] * 3
         finally:
             register_kernel("mine::multiply.out", None)
 
 
 @pytest.mark.parametrize(
-    ("operator", "message"),
+    "name",
     [
-        (("aten::from_file", "out"), "no kernel for"),
-        (("aten::_convert_indices_from_csr_to_coo", "out"), "ExecuTorch has none"),
-        (("aten::set_", "source_Storage_storage_offset"), "ExecuTorch has none"),
-        (("aten::add", "Tensor"), "no kernel for"),
-        (("aten::add", "nothing"), "no kernel for"),
-        (("__class__::x", ""), "no kernel for"),
-        (("_dir::x", ""), "no kernel for"),
-        (("load_library::x", ""), "no kernel for"),
-        (("aten::__init__", ""), "no kernel for"),
-        (("tensorrt::execute_engine", ""), "no kernel for"),
-        (("tensorrt::no_op_placeholder_for_execute_engine", ""), "no kernel"),
+        *("aten::from_file.out", "aten::add.Tensor", "aten::add.nothing"),
+        *("__class__::x.", "_dir::x.", "load_library::x.", "aten::__init__."),
+        "tensorrt::execute_engine.",
+        "tensorrt::no_op_placeholder_for_execute_engine.",
+        "aten::_convert_indices_from_csr_to_coo.out",
+        "aten::set_.source_Storage_storage_offset",
     ],
-)  # fmt: skip
-def test_a_program_can_not_name_what_is_no_kernel(
-    operator: tuple[str, str], message: str
-) -> None:
+)
+def test_a_program_can_not_name_what_is_no_kernel(name: str) -> None:
     def rename(program: schema.Program) -> None:
         found = program.execution_plan[0].operators[-1]
-        found.name, found.overload = operator
+        found.name, found.overload = name.split(".")
 
-    with pytest.raises(ProgramError, match=message):
-        load(edited(programs.build(programs.named("mlp")), rename)).method()
+    of_torch = "csr_to_coo" in name or "set_" in name
+    _refused("mlp", rename, "ExecuTorch has none" if of_torch else "no kernel for")
 
 
 def test_enumerations_are_checked_before_torch_sees_them() -> None:
     """torch takes a tensor, or any number, for a dtype, and crashes."""
 
-    def use_as_dtype(value: int) -> Callable[[schema.Program], None]:
-        def edit(program: schema.Program) -> None:
-            plan = program.execution_plan[0]
-            for call in instructions(program, schema.KernelCall):
-                if plan.operators[call.op_index].name == "aten::cumsum":
-                    call.args[2] = value
+    def use_as_dtype(program: schema.Program) -> None:
+        plan = program.execution_plan[0]
+        for call in instructions(program, schema.KernelCall):
+            if plan.operators[call.op_index].name == "aten::cumsum":
+                call.args[2] = 0
 
-        return edit
-
-    pte = programs.build(programs.named("cache"))
-    with pytest.raises(
-        ProgramError, match=r"instruction \d+: aten::cumsum.out.*argument dtype.*Tensor"
-    ):
-        load(edited(pte, use_as_dtype(0))).method()
+    said = r"instruction \d+: aten::cumsum.out.*argument dtype.*Tensor"
+    _refused("cache", use_as_dtype, said)
 
 
 def test_a_loop_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,10 +344,8 @@ def test_a_loop_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> N
         jump = schema.JumpFalseCall(len(plan.values) - 1, destination_instruction=0)
         plan.chains[0].instructions.insert(0, schema.Instruction(jump))
 
-    case = programs.named("mlp")
-    pte = edited(programs.build(case), never_done)
     with pytest.raises(InstructionError, match=r"jump if false.*stopped after 500 "):
-        load(pte).run(*case.calls()[0])
+        _program("mlp", never_done).run(*programs.named("mlp").calls()[0])
 
 
 @pytest.mark.parametrize(
@@ -401,8 +369,7 @@ def test_indices_are_checked_before_anything_runs(
     def edit(program: schema.Program) -> None:
         setattr(instructions(program, kind)[0], field, value)
 
-    with pytest.raises(ProgramError, match=r"forward: instruction \d+: "):
-        load(edited(programs.build(programs.named("cond")), edit)).method()
+    _refused("cond", edit, r"forward: instruction \d+: ")
 
 
 @pytest.mark.parametrize(
@@ -423,15 +390,13 @@ def test_tensors_stay_in_their_arena(edit: Callable[[Any], None], message: str) 
         plan = program.execution_plan[0]
         edit(plan.values[plan.inputs[0]].val)
 
-    with pytest.raises(ProgramError, match=message):
-        load(edited(programs.build(programs.named("mlp")), change)).method()
+    _refused("mlp", change, message)
 
 
 def test_kernel_failures_name_the_instruction() -> None:
     """An index beyond the table, which torch refuses."""
-    with pytest.raises(
-        InstructionError, match=r"forward: instruction \d+ \(aten::embed"
-    ):
+    said = r"forward: instruction \d+ \(aten::embed"
+    with pytest.raises(InstructionError, match=said):
         _program("transformer").run(torch.full((1, 4), 99))
 
 
@@ -440,9 +405,7 @@ def test_an_unknown_backend_says_how_to_add_it() -> None:
         for delegate in program.execution_plan[0].delegates:
             delegate.id = "NoSuchBackend"
 
-    pte = edited(programs.build(programs.named("xnnpack_mlp")), rename)
-    with pytest.raises(ProgramError, match="NoSuchBackend.*register_backend"):
-        load(pte).method()
+    _refused("xnnpack_mlp", rename, "NoSuchBackend.*register_backend")
 
 
 @pytest.mark.parametrize("args", [[], [0]])
@@ -450,8 +413,7 @@ def test_a_delegate_has_to_return_something(args: list[int]) -> None:
     def empty(program: schema.Program) -> None:
         instructions(program, schema.DelegateCall)[0].args = args
 
-    with pytest.raises(ProgramError, match="XnnpackBackend.*without a value to return"):
-        load(edited(programs.build(programs.named("xnnpack_mlp")), empty)).method()
+    _refused("xnnpack_mlp", empty, "XnnpackBackend.*without a value to return")
 
 
 def test_a_registered_backend_runs() -> None:
@@ -467,12 +429,10 @@ def test_a_registered_backend_runs() -> None:
 
     register_backend("XnnpackBackend", backend)
     try:
-        result = load(programs.build(programs.named("xnnpack_mlp"))).run(
-            torch.ones(3, 8)
-        )
+        (result,) = _program("xnnpack_mlp").run(torch.ones(3, 8))
     finally:
         register_backend("XnnpackBackend", None)
-    assert result[0].unique().tolist() == [0.5]
+    assert result.unique().tolist() == [0.5]
     (context,) = contexts
     assert (context.backend_id, context.num_inputs) == ("XnnpackBackend", 1)
     assert context.name == "forward/0 (XnnpackBackend)"
@@ -505,8 +465,7 @@ def test_a_registered_backend_is_bound_once(
             return run
 
     case = programs.named("xnnpack_mlp")
-    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
-    config = ExecutorchBackendConfig(memory_planning_pass=planning)
+    config = input_and_output_planning(planned)
     pte = programs.build(dataclasses.replace(case, config=lambda: config))
     register_backend("XnnpackBackend", Sums)
     try:
@@ -542,30 +501,23 @@ def test_clones_that_are_gone_are_counted_and_keep_nothing() -> None:
     stats = program.stats()
     assert stats.calls == {"forward": 21}
     assert stats.kernels["executorch_prim::et_copy_index.tensor"] == 4 * 21
-    assert (
-        tallies() <= before + 3
-    )  # the method's, the last clone's, and those of all before it
+    # The method's, the last clone's, and those of all before it.
+    assert tallies() <= before + 3
 
 
 def test_a_dynamic_output_may_not_outgrow_its_plan() -> None:
     """A bound that is lowered after export: the kernel's result no longer fits."""
 
-    class Doubles(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cat([x, x])
-
-    x = torch.ones(4, 2)
-    exported = export(Doubles(), (x,), dynamic_shapes=({0: Dim("n", min=2, max=8)},))
-
-    def lower(program: schema.Program) -> None:
+    def narrow(program: schema.Program) -> None:
         plan = program.execution_plan[0]
         plan.values[plan.outputs[0]].val.sizes[0] = 6
 
-    program = load(edited(to_edge(exported).to_executorch().buffer, lower))
+    x, shapes = torch.ones(4, 2), ({0: Dim("n", min=2, max=8)},)
+    edge = lower(lambda x: torch.cat([x, x]), (x,), dynamic_shapes=shapes)
+    program = load(edited(edge.to_executorch().buffer, narrow))
     assert program.run(torch.ones(3, 2))[0].shape == (6, 2)
-    with pytest.raises(
-        InstructionError, match=r"aten::cat.out.*\[8, 2\].*at most \[6, 2\]"
-    ):
+    said = r"aten::cat.out.*\[8, 2\].*at most \[6, 2\]"
+    with pytest.raises(InstructionError, match=said):
         program.run(x)
 
 
@@ -596,10 +548,9 @@ def test_integers_have_64_bits(
         plan.chains[0].instructions.append(schema.Instruction(call))
         plan.outputs = [args[-1]]
 
-    case = programs.named("mlp")
-    method = load(edited(programs.build(case), compute)).method()
+    method, inputs = _program("mlp", compute).method(), programs.named("mlp").calls()[0]
     if result is not None:
-        assert method(*case.calls()[0]) == (result,)
+        assert method(*inputs) == (result,)
         return
     with pytest.raises(InstructionError, match=f"prim::{operator}.*more than 64 bits"):
-        method(*case.calls()[0])
+        method(*inputs)

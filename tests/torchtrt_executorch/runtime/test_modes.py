@@ -12,13 +12,12 @@ from typing import Any, Callable, Iterator
 
 import pytest
 import torch
-from executorch.exir import to_edge
+from executorch.exir import EdgeProgramManager
 from torch import nn
-from torch.export import export
 
-from torchtrt_executorch.nogpu.emulation import emulated_engines
 from torchtrt_executorch.runtime import Method, load
 
+from ...lowering import lower, lower_emulated
 from ...switches import switches
 from . import programs
 
@@ -67,27 +66,14 @@ class Linear(nn.Module):
 
 
 @cache
-def plain() -> bytes:
-    exported = export(Linear(), (torch.ones(2, 4),))
-    return bytes(to_edge(exported).to_executorch().buffer)
-
-
-@cache
-def emulated() -> bytes:
-    import torch_tensorrt
-
-    x = torch.ones(2, 4)
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Linear().eval(), ir="dynamo", arg_inputs=[x], min_block_size=1
-        )
-        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[x])
+def linear(lowered: Callable[..., EdgeProgramManager]) -> bytes:
+    edge = lowered(Linear().eval(), (torch.ones(2, 4),))
     return bytes(edge.to_executorch().buffer)
 
 
 def build(name: str) -> tuple[bytes, list[tuple[Any, ...]]]:
     if name in ("plain", "emulated"):
-        pte = plain() if name == "plain" else emulated()
+        pte = linear(lower if name == "plain" else lower_emulated)
         return pte, [(torch.full((2, 4), float(n)),) for n in range(3)]
     case = programs.named(name)
     return programs.build(case), list(case.calls())
@@ -111,11 +97,10 @@ def test_results_are_the_same_in_all_of_them(name: str, mode: str, first: str) -
     with MODES[first]():
         method = load(pte, emulated_engines=True).method()
     for index, inputs in enumerate((*calls, *calls)):
-        with MODES[mode]() if index < len(calls) else nullcontext():
+        current = mode if index < len(calls) else "none"
+        with MODES[current]():
             results = method(*inputs)
-            assert torch.is_grad_enabled() == (
-                mode != "inference" or index >= len(calls)
-            )
+            assert torch.is_grad_enabled() == (current != "inference")
         equal(results, expected[index])
         for tensor in (r for r in results if isinstance(r, torch.Tensor)):
             assert not tensor.is_inference() and tensor.device.type == "cpu"
@@ -188,9 +173,8 @@ def test_an_interrupt_leaves_nothing_behind(name: str, mode: str) -> None:
     """Wherever it comes in a call: no lock, no mode, no value of the call that it ended."""
     pte, calls = build(name)
     method = load(pte, emulated_engines=True).method()
-    stateful = (
-        name == "counter"
-    )  # which an interrupt may leave before or after its next value
+    # Which an interrupt may leave before or after its next value.
+    stateful = name == "counter"
     inputs = calls[0]
     right = method(*inputs)
     for after in itertools.count():

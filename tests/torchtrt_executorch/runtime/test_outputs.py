@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch_tensorrt
 from executorch.exir import to_edge_transform_and_lower
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +16,10 @@ from torch import Tensor, nn
 from torch.export import export
 from torch.utils._pytree import tree_leaves, tree_structure, treespec_dumps
 
-from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import InputError, Program, load
 from torchtrt_executorch.runtime.nesting import Nesting
+
+from ...lowering import lower, lower_emulated
 
 X, SCALE = torch.linspace(-1, 1, 8).reshape(2, 4), torch.tensor([2.0])
 
@@ -54,30 +54,13 @@ def expected(x: Tensor, scale: Tensor, shift: Tensor) -> Any:
 KEYWORDS = {"scale": SCALE, "shift": SCALE - 1}
 
 
-def from_executorch() -> Program:
-    edge = to_edge_transform_and_lower(export(Model(), (X,), KEYWORDS))
-    return load(edge.to_executorch().buffer)
-
-
-def from_torch_tensorrt() -> Program:
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Model().eval(),
-            ir="dynamo",
-            arg_inputs=[X],
-            kwarg_inputs=KEYWORDS,
-            min_block_size=1,
-        )
-        edge = torch_tensorrt.executorch.export(
-            compiled, arg_inputs=[X], kwarg_inputs=KEYWORDS
-        )
-    return load(edge.to_executorch().buffer, emulated_engines=True)
-
-
-@pytest.fixture(scope="module", params=[from_executorch, from_torch_tensorrt])
+@pytest.fixture(scope="module", params=["executorch", "torch_tensorrt"])
 def program(request: pytest.FixtureRequest) -> Program:
-    made: Program = request.param()
-    return made
+    if request.param == "executorch":
+        edge = to_edge_transform_and_lower(export(Model(), (X,), KEYWORDS))
+    else:
+        edge = lower_emulated(Model(), (X,), kwarg_inputs=KEYWORDS)
+    return load(edge.to_executorch().buffer, emulated_engines=True)
 
 
 def test_a_program_returns_what_the_model_did(program: Program) -> None:
@@ -116,11 +99,7 @@ def test_other_keywords_are_refused(
 
 @pytest.mark.parametrize("returned", [lambda x: x, lambda x: (x,), lambda x: [x]])
 def test_flat_outputs_are_a_tuple(returned: Any) -> None:
-    class Flat(nn.Module):
-        def forward(self, x: Tensor) -> Any:
-            return returned(x.sin())
-
-    edge = to_edge_transform_and_lower(export(Flat(), (X,)))
+    edge = lower(lambda x: returned(x.sin()), (X,))
     found = load(edge.to_executorch().buffer).run(X)
     assert type(found) is tuple
     torch.testing.assert_close(found, (X.sin(),))

@@ -11,15 +11,11 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import (
     ExecutorchBackendConfig,
-    to_edge,
-    to_edge_transform_and_lower,
 )
 from torch import nn
-from torch.export import export
-
-from torchtrt_executorch.nogpu.emulation import emulated_engines
 
 from ...fresh import run
+from ...lowering import lower, lower_emulated
 
 X = torch.ones(2, 96)
 
@@ -38,45 +34,24 @@ class Model(nn.Module):
         return y.sin() + self.constant
 
 
-def kernels(model: nn.Module) -> dict[str, bytes]:
-    return {"model.pte": bytes(to_edge(export(model, (X,))).to_executorch().buffer)}
-
-
-def external(model: nn.Module) -> dict[str, bytes]:
-    config = ExecutorchBackendConfig(external_constants=True)
-    program = to_edge(export(model, (X,))).to_executorch(config)
-    ((_, ptd),) = program._tensor_data.items()
-    return {"model.pte": bytes(program.buffer), "model.ptd": bytes(ptd)}
-
-
-def xnnpack(model: nn.Module) -> dict[str, bytes]:
-    edge = to_edge_transform_and_lower(
-        export(model, (X,)), partitioner=[XnnpackPartitioner()]
-    )
-    return {"model.pte": bytes(edge.to_executorch().buffer)}
-
-
-def emulated(model: nn.Module) -> dict[str, bytes]:
-    import torch_tensorrt
-
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            model, ir="dynamo", arg_inputs=[X], min_block_size=1
-        )
-        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
-    return {"model.pte": bytes(edge.to_executorch().buffer)}
+def build(model: nn.Module, how: str) -> dict[str, bytes]:
+    """A program that runs as ``how`` says, and what is beside it."""
+    if how == "emulated":
+        edge = lower_emulated(model, (X,))
+    else:
+        edge = lower(model, (X,), *([XnnpackPartitioner()] if how == "XNNPACK" else []))
+    config = ExecutorchBackendConfig(external_constants=how == "external")
+    program = edge.to_executorch(config)
+    files = (program.buffer, *program._tensor_data.values())
+    return dict(zip(("model.pte", "model.ptd"), map(bytes, files)))  # noqa: B905
 
 
 #: What runs each program, and how it is loaded: the code's name for it.
-KINDS: dict[str, tuple[Callable[[nn.Module], dict[str, bytes]], str]] = {
-    "kernels": (kernels, "plain"),
-    "external constants": (external, "plain"),
-    "XNNPACK": (xnnpack, "plain"),
-    "a delegate that keeps what it is given": (xnnpack, "keeping"),
-    "emulated engine": (emulated, "plain"),
-    "emulated engine, simulated": (emulated, "simulated"),
-    "emulated engine, cloned": (emulated, "cloned"),
-}
+KINDS = [
+    *(("kernels", "plain"), ("external", "plain")),
+    *(("XNNPACK", "plain"), ("XNNPACK", "keeping")),
+    *(("emulated", "plain"), ("emulated", "simulated"), ("emulated", "cloned")),
+]
 CHANGES: dict[str, Callable[[bytes, bytes], bytes]] = {
     "another model": lambda data, other: other,
     "half": lambda data, other: data[: len(data) // 2],
@@ -121,13 +96,12 @@ for each in sorted(folder.iterdir()):
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "how"), KINDS)
 def test_what_is_prepared_is_independent_of_its_files(
-    kind: str, tmp_path: Path
+    kind: str, how: str, tmp_path: Path
 ) -> None:
     """In a process of its own, which a look at pages that were cut off would end."""
-    build, how = KINDS[kind]
-    held, others = (build(Model(seed).eval()) for seed in (0, 1))
+    held, others = (build(Model(seed).eval(), kind) for seed in (0, 1))
     for change, make in CHANGES.items():
         for written in held:
             folder = tmp_path / f"{change}, {written}"
@@ -161,32 +135,13 @@ print(resident() - before)
 """
 
 
-class Wide(nn.Module):
-    """64 MiB of weights."""
-
-    def __init__(self, width: int = 4096) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width, 4096))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.weight.t()
-
-
 @pytest.mark.parametrize("engine", [False, True])
 def test_a_load_holds_weights_once(engine: bool, tmp_path: Path) -> None:
-    import torch_tensorrt
-
+    """64 MiB of them."""
     x = torch.ones(2, 4096)
     for name, width in (("small", 4), ("large", 4096)):
-        model = Wide(width).eval()
-        if engine:
-            with emulated_engines():
-                compiled = torch_tensorrt.compile(
-                    model, ir="dynamo", arg_inputs=[x], min_block_size=1
-                )
-                edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[x])
-        else:
-            edge = to_edge(export(model, (x,)))
+        model = nn.Linear(4096, width, bias=False)
+        edge = (lower_emulated if engine else lower)(model, (x,))
         (tmp_path / name).write_bytes(edge.to_executorch().buffer)
     files = [str(tmp_path / name) for name in ("small", "large")]
     done = run(MEMORY, *files, env={**os.environ}, once=False)

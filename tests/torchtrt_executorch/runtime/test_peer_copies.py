@@ -65,13 +65,10 @@ def test_a_chain_of_delegates_on_two_gpus() -> None:
     }
 
 
-def test_what_the_host_reads_as_well_goes_through_it() -> None:
+def test_what_the_host_reads_or_returns_as_well_goes_through_it() -> None:
     found = copies(program(add(0), add(2), host(2), returned=(3, 4)))
     assert "device_to_device" not in found
     assert found["host_to_device"] == Transfers(2, 128)
-
-
-def test_what_is_returned_as_well_goes_through_the_host() -> None:
     found = copies(program(add(0), add(2), returned=(2, 3)))
     assert "device_to_device" not in found
 
@@ -113,11 +110,8 @@ def test_memory_that_is_written_meanwhile(index: str) -> None:
     written = source if index == "source" else between
     new = len(plan.values)
     values = [*plan.values, replace(plan.values[written], index=new)]
-    writes = replace(
-        plan.operations[0], name="aten::relu.out", args=(new,), reads=(), writes=(new,)
-    )
+    fields = {"name": "aten::relu.out", "args": (new,), "reads": (), "writes": (new,)}
+    writes = replace(plan.operations[0], **fields)
     steps = [*plan.operations[:copy], writes, *plan.operations[copy:]]
-    assert peer_copies(replace(plan, values=values, operations=steps)) == (
-        frozenset(),
-        {},
-    )
+    changed = replace(plan, values=values, operations=steps)
+    assert peer_copies(changed) == (frozenset(), {})

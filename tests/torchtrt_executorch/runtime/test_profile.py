@@ -22,34 +22,28 @@ from executorch.devtools.etdump.serialize import (
     deserialize_from_etdump_flatcc,
     serialize_to_etdump_flatcc,
 )
-from executorch.exir import to_edge_transform_and_lower
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch._higher_order_ops.map import map as map_of
-from torch.export import export
 
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.model.times import with_times
 from torchtrt_executorch.runtime import ProgramError, load
 from torchtrt_executorch.runtime.profile import etdump, history, profiling
 
+from ...lowering import lower
+
 X = torch.randn(4, 8)
 
 
-class Model(torch.nn.Module):
+def model(x: torch.Tensor) -> torch.Tensor:
     """x (4, 8) float32 -> (4, 8), by XNNPACK, a kernel of the host, XNNPACK."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cumsum(x + 1, 0) * 2
+    return torch.cumsum(x + 1, 0) * 2
 
 
 @cache
 def exported(folder: Path) -> tuple[bytes, Path]:
-    edge = to_edge_transform_and_lower(
-        export(Model(), (X,)),
-        partitioner=[XnnpackPartitioner()],
-        generate_etrecord=True,
-    )
+    edge = lower(model, (X,), XnnpackPartitioner(), generate_etrecord=True)
     program = edge.to_executorch()
     record = folder / "etrecord.bin"
     program.get_etrecord().save(record)
@@ -123,17 +117,15 @@ def test_a_profile_is_of_the_calls_before_it(built: Any, tmp_path: Path) -> None
     assert len(written) == profile.timings[0].runs == 1
 
 
-class Loop(torch.nn.Module):
+def loop(xs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """xs (n, 2), y (2,) float32 -> (n, 2): as many turns as there are rows."""
-
-    def forward(self, xs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.cumsum(map_of(lambda x, y: torch.sin(x) + y, xs, y), 0)
+    return torch.cumsum(map_of(lambda x, y: torch.sin(x) + y, xs, y), 0)
 
 
 @cache
 def looping() -> bytes:
-    made = export(Loop(), (torch.randn(20, 2), torch.randn(2)))
-    return bytes(to_edge_transform_and_lower(made).to_executorch().buffer)
+    inputs = (torch.randn(20, 2), torch.randn(2))
+    return bytes(lower(loop, inputs).to_executorch().buffer)
 
 
 @pytest.mark.parametrize("most", [30, 10_000])
@@ -194,15 +186,12 @@ def test_executorch_s_inspector_reads_them_with_the_etrecord(
 
 def _upstream(*events: tuple[str, int, int, int, int]) -> bytes:
     """A dump by ExecuTorch's own writer: name, chain, instruction, part of a delegate, time."""
-    made = [
-        Event(
-            ProfileEvent(name, chain, index, part, None, None, 5, 5 + taken), None, None
-        )
-        for name, chain, index, part, taken in events
-    ]
-    written = serialize_to_etdump_flatcc(
-        ETDumpFlatCC(0, [RunData("Execute", -1, None, made)])
-    )
+    made = []
+    for *place, taken in events:
+        timed = ProfileEvent(*place, None, None, 5, 5 + taken)
+        made.append(Event(timed, None, None))
+    dump = ETDumpFlatCC(0, [RunData("Execute", -1, None, made)])
+    written = serialize_to_etdump_flatcc(dump)
     return len(written).to_bytes(4, "little") + written
 
 
@@ -225,24 +214,13 @@ def test_dumps_of_executorch_s_own_runtime_are_read() -> None:
     }
 
 
+NAMES, TIMES = st.text(max_size=8), st.integers(0, 2**62)
+EVENTS = st.tuples(NAMES, st.none() | st.integers(0, 2**31 - 1), TIMES, TIMES)
+RUNS = st.lists(st.tuples(NAMES, st.lists(EVENTS, max_size=4)), max_size=3)
+
+
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(
-        st.tuples(
-            st.text(max_size=8),
-            st.lists(
-                st.tuples(
-                    st.text(max_size=8),
-                    st.none() | st.integers(0, 2**31 - 1),
-                    st.integers(0, 2**62),
-                    st.integers(0, 2**62),
-                ),
-                max_size=4,
-            ),
-        ),
-        max_size=3,
-    )
-)
+@given(RUNS)
 def test_what_is_written_is_read_by_both_readers(given: Any) -> None:
     runs = [
         etdump.Run(name, [etdump.Event(n, i, s, s + d) for n, i, s, d in events])
@@ -269,11 +247,8 @@ def test_upstream_s_reader_sees_what_ours_does() -> None:
     (event,) = theirs.run_data[0].events or []
     profiled = event.profile_event
     assert profiled is not None and theirs.run_data[0].name == "Execute"
-    assert (profiled.name, profiled.instruction_id, profiled.chain_index) == (
-        "native_call_é",
-        0,
-        0,
-    )
+    where = (profiled.name, profiled.instruction_id, profiled.chain_index)
+    assert where == ("native_call_é", 0, 0)
     assert (profiled.start_time, profiled.end_time) == (3, 2**60)
 
 

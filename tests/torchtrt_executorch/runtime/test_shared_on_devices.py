@@ -7,18 +7,26 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+from executorch.exir import ExecutorchBackendConfig
 from executorch.exir.passes import MemoryPlanningPass
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from torch.export import export
 
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.runtime import Program, load
 
+from ...lowering import delegates
 from . import programs as runtime_programs
-from .test_state_on_devices import KINDS, SHAPE, Model, OnDevices, models, standins
+from .test_state_on_devices import (
+    KINDS,
+    SHAPE,
+    Model,
+    OnDevices,
+    edge_of,
+    models,
+    standins,
+)
 
 pytestmark = runtime_programs.needs_device_copies
 NAMES = ("prefill", "decode", "verify")
@@ -29,17 +37,10 @@ def lowered(
     methods: dict[str, torch.nn.Module], backends: dict[str, str], devices: list[str]
 ) -> Any:
     """The edge program of methods whose additions and subtractions are delegates."""
-    edges = {}
-    with torch.no_grad():
-        edge = to_edge(
-            {name: export(m, (torch.zeros(SHAPE),)) for name, m in methods.items()},
-            compile_config=EdgeCompileConfig(_check_ir_validity=False),
-        ).to_backend({name: OnDevices(devices) for name in methods})
-    edges.update({name: edge.exported_program(name) for name in methods})
-    for name, program in edges.items():
-        for module in program.graph_module.children():
-            if hasattr(module, "_backend_id"):
-                module._backend_id = backends[name]
+    edge = edge_of(methods, lambda: OnDevices(devices), torch.zeros(SHAPE))
+    for name in methods:
+        for module in delegates(edge, name):
+            module._backend_id = backends[name]
     return edge
 
 
@@ -125,10 +126,7 @@ def test_a_call_copies_what_goes_in_and_out(one: str, other: str) -> None:
     moved = {way: after[way].nbytes - before[way].nbytes for way in after}
     assert all(0 < nbytes <= 64 + 2 for nbytes in moved.values()), moved
     facts = read(pte)
-    assert {m: len(facts.common.buffers[m]) for m in ("data", "zeros")} == {
-        "data": 2,
-        "zeros": 2,
-    }
+    assert [len(facts.common.buffers[name]) for name in ("data", "zeros")] == [2, 2]
     host, device = sorted(facts.common.arenas)
     for method in facts.methods:
         arenas = {a.index: a for a in method.arenas}

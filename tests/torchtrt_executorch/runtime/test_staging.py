@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, Iterator
 
 import pytest
 import torch
-import torch_tensorrt
 from executorch.exir import ExecutorchBackendConfig, schema
-from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch_tensorrt.executorch import serialization
 
@@ -30,16 +29,12 @@ from torchtrt_executorch.runtime.plans.reader import read_plans
 from torchtrt_executorch.runtime.reading.files import read_program
 
 from ...loading import load_file
-from . import programs
+from ...lowering import input_and_output_planning, lower_emulated
+from .programs import needs_device_copies
 from .test_methods import edited
 
 ENGINE = "forward/0 (TensorRTBackend)"
-HOST = "host"
-RESIDENT = "resident"
-COPIED = "copied"
-
-
-needs_device_copies = programs.needs_device_copies
+HOST, RESIDENT, COPIED = "host", "resident", "copied"
 
 
 class Model(nn.Module):
@@ -67,32 +62,18 @@ def _config(kind: str) -> ExecutorchBackendConfig:
     if kind == COPIED:
         # The program copies to and from the device.
         return ExecutorchBackendConfig()
-    from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
-
     # The caller hands over and takes back device tensors.
-    return ExecutorchBackendConfig(
-        propagate_device_config=PropagateDeviceConfig(
-            skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
-        ),
-        memory_planning_pass=MemoryPlanningPass(
-            alloc_graph_input=False, alloc_graph_output=False
-        ),
-    )
+    resident = input_and_output_planning(False)
+    resident.propagate_device_config.skip_h2d_for_method_inputs = True
+    resident.propagate_device_config.skip_d2h_for_method_outputs = True
+    return resident
 
 
 @cache
 def build(kind: type[nn.Module], config: str) -> tuple[nn.Module, bytes]:
     torch.manual_seed(0)
     model, x = kind().eval(), torch.randn(3, 4)
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            model,
-            ir="dynamo",
-            arg_inputs=[x],
-            min_block_size=1,
-            target_executorch=True,
-        )
-        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[x])
+    edge = lower_emulated(model, (x,))
     return model, bytes(edge.to_executorch(_config(config)).buffer)
 
 
@@ -124,31 +105,24 @@ def _label_as_host(program: schema.Program) -> None:
 
 @pytest.mark.parametrize("simulate", [False, True])
 @pytest.mark.parametrize(
-    "config",
+    ("kind", "config"),
     [
-        HOST,
-        pytest.param(COPIED, marks=needs_device_copies),
-        pytest.param(RESIDENT, marks=needs_device_copies),
+        (Model, HOST),
+        pytest.param(Model, COPIED, marks=needs_device_copies),
+        pytest.param(Model, RESIDENT, marks=needs_device_copies),
+        (TwoEngines, HOST),
     ],
 )
-def test_agrees_with_eager(config: str, simulate: bool) -> None:
-    model, pte = build(Model, config)
-    program = _load(pte, simulate_devices=simulate)
-    for _ in range(2):
-        x = torch.randn(3, 4)
-        torch.testing.assert_close(program.run(x)[0], model(x))
-
-
-@pytest.mark.parametrize("simulate", [False, True])
-def test_labels_move_nothing_that_is_planned_on_the_host(simulate: bool) -> None:
-    """A host kernel reads what an engine writes, with a GPU, without one, and in a simulation."""
-    model, pte = build(TwoEngines, HOST)
+def test_agrees_with_eager(kind: type[nn.Module], config: str, simulate: bool) -> None:
+    """Labels move nothing on the host: a kernel reads what an engine writes, in a simulation or not."""
+    model, pte = build(kind, config)
     program = _load(pte, simulate_devices=simulate)
     for _ in range(2):
         x = torch.randn(3, 4)
         torch.testing.assert_close(program.run(x)[0], model(x))
     stats = program.stats()
-    assert stats.copies == {} and len(stats.staged) == 2
+    if kind is TwoEngines:
+        assert stats.copies == {} and len(stats.staged) == 2
 
 
 @needs_device_copies
@@ -201,9 +175,8 @@ def test_where_a_tensor_lives_decides_and_not_its_label(lines: list[str]) -> Non
 @needs_device_copies
 def test_a_tensor_of_another_gpu_is_reported() -> None:
     program = _load(build(Model, RESIDENT)[1], simulate_devices=True)
-    with pytest.raises(
-        DeviceError, match=r"instruction 0 \(forward/0 .*cuda:1.*cuda:0"
-    ):
+    said = r"instruction 0 \(forward/0 .*cuda:1.*cuda:0"
+    with pytest.raises(DeviceError, match=said):
         program.run(on_device(torch.randn(3, 4), "cuda:1"))
 
 
@@ -212,16 +185,13 @@ def test_threads_add_no_line(lines: list[str]) -> None:
     x = torch.randn(3, 4)
     start = threading.Barrier(4)
 
-    def call() -> None:
+    def call(_: int) -> None:
         start.wait()
         for _ in range(5):
             program.run(x)
 
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(call, range(4))] == [None] * 4
     assert len(lines) == 1
     assert program.stats().staged[ENGINE].calls == 20
 
@@ -270,29 +240,27 @@ def test_damaged_blobs_are_refused(at: int) -> None:
         _load(edited(build(Model, HOST)[1], _damage(at))).method()
 
 
-def test_the_engine_s_gpu_has_to_be_one() -> None:
+def _on_gpu(index: int) -> bytes:
+    """The program of :class:`Model` with an engine for another GPU."""
+
     def move(program: schema.Program) -> None:
         (inline,) = program.backend_delegate_data
         engine, metadata = serialization.deserialize_engine(inline.data)
-        metadata.device_id = 300
+        metadata.device_id = index
         layout = serialization.Layout.TR02
         inline.data = serialization.serialize_engine(engine, metadata, layout=layout)
 
+    return edited(build(Model, HOST)[1], move)
+
+
+def test_the_engine_s_gpu_has_to_be_one() -> None:
     with pytest.raises(ProgramError, match="GPU 300"):
-        _load(edited(build(Model, HOST)[1], move)).method()
+        _load(_on_gpu(300)).method()
 
 
 def test_inspect_and_runtime_have_an_engine_s_device_from_its_bytes() -> None:
     """The compile spec ``target_device`` is for tools before there is an engine, and may say another."""
-
-    def move(program: schema.Program) -> None:
-        (inline,) = program.backend_delegate_data
-        engine, metadata = serialization.deserialize_engine(inline.data)
-        metadata.device_id = 3
-        layout = serialization.Layout.TR02
-        inline.data = serialization.serialize_engine(engine, metadata, layout=layout)
-
-    pte = edited(build(Model, HOST)[1], move)
+    pte = _on_gpu(3)
     (delegate,) = inspection.read(pte).methods[0].delegates
     (payload,) = read_plans(read_program(pte, ()), inputs_of)["forward"].delegates
     assert payload.target_device("cpu") != about(payload).device
@@ -318,9 +286,7 @@ def _as_a_real_engine(program: schema.Program) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a host without CUDA")
 def test_a_real_engine_without_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
     pte = edited(build(Model, HOST)[1], _as_a_real_engine)
-    with pytest.raises(
-        ProgramError, match="needs a CUDA device and TensorRT.*simulate"
-    ):
+    with pytest.raises(ProgramError, match="needs a CUDA device and TensorRT.*simulat"):
         _load(pte).method()
     program = _load(pte, simulate_devices=True)
     assert not program.run(torch.randn(3, 4))[0].any()

@@ -26,7 +26,6 @@ from torch_tensorrt.executorch.serialization import (
 )
 from typer.testing import CliRunner
 
-from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
@@ -43,6 +42,7 @@ from torchtrt_executorch.runtime import ProgramError, load, save_stand_ins
 from torchtrt_executorch.runtime.plans.plan import Payload
 from torchtrt_executorch.runtime.reading.files import read_program
 
+from ...lowering import Function, lower_emulated
 from . import programs
 from .test_methods import edited, instructions
 
@@ -69,12 +69,7 @@ def engine_of(pte: bytes) -> memoryview:
 
 def with_an_engine(seed: int) -> tuple[bytes, StandIn]:
     """A program whose engine can't run here, and the program of that engine."""
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Model(seed).eval(), ir="dynamo", arg_inputs=[X], min_block_size=1
-        )
-        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
-    pte = bytes(edge.to_executorch().buffer)
+    pte = bytes(lower_emulated(Model(seed), (X,)).to_executorch().buffer)
     program = load_payload(engine_of(pte))
 
     def spoil(program: schema.Program) -> None:
@@ -184,9 +179,8 @@ def test_another_process_finds_it_in_the_file(
     *_, agreed, last = result.stdout.strip().splitlines()
     assert " agree" in agreed
     assert last == f"by stand-ins: {ENGINE} itself hasn't run here"
-    assert (
-        f"{ENGINE}, TensorRT " in result.stdout and ", by a stand-in" in result.stdout
-    )
+    for said in (f"{ENGINE}, TensorRT ", ", by a stand-in"):
+        assert said in result.stdout
 
 
 @pytest.mark.parametrize("name", ["model.stand_ins", "model_stand_ins.zip"])
@@ -219,12 +213,8 @@ def test_an_operator_that_nothing_registers_is_named(pte: bytes, file: Path) -> 
     with torch.library._scoped_library("of_the_user", "DEF") as library:
         library.define("double(Tensor x) -> Tensor")
         library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
-
-        class Doubled(nn.Module):
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return torch.ops.of_the_user.double(x)
-
-        stand_in = StandIn(export(Doubled(), (X,)))
+        doubled = Function(lambda x: torch.ops.of_the_user.double(x))
+        stand_in = StandIn(export(doubled, (X,)))
         file.unlink()
         write(file, {payload: stand_in})
         engine = dump(stand_in.program)
@@ -246,9 +236,8 @@ def test_one_that_pytorch_can_t_load_is_not_damaged(pte: bytes, file: Path) -> N
     made = io.BytesIO()
     with zipfile.ZipFile(archive) as before, zipfile.ZipFile(made, "w") as after:
         for entry in before.infolist():
-            data = before.read(entry)
             after.writestr(
-                entry, data.replace(b"torch.ops.aten.relu", b"torch.ops.aten.r3lu")
+                entry, before.read(entry).replace(b"aten.relu", b"aten.r3lu")
             )
     with zipfile.ZipFile(file, "x") as outer:
         outer.writestr(f"{payload}.pt2", made.getvalue())
@@ -261,19 +250,14 @@ def test_one_that_pytorch_can_t_load_is_not_damaged(pte: bytes, file: Path) -> N
 def test_the_verdict_says_that_an_emulated_engine_is_none(
     tmp_path: Path, expected: torch.Tensor, code: int
 ) -> None:
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Model().eval(), ir="dynamo", arg_inputs=[X], min_block_size=1
-        )
-        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
+    edge = lower_emulated(Model(), (X,))
     edge.to_executorch().save(str(tmp_path / "model.pte"))
     torch.save((X,), tmp_path / "inputs.pt")
     torch.save((expected.detach(),), tmp_path / "expected.pt")
-    command = (
-        "run model.pte --inputs inputs.pt --compare expected.pt --emulated-engines"
-    )
-    given = [str(tmp_path / w) if "." in w else w for w in command.split()]
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, given)
+    files = ["model.pte", "--inputs", "inputs.pt", "--compare", "expected.pt"]
+    given = [str(tmp_path / word) if "." in word else word for word in files]
+    command = ["run", *given, "--emulated-engines"]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, command)
     assert result.exit_code == code
     last = result.output.strip().splitlines()[-1]
     assert last == f"by emulated engines: {ENGINE} itself hasn't run here"
@@ -394,28 +378,17 @@ def test_what_has_no_state_is_shared(built: tuple[bytes, StandIn]) -> None:
 def test_an_engine_without_rows_is_refused_as_tensorrt_does() -> None:
     """A detector that finds nothing hands on none, and the engine's profile begins at one."""
 
-    class Rows(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.relu() * 2
-
-    given = torch_tensorrt.Input(
-        min_shape=(1, 3), opt_shape=(4, 3), max_shape=(8, 3), dtype=torch.float32
-    )
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Rows(), ir="dynamo", arg_inputs=[given], min_block_size=1
-        )
-        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[given])
-        pte = edge.to_executorch().buffer
-        for simulate in (False, True):
-            program = load(pte, simulate_devices=simulate)
-            for rows in (1, 8):
-                x = torch.randn(rows, 3)
-                torch.testing.assert_close(program.run(x)[0], Rows()(x))
-            with pytest.raises(ProgramError, match=r"\[0, 3\]: its profile begins at"):
-                program.run(torch.randn(0, 3))
-    (method,) = read(bytes(pte)).methods
-    (delegate,) = method.delegates
+    shapes = {"min_shape": (1, 3), "opt_shape": (4, 3), "max_shape": (8, 3)}
+    given = torch_tensorrt.Input(**shapes, dtype=torch.float32)
+    pte = lower_emulated(lambda x: x.relu() * 2, (given,)).to_executorch().buffer
+    for simulate in (False, True):
+        program = load(pte, simulate_devices=simulate, emulated_engines=True)
+        for rows in (1, 8):
+            x = torch.randn(rows, 3)
+            torch.testing.assert_close(program.run(x)[0], x.relu() * 2)
+        with pytest.raises(ProgramError, match=r"\[0, 3\]: its profile begins at"):
+            program.run(torch.randn(0, 3))
+    (delegate,) = read(bytes(pte)).methods[0].delegates
     assert delegate.smallest == dict.fromkeys(delegate.inputs, (1, 3))
     assert delegate.optimal == dict.fromkeys(delegate.inputs, (4, 3))
     assert delegate.largest == dict.fromkeys(delegate.inputs, (8, 3))
@@ -437,25 +410,18 @@ def test_an_engine_without_rows_is_refused_as_tensorrt_does() -> None:
 def test_an_engine_s_number_is_named_by_its_binding(which: int) -> None:
     """Not as a slot of the file, which nobody has seen."""
     given = torch.randn(2, 3)
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            torch.nn.ReLU(), ir="dynamo", arg_inputs=[given], min_block_size=1
-        )
-        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[given])
-        pte = bytes(edge.to_executorch().buffer)
-        (delegate,) = read(pte).methods[0].delegates
+    pte = bytes(lower_emulated(nn.ReLU(), (given,)).to_executorch().buffer)
+    (delegate,) = read(pte).methods[0].delegates
 
-        def number(program: schema.Program) -> None:
-            (plan,) = program.execution_plan
-            (call,) = instructions(program, schema.DelegateCall)
-            plan.values.append(schema.EValue(schema.Double(1.5)))
-            call.args[which] = len(plan.values) - 1
+    def number(program: schema.Program) -> None:
+        (plan,) = program.execution_plan
+        (call,) = instructions(program, schema.DelegateCall)
+        plan.values.append(schema.EValue(schema.Double(1.5)))
+        call.args[which] = len(plan.values) - 1
 
-        named = (*delegate.inputs, *delegate.outputs)[which]
-        with pytest.raises(
-            ProgramError, match=rf"forward/0 .*: its {named} is a float"
-        ):
-            load(edited(pte, number)).run(given)
+    named = (*delegate.inputs, *delegate.outputs)[which]
+    with pytest.raises(ProgramError, match=rf"forward/0 .*: its {named} is a float"):
+        load(edited(pte, number), emulated_engines=True).run(given)
 
 
 @pytest.mark.parametrize(

@@ -84,21 +84,25 @@ class OnDevices(standin.Groups):
         return result
 
 
-def check(model, devices, backends, shared_stream):
+def edge_of(model, partitioner, x):
+    """Lower a model, or methods by their names, for delegates of ``partitioner``."""
+    models = model if isinstance(model, dict) else {"forward": model}
     with torch.no_grad():
-        edge = to_edge(
-            export(model, (torch.zeros(SHAPE),)),
-            compile_config=EdgeCompileConfig(_check_ir_validity=False),
-        ).to_backend(OnDevices(devices))
+        methods = {name: export(each, (x,)) for name, each in models.items()}
+        unchecked = EdgeCompileConfig(_check_ir_validity=False)
+        edge = to_edge(methods, compile_config=unchecked)
+        return edge.to_backend({name: partitioner() for name in methods})
+
+
+def check(model, devices, backends, shared_stream):
+    edge = edge_of(model, lambda: OnDevices(devices), torch.zeros(SHAPE))
     config = ExecutorchBackendConfig()
     config.propagate_device_config.shared_stream = shared_stream
     emitted = standin.pose(edge, backends).to_executorch(config)
     program = load(emitted.buffer, simulate_devices=True)
     eager = copy.deepcopy(model)
-    for name in _starts_on_the_host(emitted) - {
-        "cache"
-    }:  # ExecuTorch's own rule for state: it begins with zeros
-        eager.get_buffer(name).zero_()
+    for name in _starts_on_the_host(emitted) - {"cache"}:
+        eager.get_buffer(name).zero_()  # ExecuTorch's own rule for state
     for call in range(4):
         x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(call))
         torch.testing.assert_close(program.run(x), eager(x), atol=1e-5, rtol=1e-5)
@@ -143,15 +147,9 @@ class Reshaped(torch.nn.Module):
 @pytest.mark.parametrize("backends", [KINDS[:1], KINDS[1:], KINDS])
 def test_state_through_a_reshape(of, reshape, backends):
     model = Reshaped(of, reshape)
-    with torch.no_grad():
-        edge = to_edge(
-            export(model, (torch.zeros(1, 8),)),
-            compile_config=EdgeCompileConfig(_check_ir_validity=False),
-        ).to_backend(OnDevices(("cuda:0",)))
+    edge = edge_of(model, lambda: OnDevices(("cuda:0",)), torch.zeros(1, 8))
     emitted = standin.pose(edge, backends).to_executorch()
-    placeholders = emitted.exported_program().graph_module.graph.find_nodes(
-        op="placeholder"
-    )
+    placeholders = emitted.exported_program().graph.find_nodes(op="placeholder")
     (state,) = (node for node in placeholders if node.name == "b_state")
     assert state.meta["spec"].device.name == "CUDA"
     program, eager = load(emitted.buffer, simulate_devices=True), copy.deepcopy(model)
@@ -219,13 +217,9 @@ class Branching(torch.nn.Module):
 @pytest.mark.parametrize("backend", KINDS)
 def test_control_flow_reads_state(backend):
     model = Branching()
-    on_host = (".sigmoid.", "sum", ".gt.", "cond", "getitem")
-    with torch.no_grad():
-        edge = to_edge(
-            export(model, (torch.ones(SHAPE),)),
-            compile_config=EdgeCompileConfig(_check_ir_validity=False),
-        ).to_backend(standin.Groups(standin.ends_and_begins(on_host)))
-    emitted = standin.pose(edge, (backend,)).to_executorch(ExecutorchBackendConfig())
+    groups = standin.ends_and_begins((".sigmoid.", "sum", ".gt.", "cond", "getitem"))
+    edge = edge_of(model, lambda: standin.Groups(groups), torch.ones(SHAPE))
+    emitted = standin.pose(edge, (backend,)).to_executorch()
     assert "cache" not in _starts_on_the_host(emitted)
     program, eager = load(emitted.buffer, simulate_devices=True), copy.deepcopy(model)
     for x in torch.randn(6, *SHAPE):

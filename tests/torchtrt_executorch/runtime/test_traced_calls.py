@@ -12,11 +12,7 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import (
     EdgeCompileConfig,
-    ExecutorchBackendConfig,
-    to_edge,
-    to_edge_transform_and_lower,
 )
-from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -29,6 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchtrt_executorch.runtime import InputError, ModeError, Program, load
+
+from ...lowering import Function, input_and_output_planning, lower
 
 
 class Model(nn.Module):
@@ -52,34 +50,29 @@ X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 @cache
 def built(planned: bool, delegated: bool) -> bytes:
-    edge = to_edge_transform_and_lower(
-        export(Model().eval(), (X,)),
-        partitioner=[XnnpackPartitioner()] if delegated else None,
-    )
-    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
-    config = ExecutorchBackendConfig(memory_planning_pass=planning)
-    return bytes(edge.to_executorch(config).buffer)
+    edge = lower(Model(), (X,), *([XnnpackPartitioner()] if delegated else []))
+    return bytes(edge.to_executorch(input_and_output_planning(planned)).buffer)
 
 
-def check(program: Program, *calls: torch.Tensor) -> None:
-    """That it computes what it is to, call after call, of calls that were made alone."""
+def check(program: Program, *calls: torch.Tensor, before: Any = ()) -> None:
+    """That it computes what it is to, call after call, after those that were made before."""
     eager = Model().eval()
-    for x in calls or (X, X * 2):
+    for x in before:
+        eager(x)
+    for x in calls:
         torch.testing.assert_close(program.run(x)[0], eager(x).detach())
 
 
+def called(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    return func(*args, **(kwargs or {}))
+
+
 class Logging(TorchDispatchMode):
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
+    __torch_dispatch__ = called
 
 
 class Doubling(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
+    __torch_function__ = called
 
 
 Call = Callable[[torch.Tensor], torch.Tensor]
@@ -94,11 +87,7 @@ def within(mode: Callable[[], AbstractContextManager[object]]) -> Callable[[Call
 
 
 def exported(call: Call) -> Any:
-    class Around(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return call(x) + 1
-
-    return export(Around(), (X,), strict=False)
+    return export(Function(lambda x: call(x) + 1), (X,), strict=False)
 
 
 def trace(mode: str, pre_dispatch: bool) -> Callable[[Call], Any]:
@@ -157,10 +146,7 @@ def test_what_sees_operators_is_refused(
         run(first)
     with pytest.raises(ModeError, match=f"forward is cloned within {name}"):
         run(cloned)
-    eager = Model().eval()
-    wanted = [eager(x).detach() for x in (X, X * 3, X * 2, X)][2:]
-    for x, right in zip((X * 2, X), wanted, strict=True):
-        torch.testing.assert_close(program.run(x)[0], right)
+    check(program, X * 2, X, before=(X, X * 3))
 
 
 @pytest.mark.parametrize("planned, delegated", KINDS)
@@ -183,12 +169,8 @@ def test_compiled_callers(planned: bool, delegated: bool) -> None:
     with pytest.raises(torch._dynamo.exc.Unsupported, match="a program isn't traced"):
         whole(X)
 
-    class Around(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return around(x)
-
     with pytest.raises(torch._dynamo.exc.Unsupported, match="a program isn't traced"):
-        export(Around(), (X,), strict=True)
+        export(Function(around), (X,), strict=True)
     torch.testing.assert_close(program.run(X)[0], eager(X).detach())
 
 
@@ -277,16 +259,11 @@ def test_values_that_are_yet_to_be_computed(
 
 @pytest.mark.parametrize("planned", [True, False])
 def test_conjugated_inputs(planned: bool) -> None:
-    class Scaled(nn.Module):
-        def forward(self, z: torch.Tensor) -> torch.Tensor:
-            return z * 2
-
     z = complex_numbers()
     unchecked = EdgeCompileConfig(_check_ir_validity=False)
-    edge = to_edge(export(Scaled(), (z,)), compile_config=unchecked)
-    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
-    config = ExecutorchBackendConfig(memory_planning_pass=planning)
-    program = load(bytes(edge.to_executorch(config).buffer))
+    edge = lower(lambda z: z * 2, (z,), compile_config=unchecked)
+    built = edge.to_executorch(input_and_output_planning(planned))
+    program = load(bytes(built.buffer))
     for given in (z, z.conj(), z, z.conj(), z.conj().conj()):
         torch.testing.assert_close(program.run(given)[0], given * 2)
 
@@ -295,9 +272,7 @@ class Own(torch.Tensor):
     """A subclass whose operators are its own."""
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, *called: Any) -> Any:
         raise NotImplementedError
 
 
@@ -340,9 +315,7 @@ def test_inputs_that_are_more_than_their_memory(
     program = load(built(planned, delegated))
     with pytest.raises(InputError, match=f"input 0 of forward is .*{text}"):
         program.run(make())
-    eager = Model().eval()
-    for x in (X, X * 2):  # the second time it needs no looking at
-        torch.testing.assert_close(program.run(x)[0], eager(x).detach())
+    check(program, X, X * 2)  # the second time it needs no looking at
     with pytest.raises(InputError, match=f"input 0 of forward is .*{text}"):
         program.run(make())
-    torch.testing.assert_close(program.run(X)[0], eager(X).detach())
+    check(program, X, before=(X, X * 2))

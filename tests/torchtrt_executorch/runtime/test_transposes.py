@@ -7,39 +7,25 @@ from typing import Any, Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from executorch.exir import to_edge_transform_and_lower
 from torch import nn
-from torch.export import export
 
 from torchtrt_executorch.runtime import load, register_kernel
 from torchtrt_executorch.runtime.method import Method
 
-
-class Weighted(nn.Module):
-    """A function of an input and a weight."""
-
-    def __init__(self, function: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-        self.weight = nn.Parameter(torch.randn(6, 4))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x, self.weight)
+from ...lowering import Function, assert_same_as_eager, lower
 
 
-def _check(
-    function: Callable[[torch.Tensor, torch.Tensor], Any], size: int = 4
-) -> Method:
+def _check(function: Callable[[torch.Tensor, torch.Tensor], Any]) -> Method:
+    """Of an input and a weight."""
     torch.manual_seed(0)
-    model, x = Weighted(function), torch.randn(3, size)
-    pte = to_edge_transform_and_lower(export(model, (x,))).to_executorch().buffer
-    method = load(pte).method()
+    model = Function(lambda x, layer: function(x, layer.weight), nn.Linear(4, 6))
+    x = torch.randn(3, 4)
+    method = load(lower(model, (x,)).to_executorch().buffer).method()
     for each in (x, x + 1, x):
         with torch.no_grad():
             expected = model(each)
         whole = expected if isinstance(expected, tuple) else (expected,)
-        for result, reference in zip(method(each), whole, strict=True):
-            torch.testing.assert_close(result, reference)
+        torch.testing.assert_close(method(each), whole)
     return method
 
 
@@ -94,10 +80,7 @@ def test_weights_that_change_are_copied_anew() -> None:
             return y
 
     x = torch.randn(2, 4)
-    pte = to_edge_transform_and_lower(export(Model(), (x,))).to_executorch().buffer
-    method, eager = load(pte).method(), Model()
-    for _ in range(3):
-        torch.testing.assert_close(method(x)[0], eager(x))
+    assert_same_as_eager(lower(Model(), (x,)), Model(), (x,), (x,), (x,))
 
 
 def test_a_registered_kernel_is_called() -> None:

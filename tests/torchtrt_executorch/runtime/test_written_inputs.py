@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import ExecutorchBackendConfig, schema, to_edge_transform_and_lower
+from executorch.exir import schema
 from executorch.exir._serialize._program import (
     PTEFile,
     deserialize_pte_binary,
     serialize_pte_binary,
 )
-from executorch.exir.passes import MemoryPlanningPass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.export import Dim, export
+from torch.export import Dim
 
 from torchtrt_executorch.runtime import InputError, Program, ProgramError, load
+
+from ...lowering import input_and_output_planning, lower
 
 ROWS = 16
 
@@ -46,37 +47,26 @@ def file(
     delegated: bool, planned: bool = False, model: type[nn.Module] = Model
 ) -> PTEFile:
     shapes = tuple({0: Dim(name, min=1, max=ROWS)} for name in "xy")
-    program = export(
-        model(), (torch.zeros(3, 4), torch.zeros(4, 4)), dynamic_shapes=shapes
-    )
-    edge = to_edge_transform_and_lower(
-        program, partitioner=[XnnpackPartitioner()] if delegated else None
-    )
-    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
-    config = ExecutorchBackendConfig(memory_planning_pass=planning)
-    return deserialize_pte_binary(bytes(edge.to_executorch(config).buffer))
+    inputs = (torch.zeros(3, 4), torch.zeros(4, 4))
+    partitioners = [XnnpackPartitioner()] if delegated else []
+    edge = lower(model(), inputs, *partitioners, dynamic_shapes=shapes)
+    program = edge.to_executorch(input_and_output_planning(planned))
+    return deserialize_pte_binary(bytes(program.buffer))
 
 
 def edited(held: PTEFile) -> Iterator[bytes]:
     """The program, and each one in which an instruction has the input or its view in another one's place."""
     yield bytes(serialize_pte_binary(held))
     plan = held.program.execution_plan[0]
-    tensors = [
-        index
-        for index, value in enumerate(plan.values)
-        if isinstance(value.val, schema.Tensor)
+    values = enumerate(plan.values)
+    tensors = [i for i, value in values if isinstance(value.val, schema.Tensor)]
+    first, calls = plan.inputs[0], [
+        each.instr_args for each in plan.chains[0].instructions
     ]
-    first = plan.inputs[0]
-    view = [
-        call.instr_args.args[-1]
-        for call in plan.chains[0].instructions
-        if isinstance(call.instr_args, schema.KernelCall)
-        and first in call.instr_args.args
-    ]
-    for call in plan.chains[0].instructions:
-        if isinstance(call.instr_args, schema.DelegateCall):
-            continue  # native code, which trusts what it is given to be what it was made for
-        args = call.instr_args.args
+    # A delegate is native code, which trusts what it is given to be what it was made for.
+    calls = [call for call in calls if isinstance(call, schema.KernelCall)]
+    view = [call.args[-1] for call in calls if first in call.args]
+    for args in (call.args for call in calls):
         for place in {args[i] for i in range(len(args)) if args[i] in tensors}:
             for other in dict.fromkeys((first, *view)):
                 before = list(args)

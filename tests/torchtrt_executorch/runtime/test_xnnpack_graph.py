@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.lowered_backend_module import get_lowered_submodules
 from torch import Tensor, nn
 from torch.export import Dim
 
-from torchtrt_executorch.runtime import load
 from torchtrt_executorch.runtime.reading.xnnpack_graph import count_inputs
+
+from ...lowering import assert_same_as_eager, lower
 
 
 class Recognizer(nn.Module):
@@ -33,8 +33,7 @@ class Recognizer(nn.Module):
 def test_inputs_are_told_from_outputs() -> None:
     model, x = Recognizer().eval(), torch.randn(2, 1, 16, 32)
     shapes = ({0: Dim("batch", min=1, max=8)},)
-    program = torch.export.export(model, (x,), dynamic_shapes=shapes)
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge = lower(model, (x,), XnnpackPartitioner(), dynamic_shapes=shapes)
     delegates = get_lowered_submodules(edge.exported_program().graph_module)
     assert len(delegates) > 2
     for _, module, call in delegates:
@@ -42,11 +41,8 @@ def test_inputs_are_told_from_outputs() -> None:
         assert count_inputs(payload) == len(call.args) - 1
         for end in (0, 7, 20, 60):
             assert count_inputs(payload[:end]) is None
-    loaded = load(edge.to_executorch().buffer)
-    for batch in (2, 1, 8):
-        x = torch.randn(batch, 1, 16, 32)
-        (found,) = loaded.run(x)
-        torch.testing.assert_close(found, model(x))
+    calls = [(torch.randn(batch, 1, 16, 32),) for batch in (2, 1, 8)]
+    assert_same_as_eager(edge, model, *calls)
 
 
 @pytest.mark.parametrize("junk", [b"", b"XH00", bytes(64), b"\xff" * 64])
