@@ -126,9 +126,7 @@ def _run_loop(
         assert shapes == {name: value.shape for name, value in state.items()}
     for n in of("LOOP_OUTPUT"):
         if n.layer.kind == trt.LoopOutput.LAST_VALUE:
-            values[n.output] = state[
-                n.inputs[0]
-            ]  # a recurrence's, behind the last step
+            values[n.output] = state[n.inputs[0]]  # behind the last step
             continue
         assert int(values[n.inputs[1]]) == steps
         parts = collected[n.output]
@@ -202,9 +200,7 @@ def _shuffle(layer: Any, value: Tensor, sizes: Tensor | None = None) -> Tensor:
     value = value.permute([*layer.first_transpose][: value.dim()])
     wanted = layer.reshape_dims if sizes is None else sizes.tolist()
     if wanted is not None:
-        pairs = enumerate(wanted)
-        kept = layer.zero_is_placeholder
-        value = value.reshape(
-            [value.shape[i] if kept and not n else n for i, n in pairs]
-        )
+        kept, pairs = layer.zero_is_placeholder, enumerate(wanted)
+        new = [value.shape[i] if kept and not n else n for i, n in pairs]
+        value = value.reshape(new)
     return value.permute([*layer.second_transpose][: value.dim()])

@@ -76,13 +76,10 @@ def build():
     return build
 
 
-def test_the_engine(build):
-    assert bytes(build()[:4]) == b"vtrt"
-
-
-def test_another_process_has_built_it(build, tmp_path):
+def test_another_process_builds_the_engine(build, tmp_path):
     seen = tmp_path / "process"
-    build(lambda: seen.write_text(str(os.getpid())))
+    engine = build(lambda: seen.write_text(str(os.getpid())))
+    assert bytes(engine[:4]) == b"vtrt"
     assert int(seen.read_text()) != os.getpid()
 
 
@@ -141,9 +138,8 @@ def test_an_interrupt_ends_both(build, tmp_path):
     def interrupt():
         while not seen.exists() or not seen.read_text():
             ended.wait(0.01)
-        while (
-            not ended.is_set()
-        ):  # one is lost where it meets a callback of the collector
+        # One is lost where it meets a callback of the collector.
+        while not ended.is_set():
             os.kill(os.getpid(), signal.SIGINT)
             ended.wait(5)
 
@@ -173,13 +169,11 @@ def test_an_application_that_ignores_its_children(build, ignoring_children):
         build(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def test_a_signal_without_a_name(build):
+def test_other_ends_are_named(build):
+    """By a signal that has no name, or by itself."""
     number = signal.SIGRTMIN + 3
     with pytest.raises(RuntimeError, match=rf"crashed \(signal {number:d}\)"):
         build(lambda: os.kill(os.getpid(), number))
-
-
-def test_a_process_that_leaves_by_itself(build):
     with pytest.raises(RuntimeError, match=r"crashed \(exit status 0\)"):
         build(lambda: os._exit(0))
 
@@ -241,9 +235,8 @@ def test_a_builder_that_stands_still(build, monkeypatch, caplog):
         pytest.raises(RuntimeError, match="stood still for .* and was ended"),
     ):
         build(signal.pause)
-    (said,) = [
-        r.getMessage() for r in caplog.records if "stood still" in r.getMessage()
-    ]
+    said = [r.getMessage() for r in caplog.records]
+    (said,) = [each for each in said if "stood still" in each]
     (child,) = re.findall(r"process of its own \((\d+)\)", said)
     with pytest.raises(ProcessLookupError):
         os.kill(int(child), 0)

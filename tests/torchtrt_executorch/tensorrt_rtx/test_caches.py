@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch_tensorrt
 from torch import Tensor, nn
-from torch_tensorrt.executorch import export
 
 from torchtrt_executorch.runtime import load
+
+from ...lowering import lower_engines
 
 pytestmark = pytest.mark.builds
 HEADS, LENGTH, WIDTH = 2, 8, 4
@@ -45,14 +45,8 @@ def test_a_cache_is_written_in_the_engine(write: str, dtype: torch.dtype) -> Non
     inputs = (torch.randn(1, HEADS, 1, WIDTH), torch.rand(1, HEADS, 1, 1))
     at = torch.tensor([3])
     model = Cached(WRITES[write], dtype)
-    compiled = torch_tensorrt.compile(
-        Cached(WRITES[write], dtype),
-        ir="dynamo",
-        arg_inputs=[*inputs, at],
-        min_block_size=1,
-        target_executorch=True,
-    )
-    program = load(export(compiled).to_executorch().buffer)
+    edge = lower_engines(Cached(WRITES[write], dtype), (*inputs, at))
+    program = load(edge.to_executorch().buffer)
     for position in (3, 0, 7):
         row, scale = (torch.rand_like(each) for each in inputs)
         given = row, scale, torch.tensor([position])

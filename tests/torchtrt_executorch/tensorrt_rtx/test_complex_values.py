@@ -7,23 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
-from torch import Tensor, nn
-from torch.export import export
-from torch_tensorrt.executorch import TensorRTPartitioner
+from torch import Tensor
 
 from torchtrt_executorch.runtime import load
 
+from ...lowering import backends, lower, tensorrt_partitioner
+
 X = torch.linspace(-3, 3, 128).reshape(8, 16).sin()
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def rotary(x: Tensor) -> Tensor:
@@ -49,24 +39,12 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_engines_compute_with_real_and_imaginary_parts(name: str) -> None:
     function, transforms = FUNCTIONS[name]
-    settings = {"min_block_size": 1}
-    edge = to_edge_transform_and_lower(
-        export(Function(function), (X,)),
-        partitioner=[
-            TensorRTPartitioner(compile_settings=settings),
-            XnnpackPartitioner(),
-        ],
-    )
-    emitted = edge.to_executorch()
-    plan = emitted.executorch_program.execution_plan[0]
-    assert {each.id for each in plan.delegates} == {"TensorRTBackend"}
-    loaded = load(emitted.buffer)
+    edge = lower(function, (X,), tensorrt_partitioner(), XnnpackPartitioner())
+    assert {*backends(edge)} == {"TensorRTBackend"}
+    loaded = load(edge.to_executorch().buffer)
     (found,) = loaded.run(X)
     torch.testing.assert_close(found, function(X), rtol=1e-4, atol=1e-5)
-    kernels = {
-        name.removesuffix(".out"): calls
-        for name, calls in loaded.stats().kernels.items()
-        if name.startswith("aten::")
-    }
-    assert kernels.pop("aten::_fft_r2c", 0) == transforms
-    assert {*kernels} == ({"aten::view_as_real_copy"} if transforms else set())
+    counts = loaded.stats().kernels
+    kernels = {name: counts[name] for name in counts if name.startswith("aten::")}
+    assert kernels.pop("aten::_fft_r2c.out", 0) == transforms
+    assert {*kernels} == ({"aten::view_as_real_copy.out"} if transforms else set())

@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir import EdgeProgramManager
 from torch import nn
-from torch.export import Dim, export
+from torch.export import Dim
 from torch.nn import functional
 from torch_tensorrt.dynamo.conversion import dynamo_tensorrt_converter
 from torch_tensorrt.dynamo.conversion._ConverterRegistry import (
     DYNAMO_ATEN_CONVERTERS,
     ConverterPriority,
 )
-from torch_tensorrt.executorch import TensorRTPartitioner
 
 import torchtrt_executorch
 from torchtrt_executorch.runtime import load
+
+from ...lowering import Function, backends, lower, tensorrt_partitioner
 
 
 class Call(nn.Module):
@@ -84,22 +85,11 @@ WHOLE: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def lower(
+def lowered(
     model: nn.Module, x: torch.Tensor, *, shapes: Any = None, **settings: Any
 ) -> EdgeProgramManager:
-    settings = {"min_block_size": 1, **settings}
-    return to_edge_transform_and_lower(
-        export(model.eval(), (x,), dynamic_shapes=shapes),
-        partitioner=[
-            TensorRTPartitioner(compile_settings=settings),
-            XnnpackPartitioner(),
-        ],
-    )
-
-
-def delegates(edge: EdgeProgramManager) -> list[str]:
-    (method,) = torchtrt_executorch.report(edge).methods.values()
-    return [each.backend for each in method.delegates]
+    tensorrt = tensorrt_partitioner(**settings)
+    return lower(model, (x,), tensorrt, XnnpackPartitioner(), dynamic_shapes=shapes)
 
 
 def on_host(edge: EdgeProgramManager) -> list[str]:
@@ -107,14 +97,20 @@ def on_host(edge: EdgeProgramManager) -> list[str]:
     return [each.name for each in method.on_host()]
 
 
+def check(edge: EdgeProgramManager, model: nn.Module, *inputs: torch.Tensor) -> None:
+    program = load(edge.to_executorch().buffer)
+    for x in inputs:
+        expected = model(x)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        torch.testing.assert_close(program.run(x), [*expected])
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_is_one_engine(name: str) -> None:
     model, x = Call(WHOLE[name]), torch.randn(1, 3, 15, 15)
-    edge = lower(model, x)
-    assert (delegates(edge), on_host(edge)) == (["TensorRTBackend"], [])
-    found, expected = load(edge.to_executorch().buffer).run(x), model(x)
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    torch.testing.assert_close(found, [*expected])
+    edge = lowered(model, x)
+    assert (backends(edge), on_host(edge)) == (["TensorRTBackend"], [])
+    check(edge, model, x)
 
 
 @pytest.mark.parametrize(
@@ -126,31 +122,25 @@ def test_is_one_engine(name: str) -> None:
 )
 def test_keeps_the_range_of_the_batch(name: str) -> None:
     model, x = Call(WHOLE[name]), torch.randn(4, 3, 15, 15)
-    edge = lower(model, x, shapes={"x": {0: Dim("batch", min=1, max=9)}})
-    assert (delegates(edge), on_host(edge)) == (["TensorRTBackend"], [])
-    method = load(edge.to_executorch().buffer)
-    for given in (x[:1], x, torch.randn(9, 3, 15, 15)):
-        expected = model(given)
-        expected = expected if isinstance(expected, tuple) else (expected,)
-        torch.testing.assert_close(method.run(given), [*expected])
+    edge = lowered(model, x, shapes={"x": {0: Dim("batch", min=1, max=9)}})
+    assert (backends(edge), on_host(edge)) == (["TensorRTBackend"], [])
+    check(edge, model, x[:1], x, torch.randn(9, 3, 15, 15))
 
 
 def test_attention_is_decomposed_behind_a_write_in_place() -> None:
     """Decomposed it returns other strides than those by which the reshape behind it became a view."""
 
-    class Attention(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x.view(1, 12, 4, 16).transpose(1, 2)
-            mask = (x @ x.mT)[:, None].expand(1, 4, 12, 12) * 2
-            mask = mask.masked_fill_(mask > 1, 0)
-            y = functional.scaled_dot_product_attention(y + 1, y, y, mask)
-            return y.reshape(1, -1, 12, 16).transpose(1, 2).reshape(1, 12, -1)
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        y = x.view(1, 12, 4, 16).transpose(1, 2)
+        mask = (x @ x.mT)[:, None].expand(1, 4, 12, 12) * 2
+        mask = mask.masked_fill_(mask > 1, 0)
+        y = functional.scaled_dot_product_attention(y + 1, y, y, mask)
+        return y.reshape(1, -1, 12, 16).transpose(1, 2).reshape(1, 12, -1)
 
-    model, x = Attention(), torch.randn(1, 12, 64)
-    edge = lower(model, x, decompose_attention=True)
-    assert (delegates(edge), on_host(edge)) == (["TensorRTBackend"], [])
-    (found,) = load(edge.to_executorch().buffer).run(x)
-    torch.testing.assert_close(found, model(x))
+    model, x = Function(attention), torch.randn(1, 12, 64)
+    edge = lowered(model, x, decompose_attention=True)
+    assert (backends(edge), on_host(edge)) == (["TensorRTBackend"], [])
+    check(edge, model, x)
 
 
 def test_parts_outside_of_engines_are_put_together_again() -> None:
@@ -158,19 +148,12 @@ def test_parts_outside_of_engines_are_put_together_again() -> None:
         x = x.sin().cos().sin().cos().tanh()
         return functional.avg_pool2d(x, 3, ceil_mode=True).tanh()
 
-    edge = lower(
-        Call(alone),
-        torch.randn(1, 3, 15, 15),
-        min_block_size=3,
-        torch_executed_ops={"torch.ops.aten.tanh.default"},
-    )
-    assert delegates(edge)[0] == "TensorRTBackend"
+    x, left = torch.randn(1, 3, 15, 15), {"torch.ops.aten.tanh.default"}
+    edge = lowered(Call(alone), x, min_block_size=3, torch_executed_ops=left)
+    assert backends(edge)[0] == "TensorRTBackend"
     assert "aten.avg_pool2d.default" in on_host(edge)
-    (pool,) = (
-        node
-        for node in edge.exported_program().graph.nodes
-        if "avg_pool2d" in str(node.target)
-    )
+    nodes = edge.exported_program().graph.nodes
+    (pool,) = (node for node in nodes if "avg_pool2d" in str(node.target))
     assert pool.args[4], "ceil_mode, which its decomposition does without"
 
 
@@ -181,10 +164,9 @@ def test_parts_of_constants_are_in_no_engine_s_way() -> None:
         return s.prelu(functional.max_pool2d(s.prelu(x), 2, dilation=2))
 
     model, x = Call(pooled), torch.randn(1, 3, 15, 15)
-    edge = lower(model, x)
-    assert delegates(edge).count("TensorRTBackend") == 2
-    (found,) = load(edge.to_executorch().buffer).run(x)
-    torch.testing.assert_close(found, model(x))
+    edge = lowered(model, x)
+    assert backends(edge).count("TensorRTBackend") == 2
+    check(edge, model, x)
 
 
 @pytest.fixture
@@ -203,8 +185,8 @@ def refused() -> Any:
 
 def test_what_is_left_is_whole_for_xnnpack(refused: None) -> None:
     model, x = Call(lambda s, x: s.prelu(x).cos()), torch.randn(1, 3, 15, 15)
-    edge = lower(model, x)
-    assert sorted(delegates(edge)) == ["TensorRTBackend"] * 2 + ["XnnpackBackend"]
+    edge = lowered(model, x)
+    assert sorted(backends(edge)) == ["TensorRTBackend"] * 2 + ["XnnpackBackend"]
     assert on_host(edge) == []
     (method,) = torchtrt_executorch.report(edge).methods.values()
     (prelu,) = (each for each in method.operators if "Xnnpack" in each.backend)
@@ -216,6 +198,6 @@ def test_what_the_user_leaves_out_is_another_s() -> None:
     """Whole for TensorRT, and so none of its parts: XNNPACK takes them."""
     name = "torch.ops.aten.affine_grid_generator.default"
     model, x = Call(transformed), torch.randn(1, 3, 15, 15)
-    edge = lower(model, x, torch_executed_ops={name})
-    assert sorted(delegates(edge)) == ["TensorRTBackend"] * 2 + ["XnnpackBackend"]
+    edge = lowered(model, x, torch_executed_ops={name})
+    assert sorted(backends(edge)) == ["TensorRTBackend"] * 2 + ["XnnpackBackend"]
     assert on_host(edge) == []

@@ -8,13 +8,13 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir._serialize._program import (
     deserialize_pte_binary,
     serialize_pte_binary,
@@ -22,7 +22,6 @@ from executorch.exir._serialize._program import (
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch_tensorrt.dynamo._settings import CompilationSettings
 from torch_tensorrt.dynamo.conversion._TRTInterpreter import TRTInterpreter
-from torch_tensorrt.executorch import TensorRTPartitioner
 from typer.testing import CliRunner
 
 from torchtrt_executorch import build_engines, emulated_engines, runtime
@@ -42,6 +41,7 @@ from torchtrt_executorch.payloads.engine_header import origin, targets
 
 from ... import fresh
 from ...loading import load_file
+from ...lowering import Function, lower, tensorrt_partitioner
 
 releases = load_file("tests/cpp/releases.py")
 
@@ -72,28 +72,12 @@ def _export(
 ) -> tuple[Any, Any]:
     """Write two engines around an operator of the host's, and return inputs and eager's output."""
     model, inputs = _model(), (torch.randn(3, 16), torch.rand(32))
-    program = torch.export.export(
-        model, inputs, dynamic_shapes=({0: torch.export.Dim("n", max=8)}, None)
-    )
-    settings = {
-        "min_block_size": 1,
-        "torch_executed_ops": {"torch.ops.aten.expm1.default"},
-        **settings,
-    }
-    partitioner = TensorRTPartitioner(
-        [CompileSpec("gpu", target)], compile_settings=settings
-    )
-
-    def lower() -> Any:
-        return to_edge_transform_and_lower(
-            program, partitioner=[partitioner, XnnpackPartitioner()]
-        )
-
-    if emulated:
-        with emulated_engines():
-            edge = lower()
-    else:
-        edge = lower()
+    shapes = ({0: torch.export.Dim("n", max=8)}, None)
+    settings = {"torch_executed_ops": {"torch.ops.aten.expm1.default"}, **settings}
+    tensorrt = tensorrt_partitioner(CompileSpec("gpu", target), **settings)
+    with emulated_engines() if emulated else nullcontext():
+        partitioners = tensorrt, XnnpackPartitioner()
+        edge = lower(model, inputs, *partitioners, dynamic_shapes=shapes)
     edge.to_executorch().save(str(path))
     return inputs, model(*inputs)
 
@@ -117,10 +101,7 @@ def test_engines_are_built_for_the_target_and_the_rest_stays(
     path, inputs, eager = project
     out = tmp_path / "built.pte"
     built = build_engines(path, out)
-    assert [each.name for each in built] == [
-        "forward, delegate 0",
-        "forward, delegate 1",
-    ]
+    assert [each.name for each in built] == [f"forward, delegate {n}" for n in (0, 1)]
     _export(tmp_path / "one_step.pte", emulated=False)
     before, after, one_step = map(_blobs, (path, out, tmp_path / "one_step.pte"))
     for (program, given), (plan, got), (_, at_once), told in zip(
@@ -145,22 +126,14 @@ def test_the_command_replaces_the_file_which_then_runs_in_another_process(
     torch.save(inputs, tmp_path / "inputs.pt")
     torch.save(eager, tmp_path / "eager.pt")
     commands = [
-        ["build", str(own)],
-        ["run", str(own), "--inputs", "inputs.pt", "--compare", "eager.pt"],
-        [
-            "inspect",
-            str(own),
-            "--target",
-            TARGET.decode(),
-            "--strict",
-            "--ignore",
-            "round-trip",
-        ],
+        "build model.pte",
+        "run model.pte --inputs inputs.pt --compare eager.pt",
+        f"inspect model.pte --target {TARGET.decode()} --strict --ignore round-trip",
     ]
     code = "import sys; from torchtrt_executorch.cli import app; app(sys.argv[1:])"
     said = ""
     for command in commands:
-        done = fresh.python(code, *command, env={**os.environ}, cwd=tmp_path)
+        done = fresh.python(code, *command.split(), env={**os.environ}, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         said += done.stdout
     assert "forward, delegate 1: " in said and "1 output agrees" in said
@@ -201,11 +174,8 @@ def test_settings_of_the_builder_travel_and_others_stay() -> None:
     )
     found = json.loads(json.dumps(building_settings(given)))
     assert {*found} == {
-        "optimization_level",
-        "workspace_size",
-        "sparse_weights",
-        "hardware_compatible",
-        "engine_capability",
+        *("optimization_level", "workspace_size", "sparse_weights"),
+        *("hardware_compatible", "engine_capability"),
     }
     read = settings_from(found, gpu_id=1)
     assert building_settings(read) == found and read.device.gpu_id == 1
@@ -283,7 +253,7 @@ HOSTILE = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_what_pytorch_would_unpickle_or_evaluate_is_refused(what: str) -> None:
     program = torch.export.export(
-        _Expm1(),
+        Function(torch.expm1),
         (torch.randn(3, 2),),
         dynamic_shapes=({0: torch.export.Dim("n", max=8)},),
     )
@@ -307,11 +277,6 @@ def test_what_pytorch_would_unpickle_or_evaluate_is_refused(what: str) -> None:
     assert bad != archive
     with pytest.raises(DamagedArchiveError, match=what.replace("(", r"\(")):
         check_plain(bad)
-
-
-class _Expm1(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.expm1(x)
 
 
 def test_hostile_files_are_refused_in_a_sentence(
@@ -354,10 +319,8 @@ def test_a_target_that_the_builder_here_has_no_engines_for(tmp_path: Path) -> No
     inputs, eager = _export(path, emulated=True, target=orin.encode())
     loaded = runtime.load(path, emulated_engines=True)
     torch.testing.assert_close(loaded.run(*inputs)[0], eager)
-    ignored = ["--ignore", "emulated", "--ignore", "round-trip"]
-    checked = CliRunner().invoke(
-        app, ["inspect", str(path), "--target", orin, "--strict", *ignored]
-    )
+    options = f"--target {orin} --strict --ignore emulated --ignore round-trip"
+    checked = CliRunner().invoke(app, ["inspect", str(path), *options.split()])
     assert checked.exit_code == 0, checked.output
     before = path.read_bytes()
     done = CliRunner().invoke(app, ["build", str(path)])

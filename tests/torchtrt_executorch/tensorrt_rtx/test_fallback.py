@@ -27,31 +27,30 @@ from torch_tensorrt.dynamo.lowering.passes._aten_lowering_pass import (
 import torchtrt_executorch
 from torchtrt_executorch.runtime import load
 
+from ...lowering import Function, compile_engines, engines, lower_engines
+
 pytestmark = pytest.mark.builds
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
-def build(model: nn.Module, **options: Any) -> GraphModule:
-    return torch_tensorrt.compile(
-        model.eval(),
-        ir="dynamo",
-        arg_inputs=[X],
-        min_block_size=1,
-        target_executorch=True,
-        **options,
-    )
+def build(model: Any, **options: Any) -> GraphModule:
+    return compile_engines(model, [X], **options)
 
 
-def engines(compiled: GraphModule) -> list[str]:
-    return [n for n, m in compiled.named_modules() if hasattr(m, "serialized_engine")]
+def check(compiled: GraphModule, model: Any, *inputs: torch.Tensor) -> None:
+    for x in inputs or (X,):
+        torch.testing.assert_close(compiled(x), model(x))
 
 
-class Chain(nn.Module):
+def left_to_pytorch(caplog: Any) -> list[str]:
+    said = (record.getMessage() for record in caplog.records)
+    return [message for message in said if "left to" in message]
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
     """Two operators of a kind in the middle, and others around them."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return ((x * 2).sin().erf().cos().erf() + x).relu()
+    return ((x * 2).sin().erf().cos().erf() + x).relu()
 
 
 @pytest.fixture
@@ -75,52 +74,45 @@ def raising() -> Iterator[list[str]]:
 
 def test_a_converter_that_raises(raising: list[str], caplog: Any) -> None:
     with caplog.at_level(logging.WARNING):
-        compiled = build(Chain(), executorch_build_fallback=True)
-    torch.testing.assert_close(compiled(X), Chain()(X))
+        compiled = build(chain, executorch_build_fallback=True)
+    check(compiled, chain)
     assert len(engines(compiled)) == 3  # around and between the two
-    assert (
-        len(raising) == 2
-    )  # each was tried once, and built engines weren't built again
-    (message,) = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
-    assert "aten.erf.default" in message
-    assert "no erf today" in message
+    # Each was tried once, and built engines weren't built again.
+    assert len(raising) == 2
+    (message,) = left_to_pytorch(caplog)
+    assert "aten.erf.default" in message and "no erf today" in message
 
 
 def test_is_an_error_by_default(raising: list[str]) -> None:
     with pytest.raises(RuntimeError, match="no erf today"):
-        build(Chain())
+        build(chain)
 
 
 def test_is_for_executorch() -> None:
     with pytest.raises(ValueError, match="set both"):
-        torch_tensorrt.compile(
-            Chain(), ir="dynamo", arg_inputs=[X], executorch_build_fallback=True
-        )
+        build(chain, executorch_build_fallback=True, target_executorch=False)
 
 
 def test_a_builder_that_returns_nothing(monkeypatch: Any, caplog: Any) -> None:
     """It names no node, so the partition is left out."""
     import tensorrt as trt
 
-    monkeypatch.setattr(
-        trt.Builder, "build_serialized_network", lambda *args, **kwargs: None
-    )
-    compiled = build(Chain(), executorch_build_fallback=True)
-    torch.testing.assert_close(compiled(X), Chain()(X))
+    nothing = lambda *args, **kwargs: None  # noqa: E731
+    monkeypatch.setattr(trt.Builder, "build_serialized_network", nothing)
+    compiled = build(chain, executorch_build_fallback=True)
+    check(compiled, chain)
     assert engines(compiled) == []
     assert "left to PyTorch" in caplog.text
 
 
-class Long(nn.Module):
+def long(x: torch.Tensor) -> torch.Tensor:
     """Forty operators around one."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(10):
-            x = (x * 2).sin()
-        x = x.erf()
-        for _ in range(10):
-            x = (x + 2).cos()
-        return x
+    for _ in range(10):
+        x = (x * 2).sin()
+    x = x.erf()
+    for _ in range(10):
+        x = (x + 2).cos()
+    return x
 
 
 def refusing(
@@ -168,8 +160,8 @@ def outside(compiled: GraphModule) -> list[str]:
 def test_a_builder_that_names_nothing(said: str, monkeypatch: Any) -> None:
     """Or only the ends of many layers: the one that is refused is found, in few attempts."""
     builds = refusing(monkeypatch, {"erf"}, said=said)
-    compiled = build(Long(), executorch_build_fallback=True)
-    torch.testing.assert_close(compiled(X), Long()(X))
+    compiled = build(long, executorch_build_fallback=True)
+    check(compiled, long)
     assert outside(compiled) == ["erf"]
     assert len(engines(compiled)) == 2
     assert builds <= 1 + 2 * 6 + 2  # of 41 operators, and the two engines
@@ -177,26 +169,24 @@ def test_a_builder_that_names_nothing(said: str, monkeypatch: Any) -> None:
 
 def test_a_search_ends_when_its_seconds_are_over(monkeypatch: Any, caplog: Any) -> None:
     builds = refusing(monkeypatch, {"erf"}, said="")
-    compiled = build(
-        Long(), executorch_build_fallback=True, executorch_build_fallback_seconds=0
-    )
-    torch.testing.assert_close(compiled(X), Long()(X))
+    at_once = {"executorch_build_fallback_seconds": 0}
+    compiled = build(long, executorch_build_fallback=True, **at_once)
+    check(compiled, long)
     assert builds == 1
     assert engines(compiled) == []
-    (message,) = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
+    (message,) = left_to_pytorch(caplog)
     assert "executorch_build_fallback_seconds=0 are over" in message
 
 
 def test_the_seconds_of_a_search_are_checked() -> None:
     for seconds, error in (("1", TypeError), (True, TypeError), (-1, ValueError)):
         with pytest.raises(error, match="executorch_build_fallback_seconds"):
-            build(Long(), executorch_build_fallback_seconds=seconds)
+            build(long, executorch_build_fallback_seconds=seconds)
 
 
 def test_the_cure_is_a_partitioner_behind(monkeypatch: Any) -> None:
     refusing(monkeypatch, {"erf"})
-    compiled = build(Long(), executorch_build_fallback=True)
-    edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
+    edge = lower_engines(long, [X], executorch_build_fallback=True)
     (left,) = torchtrt_executorch.report(edge).methods["forward"].on_host()
     assert left.name == "aten.erf.default"
     assert left.reason.startswith("TensorRT's builder: ")
@@ -237,7 +227,7 @@ def test_a_refusal_costs_no_other_partition(
     aside = {"torch.ops.aten.erf.default"}
     model, options = Halves(seed), {"torch_executed_ops": aside}
     compiled = build(model, executorch_build_fallback=True, **options)
-    torch.testing.assert_close(compiled(X), model(X))
+    check(compiled, model)
     without = [name for name in outside(compiled) if not name.startswith("erf")]
     monkeypatch.undo()
     whole = [n for n in outside(build(model, **options)) if not n.startswith("erf")]
@@ -251,7 +241,7 @@ def test_a_refusal_costs_no_other_partition(
 def test_the_words_of_the_builder_are_kept_whole(monkeypatch: Any) -> None:
     refusing(monkeypatch, {"erf"}, said="node [/{name}]\n" + "as it is " * 100 + "!")
     with pytest.raises(RuntimeError) as caught:
-        build(Long())
+        build(long)
     first, *more = str(caught.value).splitlines()
     assert "node [/erf]. Leave it to PyTorch, with torch_executed_ops" in first
     assert more == ["as it is " * 100 + "!"]
@@ -266,11 +256,11 @@ def test_a_lowering_pass_that_trips(caplog: Any) -> None:
 
     try:
         with pytest.raises(IndexError):  # upstream's own
-            build(Chain())
-        compiled = build(Chain(), executorch_build_fallback=True)
+            build(chain)
+        compiled = build(chain, executorch_build_fallback=True)
     finally:
         ATEN_POST_LOWERING_PASSES.passes.remove(trips)
-    torch.testing.assert_close(compiled(X), Chain()(X))
+    check(compiled, chain)
     assert engines(compiled)
     assert "trips (the lowering pass trips: a pattern" in caplog.text
 
@@ -292,28 +282,26 @@ def test_of_passes_of_one_name_the_one_that_trips_is_left_out(fails: Any) -> Non
     try:
         _aten_lowering_pass(fails)
         _aten_lowering_pass(works)
-        compiled = build(Chain(), executorch_build_fallback=True)
+        compiled = build(chain, executorch_build_fallback=True)
     finally:
         passes = ATEN_POST_LOWERING_PASSES.passes
         passes[:] = [each for each in passes if each not in (fails, works)]
-    torch.testing.assert_close(compiled(X), Chain()(X))
+    check(compiled, chain)
     assert len(ran) == 1
 
 
-class Reduced(nn.Module):
-    """Upstream's decomposition of it asserts, and ExecuTorch has no kernel for it."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = torch.zeros(3, 4, dtype=torch.int64)
-        reduced = (x * 2).scatter_reduce(0, rows, x.sin(), "sum", include_self=False)
-        return reduced.relu() + 1
-
-
 def test_a_decomposition_that_trips(caplog: Any) -> None:
+    """Upstream's asserts, and ExecuTorch has no kernel for the operator."""
+
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        rows = torch.zeros(3, 4, dtype=torch.int64)
+        y = (x * 2).scatter_reduce(0, rows, x.sin(), "sum", include_self=False)
+        return y.relu() + 1
+
     with pytest.raises(AssertionError):
-        build(Reduced())
-    compiled = build(Reduced(), executorch_build_fallback=True)
-    torch.testing.assert_close(compiled(X), Reduced()(X))
+        build(reduced)
+    compiled = build(reduced, executorch_build_fallback=True)
+    check(compiled, reduced)
     assert len(engines(compiled)) == 2
     assert "aten.scatter_reduce.two (the decomposition of aten." in caplog.text
 
@@ -334,18 +322,11 @@ def test_attention_is_decomposed_before_it_is_given_up(caplog: Any) -> None:
         max_position_embeddings=64,
     )
     torch.manual_seed(0)
-
-    class Logits(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = transformers.LlamaForCausalLM(config).eval()
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.model(input_ids=ids, use_cache=False).logits
-
-    model, ids = Logits(), torch.arange(8)[None]
+    llm = transformers.LlamaForCausalLM(config)
+    model = Function(lambda ids, llm: llm(input_ids=ids, use_cache=False).logits, llm)
+    model, ids = model.eval(), torch.arange(8)[None]
     length = {1: torch.export.Dim("length", min=2, max=32)}
-    program = torch.export.export(model, (ids,), dynamic_shapes={"ids": length})
+    program = torch.export.export(model, (ids,), dynamic_shapes=(length,))
     compiled = torch_tensorrt.dynamo.compile(
         program,
         arg_inputs=[ids],
@@ -354,12 +335,11 @@ def test_attention_is_decomposed_before_it_is_given_up(caplog: Any) -> None:
         executorch_build_fallback=True,
     )
     assert len(engines(compiled)) == 2
-    said = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
+    said = left_to_pytorch(caplog)
     if Version(trt.__version__) < Version("1.6"):  # which has such a layer
         assert "scaled_dot_product_attention.default as one operator" in said[0]
     assert "; ".join(said).count("torch.ops.aten") == len(said) < 2  # nothing else
-    for given in (ids, torch.arange(11)[None]):
-        torch.testing.assert_close(compiled(given), model(given))
+    check(compiled, model, ids, torch.arange(11)[None])
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
@@ -384,7 +364,7 @@ def test_errors_are_heard_where_it_fails(
     _LOGGER.addFilter(at_once)
     caplog.set_level(logging.DEBUG, _LOGGER.name)
     try:
-        compiled = build(Long(), executorch_build_fallback=goes_on)
+        compiled = build(long, executorch_build_fallback=goes_on)
         assert outside(compiled) == ["erf"]
     except RuntimeError as error:
         assert not goes_on and "no implementation for node [/erf]" in str(error)
@@ -399,62 +379,53 @@ def test_errors_are_heard_where_it_fails(
     assert caplog.records[-1].levelname == "ERROR"
 
 
-class Largest(nn.Module):
-    """One of two tensors that an operator returns."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        values, _ = torch.topk((x * 2).sin(), 2)
-        return (values + 1).cos()
-
-
 def test_what_is_taken_of_a_tuple_goes_with_its_operator() -> None:
     """It is no node that could be left out by itself."""
+
+    def largest(x: torch.Tensor) -> torch.Tensor:
+        return (torch.topk((x * 2).sin(), 2)[0] + 1).cos()
 
     @dynamo_tensorrt_converter(operator.getitem, priority=ConverterPriority.HIGH)
     def refuse(ctx: Any, target: Any, args: Any, kwargs: Any, name: str) -> Any:
         raise NotImplementedError("no tuples today")
 
     try:
-        compiled = build(Largest(), executorch_build_fallback=True)
+        compiled = build(largest, executorch_build_fallback=True)
     finally:
         DYNAMO_ATEN_CONVERTERS[operator.getitem] = [
             each
             for each in DYNAMO_ATEN_CONVERTERS[operator.getitem]
             if each.converter_implementation is not refuse
         ]
-    torch.testing.assert_close(compiled(X), Largest()(X))
+    check(compiled, largest)
     assert len(engines(compiled)) == 2
-
-
-class Mixed(nn.Module):
-    """Products of integers, and of floating-point numbers."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        whole = (x * 3).to(torch.int32)
-        whole = (whole * whole + 1) * whole
-        return ((whole.to(torch.float32) * x).sin() * x).cos()
 
 
 def test_of_an_operator_that_is_refused_twice_other_types_stay(
     monkeypatch: Any,
 ) -> None:
+    """Of multiplications those of integers are, and those of floating-point numbers aren't."""
+
+    def mixed(x: torch.Tensor) -> torch.Tensor:
+        whole = (x * 3).to(torch.int32)
+        whole = (whole * whole + 1) * whole
+        return ((whole.to(torch.float32) * x).sin() * x).cos()
+
     refusing(monkeypatch, {"mul_1", "mul_2"})
-    compiled = build(Mixed(), executorch_build_fallback=True)
-    torch.testing.assert_close(compiled(X), Mixed()(X))
+    compiled = build(mixed, executorch_build_fallback=True)
+    check(compiled, mixed)
     assert outside(compiled) == ["mul_1", "mul_2"]
 
 
-class Numbered(nn.Module):
+def test_engines_are_given_no_numbers(raising: list[str]) -> None:
     """The length is taken from a tensor in PyTorch, and read by engines around it."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def numbered(x: torch.Tensor) -> torch.Tensor:
         length = (x * 2).erf().shape[0]
         return (x.erf() * length + torch.arange(length)[:, None]).relu() * length
 
-
-def test_engines_are_given_no_numbers(raising: list[str]) -> None:
     rows = {0: torch.export.Dim("rows", min=2, max=8)}
-    program = torch.export.export(Numbered(), (X,), dynamic_shapes={"x": rows})
+    program = torch.export.export(Function(numbered), (X,), dynamic_shapes=(rows,))
     compiled = torch_tensorrt.dynamo.compile(
         program,
         arg_inputs=[X],
@@ -464,12 +435,10 @@ def test_engines_are_given_no_numbers(raising: list[str]) -> None:
     )
     for node in compiled.graph.find_nodes(op="call_module"):
         if node.target in engines(compiled):
-            assert all(
-                isinstance(each.meta["val"], (torch.Tensor, list)) for each in node.args
-            )
+            values = (each.meta["val"] for each in node.args)
+            assert all(isinstance(each, (torch.Tensor, list)) for each in values)
     assert engines(compiled)
-    for given in (X, X[:2]):
-        torch.testing.assert_close(compiled(given), Numbered()(given))
+    check(compiled, numbered, X, X[:2])
     edge = torch_tensorrt.executorch.export(compiled)
     made = load(edge.to_executorch().buffer)
-    torch.testing.assert_close(made.run(X)[0], Numbered()(X))
+    torch.testing.assert_close(made.run(X)[0], numbered(X))

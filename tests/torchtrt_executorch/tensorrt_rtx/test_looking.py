@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch_tensorrt
 from executorch.exir import schema
 from torch import nn
 from typer.testing import CliRunner
 
-from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.cli import app
 from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX
@@ -22,6 +20,7 @@ from torchtrt_executorch.runtime.delegates.tensorrt_library import (
     tensorrt_for,
 )
 
+from ...lowering import lower_emulated, lower_engines
 from ..runtime.test_methods import edited
 from ..runtime.test_stand_ins import engine_of
 
@@ -38,11 +37,7 @@ X = torch.ones(2, 3)
 
 @pytest.fixture(scope="module")
 def pte() -> bytes:
-    compiled = torch_tensorrt.compile(
-        nn.Linear(3, 4).eval(), ir="dynamo", arg_inputs=[X], min_block_size=1
-    )
-    edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
-    return bytes(edge.to_executorch().buffer)
+    return bytes(lower_engines(nn.Linear(3, 4), [X]).to_executorch().buffer)
 
 
 def spoiled(pte: bytes, old: bytes, new: bytes) -> bytes:
@@ -87,12 +82,8 @@ def test_statistics_tell_real_from_emulated(pte: bytes) -> None:
     program = load(pte)
     program.run(X)
     assert program.stats().payloads == {ENGINE: BUILT_BY}
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            nn.Linear(3, 4).eval(), ir="dynamo", arg_inputs=[X], min_block_size=1
-        )
-        edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
-        emulated = load(bytes(edge.to_executorch().buffer))
+    edge = lower_emulated(nn.Linear(3, 4), [X])
+    emulated = load(edge.to_executorch().buffer, emulated_engines=True)
     emulated.run(X)
     assert emulated.stats().payloads == {ENGINE: "EMULATED"}
     assert not emulated.stats().stand_ins
@@ -126,7 +117,6 @@ def test_the_other_product_is_not_taken_for_it() -> None:
     import torch_tensorrt  # noqa: F401  gives TensorRT-RTX the name tensorrt
 
     plan = memoryview(b"ftrt".ljust(24, b"\0") + bytes((11, 0, 0, 114)))
-    with pytest.raises(
-        ProgramError, match="by TensorRT 11.0.0.114, and needs TensorRT: .*tensorrt_rtx"
-    ):
+    said = "by TensorRT 11.0.0.114, and needs TensorRT: .*tensorrt_rtx"
+    with pytest.raises(ProgramError, match=said):
         tensorrt_for(ENGINE, plan)

@@ -6,33 +6,21 @@ from typing import Any
 
 import pytest
 import torch
-import torch_tensorrt
 from torch import nn
-from torch.fx import GraphModule
+
+from ...lowering import compile_engines, engines
 
 pytestmark = pytest.mark.builds
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
-def build(model: nn.Module, *inputs: torch.Tensor, **options: Any) -> GraphModule:
-    return torch_tensorrt.compile(
-        model.eval(), ir="dynamo", arg_inputs=inputs, min_block_size=1, **options
-    )
+def masked(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2)[x > 0].sin()
 
 
-def engines(compiled: GraphModule) -> int:
-    return sum(hasattr(module, "serialized_engine") for module in compiled.modules())
-
-
-class Masked(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * 2)[x > 0].sin()
-
-
-class Found(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * 2).nonzero() + 1
+def found(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).nonzero() + 1
 
 
 class Looked(nn.Module):
@@ -41,40 +29,37 @@ class Looked(nn.Module):
 
 
 @pytest.mark.parametrize("routing", ["target", "node"])
-@pytest.mark.parametrize("model", [Masked(), Found()], ids=["mask", "nonzero"])
-def test_what_depends_on_data_runs_in_pytorch(model: nn.Module, routing: str) -> None:
-    compiled = build(
-        model, X, target_executorch=True, executorch_allocator_routing=routing
-    )
-    assert engines(compiled) >= 1
+@pytest.mark.parametrize("model", [masked, found])
+def test_what_depends_on_data_runs_in_pytorch(model: Any, routing: str) -> None:
+    compiled = compile_engines(model, [X], executorch_allocator_routing=routing)
+    assert engines(compiled)
     torch.testing.assert_close(compiled(X), model(X))
 
 
 @pytest.mark.parametrize("routing", ["target", "node"])
 def test_integer_indices_stay_in_the_engine_by_node(routing: str) -> None:
-    rows = torch.tensor([2, 0])
-    compiled = build(
-        Looked(),
-        X,
-        rows,
-        target_executorch=True,
-        executorch_allocator_routing=routing,
-    )
-    assert engines(compiled) == 1 if routing == "node" else engines(compiled) >= 1
-    torch.testing.assert_close(compiled(X, rows), Looked()(X, rows))
+    inputs = X, torch.tensor([2, 0])
+    options = {"executorch_allocator_routing": routing}
+    compiled = compile_engines(Looked(), inputs, **options)
+    count = len(engines(compiled))
+    assert count == 1 or (count > 1 and routing == "target")
+    torch.testing.assert_close(compiled(*inputs), Looked()(*inputs))
 
 
 def test_a_converter_that_refuses_is_named() -> None:
     """``nonzero`` is in the registry, and its converter raises on TensorRT-RTX."""
+    options: dict[str, Any] = {"target_executorch": False}
     with pytest.raises(RuntimeError) as raised:
-        build(Found(), X)
-    message = str(raised.value)
-    assert "nonzero (torch.ops.aten.nonzero.default)" in message
-    assert "TensorRT-RTX" in message
-    fix = "torch_executed_ops={'torch.ops.aten.nonzero.default'}"
-    assert fix in message
-    compiled = build(Found(), X, torch_executed_ops={"torch.ops.aten.nonzero.default"})
-    torch.testing.assert_close(compiled(X), Found()(X))
+        compile_engines(found, [X], **options)
+    options["torch_executed_ops"] = {"torch.ops.aten.nonzero.default"}
+    for part in (
+        "nonzero (torch.ops.aten.nonzero.default)",
+        "TensorRT-RTX",
+        "torch_executed_ops={'torch.ops.aten.nonzero.default'}",
+    ):
+        assert part in str(raised.value)
+    compiled = compile_engines(found, [X], **options)
+    torch.testing.assert_close(compiled(X), found(X))
 
 
 def test_a_builder_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +77,7 @@ def test_a_builder_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch) -> No
         interpreter.TRTInterpreter, "_populate_trt_builder_config", for_nothing
     )
     with pytest.raises(RuntimeError) as raised:
-        build(nn.Linear(4, 4), X)
+        compile_engines(nn.Linear(4, 4), [X], target_executorch=False)
     message = str(raised.value)
     assert "TensorRT's builder refuses one of " in message
     assert "bad optional access" in message  # TensorRT's own words

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch_tensorrt
 
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.payloads.engine_header import origin, targets
+
+from ...lowering import lower_engines
 
 DEFAULT = ("sm_80", "sm_86", "sm_89", "sm_120", "sm_121", "sm_121+")
 
@@ -57,23 +58,9 @@ def test_most_by_default() -> None:
 
 
 def test_advice_for_a_gpu() -> None:
-    class Model(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(x) * 2
-
-    x = torch.randn(4, 8)
-    module = torch_tensorrt.compile(
-        Model().eval(), ir="dynamo", arg_inputs=[x], min_block_size=1
-    )
-    edge = torch_tensorrt.executorch.export(module, arg_inputs=[x])
+    edge = lower_engines(lambda x: torch.relu(x) * 2, [torch.randn(4, 8)])
     facts = read(bytes(edge.to_executorch().buffer))
     assert facts.methods[0].delegates[0].gpus == DEFAULT
-    for gpu, runs in (
-        ("sm_86", True),
-        ("sm_130", True),
-        ("sm_87", False),
-        ("sm_75", False),
-    ):
+    for gpu in ("sm_86", "sm_130", None, "sm_87", "sm_75"):
         found = [each.name for each in advise(facts, gpu)]
-        assert ("gpu" in found) == (not runs)
-    assert "gpu" not in [each.name for each in advise(facts)]
+        assert ("gpu" in found) == (gpu in ("sm_87", "sm_75"))

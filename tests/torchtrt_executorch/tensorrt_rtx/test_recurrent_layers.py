@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir import EdgeProgramManager
 from torch import Tensor, nn
-from torch.export import Dim, export
+from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 from torch_tensorrt.executorch import TensorRTPartitioner
 
 import torchtrt_executorch
 from torchtrt_executorch.runtime import load
+
+from ...lowering import Function, backends, lower
 
 pytestmark = pytest.mark.builds
 
@@ -34,7 +36,7 @@ class Layers(nn.Module):
         return self.layers(x, h if c is None else (h, c))
 
 
-def lower(
+def lowered(
     model: nn.Module,
     *inputs: Tensor,
     shapes: Any = None,
@@ -42,18 +44,9 @@ def lower(
     **settings: Any,
 ) -> EdgeProgramManager:
     """Lower a model; what TensorRT can't build is an error if ``strict``."""
-    return to_edge_transform_and_lower(
-        export(model.eval(), inputs, dynamic_shapes=shapes),
-        partitioner=[
-            TensorRTPartitioner(compile_settings=settings, fail_on_build_error=strict),
-            XnnpackPartitioner(),
-        ],
-    )
-
-
-def delegates(edge: EdgeProgramManager) -> list[str]:
-    (method,) = torchtrt_executorch.report(edge).methods.values()
-    return [each.backend for each in method.delegates]
+    options: dict[str, Any] = {"fail_on_build_error": strict}
+    tensorrt = TensorRTPartitioner(compile_settings=settings, **options)
+    return lower(model, inputs, tensorrt, XnnpackPartitioner(), dynamic_shapes=shapes)
 
 
 def check(edge: EdgeProgramManager, model: nn.Module, *inputs: Tensor) -> None:
@@ -79,9 +72,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Any]]]
     def constructed(self: Any) -> None:
         construct(self)  # and its weights are let go of later
         net = self.ctx.net
-        found.append(
-            (values.loops(net), [values.network_values(net, each) for each in asked])
-        )
+        outputs = [values.network_values(net, each) for each in asked]
+        found.append((values.loops(net), outputs))
 
     monkeypatch.setattr(TRTInterpreter, "_construct_trt_network_def", constructed)
 
@@ -122,9 +114,9 @@ def test_is_one_engine_of_a_loop_for_each_layer(
 ) -> None:
     model, inputs = CASES[name]
     networks = built(inputs)
-    edge = lower(model, *inputs)
+    edge = lowered(model, *inputs)
     check(edge, model, *inputs)
-    assert delegates(edge) == ["TensorRTBackend"]
+    assert backends(edge) == ["TensorRTBackend"]
     ((count, (outputs,)),) = networks
     assert count == model.layers.num_layers
     tolerance = 1e-5 if X.dtype == inputs[0].dtype else 2e-3
@@ -141,8 +133,8 @@ def test_keeps_the_range_of_the_batch(
     calls = [(X[:, :1],), (X,), (X.repeat(1, 3, 1),)]
     networks = built(*calls)
     batch = {1: Dim("batch", min=1, max=9)}
-    edge = lower(model, X, shapes=(batch,))
-    assert delegates(edge) == ["TensorRTBackend"]
+    edge = lowered(model, X, shapes=(batch,))
+    assert backends(edge) == ["TensorRTBackend"]
     ((_, outputs),) = networks
     method = load(edge.to_executorch().buffer)
     for inputs, computed in zip(calls, outputs, strict=True):
@@ -162,9 +154,8 @@ def test_a_loop_is_for_sequences_of_any_length(kind: str, batch_first: bool) -> 
     from tests.torchtrt_executorch.tensorrt_rtx.network_values import network_values
 
     operator = getattr(torch.ops.aten, kind).input
-    layers = getattr(nn, kind.upper())(
-        4, 5, 2, bidirectional=True, batch_first=batch_first
-    )
+    options = {"bidirectional": True, "batch_first": batch_first}
+    layers = getattr(nn, kind.upper())(4, 5, 2, **options)
     weights = [each.detach() for each in layers._flat_weights]
     states = [s.clone() for s in STATES[: 2 if kind == "lstm" else 1]]
     builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
@@ -185,10 +176,8 @@ def test_a_loop_is_for_sequences_of_any_length(kind: str, batch_first: bool) -> 
             expected = layers(sequence, states if kind == "lstm" else states[0])
         found = network_values(network, [sequence, *states])
         torch.testing.assert_close(found, tree_leaves(expected))
-    configuration, profile = (
-        builder.create_builder_config(),
-        builder.create_optimization_profile(),
-    )
+    configuration = builder.create_builder_config()
+    profile = builder.create_optimization_profile()
     profile.set_shape("x", (1, 1, 4), (4, 4, 4), (9, 9, 4))
     for i, _ in enumerate(states):
         profile.set_shape(f"state{i}", (4, 1, 5), (4, 4, 5), (4, 9, 5))
@@ -204,21 +193,13 @@ def test_a_layer_alone_is_worth_an_engine(
 ) -> None:
     """Its parts would be more than ``min_block_size``; of other operators there have to be as many."""
 
-    class Alone(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.layers = nn.GRU(4, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layers(x)[0].sin().cos()
-
+    model = Function(lambda x, layers: layers(x)[0].sin().cos(), nn.GRU(4, 5))
     left = {"torch.ops.aten.sin.default"}
     networks = built()
-    edge = lower(Alone(), X, torch_executed_ops=left, use_fast_partitioner=fast)
+    edge = lowered(model, X, torch_executed_ops=left, use_fast_partitioner=fast)
     assert networks == [(1, [])], "an engine of the layer, and none of the cosine"
-    assert delegates(edge)[0] == "TensorRTBackend"
-    check(edge, Alone(), X)
+    assert backends(edge)[0] == "TensorRTBackend"
+    check(edge, model, X)
 
 
 def test_quantized_weights_are_decomposed_as_before(
@@ -243,7 +224,7 @@ def test_quantized_weights_are_decomposed_as_before(
             return torch.ops.aten.lstm.input(x, states, weights, *options)[0]
 
     networks = built()
-    edge = lower(Quantized(), X[:2])
+    edge = lowered(Quantized(), X[:2])
     assert networks and not any(count for count, _ in networks)
     check(edge, Quantized(), X[:2])
 
@@ -261,8 +242,8 @@ def test_what_the_builder_refuses_is_others(monkeypatch: pytest.MonkeyPatch) -> 
     target = torch.ops.aten.lstm.input
     monkeypatch.setitem(DYNAMO_ATEN_CONVERTERS, target, [refused])
     model = Layers(nn.LSTM, 4, 5)
-    edge = lower(model, X[:2], strict=False)
-    assert "TensorRTBackend" not in delegates(edge)
+    edge = lowered(model, X[:2], strict=False)
+    assert "TensorRTBackend" not in backends(edge)
     check(edge, model, X[:2])
     (method,) = torchtrt_executorch.report(edge).methods.values()
     assert any("no loops today" in (each.reason or "") for each in method.operators)
@@ -271,7 +252,7 @@ def test_what_the_builder_refuses_is_others(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_emulated_engine_has_the_layer_whole() -> None:
     model = Layers(nn.LSTM, 4, 5, 2, bidirectional=True)
     with torchtrt_executorch.emulated_engines():
-        edge = lower(model, X)
+        edge = lowered(model, X)
         buffer = edge.to_executorch().buffer
         assert b"aten.lstm.input" in buffer
         found = load(buffer).run(X)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
-from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir import EdgeProgramManager
 from torch import nn
-from torch_tensorrt.executorch import TensorRTPartitioner
 from torch_tensorrt.executorch.serialization import deserialize_engine
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
+
+from ...lowering import delegates, lower, tensorrt_partitioner
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -63,18 +63,13 @@ MODELS = [counted, cloned, viewed, cast, written]
 
 
 def lowered(function: Callable[..., Any], emulate: bool) -> EdgeProgramManager:
-    program = torch.export.export(Call(function).eval(), (X,))
     with emulated_engines() if emulate else nullcontext():
-        tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": 1})
-        return to_edge_transform_and_lower(program, partitioner=[tensorrt])
+        return lower(Call(function), (X,), tensorrt_partitioner())
 
 
 def bindings(edge: EdgeProgramManager) -> list[Any]:
-    return [
-        deserialize_engine(each.processed_bytes)[1].io_bindings
-        for each in edge.exported_program().graph_module.modules()
-        if isinstance(each, LoweredBackendModule)
-    ]
+    engines = [deserialize_engine(each.processed_bytes) for each in delegates(edge)]
+    return [metadata.io_bindings for _, metadata in engines]
 
 
 @pytest.mark.parametrize("function", MODELS, ids=lambda function: function.__name__)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import shutil
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from torchtrt_executorch.nogpu.target import engine_targets
 from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
 from ... import fresh
+from ...backends.cuda.conftest import needs_compilers
 
 pytestmark = pytest.mark.builds
 
@@ -47,10 +46,16 @@ print(json.dumps(result | {"asked": asked}))
 """
 
 
-def compile_for(gpu: str) -> dict[str, object]:
-    result = fresh.run(CODE, env={**os.environ, "TORCHTRT_GPU": gpu})
+def run(code: str, *arguments: str, gpu: str, cwd: Any = None) -> list[str]:
+    """Return the lines that code prints in a process with this target."""
+    env = {**os.environ, "TORCHTRT_GPU": gpu}
+    result = fresh.run(code, *arguments, env=env, cwd=cwd)
     assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
+    return result.stdout.splitlines()
+
+
+def compile_for(gpu: str) -> dict[str, object]:
+    return json.loads(run(CODE, gpu=gpu)[-1])
 
 
 def test_most_of_them_by_default() -> None:
@@ -79,27 +84,23 @@ def test_one_that_it_cannot_target(described: str) -> None:
     assert f"described {described}" in str(found["emulated"])
 
 
-@pytest.mark.parametrize("capability", [(9, 0), (8, 7), (7, 0)])
-def test_a_gpu_that_is_here_and_not_supported(
+@pytest.mark.parametrize(
+    "capability", [(7, 0), (7, 5), (8, 7), (8, 9), (9, 0), (12, 0), (13, 0)]
+)
+def test_a_gpu_that_is_here_and_supported_or_not(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(engine_targets.present, "cuda_device", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     major, minor = capability
+    if capability not in ((9, 0), (8, 7), (7, 0)):
+        engine_targets.check()
+        return
     with pytest.raises(engine_targets.UntargetableGpuError) as raised:
         engine_targets.check()
     message = str(raised.value)
     assert f"doesn't support the GPU that is here, sm_{major}{minor}" in message
     assert "sm_89" in message and "install torch-tensorrt in the place" in message
-
-
-@pytest.mark.parametrize("capability", [(7, 5), (8, 9), (12, 0), (13, 0)])
-def test_a_gpu_that_is_here_and_supported(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
-) -> None:
-    monkeypatch.setattr(engine_targets.present, "cuda_device", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    engine_targets.check()
 
 
 def test_several_that_are_described() -> None:
@@ -116,9 +117,8 @@ def test_engines_for_arm_are_those_of_releases_that_are() -> None:
         engine_targets.check_target(spark)
         assert "linux-aarch64" in engine_targets.engines_for()
     else:
-        with pytest.raises(
-            engine_targets.UntargetableGpuError, match=r"1\.6 and later"
-        ):
+        error = engine_targets.UntargetableGpuError
+        with pytest.raises(error, match=r"1\.6 and later"):
             engine_targets.check_target(spark)
     assert engine_targets.runs_on("linux-aarch64", "1.6.1.120")
     for platform, version in (
@@ -156,9 +156,7 @@ def test_an_engine_records_the_machine_that_it_is_for(gpu: str, platform: str) -
     arm = gpu.startswith("linux-aarch64")
     if arm and not engine_targets.runs_on("linux-aarch64", present.bindings_version()):
         pytest.skip("needs TensorRT-RTX 1.6, the first for aarch64")
-    result = fresh.run(PLATFORM, env={**os.environ, "TORCHTRT_GPU": gpu})
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == platform
+    assert run(PLATFORM, gpu=gpu)[-1] == platform
 
 
 BEHIND = """
@@ -181,9 +179,7 @@ for behind in ([XnnpackPartitioner()], []):
 @pytest.mark.parametrize("target", ["linux-aarch64:sm_87:16GiB", "sm_90:80GiB"])
 def test_one_that_others_serve(target: str) -> None:
     """What is behind gets all, and the report says why; alone it is an error."""
-    result = fresh.run(BEHIND, env={**os.environ, "TORCHTRT_GPU": target})
-    assert result.returncode == 0, result.stderr
-    lowered, alone = map(json.loads, result.stdout.splitlines()[-2:])
+    lowered, alone = map(json.loads, run(BEHIND, gpu=target)[-2:])
     (operator,) = lowered["methods"][0]["operators"]
     assert "XnnpackBackend" in str(operator)
     assert alone[0] == "UntargetableGpuError"
@@ -229,20 +225,8 @@ def lowered_for(
     *named: tuple[str, ...], folder: Any, variable: str = ""
 ) -> list[dict[str, list[str]]]:
     """For which GPUs each delegate is, by what each partitioner is told, and what is left to CUDA."""
-    result = fresh.run(
-        NAMED,
-        json.dumps(named),
-        env={**os.environ, "TORCHTRT_GPU": variable},
-        cwd=folder,
-    )
-    assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines() if line[0] in "[{"]
-
-
-needs_compilers = pytest.mark.skipif(
-    not (importlib.util.find_spec("triton") and shutil.which("g++")),
-    reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
-)
+    lines = run(NAMED, json.dumps(named), gpu=variable, cwd=folder)
+    return [json.loads(line) for line in lines if line[0] in "[{"]
 
 
 @needs_compilers
@@ -305,9 +289,8 @@ for gpu in sys.argv[1:]:
 def test_an_engine_that_was_built_for_others_is_an_error() -> None:
     """By default it is for sm_80, sm_86, sm_89, sm_120 and later: not for sm_75, nor an H100."""
     targets = ("sm_86:8GiB", "sm_121:8GiB", "sm_75:8GiB", "sm_90:80GiB")
-    result = fresh.run(BEFORE, *targets, env={**os.environ, "TORCHTRT_GPU": ""})
-    assert result.returncode == 0, result.stderr
-    said = [json.loads(line) for line in result.stdout.splitlines() if line[0] == '"']
+    lines = run(BEFORE, *targets, gpu="")
+    said = [json.loads(line) for line in lines if line[0] == '"']
     assert said[:2] == ["", ""]
     for message, target in zip(said[2:], targets[2:], strict=True):
         assert "was built for sm_80, sm_86" in message and target in message

@@ -15,6 +15,8 @@ from torchtrt_executorch.nogpu import stand_ins
 from torchtrt_executorch.nogpu.stand_ins import digest
 from torchtrt_executorch.nogpu.stand_ins.file import StandInFile
 
+from ...lowering import compile_engines, engines
+
 OPTIONS: dict[str, Any] = {"min_block_size": 1}
 X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
 
@@ -38,8 +40,7 @@ class Small(nn.Module):
 
 
 def plans(module: nn.Module) -> list[bytes]:
-    modules = module.modules()
-    return [m.serialized_engine for m in modules if hasattr(m, "serialized_engine")]
+    return [module.get_submodule(name).serialized_engine for name in engines(module)]
 
 
 def assert_real(plan: bytes) -> None:
@@ -49,19 +50,17 @@ def assert_real(plan: bytes) -> None:
 
 def test_from_the_model_to_the_pte(tmp_path: Path) -> None:
     model = Model().eval()
-    compiled = torch_tensorrt.compile(
-        model, ir="dynamo", arg_inputs=[X], target_executorch=True, **OPTIONS
-    )
-    engines = plans(compiled)
-    assert len(engines) == 2
-    for plan in engines:
+    compiled = compile_engines(model, [X])
+    built = plans(compiled)
+    assert len(built) == 2
+    for plan in built:
         assert_real(plan)
     expected = model(X)
     torch.testing.assert_close(compiled(X), expected)
     edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[X])
     torch.testing.assert_close(edge.exported_program().module()(X), expected)
     pte = bytes(edge.to_executorch().buffer)
-    assert all(pte.count(plan) == 1 for plan in engines)
+    assert all(pte.count(plan) == 1 for plan in built)
     program = runtime.load(pte)
     torch.testing.assert_close(program.run(X)[0], expected)
     assert len(program.stats().stand_ins) == 2
@@ -99,13 +98,7 @@ def test_the_mutable_module() -> None:
 def test_dynamic_shapes() -> None:
     model = Model().eval()
     sizes = {"min_shape": (1, 3, 4), "opt_shape": (2, 3, 4), "max_shape": (6, 3, 4)}
-    compiled = torch_tensorrt.compile(
-        model,
-        ir="dynamo",
-        arg_inputs=[torch_tensorrt.Input(**sizes)],
-        target_executorch=True,
-        **OPTIONS,
-    )
+    compiled = compile_engines(model, [torch_tensorrt.Input(**sizes)])
     edge = torch_tensorrt.executorch.export(compiled)
     program = runtime.load(bytes(edge.to_executorch().buffer))
     for batch in (1, 5):
@@ -119,9 +112,8 @@ def test_dynamic_shapes() -> None:
 def test_what_is_built_follows_nobody() -> None:
     """An engine has weights of its own, and so has its stand-in."""
     model = nn.Linear(4, 5).eval()
-    compiled = torch_tensorrt.compile(
-        model, ir="dynamo", arg_inputs=[X], immutable_weights=True, **OPTIONS
-    )
+    options = {"target_executorch": False, "immutable_weights": True}
+    compiled = compile_engines(model, [X], **options)
     expected = compiled(X)
     torch.testing.assert_close(expected, model(X))
     with torch.no_grad():
@@ -132,16 +124,12 @@ def test_what_is_built_follows_nobody() -> None:
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 def test_half_precision(precision: torch.dtype) -> None:
     model, x = Model().eval().to(precision), X.to(precision)
-    compiled = torch_tensorrt.compile(
-        model, ir="dynamo", arg_inputs=[x], target_executorch=True, **OPTIONS
-    )
+    compiled = compile_engines(model, [x])
     torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=2e-2)
 
 
 def test_save_with_stand_ins(tmp_path: Path) -> None:
-    compiled = torch_tensorrt.compile(
-        Small().eval(), ir="dynamo", arg_inputs=[X], **OPTIONS
-    )
+    compiled = compile_engines(Small(), [X], target_executorch=False)
     (plan,) = plans(compiled)
     path = tmp_path / "model.pte"
     torch_tensorrt.save(
