@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -83,11 +84,8 @@ DESCRIBED = [value.replace("real", "described") for value in REAL]
 
 
 def in_another_thread(function: Any, *args: Any) -> Any:
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(function(*args)))
-    thread.start()
-    thread.join()
-    return results[0]
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function, *args).result()
 
 
 def test_overrides_are_this_thread_s_alone(modules) -> None:

@@ -24,6 +24,7 @@ from torchtrt_executorch.nogpu.emulation import emulation_enabled, flat
 from torchtrt_executorch.nogpu.emulation.payload import MAGIC, dump, is_emulated, load
 
 from .... import fresh
+from ....lowering import compile_emulated, engines
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -45,10 +46,7 @@ def model() -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def compiled(model: torch.nn.Module) -> GraphModule:
-    with emulated_engines():
-        return torch_tensorrt.compile(
-            model, ir="dynamo", arg_inputs=[X], min_block_size=1
-        )
+    return compile_emulated(model, [X], target_executorch=False)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +67,8 @@ def test_it_is_asked_for(model: torch.nn.Module) -> None:
 def test_log_says_emulated(
     model: torch.nn.Module, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "torchtrt_executorch"), emulated_engines():
-        torch_tensorrt.compile(model, ir="dynamo", arg_inputs=[X], min_block_size=1)
+    with caplog.at_level(logging.INFO, "torchtrt_executorch"):
+        compile_emulated(model, [X], target_executorch=False)
     (record,) = [r for r in caplog.records if "EMULATED" in r.message]
     assert "not in TensorRT" in record.message
 
@@ -89,15 +87,7 @@ def test_bindings(compiled: GraphModule) -> None:
         engine.create_engine_inspector()
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        "deepcopy",
-        "pickle",
-        "state",
-        "exported",
-    ],
-)
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "state", "exported"])
 def test_copies_and_files(
     way: str, compiled: GraphModule, model: torch.nn.Module, tmp_path: Path
 ) -> None:
@@ -133,9 +123,8 @@ def test_inputs_are_checked(payload: bytes, inputs: list[Any], named: str) -> No
 
 
 def test_payload_that_is_none() -> None:
-    assert not is_emulated(b"")
-    assert not is_emulated(MAGIC[:-1])
     for engine in (b"", b"ftrt" * 100, MAGIC[:-1]):
+        assert not is_emulated(engine)
         with pytest.raises(ValueError, match="not an emulated engine"):
             load(engine)
 
@@ -151,11 +140,7 @@ def test_damaged_payload(payload: bytes) -> None:
         broken[place : place + 12] = b"\xff" * 12
         with pytest.raises(ValueError, match="damaged emulated engine"):
             load(broken)
-
-
-def test_payload_without_a_program_in_it() -> None:
-    file = io.BytesIO()
-    torch.save({"a": X}, file)
+    torch.save({"a": X}, file := io.BytesIO())  # no program at all
     with pytest.raises(ValueError, match="damaged emulated engine"):
         load(MAGIC + file.getvalue())
 
@@ -191,17 +176,13 @@ def test_torch_compile(options: dict[str, Any], model: torch.nn.Module) -> None:
 
 
 def test_engine_that_needs_an_output_allocator_says_so() -> None:
-    class NonZero(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nonzero(x.relu())
+    def nonzero(x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(x.relu())
 
-    with emulated_engines():
-        ours = torch_tensorrt.compile(
-            NonZero(), ir="dynamo", arg_inputs=[X], min_block_size=1
-        )
-    held = [m for m in ours.modules() if hasattr(m, "serialized_engine")]
-    assert [m.requires_output_allocator for m in held] == [True]
-    torch.testing.assert_close(ours(X), NonZero()(X))
+    ours = compile_emulated(nonzero, [X], target_executorch=False)
+    (name,) = engines(ours)
+    assert ours.get_submodule(name).requires_output_allocator
+    torch.testing.assert_close(ours(X), nonzero(X))
 
 
 PROCESS = """

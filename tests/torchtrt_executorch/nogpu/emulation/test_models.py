@@ -8,27 +8,25 @@ from typing import Any
 
 import pytest
 import torch
-import torch_tensorrt
 from torch.fx import GraphModule
 from torch_tensorrt import Input
 from torch_tensorrt.executorch import export
 
-from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.nogpu.emulation.payload import is_emulated
-from torchtrt_executorch.runtime import load
+
+from ....lowering import (
+    Function,
+    assert_same_as_eager,
+    compile_emulated,
+    engines,
+    lower_emulated,
+)
 
 Tensor = torch.Tensor
 
 
 def compiled(model: torch.nn.Module, inputs: Any, **options: Any) -> GraphModule:
-    with emulated_engines():
-        return torch_tensorrt.compile(
-            model, ir="dynamo", arg_inputs=inputs, min_block_size=1, **options
-        )
-
-
-def engines(module: torch.nn.Module) -> list[Any]:
-    return [m for m in module.modules() if hasattr(m, "serialized_engine")]
+    return compile_emulated(model, inputs, **{"target_executorch": False, **options})
 
 
 class SeveralInputsAndOutputs(torch.nn.Module):
@@ -36,15 +34,11 @@ class SeveralInputsAndOutputs(torch.nn.Module):
         return x - y * z, (y.sin(), {"z": z.relu()})
 
 
-class Convolution(torch.nn.Module):
+class Convolution(torch.nn.Sequential):
     def __init__(self) -> None:
-        super().__init__()
-        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
-        self.norm = torch.nn.BatchNorm2d(4)
-        self.linear = torch.nn.Linear(4, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(self.norm(self.conv(x)).relu().mean((2, 3)))
+        conv, norm = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4)
+        pool = torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+        super().__init__(conv, norm, torch.nn.ReLU(), *pool, torch.nn.Linear(4, 5))
 
 
 class Attention(torch.nn.Module):
@@ -119,20 +113,16 @@ class Case:
 
 SIGMOID = {"torch_executed_ops": {"torch.ops.aten.sigmoid.default"}}
 CASES = {
-    "inputs and outputs": Case(
-        SeveralInputsAndOutputs, (ramp(2, 3), ramp(2, 3) + 1, ramp(3))
-    ),
+    "inputs and outputs": Case(SeveralInputsAndOutputs, (ramp(2, 3), ramp(2, 3) + 1, ramp(3))),
     "convolution": Case(Convolution, (ramp(2, 3, 8, 8),)),
     "attention, int64": Case(Attention, (torch.tensor([[1, 5, 2], [10, 0, 3]]),)),
     "several engines, shared weights": Case(SharedWeights, (ramp(2, 4),), 2, SIGMOID),
     "views": Case(Views, (ramp(2, 4),)),
     "sizes": Case(Sizes, (ramp(3, 4),), 2, SIGMOID),
-    "float64": Case(
-        Doubles, (ramp(2, 3, dtype=torch.float64),), 1, {"truncate_double": True}
-    ),
+    "float64": Case(Doubles, (ramp(2, 3, dtype=torch.float64),), 1, {"truncate_double": True}),
     "int64": Case(Integers, (torch.tensor([2, 0]), ramp(4, 3))),
     "bool": Case(Conditions, (ramp(2, 3),)),
-}
+}  # fmt: skip
 
 
 def assert_agrees(ours: Any, model: Any, inputs: Any, **close: Any) -> None:
@@ -145,7 +135,7 @@ def test_agrees_with_eager(case: Case) -> None:
     torch.manual_seed(0)
     model = case.model().eval()
     ours = compiled(model, list(case.inputs), **case.options)
-    held = engines(ours)
+    held = [ours.get_submodule(name) for name in engines(ours)]
     assert len(held) == case.engines
     assert all(is_emulated(engine.serialized_engine) for engine in held)
     close = {"atol": 1e-6, "rtol": 1e-6} if case.options.get("truncate_double") else {}
@@ -184,13 +174,12 @@ def test_dynamic_shapes(kind: type[torch.nn.Module]) -> None:
 def test_outputs_are_memory_of_their_own() -> None:
     """As those of an engine are: dense, and not that of inputs or each other."""
 
-    class Model(torch.nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-            y = x * 1
-            return y, y.view(-1), y.T, x.view(-1)
+    def model(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 1
+        return y, y.view(-1), y.T, x.view(-1)
 
-    model, x = Model(), ramp(2, 4)
-    ours = compiled(model, [x])
+    x = ramp(2, 4)
+    ours = compiled(Function(model), [x])
     first = ours(x)
     pointers = [tensor.untyped_storage().data_ptr() for tensor in (x, *first)]
     assert len(set(pointers)) == len(pointers)
@@ -203,20 +192,12 @@ def test_outputs_are_memory_of_their_own() -> None:
 def test_executed_as_a_pte() -> None:
     """Several engines, integers, and what lies between them, all the way."""
 
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = Attention()
-            self.head = SharedWeights()
-
-        def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-            y = self.encoder(tokens)
-            return self.head(y[..., :4]), torch.nonzero(y > 0)
+    def both(tokens: Tensor, encoder: Any, head: Any) -> tuple[Tensor, Tensor]:
+        y = encoder(tokens)
+        return head(y[..., :4]), torch.nonzero(y > 0)
 
     torch.manual_seed(0)
-    model, tokens = Model().eval(), torch.tensor([[1, 5, 2], [10, 0, 3]])
-    ours = compiled(model, [tokens], target_executorch=True, **SIGMOID)
-    with emulated_engines():
-        program = load(export(ours).to_executorch().buffer)
-        found = program.run(tokens)
-    torch.testing.assert_close(found, model(tokens))
+    model = Function(both, Attention(), SharedWeights()).eval()
+    tokens = torch.tensor([[1, 5, 2], [10, 0, 3]])
+    edge = lower_emulated(model, [tokens], **SIGMOID)
+    assert_same_as_eager(edge, model, (tokens,))

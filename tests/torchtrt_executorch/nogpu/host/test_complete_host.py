@@ -46,9 +46,8 @@ def test_what_edits_call_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda_queries.described_torch.cache_clear()
     gpu_needed.check_can_run("nothing")
     gpu_needed.check_can_build_refittable(SimpleNamespace(immutable_weights=False))
-    assert gpu_needed.compile_for_refit(dict, {}, immutable_weights=False) == {
-        "immutable_weights": False
-    }
+    options = {"immutable_weights": False}
+    assert gpu_needed.compile_for_refit(dict, {}, **options) == options
 
 
 @pytest.mark.parametrize(
@@ -62,20 +61,15 @@ def test_what_edits_call_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda scope: scope.__name__,
 )
 def test_scopes_do_nothing(scope, module: types.ModuleType) -> None:
-    before = dict(vars(module))
-    inits = [getattr(module, name).__init__ for name in building.BINDINGS_CLASSES]
-    outside = (
-        os.path.isfile,
-        torch.library.register_fake,
-        torch._library.register_fake_class,
-    )
+    def outside() -> list[object]:
+        fakes = torch.library.register_fake, torch._library.register_fake_class
+        return [os.path.isfile, *fakes]
+
+    def inside() -> list[object]:
+        classes = [getattr(module, name) for name in building.BINDINGS_CLASSES]
+        return [dict(vars(module)), [each.__init__ for each in classes]]
+
+    before = outside(), inside()
     with scope(module):
-        assert outside == (
-            os.path.isfile,
-            torch.library.register_fake,
-            torch._library.register_fake_class,
-        )
-    assert vars(module) == before
-    assert inits == [
-        getattr(module, name).__init__ for name in building.BINDINGS_CLASSES
-    ]
+        assert outside() == before[0]
+    assert inside() == before[1]

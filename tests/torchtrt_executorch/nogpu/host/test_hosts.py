@@ -108,41 +108,29 @@ def facts(host) -> Any:
 
 
 def test_it_is_imported_and_leaves_the_rest_of_python_as_it_was(facts) -> None:
+    """PyTorch itself still says that there is no GPU, and nobody is asked for another one."""
     assert facts["restored"] == [True] * 5
-
-
-def test_the_cpp_runtime_is_left_out(facts) -> None:
-    assert not facts["runtime loaded"]
-    assert not facts["runtime feature"]
-
-
-def test_bindings_and_registries_are_the_real_ones(facts) -> None:
-    assert facts["bindings"] == present.bindings_version()
-    assert facts["relu has a converter"]
-
-
-def test_what_an_export_needs_is_registered(facts) -> None:
-    assert facts["placeholder"]
-
-
-def test_nobody_is_asked_for_another_pytorch(facts) -> None:
+    assert facts["torch.cuda asked"] is not None
     assert "reinstall" not in facts["log"]
 
 
+def test_the_cpp_runtime_is_left_out_and_the_rest_is_real(facts) -> None:
+    """Bindings and registries are, with what an export needs."""
+    assert not facts["runtime loaded"]
+    assert not facts["runtime feature"]
+    assert facts["bindings"] == present.bindings_version()
+    assert facts["relu has a converter"]
+    assert facts["placeholder"]
+
+
 def test_a_dry_run_partitions(facts) -> None:
+    """For devices that are CUDA's by name, and the processor by place."""
     assert len(facts["partitions"]) == 1
     assert facts["agrees"]
-
-
-def test_devices_are_cuda_by_name_and_cpu_by_place(facts) -> None:
     assert facts["default device"] == 0
     assert facts["torch device"] == "cuda:1"
     assert facts["round trip"] == 1
     assert facts["moved to"] == "cpu"
-
-
-def test_torch_itself_still_says_that_there_is_no_gpu(facts) -> None:
-    assert facts["torch.cuda asked"] is not None
 
 
 @cannot_build
@@ -154,12 +142,8 @@ def test_a_real_compile_fails_at_once_with_the_three_ways_on(facts) -> None:
 
 
 @without_libraries
-def test_what_is_missing_is_named(facts) -> None:
+def test_what_is_missing_is_named_by_classes_of_the_bindings_too(facts) -> None:
     assert "libnvinfer.so." in facts["errors"][0][1]
-
-
-@without_libraries
-def test_classes_of_the_bindings_raise_the_same_error(facts) -> None:
     for error in facts["classes"]:
         assert error == facts["errors"][0]
 
@@ -208,9 +192,7 @@ def test_a_bad_description_is_the_error_of_the_import(host, imports: str) -> Non
 def test_no_compiler_is_the_error_of_the_import(fresh_host, imports: str) -> None:
     result = fresh_host.run(imports, alone=True, CC="/no/such/cc")
     last = result.stderr.splitlines()[-1]
-    assert last.startswith(
-        "torchtrt_executorch.nogpu.stubs.stub_libraries.LinkStubError"
-    )
+    assert last.startswith(f"{link_stubs.__package__}.stub_libraries.LinkStubError")
     assert "'/no/such/cc' was not found" in last
     assert not has_stubs(fresh_host.cache)
 

@@ -49,12 +49,10 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
 
 
 def test_a_scope_holds_while_its_module_executes(events: list[str]) -> None:
+    """Modules that aren't in the table have none."""
     package = importlib.import_module(PACKAGE)
     assert events == [f"enter {PACKAGE}", f"leave {PACKAGE}"]
     assert package.events == ["package"]
-
-
-def test_only_modules_of_the_table_have_one(events: list[str]) -> None:
     importlib.import_module(f"{PACKAGE}.plain")
     assert not [event for event in events if event.endswith("plain")]
     importlib.import_module(f"{PACKAGE}.scoped")
@@ -65,31 +63,25 @@ def test_a_scope_is_left_when_the_module_fails(events: list[str]) -> None:
     with pytest.raises(RuntimeError, match="from its body"):
         importlib.import_module(f"{PACKAGE}.failing")
     assert events[-1] == f"leave {PACKAGE}.failing"
-
-
-def test_a_module_that_is_not_there_stays_so(events: list[str]) -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"{PACKAGE}.absent")
 
 
-def test_the_module_keeps_its_own_loader(events: list[str]) -> None:
+def test_the_module_keeps_its_loader_and_a_reload_has_the_scope_again(
+    events: list[str],
+) -> None:
     module = importlib.import_module(f"{PACKAGE}.scoped")
     assert type(module.__loader__) is SourceFileLoader
     assert module.__spec__ is not None
     assert module.__spec__.loader is module.__loader__
-
-
-def test_a_reload_has_the_scope_again(events: list[str]) -> None:
-    module = importlib.import_module(f"{PACKAGE}.scoped")
     before = len(events)
     importlib.reload(module)
     assert len(events) == before + 2
 
 
 def test_post_import_hooks_see_the_module_after_its_scope(events: list[str]) -> None:
-    wrapt.register_post_import_hook(
-        lambda module: events.append("hook"), f"{PACKAGE}.scoped"
-    )
+    hook = lambda module: events.append("hook")  # noqa: E731
+    wrapt.register_post_import_hook(hook, f"{PACKAGE}.scoped")
     importlib.import_module(f"{PACKAGE}.scoped")
     assert events[-2:] == [f"leave {PACKAGE}.scoped", "hook"]
 

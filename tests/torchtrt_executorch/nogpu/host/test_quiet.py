@@ -86,24 +86,19 @@ def test_executorch_alone(tmp_path: Path) -> None:
     assert not said(tmp_path, ALONE)
 
 
+CONVERTERS = "torch_tensorrt.dynamo.conversion.aten_ops_converters"
+
+
 @pytest.mark.parametrize(
     ("name", "message", "heard"),
     [
         ("torchao", "Failed to load /a/_C.abi3.so: Could not load this library", False),
         ("torchao", "quantization went wrong", True),
         ("torch.utils._pytree", "something else about Enum", True),
-        (
-            "torch_tensorrt.dynamo.conversion.aten_ops_converters",
-            "Unable to import quantize op. Please install modelopt library",
-            False,
-        ),
-        (
-            "torch_tensorrt.dynamo.conversion.aten_ops_converters",
-            "Unable to convert",
-            True,
-        ),
+        (CONVERTERS, "Unable to import quantize op. Please install modelopt library", False),
+        (CONVERTERS, "Unable to convert", True),
     ],
-)
+)  # fmt: skip
 def test_the_rest_is_heard(
     name: str, message: str, heard: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,30 +121,23 @@ def test_other_warnings_are_heard() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         quiet.quieten()
-        warnings.warn(
-            "var_to_val is deprecated, use backed_var_to_val", FutureWarning, 1
-        )
-        warnings.warn("var_to_val is deprecated, use backed_var_to_val", UserWarning, 1)
+        known = "var_to_val is deprecated, use backed_var_to_val"
+        warnings.warn(known, FutureWarning, 1)
+        warnings.warn(known, UserWarning, 1)
         warnings.warn("something is deprecated", FutureWarning, 1)
     assert [str(each.message)[:9] for each in caught] == ["var_to_va", "something"]
 
 
 @pytest.mark.parametrize("gpu", [True, False])
-def test_before_an_import_only_without_a_gpu(
-    gpu: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_without_a_gpu(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before an import, and for as long as a host is completed."""
     called: list[bool] = []
-    monkeypatch.setattr(present, "cuda_device_listed", lambda: gpu)
+    for name in ("cuda_device", "cuda_device_listed"):
+        monkeypatch.setattr(present, name, lambda: gpu)
+    monkeypatch.setattr(present, "tensorrt_libraries", lambda: True)
     monkeypatch.setattr(quiet, "quieten", lambda: called.append(True))
     quiet.prepare("executorch.exir")
     assert bool(called) != gpu
-
-
-@pytest.mark.parametrize("gpu", [True, False])
-def test_only_without_a_gpu(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[bool] = []
-    monkeypatch.setattr(present, "cuda_device", lambda: gpu)
-    monkeypatch.setattr(present, "tensorrt_libraries", lambda: True)
-    monkeypatch.setattr(quiet, "quieten", lambda: called.append(True))
+    called.clear()
     with host.complete_host(sys):  # type: ignore[arg-type]
         assert bool(called) != gpu

@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda.cuda_backend import CudaBackend
-from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from executorch.exir.backend.compile_spec_schema import CompileSpec
 from packaging.version import Version
 from torch import Tensor, nn
 from torch.export import Dim
@@ -22,6 +19,7 @@ from torchtrt_executorch.payloads import cuda_payload
 from torchtrt_executorch.runtime import load, save_stand_ins
 
 from ....backends.cuda.conftest import delegates, needs_compilers
+from ....lowering import cuda_partitioner
 
 pytestmark = [
     pytest.mark.builds,
@@ -61,11 +59,8 @@ def made(folder: Path, dynamic: bool) -> Any:
         "forward": torch.export.export(model, inputs),
         "other": torch.export.export(model, inputs, dynamic_shapes=shapes),
     }
-    partitioners = {}
-    for name in methods:
-        named = CudaBackend.generate_method_name_compile_spec(name)
-        spec = CompileSpec("gpu", b"sm_90:80GiB")
-        partitioners[name] = [CudaPartitioner([named, spec])]
+    gpu = "sm_90:80GiB"
+    partitioners = {name: [cuda_partitioner(name, gpu=gpu)] for name in methods}
     return to_edge_transform_and_lower(methods, partitioner=partitioners)
 
 

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-from executorch.exir import to_edge_transform_and_lower
-from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch import Tensor, nn
 from torch._higher_order_ops import triton_kernel_wrap
 
@@ -16,6 +13,7 @@ from torchtrt_executorch.cache import SWITCH
 from torchtrt_executorch.nogpu.inductor import kernel_accesses
 
 from ....backends.cuda.conftest import needs_compilers
+from ....lowering import cuda_partitioner, lower
 
 triton = pytest.importorskip("triton", reason="there is no Triton")
 NAME = "torch._higher_order_ops.triton_kernel_wrap:identify_accessed_tensors"
@@ -45,17 +43,20 @@ def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Arguments of analyses, of which none is made."""
+    found: list[Any] = []
+    note = lambda *arguments: found.append(arguments)  # noqa: E731
+    monkeypatch.setattr(triton_kernel_wrap, "identify_accessed_tensors", note)
+    return found
+
+
 def half(*sizes: int) -> Tensor:
     return torch.empty(*sizes, dtype=torch.float16)
 
 
-def test_what_decides_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        triton_kernel_wrap,
-        "identify_accessed_tensors",
-        lambda kernel, kwargs, descriptors: asked.append(kwargs),
-    )
+def test_what_decides_is_asked_for(asked: list[Any]) -> None:
     analyze = kernel_accesses.overrides()[NAME]
     kernel, other = object(), object()
     first = {"x": half(2), "n": 1, "flag": True, "none": None, "name": "a"}
@@ -81,12 +82,8 @@ def test_what_decides_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_autotuned_kernels_are_told_by_function_and_first_configuration(
-    monkeypatch: pytest.MonkeyPatch,
+    asked: list[Any],
 ) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(
-        triton_kernel_wrap, "identify_accessed_tensors", lambda *a: asked.append(a)
-    )
     analyze = kernel_accesses.overrides()[NAME]
 
     def tuned(function: Any, *blocks: int) -> Any:
@@ -103,12 +100,8 @@ def test_autotuned_kernels_are_told_by_function_and_first_configuration(
 
 @pytest.mark.parametrize("unknown", [object(), [1], (half(1),)])
 def test_what_is_not_known_is_analyzed_each_time(
-    monkeypatch: pytest.MonkeyPatch, unknown: object
+    asked: list[Any], unknown: object
 ) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(
-        triton_kernel_wrap, "identify_accessed_tensors", lambda *a: asked.append(a)
-    )
     analyze = kernel_accesses.overrides()[NAME]
     for _ in range(2):
         analyze(None, {"x": unknown}, {})
@@ -117,33 +110,22 @@ def test_what_is_not_known_is_analyzed_each_time(
     assert len(asked) == 4
 
 
-class Layers(nn.Module):
-    """Attention of as many layers, which ExecuTorch's Triton kernel computes."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(self.count):
-            x = nn.functional.scaled_dot_product_attention(x, x, x * 2)
-        return x
-
-
 @needs_compilers
 def test_layers_that_are_alike_have_their_kernels_analyzed_once(
     analyzed: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SWITCH, "0")  # else what the first one asked is known
     counts = []
-    for layers in (1, 3):
+    for count in (1, 3):
+
+        def layers(x: Tensor, count: int = count) -> Tensor:
+            """Attention, which ExecuTorch's Triton kernel computes."""
+            for _ in range(count):
+                x = nn.functional.scaled_dot_product_attention(x, x, x * 2)
+            return x
+
         analyzed.clear()
-        x = (torch.ones(1, 2, 64, 32, dtype=torch.bfloat16),)
-        program = torch.export.export(Layers(layers), x)
-        specs = [
-            CompileSpec("method_name", b"forward"),
-            CompileSpec("gpu", b"sm_90:80GiB"),
-        ]
-        to_edge_transform_and_lower(program, partitioner=[CudaPartitioner(specs)])
+        x = torch.ones(1, 2, 64, 32, dtype=torch.bfloat16)
+        lower(layers, (x,), cuda_partitioner(gpu="sm_90:80GiB"))
         counts.append(len(analyzed))
     assert counts[0] == counts[1] > 0

@@ -23,6 +23,7 @@ from torchtrt_executorch.payloads.cuda_library import kernels as kernels_of
 
 from ....backends.cuda.conftest import delegates, needs_compilers
 from ....backends.cuda.test_bad_input import CAPABILITIES
+from ....lowering import Function
 from ..cross import cross_machines as machines
 
 pytestmark = pytest.mark.builds
@@ -80,16 +81,9 @@ def test_kernels_that_are_known_already(lower: Callable[..., Any]) -> None:
         assert capabilities(library) == ["sm_86", "compute_86"]
 
 
-class Mixed(torch.nn.Module):
-    """A product, a pointwise kernel and a reduction."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(48, 96, dtype=torch.float16)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = self.linear(x)
-        return y, torch.softmax(x, -1), x.sin().mT
+def mixed(x: torch.Tensor, linear: Any) -> tuple[torch.Tensor, ...]:
+    """A matmul, a pointwise kernel and a reduction."""
+    return linear(x), torch.softmax(x, -1), x.sin().mT
 
 
 @needs_compilers
@@ -104,19 +98,18 @@ def test_what_is_assembled_for_a_later_gpu_and_what_is_compiled(
     def note(*, src: Any, metadata: Any, **others: Any) -> None:
         targets.setdefault(metadata["name"], set()).add(metadata["target"].arch)
 
+    model = Function(mixed, torch.nn.Linear(48, 96, dtype=torch.float16))
     before, knobs.compilation.listener = knobs.compilation.listener, note
     try:
-        edge = lower(Mixed(), (X,), gpu="sm_87:16GiB,sm_90:80GiB")
+        edge = lower(model, (X,), gpu="sm_87:16GiB,sm_90:80GiB")
     finally:
         knobs.compilation.listener = before
     (delegate,) = delegates(edge)
     twice = {name for name, of in targets.items() if of == {87, 90}}
     assert all(of in ({87}, {87, 90}) for of in targets.values())
     assert twice and twice == {name for name in targets if "_tem_" in name}
-    assert {name[:11] for name in targets.keys() - twice} == {
-        "triton_per_",
-        "triton_poi_",
-    }
+    kinds = {name[:11] for name in targets.keys() - twice}
+    assert kinds == {"triton_per_", "triton_poi_"}
     for kernel in kernels_of(delegate.library):
         code = {image.gpu for image in kernel.images if not image.is_ptx}
         assert code == {87, 90}, kernel.name
@@ -133,35 +126,16 @@ def test_what_is_assembled_for_a_later_gpu_and_what_is_compiled(
         ("tt.dot_scaled %a, %b : tensor<16x16xi8>", (8, 0), (9, 0), False),
         ("tt.descriptor_load %d[%i] : tensor<16xf16>", (8, 0), (9, 0), False),
         ("tt.make_tensor_descriptor %p : tensor<16xf16>", (8, 0), (9, 0), False),
-        (
-            "tt.fp_to_fp %x : tensor<64xf32> -> tensor<64xf8E4M3FN>",
-            (8, 0),
-            (9, 0),
-            False,
-        ),
-        (
-            "tt.atomic_rmw fadd, relaxed, gpu, %p : tensor<64xbf16>",
-            (8, 0),
-            (9, 0),
-            False,
-        ),
+        ("tt.fp_to_fp %x : tensor<64xf32> -> tensor<64xf8E4M3FN>", (8, 0), (9, 0), False),
+        ("tt.atomic_rmw fadd, relaxed, gpu, %p : tensor<64xbf16>", (8, 0), (9, 0), False),
         ("tt.atomic_rmw fadd, relaxed, gpu, %p : tensor<64xf32>", (8, 0), (9, 0), True),
     ],
-)
+)  # fmt: skip
 def test_whose_assembly_is_as_good_as_triton_s(
     operation: str, own: tuple[int, int], other: tuple[int, int], serves: bool
 ) -> None:
     asm = {"ttir": operation, "ptx": ".target sm_{}{}".format(*own)}
     assert portable_assembly.serves(SimpleNamespace(asm=asm), own, other) == serves
-
-
-class Scaled(torch.nn.Module):
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.scale = scale
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.sin(x) * self.scale
 
 
 def kernels() -> dict[int, object]:
@@ -182,7 +156,8 @@ def test_no_kernel_is_left_of_what_was_lowered(
 ) -> None:
     before = kernels()
     for scale in (1.5, 1.5, 2.5):
-        assert delegates(lower(Scaled(scale), (X,), gpu=gpus))
+        scaled = Function(lambda x, scale=scale: torch.sin(x) * scale)
+        assert delegates(lower(scaled, (X,), gpu=gpus))
         assert kernels().keys() <= before.keys()
 
 
@@ -206,30 +181,22 @@ def test_one_is_what_it_is() -> None:
     assert common_properties([gpu]) == properties(gpu)
 
 
-class Wide(torch.nn.Module):
-    """A product of which the fastest tile for 9.0 takes more shared memory than 8.6 has, with an epilogue."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(4096, 4096, dtype=torch.float16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.gelu(self.linear(x))
-
-
 @needs_compilers
 def test_a_gpu_has_a_kernel_of_its_own_where_that_is_faster(
     lower: Callable[..., Any],
 ) -> None:
     """It is the one that a library for this GPU alone has, and the host's code launches it there alone."""
     x = torch.randn(128, 4096, dtype=torch.float16)
-    (both,) = delegates(lower(Wide(), (x,), gpu="sm_86:16GiB,sm_90:80GiB"))
+    # The fastest tile for 9.0 takes more shared memory than 8.6 has.
+    linear = torch.nn.Linear(4096, 4096, dtype=torch.float16)
+    wide = torch.nn.Sequential(linear, torch.nn.GELU())
+    (both,) = delegates(lower(wide, (x,), gpu="sm_86:16GiB,sm_90:80GiB"))
     shared, own = kernels_of(both.library)
     assert [each.name for each in shared.images] == ["sm_86", "compute_86"]
     assert [each.name for each in own.images] == ["sm_90"]
     limit = gpus.shared_memory(86) or 0
     assert (shared.shared or 0) <= limit < (own.shared or 0)
-    (alone,) = delegates(lower(Wide(), (x,), gpu="sm_90:80GiB"))
+    (alone,) = delegates(lower(wide, (x,), gpu="sm_90:80GiB"))
     (expected,) = kernels_of(alone.library)
     assert (own.shared, own.threads) == (expected.shared, expected.threads)
     given = machines.described((128, 4096), torch.float16)

@@ -81,13 +81,12 @@ def delegate(lowered) -> Delegate:
     return delegate
 
 
-def test_everything_is_in_one_delegate(lowered, delegate) -> None:
+def test_everything_is_in_one_delegate_and_each_weight_is_there_once(
+    lowered, delegate, module
+) -> None:
     graph = lowered.exported_program().graph
     assert [node.op for node in graph.nodes].count("call_function") == 2  # and getitem
     assert delegate.library.startswith(b"\x7fELF")
-
-
-def test_each_weight_is_there_once(delegate, module) -> None:
     for tensor in (module.first.weight, module.second.weight, module.first.bias):
         data = tensor.detach().numpy().tobytes()
         assert delegate.weights.count(data) == 1

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from executorch.exir.backend.compile_spec_schema import CompileSpec
 from packaging.version import Version
 from torch import Tensor, nn
 
@@ -20,6 +18,7 @@ from torchtrt_executorch.nogpu.stand_ins.packed import unpack
 from torchtrt_executorch.runtime import load, save_stand_ins
 
 from ....backends.cuda.conftest import needs_compilers
+from ....lowering import cuda_partitioner
 
 packed_weights = pytest.importorskip(
     "executorch.backends.cuda.quantized.packed_weights",
@@ -60,14 +59,8 @@ def test_many_rows_are_unpacked_some_at_a_time() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        [3, 32, -8, ""],
-        [4, 0, -8, ""],
-        [4, 33, -8, ""],
-        [4, 64, -8, ""],
-        [4, 32, "-8", ""],
-        [4.0, 32, -8, ""],
-        [4, 32, -8],
-        [2, 32, -8, ""],
+        *([3, 32, -8, ""], [4, 0, -8, ""], [4, 33, -8, ""], [4, 64, -8, ""]),
+        *([4, 32, "-8", ""], [4.0, 32, -8, ""], [4, 32, -8], [2, 32, -8, ""]),
     ],
 )
 def test_what_is_no_packing_is_refused(row: list[Any]) -> None:
@@ -92,31 +85,19 @@ def test_what_is_not_of_images_is_not_channels_last(sizes: list[int]) -> None:
         unpack(["channels_last", ""], torch.float32, sizes, lambda _: data)
 
 
-class Linears(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.second = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.second(self.first(x))
-        return found
-
-
 @needs_compilers
 def test_stand_ins_of_int4_refer_to_the_data(tmp_path: Path) -> None:
     q = pytest.importorskip("torchao.quantization")
-    model = Linears().to(torch.bfloat16).eval()
+    torch.manual_seed(0)
+    layers = [nn.Linear(WIDTH, size, bias=False) for size in (WIDTH, 2 * WIDTH)]
+    model = nn.Sequential(*layers).to(torch.bfloat16).eval()
     config = q.IntxWeightOnlyConfig(torch.int4, q.granularity.PerGroup(32))
     q.quantize_(model, config)
-    specs = [CompileSpec("gpu", b"sm_90:80GiB")]
     methods, partitioners = {}, {}
     for name, rows in (("prefill", 7), ("decode", 1)):
         x = torch.ones(rows, WIDTH, dtype=torch.bfloat16)
         methods[name] = torch.export.export(model, (x,))
-        named = CompileSpec("method_name", name.encode())
-        partitioners[name] = [CudaPartitioner([named, *specs])]
+        partitioners[name] = [cuda_partitioner(name, gpu="sm_90:80GiB")]
     made = to_edge_transform_and_lower(methods, partitioner=partitioners)
     path = tmp_path / "model.pte"
     made.to_executorch().save(str(path))
@@ -136,15 +117,9 @@ def test_stand_ins_of_int4_refer_to_the_data(tmp_path: Path) -> None:
     eager = model(x)
     assert torch.equal(found, wanted)
     torch.testing.assert_close(found, eager, rtol=2e-2, atol=2e-2)
-    digests = {
-        hashlib.sha256(t.numpy().tobytes()).hexdigest() for t in _integers(model)
-    }
     with zipfile.ZipFile(beside) as file:
-        tables = b"".join(
-            file.read(each) for each in file.namelist() if each.endswith(".json")
-        )
-    assert all(digest.encode() in tables for digest in digests)
-
-
-def _integers(model: nn.Module) -> list[Tensor]:
-    return [each.weight.qdata for each in (model.first, model.second)]  # type: ignore[union-attr]
+        names = (each for each in file.namelist() if each.endswith(".json"))
+        tables = b"".join(map(file.read, names))
+    for layer in model:
+        values: Any = layer.weight.qdata  # type: ignore[union-attr]
+        assert hashlib.sha256(values.numpy()).hexdigest().encode() in tables

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch_tensorrt
 
-from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.nogpu.host import present
 from torchtrt_executorch.nogpu.host.building import TensorRTUnavailableError
 from torchtrt_executorch.nogpu.stubs.plugin_registry import PluginRegistry
+
+from ....lowering import compile_emulated
 
 needs_stubs = pytest.mark.skipif(
     present.tensorrt_libraries(), reason="TensorRT's own registry is there"
@@ -26,17 +26,12 @@ USE = re.compile(r"(?:get_plugin_registry\(\)|\bpl\w*_registry)\.(\w+)", re.IGNO
 
 def uses_of_registries() -> set[str]:
     """Return what upstream's sources, and those of the bindings, ask of a plugin registry."""
-    folders = [
-        folder
-        for package in ("torch_tensorrt", "tensorrt", "tensorrt_bindings")
-        for folder in importlib.import_module(package).__path__
-    ]
-    return {
-        name
-        for folder in folders
-        for file in Path(folder).rglob("*.py")
-        for name in USE.findall(file.read_text())
-    }
+    found: set[str] = set()
+    for package in ("torch_tensorrt", "tensorrt", "tensorrt_bindings"):
+        for folder in importlib.import_module(package).__path__:
+            for file in Path(folder).rglob("*.py"):
+                found |= {*USE.findall(file.read_text())}
+    return found
 
 
 @needs_stubs
@@ -95,12 +90,5 @@ class Scattered(torch.nn.Module):
 )
 def test_adding_into_places_compiles_and_runs(kind: str) -> None:
     inputs = (torch.randn(5, 3), torch.tensor([0, 3, 3, 1]), torch.randn(4, 3))
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Scattered(kind),
-            ir="dynamo",
-            arg_inputs=inputs,
-            min_block_size=1,
-            target_executorch=True,
-        )
+    compiled = compile_emulated(Scattered(kind), inputs)
     torch.testing.assert_close(compiled(*inputs), Scattered(kind)(*inputs))

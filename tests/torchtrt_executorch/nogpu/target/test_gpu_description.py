@@ -33,47 +33,29 @@ def test_reads_what_is_described(major: int, minor: int, memory: int) -> None:
     ),
 )
 def test_a_machine_around_them(platform: str, gpus: dict[int, int]) -> None:
-    described = ",".join(
-        f"sm_{capability}:{size}MiB" for capability, size in gpus.items()
-    )
-    found = GpuDescription.parse_list(
-        f"{platform}:{described}" if platform else described
-    )
+    described = ",".join(f"sm_{of}:{size}MiB" for of, size in gpus.items())
+    text = f"{platform}:{described}" if platform else described
+    found = GpuDescription.parse_list(text)
     assert {gpu.platform for gpu in found} == {platform or own_platform()}
     assert {gpu.major * 10 + gpu.minor: gpu.total_memory >> 20 for gpu in found} == gpus
     for gpu in found:
         assert GpuDescription.parse(gpu.text) == gpu
 
 
-def test_a_gib_is_1024_mib() -> None:
-    assert GpuDescription.parse("sm_87:16GiB") == GpuDescription.parse("sm_87:16384MiB")
-
-
-def test_an_architecture_specific_target_has_the_capability_of_its_family() -> None:
-    assert GpuDescription.parse("sm_90a:80GiB") == GpuDescription.parse("sm_90:80GiB")
+def test_forms_that_describe_the_same() -> None:
+    """A GiB is 1024 MiB, and an architecture-specific target has the capability of its family."""
+    parse = GpuDescription.parse
+    assert parse("sm_87:16GiB") == parse("sm_87:16384MiB")
+    assert parse("sm_90a:80GiB") == parse("sm_90:80GiB")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "sm_87",
-        "sm_87:",
-        "sm_87:16",
-        "sm_87:16GB",
-        "sm_87:16 GiB",
-        "sm_87:-1GiB",
-        "sm_87:0GiB",
-        "sm_8:16GiB",
-        "sm_07:16GiB",
-        "8.7:16GiB",
-        "H100",
-        " sm_87:16GiB",
-        "sm_87:16GiB\n",
-        "sm_87:١GiB",
-        "linux:sm_87:16GiB",
-        "linux-arm:sm_87:16GiB",
-        "windows-aarch64:sm_87:16GiB",
-        ":sm_87:16GiB",
+        *("sm_87", "sm_87:", "sm_87:16", "sm_87:16GB", "sm_87:16 GiB", "sm_87:-1GiB"),
+        *("sm_87:0GiB", "sm_8:16GiB", "sm_07:16GiB", "8.7:16GiB", "H100"),
+        *(" sm_87:16GiB", "sm_87:16GiB\n", "sm_87:١GiB", ":sm_87:16GiB"),
+        *("linux:sm_87:16GiB", "linux-arm:sm_87:16GiB", "windows-aarch64:sm_87:16GiB"),
     ],
 )
 def test_an_error_names_the_variable_the_value_and_the_form(text: str) -> None:
@@ -106,15 +88,8 @@ def test_several_are_one_that_each_of_them_can_stand_in_for(environment) -> None
     assert gpu.name == "described sm_80, built for sm_80, sm_86, sm_90"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "sm_80:16GiB,",
-        ",",
-        "sm_80:16GiB,linux-aarch64:sm_87:16GiB",
-        "sm_80:16GiB;sm_90:16GiB",
-    ],
-)
-def test_one_of_several_that_is_misdescribed(text: str) -> None:
-    with pytest.raises(ValueError, match="commas between several"):
-        GpuDescription.parse_list(text)
+def test_one_of_several_that_is_misdescribed() -> None:
+    other = "sm_80:16GiB,linux-aarch64:sm_87:16GiB"
+    for text in ("sm_80:16GiB,", ",", other, "sm_80:16GiB;sm_90:16GiB"):
+        with pytest.raises(ValueError, match="commas between several"):
+            GpuDescription.parse_list(text)
