@@ -9,31 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-import torch_tensorrt
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
-from executorch.exir.lowered_backend_module import LoweredBackendModule
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import export
 
-from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime.reading.files import read_program
 
 from ...loading import load_benchmark
+from ...lowering import Function, delegates, lower_emulated
 
 #: Its partitioner makes each addition a delegate on a device.
 bench = load_benchmark("propagate_device_pass")
 repeated = load_benchmark("inspection").repeated
-
-
-class Function(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor, y: Tensor) -> Any:
-        return self.function(x, y)
 
 
 def two_gpus(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,19 +52,28 @@ def pte(
 
     With ``engine`` they are ``backend``'s, and that is the payload of each.
     """
+    payload = None if engine is None else (backend, engine)
+    return delegated(Function(function), devices, size, size, payload=payload, **config)
+
+
+def delegated(
+    model: torch.nn.Module,
+    devices: Sequence[str | None],
+    *sizes: int,
+    payload: tuple[str, bytes] | None = None,
+    **config: Any,
+) -> bytes:
+    """The program of a model of square matrices whose additions are delegates on ``devices``."""
     known = {field.name for field in fields(ExecutorchBackendConfig)}
     if lacking := set(config) - known:
         pytest.skip(f"this executorch has no {', '.join(lacking)}")
-    inputs = torch.randn(size, size), torch.randn(size, size)
-    edge = to_edge(
-        export(Function(function), inputs),
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    ).to_backend(
-        bench.EachAlone((bench.EDGE.add.Tensor,), devices, own_constants=False)
-    )
-    for lowered in edge.exported_program().graph_module.children():
-        if engine is not None and isinstance(lowered, LoweredBackendModule):
-            lowered._backend_id, lowered._processed_bytes = backend, engine
+    inputs = tuple(torch.randn(size, size) for size in sizes)
+    unchecked = EdgeCompileConfig(_check_ir_validity=False)
+    edge = to_edge(export(model, inputs), compile_config=unchecked)
+    additions = (bench.EDGE.add.Tensor,)
+    edge = edge.to_backend(bench.EachAlone(additions, devices, own_constants=False))
+    for lowered in delegates(edge) if payload else ():
+        lowered._backend_id, lowered._processed_bytes = payload
     return bytes(edge.to_executorch(ExecutorchBackendConfig(**config)).buffer)
 
 
@@ -99,12 +95,12 @@ def unplanned() -> bytes:
 def emulated() -> bytes:
     """An emulated engine, and a kernel of the host."""
 
-    class Above(nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            a = torch.relu(x) * 2
-            return torch.sin(a) * 3, torch.nonzero(a > 1)
+    def above(x: Tensor) -> tuple[Tensor, Tensor]:
+        a = torch.relu(x) * 2
+        return torch.sin(a) * 3, torch.nonzero(a > 1)
 
-    return _compiled(Above())
+    edge = lower_emulated(above, [torch.randn(4, 8)], use_fast_partitioner=True)
+    return bytes(edge.to_executorch().buffer)
 
 
 @cache
@@ -112,18 +108,3 @@ def engine_blob() -> bytes:
     """The blob of a delegate of :func:`emulated`."""
     file = read_program(emulated())
     return bytes(file.delegate_blob(file.program.execution_plan[0].delegates[0]))
-
-
-def _compiled(model: nn.Module) -> bytes:
-    x = torch.randn(4, 8)
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            model.eval(),
-            ir="dynamo",
-            arg_inputs=[x],
-            min_block_size=1,
-            use_fast_partitioner=True,
-            target_executorch=True,
-        )
-    edge = torch_tensorrt.executorch.export(compiled, arg_inputs=[x])
-    return bytes(edge.to_executorch().buffer)

@@ -18,6 +18,7 @@ from torchtrt_executorch.inspection import read
 from torchtrt_executorch.inspection.advice import Finding, advise
 from torchtrt_executorch.payloads import gpus
 
+from ...lowering import Function
 from ..runtime.programs import needs_device_copies
 from .programs import (
     emulated,
@@ -32,7 +33,7 @@ from .programs import (
 PLANNED = {"enable_non_cpu_memory_planning": True}
 
 
-def named(name: str, program: bytes) -> list[Finding]:
+def named(name: str, program: bytes | Path) -> list[Finding]:
     return [each for each in advise(read(program)) if each.name == name]
 
 
@@ -69,11 +70,7 @@ CASES: dict[str, tuple[Callable[[], bytes], Callable[[], bytes], str]] = {
         lambda: skipping(alloc_graph_input=False),
         "skip_h2d_for_method_inputs=True",
     ),
-    "staging": (
-        unplanned,
-        planned,
-        "enable_non_cpu_memory_planning=True",
-    ),
+    "staging": (unplanned, planned, "enable_non_cpu_memory_planning=True"),
     "round-trip": (
         lambda: pte(there_and_back, **PLANNED),
         lambda: pte(there_and_back, ("cuda:0", "cuda:1"), **PLANNED),
@@ -117,27 +114,19 @@ def test_found_where_it_is(name: str) -> None:
     assert not named(name, has_not())
 
 
-class Scattered(nn.Module):
-    def __init__(self, operation: str) -> None:
-        super().__init__()
-        self.operation = operation
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = torch.zeros(3, 4, dtype=torch.int64)
-        if self.operation == "add":
-            return x.sin().scatter_add(0, rows, x).cos()
-        return x.sin().scatter_reduce(0, rows, x, "amax").cos()
-
-
 @pytest.mark.parametrize("operation", ["add", "amax"])
 def test_operators_that_executorch_has_no_kernel_for(operation: str) -> None:
     """Before the file is there, and in it."""
-    edge = to_edge(export(Scattered(operation), (torch.ones(3, 4),)))
-    lacks = [
-        each.name
-        for each in report(edge).methods["forward"].on_host()
-        if "ExecuTorch has no kernel" in each.reason
-    ]
+
+    def scattered(x: torch.Tensor) -> torch.Tensor:
+        rows = torch.zeros(3, 4, dtype=torch.int64)
+        if operation == "add":
+            return x.sin().scatter_add(0, rows, x).cos()
+        return x.sin().scatter_reduce(0, rows, x, "amax").cos()
+
+    edge = to_edge(export(Function(scattered), (torch.ones(3, 4),)))
+    on_host = report(edge).methods["forward"].on_host()
+    lacks = [e.name for e in on_host if "ExecuTorch has no kernel" in e.reason]
     found = named("no-kernel", bytes(edge.to_executorch().buffer))
     if operation == "add":
         assert not lacks and not found
@@ -182,18 +171,13 @@ def test_external_weights(tmp_path: Path) -> None:
     assert not [each for each in advise(facts) if each.name == "missing-data"]
     (tmp_path / "elsewhere").mkdir()
     elsewhere = data.rename(tmp_path / "elsewhere" / data.name)
-    (found,) = [
-        each
-        for each in advise(read(tmp_path / "model.pte"))
-        if each.name == "missing-data"
-    ]
+    (found,) = named("missing-data", tmp_path / "model.pte")
     assert found.level == "warning" and "beside" in found.text
     given = read(tmp_path / "model.pte", [elsewhere])
     assert not advise(given)
     other = to_edge(export(nn.Linear(3, 3), (torch.randn(2, 3),)))
-    other.to_executorch(ExecutorchBackendConfig(external_constants=True)).save(
-        str(tmp_path / "other.pte")
-    )
+    external = ExecutorchBackendConfig(external_constants=True)
+    other.to_executorch(external).save(str(tmp_path / "other.pte"))
     (tmp_path / "other.ptd").rename(tmp_path / "model.ptd")
     names = [each.name for each in advise(read(tmp_path / "model.pte"))]
     assert names == ["missing-data", "missing-data"]

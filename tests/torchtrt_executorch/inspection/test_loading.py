@@ -13,8 +13,6 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition import _support
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
-from torch import nn
 from typer.testing import CliRunner
 
 from torchtrt_executorch.cli import app
@@ -23,12 +21,7 @@ from torchtrt_executorch.inspection.advice.finding import Finding
 from torchtrt_executorch.inspection.loading import refused_delegates
 from torchtrt_executorch.runtime.delegates import executorch as native
 
-
-class Divided(nn.Module):
-    """Two delegates of XNNPACK's, with an operator that it hasn't between."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cumsum(x + x, 0) * 2
+from ...lowering import lower
 
 
 @pytest.fixture
@@ -37,8 +30,9 @@ def divided(tmp_path: Path) -> Path:
 
 
 def saved(path: Path, rank: int) -> Path:
-    program = torch.export.export(Divided(), (torch.ones([2] * rank),))
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    """Two delegates of XNNPACK's, with an operator that it hasn't between."""
+    inputs = (torch.ones([2] * rank),)
+    edge = lower(lambda x: torch.cumsum(x + x, 0) * 2, inputs, XnnpackPartitioner())
     edge.to_executorch().save(str(path))
     return path
 
@@ -78,24 +72,12 @@ def test_a_damaged_payload_is_refused_in_the_runtime_s_words(divided: Path) -> N
     assert found.level == "warning" and "FlatBuffer verification failed" in found.text
 
 
-def crash(context: Any) -> None:
-    os.abort()
-
-
-def stand_still(context: Any) -> None:
-    time.sleep(600)
-
-
-def allocate(context: Any) -> None:
-    bytearray(1 << 40)
-
-
 @pytest.mark.parametrize(
     ("does", "says"),
     [
-        (crash, "it ends the process (SIGABRT)"),
-        (stand_still, "it takes more than 2 s"),
-        (allocate, "MemoryError"),
+        (lambda context: os.abort(), "it ends the process (SIGABRT)"),
+        (lambda context: time.sleep(600), "it takes more than 2 s"),
+        (lambda context: bytearray(1 << 40), "MemoryError"),
     ],
     ids=["crash", "stand still", "allocate"],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,12 +13,13 @@ import torch_tensorrt
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from torch import Tensor, nn
-from torch.export import export
 from torch_tensorrt.executorch import TensorRTPartitioner
 
 import torchtrt_executorch
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.inspection.report import MethodReport
+
+from ...lowering import compile_emulated, lower, lower_emulated, tensorrt_partitioner
 
 
 class Model(nn.Module):
@@ -36,17 +37,9 @@ LEFT = {"torch.ops.aten.sigmoid.default"}
 
 
 @cache
-def compiled(fast: bool = True) -> torch.fx.GraphModule:
-    with emulated_engines():
-        return torch_tensorrt.compile(
-            Model().eval(),
-            ir="dynamo",
-            arg_inputs=[X],
-            min_block_size=1,
-            use_fast_partitioner=fast,
-            target_executorch=True,
-            torch_executed_ops=LEFT,
-        )
+def compiled() -> torch.fx.GraphModule:
+    options = {"use_fast_partitioner": True, "torch_executed_ops": LEFT}
+    return compile_emulated(Model(), [X], **options)
 
 
 def exported(**options: object) -> EdgeProgramManager:
@@ -89,15 +82,11 @@ def test_with_a_partner() -> None:
 
 
 def test_no_converter_and_too_few() -> None:
-    class Few(nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return torch.special.i0(x.relu() * 2 + 1).sin(), x
+    def few(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.special.i0(x.relu() * 2 + 1).sin(), x
 
-    with emulated_engines():
-        module = torch_tensorrt.compile(
-            Few().eval(), ir="dynamo", arg_inputs=[X], min_block_size=2
-        )
-    found = told(torch_tensorrt.executorch.export(module, arg_inputs=[X]))
+    options = {"min_block_size": 2, "target_executorch": False}
+    found = told(lower_emulated(few, [X], **options))
     why = {each.name: each.reason for each in found.on_host()}
     part = "no converter (in aten.special_i0.default)"
     assert why["aten.i0.default"] == f"{part}; ExecuTorch has no kernel for it"
@@ -109,12 +98,7 @@ def test_no_converter_and_too_few() -> None:
 
 def test_without_tensorrt() -> None:
     """What no partitioner took, and what none can take for its shape."""
-
-    class Masked(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x[x > 0] * 2
-
-    edge = to_edge_transform_and_lower(export(Masked(), (X,)))
+    edge = lower(lambda x: x[x > 0] * 2, (X,))
     why = {each.name: each.reason for each in told(edge).on_host()}
     assert why.pop("aten.gt.Scalar") == "no partitioner took it"
     assert "data-dependent shape" in why.values()
@@ -136,40 +120,21 @@ def test_as_text_and_as_data() -> None:
 def test_the_cure_of_each_reason_is_said_once_and_holds() -> None:
     said = " ".join(str(torchtrt_executorch.report(exported())).split())
     assert said.count("take it out of torch_executed_ops") == 1
-    with emulated_engines():
-        module = torch_tensorrt.compile(
-            Model().eval(),
-            ir="dynamo",
-            arg_inputs=[X],
-            min_block_size=1,
-            target_executorch=True,
-        )
-    found = told(torch_tensorrt.executorch.export(module, arg_inputs=[X]))
+    found = told(lower_emulated(Model(), [X]))
     assert "aten.sigmoid.default" not in {each.name for each in found.on_host()}
 
 
 def test_a_partitioner_is_suggested_for_what_it_has() -> None:
-    class Spectrum(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.fft.rfft(x).abs() @ torch.ones(5, 2)
-
-    program = export(Spectrum(), (X,))
-    found = told(to_edge_transform_and_lower(program))
-    suggested = {
-        each.name: "XnnpackPartitioner" in each.suggestion for each in found.on_host()
-    }
-    assert suggested["aten._fft_r2c.default"] is False
-    assert suggested["aten.mm.default"] is True
+    edge = lower(lambda x: torch.fft.rfft(x).abs() @ torch.ones(5, 2), (X,))
+    suggested = {each.name: each.suggestion for each in told(edge).on_host()}
+    assert "XnnpackPartitioner" not in suggested["aten._fft_r2c.default"]
+    assert "XnnpackPartitioner" in suggested["aten.mm.default"]
 
 
 def test_names_and_reasons_stand_side_by_side() -> None:
     """A long name of the host's, and a delegate of a long place."""
-
-    class Cast(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return (x.relu() * 2).double()
-
-    said = str(torchtrt_executorch.report(lowered_by_tensorrt(Cast(), X)))
+    edge = lowered_by_tensorrt(lambda x: (x.relu() * 2).double(), X)
+    said = str(torchtrt_executorch.report(edge))
     (line,) = [each for each in said.splitlines() if "_to_dim_order_copy" in each][:1]
     assert "dim_order_ops._to_dim_order_copy.default" in line
     assert "TensorRT: it is in torch.float64" in line
@@ -198,13 +163,7 @@ class Written(nn.Module):
 
 def written() -> EdgeProgramManager:
     left = {"torch.ops.aten.topk.default"}
-    partitioner = TensorRTPartitioner(
-        compile_settings={"min_block_size": 1, "torch_executed_ops": left}
-    )
-    with emulated_engines():
-        return to_edge_transform_and_lower(
-            export(Written(), (X,)), partitioner=[partitioner]
-        )
+    return lowered_by_tensorrt(Written(), X, torch_executed_ops=left)
 
 
 @pytest.mark.parametrize("make", [exported, written])
@@ -217,38 +176,28 @@ def test_to_executorch_changes_nothing_of_it(make: Callable[[], Any]) -> None:
     assert before.on_host()
 
 
-def lowered(
-    model: nn.Module, *inputs: Tensor, xnnpack: bool = False, **settings: object
-) -> MethodReport:
-    behind = [XnnpackPartitioner()] if xnnpack else []
-    return told(lowered_by_tensorrt(model, *inputs, behind=behind, **settings))
+def lowered(model: Any, x: Tensor, **settings: Any) -> MethodReport:
+    return told(lowered_by_tensorrt(model, x, **settings))
 
 
 def lowered_by_tensorrt(
-    model: nn.Module, *inputs: Tensor, behind: Sequence[Any] = (), **settings: object
+    model: Any, x: Tensor, *, xnnpack: bool = False, **settings: Any
 ) -> EdgeProgramManager:
-    partitioner = TensorRTPartitioner(
-        compile_settings={"min_block_size": 1, **settings}
-    )
+    behind = [XnnpackPartitioner()] if xnnpack else []
     with emulated_engines():
-        return to_edge_transform_and_lower(
-            export(model, inputs), partitioner=[partitioner, *behind]
-        )
+        return lower(model, (x,), tensorrt_partitioner(**settings), *behind)
 
 
-class Warped(nn.Module):
+def warped(theta: Tensor) -> Tensor:
     """An affine grid, which ExecuTorch decomposes, and a cast."""
-
-    def forward(self, theta: Tensor) -> Tensor:
-        return nn.functional.affine_grid(theta, [2, 3, 8, 8]).bool()
+    return nn.functional.affine_grid(theta, [2, 3, 8, 8]).bool()
 
 
 @pytest.mark.parametrize("size", [1, 99], ids=["an engine", "no engine"])
 def test_a_part_of_an_operator_has_the_reason_of_the_operator(size: int) -> None:
     left = {"torch.ops.aten.affine_grid_generator.default"}
-    found = lowered(
-        Warped(), torch.ones(2, 2, 3), torch_executed_ops=left, min_block_size=size
-    )
+    options = {"torch_executed_ops": left, "min_block_size": size}
+    found = lowered(warped, torch.ones(2, 2, 3), **options)
     grid = "torch_executed_ops (of aten.affine_grid_generator.default)"
     reasons = {(each.name, each.reason) for each in found.on_host()}
     assert ("aten.lt.Scalar", grid) in reasons
@@ -259,17 +208,15 @@ def test_a_part_of_an_operator_has_the_reason_of_the_operator(size: int) -> None
     assert cures == {"take it out of torch_executed_ops"}
 
 
-class Rotary(nn.Module):
+def rotary(positions: Tensor) -> Tensor:
     """A rotary embedding's angles in float64, as Flux has them."""
-
-    def forward(self, positions: Tensor) -> Tensor:
-        frequencies = 1 / 10000 ** (torch.arange(0, 8, 2, dtype=torch.float64) / 8)
-        angles = torch.outer(positions.double(), frequencies)
-        return torch.cat([angles.cos(), angles.sin()], -1).float()
+    frequencies = 1 / 10000 ** (torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    angles = torch.outer(positions.double(), frequencies)
+    return torch.cat([angles.cos(), angles.sin()], -1).float()
 
 
 def test_float64_is_left_to_others_with_the_reason() -> None:
-    found = lowered(Rotary(), torch.arange(5.0), xnnpack=True)
+    found = lowered(rotary, torch.arange(5.0), xnnpack=True)
     assert not found.delegates
     computed = {each.name: each for each in found.on_host()}
     for name in ("aten.cos.default", "aten.sin.default"):
@@ -282,14 +229,12 @@ def test_float64_is_left_to_others_with_the_reason() -> None:
 
 
 def test_float64_in_float32_is_asked_for_and_said() -> None:
-    found = lowered(Rotary(), torch.arange(5.0), truncate_double=True)
+    found = lowered(rotary, torch.arange(5.0), truncate_double=True)
     assert len(found.delegates) == 1
-    first, second = sorted(each.reason for each in found.on_host())
-    assert (
-        first
-        == "TensorRT computes in float32 what is in float64 here, as truncate_double=True asks for"
-    )
-    assert second == "TensorRT: it is in torch.float64, which TensorRT doesn't have"
+    assert sorted(each.reason for each in found.on_host()) == [
+        "TensorRT computes in float32 what is in float64 here, as truncate_double=True asks for",
+        "TensorRT: it is in torch.float64, which TensorRT doesn't have",
+    ]
 
 
 def test_what_xnnpack_leaves_has_its_reason() -> None:
@@ -304,12 +249,8 @@ def test_what_xnnpack_leaves_has_its_reason() -> None:
 def test_operators_stay_those_that_compilers_know() -> None:
     """Inductor's lowerings go by the operator: of a new one that is equal it makes a call that CUDA's runtime lacks."""
 
-    class Tangent(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.sin().atanh()
-
     operator = torch.ops.aten.atanh.default
-    edge = to_edge_transform_and_lower(export(Tangent(), (X,)))
+    edge = lower(lambda x: x.sin().atanh(), (X,))
     edge.to_executorch()
     assert "aten.atanh" in str(torchtrt_executorch.report(edge))
     assert torch.ops.aten.atanh.default is operator

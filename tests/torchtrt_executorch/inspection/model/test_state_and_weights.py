@@ -8,13 +8,11 @@ from functools import cache
 
 import pytest
 import torch
-from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir._serialize._program import (
     deserialize_pte_binary,
     serialize_pte_binary,
 )
-from torch.export import export
 
 from torchtrt_executorch.inspection import Facts, read
 from torchtrt_executorch.inspection.advice import advise
@@ -25,7 +23,7 @@ from torchtrt_executorch.runtime.reading.common_state import CommonState
 
 from ...runtime.programs import needs_device_copies
 from ..hostile import with_methods
-from ..programs import bench, planned
+from ..programs import delegated, planned
 
 
 class Cache(torch.nn.Module):
@@ -43,16 +41,8 @@ class Cache(torch.nn.Module):
 
 @cache
 def cached(planned: bool) -> bytes:
-    edge = to_edge(
-        export(Cache(), (torch.randn(32, 32),)),
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    ).to_backend(
-        bench.EachAlone((bench.EDGE.add.Tensor,), ("cuda:0",), own_constants=False)
-    )
-    config = ExecutorchBackendConfig(
-        enable_non_cpu_memory_planning=planned, emit_mutable_buffer_names=True
-    )
-    return bytes(edge.to_executorch(config).buffer)
+    config = {"enable_non_cpu_memory_planning": planned}
+    return delegated(Cache(), ["cuda:0"], 32, emit_mutable_buffer_names=True, **config)
 
 
 def found(facts: Facts, name: str) -> list[str]:
@@ -74,14 +64,11 @@ def test_many_jumps_are_looked_at_once() -> None:
     """A jump that goes over all the others: with a look at each that it leaves out this takes minutes."""
     (method,) = read(planned()).methods
     count = 100_000
-    jump = replace(
-        method.instructions[0], kind="jump", reads=(), writes=(), destination=count
-    )
-    steps = [replace(jump, index=index) for index in range(count - 2)]
-    steps += [
-        replace(jump, index=index, kind="move", reads=(1,), writes=(1,))
-        for index in (count - 2, count - 1)
-    ]
+    fields = {"kind": "jump", "reads": (), "writes": (), "destination": count}
+    jump = replace(method.instructions[0], **fields)
+    move = replace(jump, kind="move", reads=(1,), writes=(1,))
+    kinds = enumerate([jump] * (count - 2) + [move] * 2)
+    steps = [replace(each, index=index) for index, each in kinds]
     long = replace(method, instructions=steps)
     before = time.process_time()
     assert first_call_alone(long) == {*range(1, count)}
@@ -116,32 +103,13 @@ def test_buffers_of_two_methods_without_a_table() -> None:
 
 def test_which_buffer_is_named_does_not_depend_on_hashes() -> None:
     facts = read(with_methods(cached(False), 2))
-    many = [
-        replace(
-            method,
-            values=[
-                *(replace(value, name="") for value in method.values),
-                *(
-                    replace(method.values[0], index=len(method.values) + i, name=name)
-                    for i, name in enumerate("hgfedcba")
-                ),
-            ],
-        )
-        for method in facts.methods
-    ]
-    many = [
-        replace(
-            method,
-            values=[replace(value, initialized=True) for value in method.values],
-            instructions=[
-                replace(
-                    method.instructions[0],
-                    writes=tuple(range(len(method.values))),
-                )
-            ],
-        )
-        for method in many
-    ]
+    many = []
+    for method in facts.methods:
+        values = [replace(v, name="", initialized=True) for v in method.values]
+        for name in "hgfedcba":
+            values.append(replace(values[0], index=len(values), name=name))
+        writes = replace(method.instructions[0], writes=tuple(range(len(values))))
+        many.append(replace(method, values=values, instructions=[writes]))
     changed = replace(facts, methods=many, common=CommonState())
     (text,) = found(changed, "separate-state")
     assert "a buffer a and 7 more" in text
