@@ -7,19 +7,15 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-import typer
 from executorch.exir import to_edge
 from torch import nn
 from torch.export import export
 from typer.testing import CliRunner
 
-from torchtrt_executorch.cli import app as whole
-from torchtrt_executorch.cli.run import read, run
+from torchtrt_executorch.cli import app
+from torchtrt_executorch.cli.run import read
 from torchtrt_executorch.runtime import Profile
 from torchtrt_executorch.runtime.profile import etdump
-
-app = typer.Typer()
-app.command()(run)
 
 
 @pytest.fixture
@@ -43,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _call(folder: Path, program: str, inputs: str, *more: str) -> tuple[int, str]:
-    arguments = [str(folder / program), "--inputs", str(folder / inputs), *more]
+    arguments = ["run", str(folder / program), "--inputs", str(folder / inputs), *more]
     # Rich wraps to the terminal's width, which a pipe doesn't have.
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
     return result.exit_code, result.output
@@ -92,11 +88,10 @@ def test_writes_times_also_of_what_differs(
 def test_times_that_can_t_be_written_are_said_before_anything_runs(
     folder: Path,
 ) -> None:
-    given = [str(folder / each) for each in ("model.pte", "inputs.pt", "no/run.etdp")]
-    options = "run", given[0], "--inputs", given[1], "--profile", given[2]
-    result = CliRunner().invoke(whole, options)
-    assert result.exit_code == 2 and "there is no folder" in result.output
-    assert "aten::addmm" not in result.output
+    more = "--profile", str(folder / "no/run.etdp")
+    code, output = _call(folder, "model.pte", "inputs.pt", *more)
+    assert code == 2 and "there is no folder" in output
+    assert "aten::addmm" not in output
 
 
 def test_times_that_can_t_be_written_at_the_end_leave_the_comparison(
@@ -106,13 +101,11 @@ def test_times_that_can_t_be_written_at_the_end_leave_the_comparison(
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr(Profile, "save", fail)
-    given = [str(folder / each) for each in ("model.pte", "inputs.pt", "run.etdp")]
-    options = "run", given[0], "--inputs", given[1], "--profile", given[2]
-    result = CliRunner().invoke(
-        whole, [*options, "--compare", str(folder / "eager.pt")]
-    )
-    assert result.exit_code == 2 and "No space left" in result.output
-    assert "1 output agrees" in result.output
+    files = [str(folder / each) for each in ("run.etdp", "eager.pt")]
+    more = "--profile", files[0], "--compare", files[1]
+    code, output = _call(folder, "model.pte", "inputs.pt", *more)
+    assert code == 2 and "No space left" in output
+    assert "1 output agrees" in output
 
 
 def test_names_the_methods_there_are(folder: Path) -> None:
@@ -124,11 +117,10 @@ def test_names_the_methods_there_are(folder: Path) -> None:
 def test_reads_what_a_cpp_host_writes(tmp_path: Path, dtype: torch.dtype) -> None:
     """Also what numpy has no type for, which is two bytes of no kind there."""
     value = torch.tensor([[1, 0, 1]]).to(dtype)
-    written = value.view(torch.int16) if dtype == torch.bfloat16 else value
-    array = written.numpy()
-    numpy.save(
-        tmp_path / "output_0.npy",
-        array.view("V2") if dtype == torch.bfloat16 else array,
-    )
+    if dtype == torch.bfloat16:
+        array = value.view(torch.int16).numpy().view("V2")
+    else:
+        array = value.numpy()
+    numpy.save(tmp_path / "output_0.npy", array)
     (found,) = read(tmp_path, "output")
     assert found.dtype == dtype and torch.equal(found, value)
