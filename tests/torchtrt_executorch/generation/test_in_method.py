@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
-from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir import to_edge_transform_and_lower
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -25,10 +22,8 @@ from torchtrt_executorch.generation import (
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.runtime import Program, load
 
-needs_compilers = pytest.mark.skipif(
-    not (importlib.util.find_spec("triton") and shutil.which("g++")),
-    reason="CUDA delegates are compiled by Triton and g++",
-)
+from ...backends.cuda.conftest import needs_compilers
+from ...lowering import cuda_partitioner
 
 
 class Same(nn.Module):
@@ -58,12 +53,10 @@ def test_tokens_are_as_likely_as_they_should_be(
     positions, given = torch.arange(count), torch.zeros(1, count, dtype=torch.int64)
     options = [] if top_p is None else [torch.tensor([top_p])]
     seeds = torch.arange(5)[:, None]
-    drawn = torch.stack(
-        [
-            module(given, positions, torch.tensor([temperature]), seed, *options)[0]
-            for seed in seeds
-        ]
-    )
+    options = [torch.tensor([temperature]), *options]
+    first, *others = options
+    made = [module(given, positions, first, seed, *others)[0] for seed in seeds]
+    drawn = torch.stack(made)
     seen = torch.bincount(drawn.flatten(), minlength=40)
     assert not seen[chances == 0].any()
     expected = chances * drawn.numel()
@@ -99,22 +92,12 @@ def saved(
     methods = {"prefill": exported(3), "decode": exported(1)}
     if not decode:
         methods = {"forward": methods["prefill"]}
-    partitioner: Any = {}
-    if cuda:
-        from executorch.backends.cuda.cuda_backend import CudaBackend
-        from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-
-        spec = CudaBackend.generate_method_name_compile_spec
-        partitioner = {name: [CudaPartitioner([spec(name)])] for name in methods}
+    partitioner = {name: [cuda_partitioner(name)] for name in methods} if cuda else {}
+    constants = constant_methods(methods, toy.CAPACITY, vocab_size=toy.VOCABULARY)
     edge = to_edge_transform_and_lower(
-        methods,
-        partitioner=partitioner,
-        constant_methods=constant_methods(
-            methods, toy.CAPACITY, vocab_size=toy.VOCABULARY
-        ),
+        methods, partitioner=partitioner, constant_methods=constants
     )
-    planning = MemoryPlanningPass(share_mutable_buffers=decode)
-    program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+    program = toy.emitted(edge, shared=decode)
     data = tuple(bytes(each) for each in program._tensor_data.values())
     return bytes(program.buffer), data
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from typing import Any
 
 import pytest
@@ -12,7 +10,9 @@ from executorch.exir import to_edge_transform_and_lower
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.generation import Generator
-from torchtrt_executorch.runtime import load
+
+from ...backends.cuda.conftest import needs_compilers
+from ...lowering import load
 
 transformers: Any = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -43,10 +43,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "PhiConfig": {},
     "Phi3Config": {},
 }
-needs_compilers = pytest.mark.skipif(
-    not (importlib.util.find_spec("triton") and shutil.which("g++")),
-    reason="CUDA delegates are compiled by Triton and g++",
-)
 
 
 @pytest.mark.timeout(1800)
@@ -75,9 +71,7 @@ def test_tokens_are_eager_s(name: str, backend: str) -> None:
             lm.exported(llm, Form(length=LENGTH), LENGTH),
             partitioner=partitioners(backend, "forward", keeps_cache=True),
         )
-        program = edge.to_executorch()
-        data = [bytes(each) for each in program._tensor_data.values()]
-        loaded = load(bytes(program.buffer), data, simulate_devices=True)
+        loaded = load(edge.to_executorch(), simulate_devices=True)
     made = [*Generator(loaded)(PROMPT, TOKENS)]
     assert made == wanted[0, len(PROMPT) :].tolist()
     copies = {way: each.nbytes for way, each in loaded.stats().copies.items()}

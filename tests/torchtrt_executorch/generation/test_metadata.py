@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from executorch.exir import ExecutorchBackendConfig, to_edge
-from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir import to_edge
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.export import ExportedProgram
@@ -22,10 +21,8 @@ from torchtrt_executorch.runtime import load
 
 
 def saved(methods: Mapping[str, ExportedProgram], constants: dict[str, Any]) -> bytes:
-    planning = MemoryPlanningPass(share_mutable_buffers=len(methods) > 1)
     edge = to_edge({**methods}, constant_methods=constants)
-    config = ExecutorchBackendConfig(memory_planning_pass=planning)
-    return bytes(edge.to_executorch(config).buffer)
+    return bytes(toy.emitted(edge, shared=len(methods) > 1).buffer)
 
 
 def found(program: bytes) -> set[tuple[str, str]]:

@@ -21,18 +21,13 @@ FORMS = {
 }
 
 
+SAID = st.lists(st.integers(0, 93), min_size=1, max_size=5)
+TURNS = st.lists(st.tuples(st.integers(0, 1), SAID), min_size=1, max_size=5)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=10, deadline=None)
-@given(
-    turns=st.lists(
-        st.tuples(
-            st.integers(0, 1), st.lists(st.integers(0, 93), min_size=1, max_size=5)
-        ),
-        min_size=1,
-        max_size=5,
-    ),
-    last_logits=st.booleans(),
-)
+@given(turns=TURNS, last_logits=st.booleans())
 def test_conversations_take_turns_in_one_cache(
     form: str, turns: list[tuple[int, list[int]]], last_logits: bool
 ) -> None:
@@ -62,14 +57,12 @@ def test_a_prefix_is_not_computed_again() -> None:
     assert calls(toy.PROMPT) == 1 + 2  # the last one's logits are needed
     assert calls(toy.PROMPT, keep_prefix=False) == 20 + 2
     made = toy.eager(toy.PROMPT, 3)
-    assert (
-        calls([*toy.PROMPT, *made, 5]) == 2 + 2
-    )  # the last token made isn't in the cache
+    # The last token made isn't in the cache.
+    assert calls([*toy.PROMPT, *made, 5]) == 2 + 2
     assert calls([*toy.PROMPT[:10], 7]) == 1 + 2
     assert calls(toy.PROMPT) == 10 + 2
-    assert Generator(program)(
-        [*toy.PROMPT], 1, keep_prefix=True
-    )  # of the program, not of a generator
+    # Of the program, not of a generator.
+    assert Generator(program)([*toy.PROMPT], 1, keep_prefix=True)
 
 
 def test_a_sequence_that_was_left_leaves_what_it_computed() -> None:
@@ -131,9 +124,8 @@ def test_what_is_guessed_right_takes_one_call() -> None:
 @pytest.mark.parametrize("chunk", [toy.CAPACITY, 1])
 def test_a_draft_needs_all_logits(chunk: int) -> None:
     generator = Generator(load(toy.saved(last_logits=True, chunk=chunk)))
-    with pytest.raises(
-        ValueError, match="doesn't return the logits of each, by which a draft"
-    ):
+    wrong = "doesn't return the logits of each, by which a draft"
+    with pytest.raises(ValueError, match=wrong):
         generator(toy.PROMPT, 3, draft=lambda tokens: [1])
     assert [*generator(toy.PROMPT, 3)] == toy.eager(toy.PROMPT, 3)
 

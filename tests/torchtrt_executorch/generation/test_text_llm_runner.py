@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
-from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir import to_edge_transform_and_lower
 
 from tests.torchtrt_executorch.generation import toy
 from torchtrt_executorch.generation import Generator, constant_methods
@@ -32,16 +31,13 @@ def saved(
     methods = {"forward": toy.exported(chunk, min(chunk, 1))}
     if decode:
         methods = {"prefill": methods["forward"], "decode": toy.exported(1)}
+    options = {"generation_config": ENDS, "shared_by_host": shared}
     edge = to_edge_transform_and_lower(
         methods,
         partitioner={name: BACKENDS[backend] for name in methods},
-        constant_methods=constant_methods(
-            methods, toy.CAPACITY, generation_config=ENDS, shared_by_host=shared
-        ),
+        constant_methods=constant_methods(methods, toy.CAPACITY, **options),
     )
-    planning = MemoryPlanningPass(share_mutable_buffers=decode)
-    config = ExecutorchBackendConfig(memory_planning_pass=planning)
-    return bytes(edge.to_executorch(config).buffer)
+    return bytes(toy.emitted(edge, shared=decode).buffer)
 
 
 def generated(

@@ -7,7 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from executorch.exir import ExecutorchBackendConfig, to_edge
+from executorch.exir import (
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge,
+)
 from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, ExportedProgram, export
@@ -124,6 +129,11 @@ def saved(
     if form == "decode":
         methods = {"prefill": methods["forward"], "decode": exported(1, 1, model)}
     edge = to_edge(methods, constant_methods=constant_methods(methods, CAPACITY))
-    planning = MemoryPlanningPass(share_mutable_buffers=form == "decode")
+    return bytes(emitted(edge, shared=form == "decode").buffer)
+
+
+def emitted(edge: EdgeProgramManager, shared: bool) -> ExecutorchProgramManager:
+    """A program whose methods share their buffers, or don't."""
+    planning = MemoryPlanningPass(share_mutable_buffers=shared)
     config = ExecutorchBackendConfig(memory_planning_pass=planning)
-    return bytes(edge.to_executorch(config).buffer)
+    return edge.to_executorch(config)

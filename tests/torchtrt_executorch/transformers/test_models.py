@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,10 @@ import torch
 
 from tests.torchtrt_executorch.transformers import tiny_models
 from torchtrt_executorch.generation.multimodal import generate, transcribe, transduce
-from torchtrt_executorch.runtime import Program, load
+from torchtrt_executorch.runtime import Program
+
+from ...backends.cuda.conftest import needs_compilers
+from ...lowering import load
 
 pytest.importorskip("transformers.integrations.executorch")
 LENGTH, TOKENS = 48, 16
@@ -26,10 +28,6 @@ METHODS = {
     "whisper": ["encoder", "text_decoder"],
 }
 SAYS_NOTHING = ("dinov2", "silero_vad")
-needs_compilers = pytest.mark.skipif(
-    not (importlib.util.find_spec("triton") and shutil.which("g++")),
-    reason="CUDA delegates are compiled by Triton and g++",
-)
 
 
 def exportable(name: str, folder: Path, **form: Any) -> Any:
@@ -49,9 +47,7 @@ def exported(model: Any) -> Program:
 
     programs = model.programs()
     edge = lowered(programs, model.backends, model.constants(programs), None)
-    program = emitted(edge)
-    data = [bytes(each) for each in program._tensor_data.values()]
-    return load(bytes(program.buffer), data)
+    return load(emitted(edge))
 
 
 def tokens(name: str, model: Any, program: Program) -> tuple[list[int], list[int]]:

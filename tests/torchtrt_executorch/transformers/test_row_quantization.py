@@ -19,18 +19,12 @@ q = pytest.importorskip("torchao.quantization")
 
 CONFIGS = {
     "int4": lambda: q.IntxWeightOnlyConfig(torch.int4, q.granularity.PerGroup(128)),
-    "int4 with activations": lambda: q.Int8DynamicActivationIntxWeightConfig(
-        torch.int4, q.granularity.PerGroup(32)
-    ),
+    "int4 with activations": lambda: q.Int8DynamicActivationIntxWeightConfig(torch.int4, q.granularity.PerGroup(32)),
     "int8": q.Int8WeightOnlyConfig,
-    "int8 with activations": lambda: q.Int8DynamicActivationIntxWeightConfig(
-        torch.int8, q.granularity.PerAxis(0)
-    ),
+    "int8 with activations": lambda: q.Int8DynamicActivationIntxWeightConfig(torch.int8, q.granularity.PerAxis(0)),
     "float8": q.Float8WeightOnlyConfig,
-    "float8 by tensor": lambda: q.Float8WeightOnlyConfig(
-        granularity=q.granularity.PerTensor()
-    ),
-}
+    "float8 by tensor": lambda: q.Float8WeightOnlyConfig(granularity=q.granularity.PerTensor()),
+}  # fmt: skip
 
 
 def linear(rows: int = 1500, dtype: torch.dtype = torch.bfloat16) -> nn.Linear:
