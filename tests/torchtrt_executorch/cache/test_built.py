@@ -39,20 +39,16 @@ class Model(torch.nn.Module):
 
 
 def compiled(model: torch.nn.Module, **settings: Any) -> Any:
-    rows = torch_tensorrt.Input(
-        min_shape=(1, 8), opt_shape=(2, 8), max_shape=(4, 8), dtype=torch.float32
-    )
+    sizes = {"min_shape": (1, 8), "opt_shape": (2, 8), "max_shape": (4, 8)}
+    rows = torch_tensorrt.Input(**sizes, dtype=torch.float32)
     return torch_tensorrt.compile(
         model.eval(), ir="dynamo", arg_inputs=[rows], min_block_size=1, **settings
     )
 
 
 def engine(module: Any) -> bytes:
-    (found,) = (
-        each.serialized_engine
-        for each in module.modules()
-        if getattr(each, "serialized_engine", None)
-    )
+    every = (getattr(each, "serialized_engine", None) for each in module.modules())
+    (found,) = filter(None, every)
     return bytes(found)
 
 
@@ -115,11 +111,8 @@ def test_a_library_comes_back_as_it_was(folder: Path) -> None:
         store = NamedDataStore()
         store.add_named_data("library", b"\x7fELF" * 100, alignment=64)
         store.add_named_data("weights", bytes(range(256)), 256, "weights.ptd")
-        built.append(
-            PreprocessResult(
-                b"library\nweights", None, store.get_named_data_store_output()
-            )
-        )
+        data = store.get_named_data_store_output()
+        built.append(PreprocessResult(b"library\nweights", None, data))
         return built[-1]
 
     program = torch.export.export(Model().eval(), (X,))

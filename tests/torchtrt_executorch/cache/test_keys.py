@@ -163,10 +163,8 @@ def test_what_building_another_engine_leaves_does_not_count() -> None:
     def key_of(named: int | None) -> str | None:
         graph_module = exported(torch.nn.Sequential(torch.nn.ReLU())).module()
         nodes = [*graph_module.graph.nodes]
-        both = [
-            next(node for node in nodes if node.op == op)
-            for op in ("placeholder", "call_function")
-        ]
+        ops = "placeholder", "call_function"
+        both = [next(node for node in nodes if node.op == op) for op in ops]
         for node in both:
             node.meta["nn_module_stack"] = {"L": ("", "Sequential"), "L0": ("0", "R")}
         if named is not None:
@@ -198,15 +196,14 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
         "print(key(state['exported'](), {'a', 'b', 'c'}, frozenset('xyz')))"
     )
     code = f"import torch\n{code}"
-    done = [
-        fresh.run(code, env={**os.environ, **environment}, cwd=folder)
-        for environment, folder in (
-            ({"PYTHONHASHSEED": "1"}, Path(__file__).parent),
-            ({}, tmp_path),
-            ({SKIP: "cuda-quantized-weights"}, Path(__file__).parent),
-        )
-    ]
-    found = [each.stdout.splitlines()[-1] for each in done]
+    found = []
+    for own, folder in (
+        ({"PYTHONHASHSEED": "1"}, Path(__file__).parent),
+        ({}, tmp_path),
+        ({SKIP: "cuda-quantized-weights"}, Path(__file__).parent),
+    ):
+        done = fresh.run(code, env={**os.environ, **own}, cwd=folder)
+        found.append(done.stdout.splitlines()[-1])
     assert found[0] == found[1] != "None"
     assert found[0] != found[2] != "None"  # another patch is left out
 

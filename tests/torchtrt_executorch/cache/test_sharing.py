@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "shared"
 
 
-def kept(built: list[int], key: str = "key") -> Any:
-    def build() -> bytes:
-        built.append(1)
-        return b"it"
-
+def get_or_build(key: str, build: Callable[[], bytes]) -> Any:
     return cache.get_or_build(
         "it", lambda: key, build, lambda b: (None, [b]), lambda _, parts: parts[0]
     )
 
 
+def kept(built: list[int], key: str = "key") -> Any:
+    def build() -> bytes:
+        built.append(1)
+        return b"it"
+
+    return get_or_build(key, build)
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
 def test_what_anybody_may_write_to_is_refused(
-    mode: int,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    mode: int, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     folder.chmod(mode)
     built: list[int] = []
@@ -83,10 +85,7 @@ def _build(builds: Any, ready: Any) -> None:
         return b"it"
 
     ready.wait()
-    found = cache.get_or_build(
-        "it", lambda: "key", build, lambda b: (None, [b]), lambda _, parts: parts[0]
-    )
-    assert found == b"it"
+    assert get_or_build("key", build) == b"it"
 
 
 def test_two_processes_build_it_once(folder: Path) -> None:

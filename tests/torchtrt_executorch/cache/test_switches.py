@@ -10,6 +10,7 @@ import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,27 +48,18 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
     for name in dir(cuda):
         enabled = re.fullmatch(r"enable_(\w+_sdp)", name)
         if enabled:
-            was = getattr(cuda, f"{enabled[1]}_enabled")()
-            yield f"torch.backends.cuda.{name}", lambda was=was, name=name: getattr(
-                cuda, name
-            )(not was)
+            was, enable = getattr(cuda, f"{enabled[1]}_enabled")(), getattr(cuda, name)
+            yield f"torch.backends.cuda.{name}", partial(enable, not was)
     yield "math_sdp", lambda: cuda.allow_fp16_bf16_reduction_math_sdp(True)
     yield "linalg", lambda: cuda.preferred_linalg_library("magma")
     yield "high", lambda: torch.set_float32_matmul_precision("high")
     yield "medium", lambda: torch.set_float32_matmul_precision("medium")
-    yield (
-        "torch.are_deterministic_algorithms_enabled",
-        lambda: torch.use_deterministic_algorithms(True),
-    )
-    yield (
-        "torch.is_deterministic_algorithms_warn_only_enabled",
-        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
-    )
-    filling: Any = torch.utils.deterministic
-    yield (
-        "torch.utils.deterministic.fill_uninitialized_memory",
-        lambda: setattr(filling, "fill_uninitialized_memory", False),
-    )
+    deterministic = torch.use_deterministic_algorithms
+    yield "torch.are_deterministic_algorithms_enabled", partial(deterministic, True)
+    warn_only = partial(deterministic, True, warn_only=True)
+    yield "torch.is_deterministic_algorithms_warn_only_enabled", warn_only
+    name, owner = "fill_uninitialized_memory", torch.utils.deterministic
+    yield f"torch.utils.deterministic.{name}", partial(setattr, owner, name, False)
     yield "threads", lambda: torch.set_num_threads(torch.get_num_threads() + 1)
     yield "dtype", lambda: torch.set_default_dtype(torch.float64)
     yield "device", lambda: torch.set_default_device("meta")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch  # noqa: F401  puts the overlay in force
@@ -155,10 +156,7 @@ def test_a_fat_binary_that_reaches_into_its_launch_record_is_damaged() -> None:
 
 @given(several, figures, launches, st.data())
 def test_a_changed_byte_behind_a_launch_record_is_found(
-    each: list[int],
-    taken: dict[str, int],
-    launch: tuple[int, int],
-    data: st.DataObject,
+    each: list[int], taken: dict[str, int], launch: tuple[int, int], data: Any
 ) -> None:
     """Whichever it is: of the headers, the code, what a launch takes, the name."""
     whole = with_launch_record(for_gpus(*each, ptx_for=75, **taken), NAME, *launch)
@@ -178,10 +176,9 @@ def test_damage_is_survived(
     each: list[int], taken: dict[str, int], data: st.DataObject
 ) -> None:
     whole = bytearray(for_gpus(*each, **taken) + machine_code(each[0], **taken))
+    places = st.integers(0, len(whole) - 1)
     for _ in range(data.draw(st.integers(0, 8))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(
-            st.sampled_from([0, 1, 255])
-        )
+        whole[data.draw(places)] = data.draw(st.sampled_from([0, 1, 255]))
     end = data.draw(st.integers(0, len(whole)))
     assert all(name[:3] in ("sm_", "com") for name in capabilities(bytes(whole[:end])))
 
