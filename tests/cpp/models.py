@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,55 +24,48 @@ def slow(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-class Alone(torch.nn.Module):
+class Function(torch.nn.Module):
+    """A function of an input and of weights, (size, size) each."""
+
+    def __init__(self, function: Callable[..., Any], size: int, weights: int) -> None:
+        super().__init__()
+        self.function = function
+        self.weights = torch.nn.ParameterList(weight(size) for _ in range(weights))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x, *self.weights)
+
+
+def of(function: Callable[..., Any], weights: int = 0) -> Callable[[int], Function]:
+    """Return what makes a model of a function, called with the size."""
+    return lambda size: Function(function, size, weights)
+
+
+def alone(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """One delegate."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.w = weight(size)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(torch.mm(x, self.w)) + x
+    return torch.relu(torch.mm(x, w)) + x
 
 
-class AroundTheHost(torch.nn.Module):
+def around_the_host(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """A host operator between two delegates, which also share the input and a value."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.w, self.v = weight(size), weight(size)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        a = torch.mm(x, self.w) + x
-        h = torch.sigmoid(a)
-        return torch.mm(h + x, self.v) + a
+    a = torch.mm(x, w) + x
+    h = torch.sigmoid(a)
+    return torch.mm(h + x, v) + a
 
 
-class Views(torch.nn.Module):
+def views(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The host and a delegate read a view of another delegate's output."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.w = weight(size)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        a = torch.mm(x, self.w) + x
-        v = a.view(x.shape[0] // 4, 4 * x.shape[1])
-        h = torch.sigmoid(v)
-        return (h + v) * v, h
+    a = torch.mm(x, w) + x
+    v = a.view(x.shape[0] // 4, 4 * x.shape[1])
+    h = torch.sigmoid(v)
+    return (h + v) * v, h
 
 
-class Returned(torch.nn.Module):
+def returned(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """A delegate's output is returned, read by the host, and read by the next delegate."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.w = weight(size)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        a = torch.mm(x, self.w) + x
-        h = torch.sigmoid(a)
-        return a, h, (h + a) * x
+    a = torch.mm(x, w) + x
+    h = torch.sigmoid(a)
+    return a, h, (h + a) * x
 
 
 class OwnBuffer(torch.nn.Module):
@@ -102,61 +96,46 @@ class HostsBuffer(torch.nn.Module):
         return y
 
 
-class SharedInput(torch.nn.Module):
+def shared_input(x: torch.Tensor) -> torch.Tensor:
     """A slow delegate, and one that reads its result and the same input."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        a = slow(x)
-        return torch.neg(x) + a
+    a = slow(x)
+    return torch.neg(x) + a
 
 
-class HandedOver(SharedInput):
+def handed_over(x: torch.Tensor) -> torch.Tensor:
     """A slow delegate, and one that reads its result, nothing between."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        a = slow(x)
-        return torch.neg(a) + a + a
+    a = slow(x)
+    return torch.neg(a) + a + a
 
 
-class ThenTheHost(SharedInput):
+def then_the_host(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The next delegate reads a slow one's result first, then the host does."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        a = slow(x)
-        return torch.neg(a) + a + a, torch.sigmoid(a)
+    a = slow(x)
+    return torch.neg(a) + a + a, torch.sigmoid(a)
 
 
-class HostBetween(SharedInput):
+def host_between(x: torch.Tensor) -> torch.Tensor:
     """The host reads a slow delegate's result before the next delegate does."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        a = slow(x)
-        return (torch.sigmoid(a) + x) + a
+    a = slow(x)
+    return (torch.sigmoid(a) + x) + a
 
 
-class HostReadsBoth(SharedInput):
+def host_reads_both(x: torch.Tensor) -> torch.Tensor:
     """Two delegates on the device, then the host reads both results, then a third delegate."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        a = slow(x)
-        c = torch.neg(a) + a + a
-        return torch.mul(a, c) + a
+    a = slow(x)
+    c = torch.neg(a) + a + a
+    return torch.mul(a, c) + a
 
 
-class ReusedMemory(SharedInput):
+def reused_memory(x: torch.Tensor) -> torch.Tensor:
     """Nothing is handed over, but one delegate writes where another may still be reading.
 
     The slow one's input is dead after its call, and the next one's output wants memory.
     """
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        u, w = torch.relu(x), x * x
-        a = slow(torch.neg(u))
-        b = torch.neg(w) + w + w
-        return a - b
+    u, w = torch.relu(x), x * x
+    a = slow(torch.neg(u))
+    b = torch.neg(w) + w + w
+    return a - b
 
 
 class State(torch.nn.Module):
@@ -294,17 +273,17 @@ _VIEWED = (".sigmoid.", ".view.", "view_copy")
 _BOTH = ("default", "skip")
 _KINDS = ("CudaBackend", "TensorRTBackend")
 MODELS = (
-    Model("alone", Alone, (), (*_BOTH, "noalloc")),
-    Model("shared-input", SharedInput, options=_BOTH, **_SLOW),
-    Model("shared-input-small", SharedInput, small=16, large=256),
-    Model("handed-over", HandedOver, **_SLOW),
-    Model("then-the-host", ThenTheHost, **_SLOW),
-    Model("host-between", HostBetween, **_SLOW),
-    Model("host-reads-both", HostReadsBoth, (".mul.",), **_SLOW),
-    Model("reused-memory", ReusedMemory, **_SLOW),
-    Model("around-the-host", AroundTheHost, options=_BOTH),
-    Model("views", Views, _VIEWED, _BOTH),
-    Model("returned", Returned, options=(*_BOTH, "skipout")),
+    Model("alone", of(alone, 1), (), (*_BOTH, "noalloc")),
+    Model("shared-input", of(shared_input), options=_BOTH, **_SLOW),
+    Model("shared-input-small", of(shared_input), small=16, large=256),
+    Model("handed-over", of(handed_over), **_SLOW),
+    Model("then-the-host", of(then_the_host), **_SLOW),
+    Model("host-between", of(host_between), **_SLOW),
+    Model("host-reads-both", of(host_reads_both), (".mul.",), **_SLOW),
+    Model("reused-memory", of(reused_memory), **_SLOW),
+    Model("around-the-host", of(around_the_host, 2), options=_BOTH),
+    Model("views", of(views, 1), _VIEWED, _BOTH),
+    Model("returned", of(returned, 1), options=(*_BOTH, "skipout")),
     Model("own-buffer", OwnBuffer, real_only=True),
     Model("hosts-buffer", HostsBuffer),
     Model("state", State),
@@ -320,15 +299,10 @@ MODELS = (
         **_SLOW,
     ),
     Model("state-for-the-host", StateForTheHost, options=_BOTH),
-    Model(
-        "state-returned",
-        StateReturned,
-        (".sigmoid.", "clone"),
-        options=(*_BOTH, "noalloc"),
-    ),
+    Model("state-returned", StateReturned, (".sigmoid.", "clone"), options=(*_BOTH, "noalloc")),
     Model("state-of-one-value", StateOfOneValue, small=256, backends=_KINDS),
     Model("state-views", StateViews, _VIEWED, backends=_KINDS),
-)
+)  # fmt: skip
 
 
 def by_name(name: str) -> Model:
