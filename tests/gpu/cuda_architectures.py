@@ -40,14 +40,10 @@ KNOWN = ARCHITECTURES | {"LSTM": LSTM}
 #: Largest difference from eager, beside the largest value.
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 NAMES = [
-    *(
-        name
-        for name, each in KNOWN.items()
-        if each.kind not in TORCHVISION or name in ("ResNet", "ConvNext", "RegNet")
-    ),
+    *(name for name, each in KNOWN.items() if each.kind not in TORCHVISION or name in ("ResNet", "ConvNext", "RegNet")),
     *(f"{name}:float16" for name in ("BERT", "GPT-2", "LSTM", "ViT")),
     *(f"{name}:bfloat16" for name in ("BERT", "GPT-2", "LSTM", "Llama", "ViT")),
-]
+]  # fmt: skip
 
 
 def model(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], torch.dtype]:

@@ -499,12 +499,7 @@ CASES = (
     Case("separable-fp16", _one(Separable), _normal((16, 32, 56, 56)), FP16),
     Case("encoder", _one(Encoder), _tokens(8, 128)),
     Case("encoder-fp16", _one(lambda: Encoder(width=384)), _tokens(8, 256), FP16),
-    Case(
-        "encoder-bf16-triton-attention",
-        _one(lambda: Encoder(fused=True)),
-        _tokens(8, 256),
-        BF16,
-    ),
+    Case("encoder-bf16-triton-attention", _one(lambda: Encoder(fused=True)), _tokens(8, 256), BF16),
     Case("triton-attention-bf16", _one(Attention), lambda: _heads(8, 8, 1024), BF16),
     Case("decoder-kv-cache", _one(DecoderStep), lambda: _steps(6)),
     Case("decoder-kv-cache-bf16", _one(DecoderStep), lambda: _steps(6), BF16),
@@ -512,11 +507,7 @@ CASES = (
     Case("recurrent-fp16", _one(Recurrent), _normal((4, 12, 32)), FP16),
     Case("recurrent-bf16", _one(Recurrent), _normal((4, 12, 32)), BF16),
     Case("rows", _one(Rows), _normal((2048, 8192))),
-    Case(
-        "upsampler",
-        _one(lambda: upsampler(nn.ConvTranspose2d, 128, 64, 32, 3)),
-        _normal((8, 128, 16, 16)),
-    ),
+    Case("upsampler", _one(lambda: upsampler(nn.ConvTranspose2d, 128, 64, 32, 3)), _normal((8, 128, 16, 16))),
     Case(
         "vocoder-fp16",
         _one(
@@ -535,31 +526,20 @@ CASES = (
         lambda: {name: _tokens(4, 128)()["forward"] for name in ("encode", "embed")},
         BF16,
     ),
-)
+)  # fmt: skip
 
 #: Chosen before any choice was measured for them, and not to be changed: how fast programs are that
 #: nobody had in mind. Beside those of ``CASES``.
 HELD_OUT = (
     Case("attention-cache-bf16", _one(CachedAttention), lambda: _cached(3), BF16),
-    Case(
-        "products-1-bf16", _one(lambda: GatedMlp(2560, 9728)), _normal((1, 2560)), BF16
-    ),
-    Case(
-        "products-8-fp16", _one(lambda: GatedMlp(1536, 8960)), _normal((8, 1536)), FP16
-    ),
-    Case(
-        "decoder-layers-bf16",
-        _one(lambda: DecoderLayers(1024, 3072, 16, 6)),
-        lambda: _positions(1024, 32),
-        BF16,
-    ),
+    Case("products-1-bf16", _one(lambda: GatedMlp(2560, 9728)), _normal((1, 2560)), BF16),
+    Case("products-8-fp16", _one(lambda: GatedMlp(1536, 8960)), _normal((8, 1536)), FP16),
+    Case("decoder-layers-bf16", _one(lambda: DecoderLayers(1024, 3072, 16, 6)), lambda: _positions(1024, 32), BF16),
     Case("one-image", _one(ResidualStages), _normal((1, 64, 56, 56))),
     Case("one-image-fp16", _one(ResidualStages), _normal((1, 64, 56, 56)), FP16),
     Case("grouped", _one(GroupedBlock), _normal((8, 256, 28, 28))),
     Case("depthwise-bf16", _one(DepthwiseBlock), _normal((8, 96, 56, 56)), BF16),
-    Case(
-        "norms-fp16", _one(lambda: Norms(3072)), _all((4096, 3072), (4096, 3072)), FP16
-    ),
+    Case("norms-fp16", _one(lambda: Norms(3072)), _all((4096, 3072), (4096, 3072)), FP16),
     Case("softmax-32k", _one(Vocabulary), _normal((512, 32768))),
     Case(
         "embedding-int8-bf16",
@@ -581,7 +561,7 @@ HELD_OUT = (
             {0: Dim("batch", min=2, max=16), 1: Dim("length", min=2, max=256)},
         ),
     ),
-)
+)  # fmt: skip
 
 
 def quantize(model: nn.Module, scheme: str, own: bool = False) -> None:

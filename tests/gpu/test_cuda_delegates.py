@@ -70,10 +70,11 @@ class Routed(torch.nn.Module):
 Lower = Callable[[torch.nn.Module, tuple[Any, ...], Partitioner], EdgeProgramManager]
 
 
-def lower_alone(
-    module: torch.nn.Module, inputs: tuple[Any, ...], cuda: Partitioner
+def lower(
+    module: torch.nn.Module, inputs: tuple[Any, ...], *partitioners: Partitioner
 ) -> EdgeProgramManager:
-    return to_edge_transform_and_lower(export(module, inputs), partitioner=[cuda])
+    program = export(module, inputs)
+    return to_edge_transform_and_lower(program, partitioner=[*partitioners])
 
 
 def lower_after_xnnpack(
@@ -83,10 +84,7 @@ def lower_after_xnnpack(
         XnnpackPartitioner,
     )
 
-    program = export(module, inputs)
-    return to_edge_transform_and_lower(
-        program, partitioner=[XnnpackPartitioner(), cuda]
-    )
+    return lower(module, inputs, XnnpackPartitioner(), cuda)
 
 
 def lower_after_tensorrt(
@@ -143,7 +141,7 @@ class Case:
 
 
 CASES = (
-    Case("alone", lower_alone, torch.float32, 1),
+    Case("alone", lower, torch.float32, 1),
     Case("after XNNPACK", lower_after_xnnpack, torch.float32, 2),
     Case("after TensorRT", lower_after_tensorrt, torch.float32, 2),
     Case("after TensorRT", lower_after_tensorrt, torch.float16, 2),
@@ -171,11 +169,10 @@ class CompareLibraries(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run ``n``; inputs and what delegates return go where the program has them."""
         result = super().run_node(n)
-        if n.op == "placeholder" or n.target is executorch_call_delegate:
-            return tree_map_only(
-                torch.Tensor, lambda t: t.to(_device_of(n.meta["val"])), result
-            )
-        return result
+        if n.op != "placeholder" and n.target is not executorch_call_delegate:
+            return result
+        device = _device_of(n.meta["val"])
+        return tree_map_only(torch.Tensor, lambda t: t.to(device), result)
 
     def call_function(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -235,10 +232,8 @@ def blobs(delegate: LoweredBackendModule) -> tuple[bytes, bytes]:
     entries = dict(store.pte_data)
     for external in store.external_data.values():
         entries.update(external)
-    library, weights = (
-        store.buffers[entries[key].buffer_index]
-        for key in delegate.processed_bytes.decode().split("\n")
-    )
+    keys = delegate.processed_bytes.decode().split("\n")
+    library, weights = (store.buffers[entries[key].buffer_index] for key in keys)
     return library, weights
 
 
@@ -270,11 +265,8 @@ def compare(case: Case) -> list[Comparison]:
         edge = case.lowered()
         program = edge.exported_program()
         constants = {**program.state_dict, **program.constants}
-        held = [
-            constants[spec.target]
-            for spec in program.graph_signature.input_specs
-            if spec.target is not None
-        ]
+        targets = (spec.target for spec in program.graph_signature.input_specs)
+        held = [constants[each] for each in targets if each is not None]
         interpreter = CompareLibraries(program.graph_module)
         (output,) = interpreter.run(*held, *inputs)
     assert_close([output.cpu()], [expected])

@@ -10,8 +10,8 @@ import ctypes
 import gc
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +142,8 @@ def test_methods_that_share_state_in_two_threads(
             for _ in range(10):
                 seen.append(loaded.method(name)()[0])
 
-    threads = [threading.Thread(target=steps, args=(n,)) for n in ("one", "other")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(steps, ("one", "other"))] == [None] * 2
     state, wanted = torch.zeros(SHAPE, device="cuda"), []
     for _ in range(20):
         state = middle(state)
@@ -237,11 +234,8 @@ def test_graphs_between_jumps_and_state_that_changes_places(
         close(new, right)
         close(z, wanted)
     segments = {start: getattr(run, "__self__", None) for start, run in method._steps}
-    captured = {
-        start: len(segment._graphs)
-        for start, segment in segments.items()
-        if isinstance(segment, Segment)
-    }
+    found = ((n, each) for n, each in segments.items() if isinstance(each, Segment))
+    captured = {start: len(segment._graphs) for start, segment in found}
     # The state is at one of two places; behind the jump is nothing that moves.
     assert captured == {1: 2, 8: 1}
 
@@ -263,6 +257,5 @@ def test_graphs_of_clones_that_are_gone_keep_no_host_memory(
         ctypes.CDLL(None).malloc_trim(0)
         pages = Path("/proc/self/statm").read_text().split()[1]
         seen.append(int(pages) * page)
-    assert (
-        seen[2] - seen[1] < 200 * 32768
-    )  # 3 to 18 KiB each on an H100, by allocators' chance
+    # 3 to 18 KiB each on an H100, by allocators' chance.
+    assert seen[2] - seen[1] < 200 * 32768

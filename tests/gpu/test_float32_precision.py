@@ -77,21 +77,15 @@ def matmul(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 MATMULS = (
-    *(
-        Case(f"linear, K {k}", linear, (256, k), (128, k))
-        for k in (1, 2, 5, 16, 64, 333, 1000, 4096, 10_000, 100_000)
-    ),
-    *(
-        Case(f"matmul, K {k}", matmul, (256, k), (k, 128))
-        for k in (16, 1000, 4096, 100_000)
-    ),
+    *(Case(f"linear, K {k}", linear, (256, k), (128, k)) for k in (1, 2, 5, 16, 64, 333, 1000, 4096, 10_000, 100_000)),
+    *(Case(f"matmul, K {k}", matmul, (256, k), (k, 128)) for k in (16, 1000, 4096, 100_000)),
     Case("batched, K 512", matmul, (4, 128, 512), (4, 512, 64)),
     Case("10^-6 to 10^6, K 1000", linear, (256, 1000), (128, 1000), spread=6),
     Case("10^-15 to 10^15, K 1000", linear, (256, 1000), (128, 1000), spread=15),
     Case("cancelling, K 64", linear, (256, 64), (128, 64), cancelling=True),
     Case("cancelling, K 4096", linear, (256, 4096), (128, 4096), cancelling=True),
     Case("cancelling, K 100000", linear, (256, 100_000), (128, 100_000), 0, True),
-)
+)  # fmt: skip
 CONVOLUTIONS = (
     Case("conv1d, 256 x 5", functional.conv1d, (4, 256, 500), (128, 256, 5)),
     Case("conv2d, 64 x 3 x 3", functional.conv2d, (2, 64, 56, 56), (64, 64, 3, 3)),
@@ -113,12 +107,9 @@ class Operations(torch.nn.Module):
             self.register_buffer(f"right_{index}", case.operands()[1])
 
     def forward(self, *left: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(
-            apply(value, self.get_buffer(f"right_{index}"))
-            for index, (apply, value) in enumerate(
-                zip(self.operations, left, strict=True)
-            )
-        )
+        right = (self.get_buffer(f"right_{index}") for index in range(len(left)))
+        parts = zip(self.operations, left, right, strict=True)
+        return tuple(apply(one, other) for apply, one, other in parts)
 
 
 def compiled(cases: tuple[Case, ...], folder: Path) -> list[torch.Tensor]:

@@ -9,9 +9,11 @@ eager, ``torch.compile`` and PyTorch's own runner of the same library, all in on
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import pytest
@@ -19,7 +21,10 @@ import torch
 from torch import nn
 from torch.export import export
 
-from torchtrt_executorch.runtime import DeviceError, Program, load
+sys.path.insert(0, str(Path(__file__).parent))
+from cuda_programs import resident  # type: ignore[import-not-found]
+
+from torchtrt_executorch.runtime import DeviceError, Program, Transfers, load
 from torchtrt_executorch.runtime.delegates.aoti import _library, _load, read_payload
 from torchtrt_executorch.runtime.plans.plan import Payload
 from torchtrt_executorch.runtime.tensors.memory import CommonTensors
@@ -80,22 +85,10 @@ def build(case: Case) -> Built:
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
     from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
-    from executorch.exir.passes import MemoryPlanningPass
-    from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 
     torch.manual_seed(0)
     model, x = case.model().eval(), torch.randn(*case.shape)
-    configs = {
-        HOST: ExecutorchBackendConfig(),
-        RESIDENT: ExecutorchBackendConfig(
-            propagate_device_config=PropagateDeviceConfig(
-                skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
-            ),
-            memory_planning_pass=MemoryPlanningPass(
-                alloc_graph_input=False, alloc_graph_output=False
-            ),
-        ),
-    }
+    configs = {HOST: ExecutorchBackendConfig(), RESIDENT: resident()}
     programs = {}
     for name, config in configs.items():
         specs = [CudaBackend.generate_method_name_compile_spec("forward")]
@@ -133,16 +126,9 @@ def test_copies_are_the_program_s(case: Case) -> None:
         program.run(built.x.to("cuda" if side == RESIDENT else "cpu"))
         after = program.stats().copies
         for direction in ("host_to_device", "device_to_host"):
-            counted = [
-                (
-                    (stats[direction].copies, stats[direction].nbytes)
-                    if direction in stats
-                    else (0, 0)
-                )
-                for stats in (before, after)
-            ]
-            (old, old_bytes), (new, new_bytes) = counted
-            assert (new - old, new_bytes - old_bytes) == (copies, copies * nbytes)
+            old, new = (each.get(direction, Transfers()) for each in (before, after))
+            assert new.copies - old.copies == copies
+            assert new.nbytes - old.nbytes == copies * nbytes
 
 
 @pytest.mark.parametrize("case", CASES[:1], ids=lambda case: case.name)

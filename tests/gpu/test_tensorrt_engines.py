@@ -7,9 +7,9 @@ tests/gpu/test_tensorrt_engines.py``.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -214,19 +214,8 @@ def test_a_thread_that_has_called_nothing_of_cuda_s() -> None:
     x = torch.randn(8, 64, device="cuda")
     wanted = method(x)[0]
     torch.cuda.synchronize()
-    found: list[Any] = []
-
-    def call() -> None:
-        try:
-            found.append(method(x)[0])
-        except Exception as error:
-            found.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    assert isinstance(found[0], torch.Tensor), found[0]
-    close(found[0], wanted)
+    with ThreadPoolExecutor(1) as thread:
+        close(thread.submit(method, x).result()[0], wanted)
 
 
 @pytest.mark.parametrize(
@@ -367,17 +356,11 @@ def main() -> None:
             continue
         calls: list[dict[str, Any]] = [{}]
         for mark in getattr(test, "pytestmark", []):
-            names = (
-                mark.args[0]
-                if isinstance(mark.args[0], (tuple, list))
-                else [mark.args[0]]
-            )
-            rows = [v if len(names) > 1 else (v,) for v in mark.args[1]]
-            calls = [
-                {**c, **dict(zip(names, row, strict=True))}
-                for c in calls
-                for row in rows
-            ]
+            names, rows = mark.args
+            if isinstance(names, str):
+                names, rows = [names], [(row,) for row in rows]
+            named = [dict(zip(names, row, strict=True)) for row in rows]
+            calls = [{**call, **more} for call in calls for more in named]
         for call in calls:
             try:
                 test(**call)

@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,10 +66,8 @@ def arguments(
             continue
         dtype, columns = (torch.int8, k) if bits == 8 else (torch.uint8, k // 2)
         group = k if bits == 8 else GROUP
-        weights = [
-            torch.randint(0, 127, (n, columns), device="cuda").to(dtype)
-            for n in lengths
-        ]
+        random = (torch.randint(0, 127, (n, columns), device="cuda") for n in lengths)
+        weights = [each.to(dtype) for each in random]
         scales = [torch.rand(n, k // group, **options) for n in lengths]
         calls.append([vector, weights, scales, [], bits, group, -8, True])
     norm = {"norm": torch.randn(k, **options), "eps": 1e-6}
@@ -96,23 +95,17 @@ def main() -> None:
                 call(block, calls[0], options)
         return
     command = [sys.executable, __file__, given.file, "--jobs", str(given.jobs)]
-    compilers = [
-        subprocess.Popen([*command, "--compile", str(n)]) for n in range(given.jobs)
-    ]
+    parts = range(given.jobs)
+    compilers = [subprocess.Popen([*command, "--compile", str(n)]) for n in parts]
     for each in compilers:
         each.wait()
     with open(given.file, "w") as file:
         for case in CASES:
             calls, options, nbytes = arguments(*case)
-            took = {
-                ",".join(map(str, block)): microseconds(
-                    lambda each, block=block, options=options: call(
-                        block, each, options
-                    ),
-                    calls,
-                )
-                for block in blocks(case[2])
-            }
+            took = {}
+            for block in blocks(case[2]):
+                us = microseconds(partial(call, block, options=options), calls)
+                took[",".join(map(str, block))] = us
             found = {"case": case, "us": took, "least": nbytes / 4.8e6}
             print(json.dumps(found), file=file, flush=True)
 

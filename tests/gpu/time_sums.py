@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ SIZES = (
     *((1024, 1024), (3072, 1024), (1024, 3072), (2048, 2048), (6144, 2048)),
     *((2048, 6144), (151936, 2560), (151936, 1024), (14336, 4096), (4096, 14336)),
 )
+BLOCKS = (1, 2, 4, 8), (512, 1024, 2048, 4096), (2, 4, 8, 16)
 
 
 @triton.jit
@@ -45,6 +47,14 @@ def _sum(
         )
         total = tl.where(inside & there, total + a * b.to(tl.float32), total)
     tl.store(out + row, tl.sum(total, 1)[:, None].to(tl.bfloat16), there)
+
+
+def _launch(
+    n: int, k: int, block: tuple[int, ...], vector: Any, out: Any, matrix: Any
+) -> None:
+    rows, columns, warps = block
+    sizes = n, k, rows, columns
+    _sum[(triton.cdiv(n, rows),)](vector, matrix, out, *sizes, num_warps=warps)
 
 
 def microseconds(call: Callable[[Any], object], items: Sequence[Any]) -> float:
@@ -79,30 +89,15 @@ def main() -> None:
             matrices = [torch.randn(n, k, **options) for _ in range(many)]
             row, out = torch.randn(1, k, **options), torch.empty(n, **options)
             vector, took = row[0].float(), {}
-            for rows, columns, warps in itertools.product(
-                (1, 2, 4, 8), (512, 1024, 2048, 4096), (2, 4, 8, 16)
-            ):
+            for block in itertools.product(*BLOCKS):
+                rows, columns, warps = block
                 each = rows * columns / warps / 32
                 if 4 <= each <= 64 and columns <= triton.next_power_of_2(k):
-                    took[f"{rows},{columns},{warps}"] = microseconds(
-                        lambda matrix, n=n, k=k, rows=rows, columns=columns, warps=warps, vector=vector, out=out: (
-                            _sum[(triton.cdiv(n, rows),)](
-                                vector,
-                                matrix,
-                                out,
-                                n,
-                                k,
-                                rows,
-                                columns,
-                                num_warps=warps,
-                            )
-                        ),
-                        matrices,
-                    )
-            library = microseconds(
-                lambda matrix, row=row: torch.nn.functional.linear(row, matrix),
-                matrices,
-            )
+                    launch = partial(_launch, n, k, block, vector, out)
+                    us = microseconds(launch, matrices)
+                    took[",".join(map(str, block))] = us
+            linear = partial(torch.nn.functional.linear, row)
+            library = microseconds(linear, matrices)
             found = {"n": n, "k": k, "us": took, "cublas": library}
             print(json.dumps(found), file=file, flush=True)
 
