@@ -227,11 +227,7 @@ def _other(
 
 
 def _other_list(
-    tables: Schema,
-    held: list[Any],
-    kind: Any,
-    places: Sequence[Any],
-    rng: random.Random,
+    tables: Schema, held: list[Any], kind: Any, places: Sequence[Any], rng: Any
 ) -> list[Any]:
     items, how = [*held], rng.random()
     index = rng.randrange(len(items)) if items else 0
@@ -361,15 +357,10 @@ def _child(first: int, last: int, names: Sequence[str], pipe: int) -> None:
                 signal.setitimer(signal.ITIMER_PROF, 0)
             except BaseException as error:
                 signal.setitimer(signal.ITIMER_PROF, 0)
-                frames = traceback.extract_tb(error.__traceback__)[-4:]
-                where = " < ".join(
-                    f"{Path(f.filename).name}:{f.lineno}" for f in frames[::-1]
-                )
-                said = (
-                    f"found {type(error).__name__}: {error!s:.150} at {where}".replace(
-                        "\n", " "
-                    )
-                )
+                frames = traceback.extract_tb(error.__traceback__)[:-5:-1]
+                places = [f"{Path(f.filename).name}:{f.lineno}" for f in frames]
+                said = f"{type(error).__name__}: {error!s:.150} at {' < '.join(places)}"
+                said = f"found {said}".replace("\n", " ")
             os.write(pipe, f"{said}\n".encode())
 
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from executorch.exir import schema
-from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 from executorch.exir.tensor import make_allocation_info, scalar_type_enum
 from executorch.runtime import Runtime, Verification
 
+from tests.fuzz import kernels
 from tests.fuzz.operators import RECIPES, Tensor, declared, f, i
 
 DTYPES = (torch.float32, torch.int32, torch.int64, torch.float16)
@@ -53,19 +53,15 @@ _MORE: dict[str, list[Sequence[Any]]] = {
     "aten::masked_fill.Scalar_out": [(f(3, 4), Tensor((3, 4), torch.bool), 0.5)],
     "aten::slice_copy.Tensor_out": [(f(6, 5), 0, 1, -1, 2)],
     "aten::tril.out": [(f(3, 4), 1)],
-    "aten::upsample_bilinear2d.vec_out": [
-        (f(1, 2, 6, 6), None, corners, [1.3, 2.1]) for corners in (True, False)
-    ],
-    "aten::upsample_nearest2d.vec_out": [
-        (f(1, 2, 6, 6), None, factors) for factors in ([1.3, 2.5], [1.1, 2.1])
-    ],
+    "aten::upsample_bilinear2d.vec_out": [(f(1, 2, 6, 6), None, corners, [1.3, 2.1]) for corners in (True, False)],
+    "aten::upsample_nearest2d.vec_out": [(f(1, 2, 6, 6), None, factors) for factors in ([1.3, 2.5], [1.1, 2.1])],
     "aten::var.correction_out": [(f(3, 4), [1], 0.5, True)],
     "aten::var_mean.correction_out": [(f(3, 4), [1], 0.5, True)],
     "aten::embedding.out": [(f(5, 4), i(2, 3, of=(0, 4)), 1, False, False)],
-}
+}  # fmt: skip
 
 
-def kernels() -> list[str]:
+def kernel_names() -> list[str]:
     """Return ExecuTorch's kernels of operators that PyTorch has."""
     names = Runtime.get().operator_registry.operator_names
     return sorted(
@@ -119,9 +115,8 @@ def _call_all(name: str, first: int, most: int, pipe: int) -> None:
             if wanted is None:
                 continue
             program = _program(name, operator, values, wanted)
-            loaded = Runtime.get().load_program(
-                program, verification=Verification.Minimal
-            )
+            minimal = Verification.Minimal
+            loaded = Runtime.get().load_program(program, verification=minimal)
             method = loaded.load_method("forward")
             assert method is not None
             returned = method.execute([])
@@ -147,14 +142,13 @@ def _calls(name: str, operator: Any) -> Iterator[tuple[Any, ...]]:
             for other in _others(value):
                 yield (*whole[:place], other, *whole[place + 1 :])
         for dtype in DTYPES[1:]:
-            yield tuple(
-                (
-                    replace(each, dtype=dtype)
-                    if isinstance(each, Tensor) and each.dtype is torch.float32
-                    else each
-                )
-                for each in whole
-            )
+            yield tuple(_in(dtype, each) for each in whole)
+
+
+def _in(dtype: torch.dtype, value: Any) -> Any:
+    """A float32 tensor in another type, and anything else as it is."""
+    plain = isinstance(value, Tensor) and value.dtype is torch.float32
+    return replace(value, dtype=dtype) if plain else value
 
 
 def _inputs(operator: Any) -> list[Any]:
@@ -175,9 +169,8 @@ def _plain(argument: Any, tensor: Tensor) -> Any:
         return argument.default_value
     if kind.startswith("List["):
         return [0] if argument.name in ("dim", "dims") else [*tensor.shape]
-    return {"int": 0, "number": 2, "float": 0.5, "bool": False, "str": "floor"}.get(
-        kind
-    )
+    plain = {"int": 0, "number": 2, "float": 0.5, "bool": False, "str": "floor"}
+    return plain.get(kind)
 
 
 def _others(value: Any) -> Sequence[Any]:
@@ -241,10 +234,9 @@ def _reference(operator: Any, values: list[Any]) -> list[Any] | None:
 
 def _alike(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     loose = 2e-2 if wanted.dtype is torch.float16 else 1e-4
+    bounds: dict[str, Any] = {"rtol": loose, "atol": loose, "equal_nan": True}
     try:
-        torch.testing.assert_close(
-            found, wanted, rtol=loose, atol=loose, equal_nan=True
-        )
+        torch.testing.assert_close(found, wanted, **bounds)
     except AssertionError:
         return False
     return True
@@ -255,7 +247,7 @@ def _program(
 ) -> bytes:
     """Return a ``.pte`` of one call, whose inputs are constants."""
     found: list[schema.EValue] = []
-    buffers: list[bytes] = [b""]
+    buffers: list[bytes] = []
     size = 0
 
     def add(value: Any) -> int:
@@ -263,27 +255,15 @@ def _program(
         return len(found) - 1
 
     def tensor(value: torch.Tensor, place: int | None) -> int:
-        bytes_ = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        dynamism = schema.TensorShapeDynamism
+        made = kernels.tensor(scalar_type_enum(value.dtype), [*value.shape])
         if place is None:
-            buffers.append(bytes_ or bytes(16))
-        return add(
-            schema.Tensor(
-                scalar_type=scalar_type_enum(value.dtype),
-                storage_offset=0,
-                sizes=[*value.shape],
-                dim_order=[*range(value.ndim)],
-                requires_grad=False,
-                layout=0,
-                data_buffer_idx=len(buffers) - 1 if place is None else 0,
-                allocation_info=(
-                    None if place is None else make_allocation_info(1, place)
-                ),
-                shape_dynamism=(
-                    dynamism.STATIC if place is None else dynamism.DYNAMIC_BOUND
-                ),
-            )
-        )
+            data = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            buffers.append(data or bytes(16))
+            made.data_buffer_idx = len(buffers)
+        else:
+            made.allocation_info = make_allocation_info(1, place)
+            made.shape_dynamism = schema.TensorShapeDynamism.DYNAMIC_BOUND
+        return add(made)
 
     def constant(value: Any, optional: bool) -> int:
         if isinstance(value, torch.Tensor):
@@ -314,35 +294,15 @@ def _program(
     listed = "List" in str(operator._schema.arguments[-1].real_type)
     outs = [add(schema.TensorList(made))] if listed else made
     last = add(schema.TensorList(made)) if len(outs) > 1 else outs[0]
-    operator_name, _, overload = name.partition(".")
-    call = schema.Instruction(schema.KernelCall(0, [*arguments, *outs, last]))
-    plan = schema.ExecutionPlan(
-        name="forward",
-        container_meta_type=schema.ContainerMetadata("", ""),
-        values=found,
-        inputs=[],
-        outputs=made,
-        chains=[schema.Chain([], [], [call], None)],
-        operators=[schema.Operator(operator_name, overload)],
-        delegates=[],
-        non_const_buffer_sizes=[0, max(size, 16)],
-    )
-    program = schema.Program(
-        version=0,
-        execution_plan=[plan],
-        constant_buffer=[schema.Buffer(each) for each in buffers],
-        backend_delegate_data=[],
-        segments=[],
-        constant_segment=schema.SubsegmentOffsets(0, []),
-    )
-    return bytes(serialize_pte_binary(PTEFile(program=program)))
+    args = [*arguments, *outs, last]
+    return kernels.program("forward", name, found, args, made, max(size, 16), buffers)
 
 
 def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     calls, odd, unseen = 0, 0, {*KNOWN}
-    for name in sys.argv[1:] or kernels():
+    for name in sys.argv[1:] or kernel_names():
         ran, found = wrong(name)
         calls += ran
         odd += bool(found) and name not in KNOWN

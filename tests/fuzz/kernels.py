@@ -44,19 +44,7 @@ class Plan:
         self.dtype = rng.choice((*DTYPES[:2] * 3, *DTYPES))
         args = [self.argument(a) for a in op._schema.arguments]
         returned = self.outputs[0] if self.outputs else self.add(schema.Null())
-        operator, _, overload = name.partition(".")
-        call = schema.KernelCall(0, [*args, returned])
-        self.plan = schema.ExecutionPlan(
-            name=name,
-            container_meta_type=schema.ContainerMetadata("", ""),
-            values=self.values,
-            inputs=[],
-            outputs=self.gaps,
-            chains=[schema.Chain([], [], [schema.Instruction(call)], None)],
-            operators=[schema.Operator(operator, overload)],
-            delegates=[],
-            non_const_buffer_sizes=[0, self.size],
-        )
+        self.args = [*args, returned]
 
     def add(self, value: Any) -> int:
         self.values.append(schema.EValue(value))
@@ -64,26 +52,14 @@ class Plan:
 
     def gap(self) -> int:
         """Memory that the method returns, and that nothing may have written."""
-        gap = schema.Tensor(
-            scalar_type=schema.ScalarType.BYTE,
-            storage_offset=0,
-            sizes=[GAP],
-            dim_order=[0],
-            requires_grad=False,
-            layout=0,
-            data_buffer_idx=0,
-            allocation_info=make_allocation_info(1, self.size),
-            shape_dynamism=schema.TensorShapeDynamism.STATIC,
-        )
+        gap = tensor(schema.ScalarType.BYTE, [GAP])
+        gap.allocation_info = make_allocation_info(1, self.size)
         self.size += GAP
         return self.add(gap)
 
     def some_shape(self) -> list[int]:
-        sizes = (0, 1, 1, 2, 3, 4, 8)
-        return [
-            self.rng.choice(sizes)
-            for _ in range(self.rng.choice((0, 1, 2, 2, 3, 4, 4)))
-        ]
+        sizes, rank = (0, 1, 1, 2, 3, 4, 8), self.rng.choice((0, 1, 2, 2, 3, 4, 4))
+        return [self.rng.choice(sizes) for _ in range(rank)]
 
     def argument(self, argument: Any) -> int:
         written = argument.alias_info is not None and argument.alias_info.is_write
@@ -131,9 +107,8 @@ class Plan:
         if kind == "Optional[Tensor]":
             empty = [isinstance(self.values[i].val, schema.Null) for i in items]
             pairs = zip(items, empty, strict=True)
-            return self.add(
-                schema.OptionalTensorList([-1 if e else i for i, e in pairs])
-            )
+            items = [-1 if e else i for i, e in pairs]
+            return self.add(schema.OptionalTensorList(items))
         return self.add(schema.IntList(items))
 
     def tensor(self, written: bool) -> int:
@@ -146,49 +121,80 @@ class Plan:
         nbytes = dtype.itemsize
         for size in sizes:
             nbytes *= size
-        bound = schema.TensorShapeDynamism.DYNAMIC_BOUND
-        static = schema.TensorShapeDynamism.STATIC
-        tensor = schema.Tensor(
-            scalar_type=scalar_type_enum(dtype),
-            storage_offset=0,
-            sizes=sizes,
-            dim_order=list(range(len(sizes))),
-            requires_grad=False,
-            layout=0,
-            data_buffer_idx=0,
-            allocation_info=None,
-            shape_dynamism=bound if bounded else static,
-        )
+        made = tensor(scalar_type_enum(dtype), sizes)
+        if bounded:
+            made.shape_dynamism = schema.TensorShapeDynamism.DYNAMIC_BOUND
         if written:
-            tensor.allocation_info = make_allocation_info(1, self.size)
+            made.allocation_info = make_allocation_info(1, self.size)
             self.size += -(-nbytes // 16) * 16
             self.gaps.append(self.gap())
         else:
             self.buffers.append(self.content(dtype, nbytes))
-            tensor.data_buffer_idx = len(self.buffers)
-        return self.add(tensor)
+            made.data_buffer_idx = len(self.buffers)
+        return self.add(made)
 
     def content(self, dtype: torch.dtype, nbytes: int) -> bytes:
         kind = self.rng.random()
         if dtype in (torch.int32, torch.int64) and kind < 0.8:
             code, choices = ("i", INTS[:10]) if dtype == torch.int32 else ("q", INTS)
-            if kind < 0.5:
-                choices = INTS[:4]
-            numbers = [
-                self.rng.choice(choices) for _ in range(nbytes // dtype.itemsize)
-            ]
+            choices, count = (
+                INTS[:4] if kind < 0.5 else choices
+            ), nbytes // dtype.itemsize
+            numbers = [self.rng.choice(choices) for _ in range(count)]
             return struct.pack(f"<{len(numbers)}{code}", *numbers)
         if dtype == torch.bool:
             return bytes(self.rng.choice((0, 1)) for _ in range(nbytes))
         return self.rng.randbytes(nbytes)
 
 
-def program(plan: Plan) -> bytes:
-    """The ``.pte`` of one plan."""
+def tensor(kind: schema.ScalarType, sizes: list[int]) -> schema.Tensor:
+    """A tensor of a shape that stays, which isn't planned and has no data."""
+    return schema.Tensor(
+        scalar_type=kind,
+        storage_offset=0,
+        sizes=sizes,
+        dim_order=list(range(len(sizes))),
+        requires_grad=False,
+        layout=0,
+        data_buffer_idx=0,
+        allocation_info=None,
+        shape_dynamism=schema.TensorShapeDynamism.STATIC,
+    )
+
+
+def program(
+    method: str,
+    name: str,
+    values: list[schema.EValue],
+    args: list[int],
+    outputs: list[int],
+    size: int,
+    buffers: list[bytes],
+) -> bytes:
+    """The ``.pte`` of one call of an operator.
+
+    Args:
+        values: Of the method, by which ``args`` and ``outputs`` go.
+        size: Of the memory that is planned.
+        buffers: Of constants, which begin with number 1.
+    """
+    operator, _, overload = name.partition(".")
+    call = schema.Instruction(schema.KernelCall(0, args))
+    plan = schema.ExecutionPlan(
+        name=method,
+        container_meta_type=schema.ContainerMetadata("", ""),
+        values=values,
+        inputs=[],
+        outputs=outputs,
+        chains=[schema.Chain([], [], [call], None)],
+        operators=[schema.Operator(operator, overload)],
+        delegates=[],
+        non_const_buffer_sizes=[0, size],
+    )
     made = schema.Program(
         version=0,
-        execution_plan=[plan.plan],
-        constant_buffer=[schema.Buffer(data) for data in (b"", *plan.buffers)],
+        execution_plan=[plan],
+        constant_buffer=[schema.Buffer(data) for data in (b"", *buffers)],
         backend_delegate_data=[],
         segments=[],
         constant_segment=schema.SubsegmentOffsets(0, []),
@@ -212,7 +218,8 @@ def run(first: int, count: int, *only: str) -> tuple[int, int]:
             plan = Plan(name, op, random.Random(f"{name} {seed}"))
             print(f"{name} {seed}", file=sys.stderr, flush=True)
             try:
-                method = load(program(plan)).method(name)
+                parts = plan.values, plan.args, plan.gaps, plan.size, plan.buffers
+                method = load(program(name, name, *parts)).method(name)
                 assert not any(gap.any() for gap in method()), f"{name} {seed}"
                 ran += 1
             except ProgramError:

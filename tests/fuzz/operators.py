@@ -140,12 +140,8 @@ RECIPES: dict[str, list[Sequence[Any]]] = {
     "aten::_fft_c2r.out": [(c(4, 3), [1], 0, 4), (c(4, 3), [0, 1], 2, 4)],
     "aten::_fft_r2c.out": [(f(4, 6), [1], 0, True), (f(4, 6), [0, 1], 1, False)],
     "aten::_native_batch_norm_legit.no_stats_out": [(*_BATCH, True, 0.1, 1e-5)],
-    "aten::_native_batch_norm_legit.out": [
-        (*_BATCH, f(3), f(3), training, 0.1, 1e-5) for training in (True, False)
-    ],
-    "aten::_native_batch_norm_legit_no_training.out": [
-        (*_BATCH, f(3), f(3), 0.1, 1e-5)
-    ],
+    "aten::_native_batch_norm_legit.out": [(*_BATCH, f(3), f(3), training, 0.1, 1e-5) for training in (True, False)],
+    "aten::_native_batch_norm_legit_no_training.out": [(*_BATCH, f(3), f(3), 0.1, 1e-5)],
     "aten::_upsample_bilinear2d_aa.out": [
         (f(1, 2, 4, 4), sizes, corners, *scales)
         for sizes, scales in (([3, 5], (None, None)), ([6, 5], (1.5, 1.25)))
@@ -202,9 +198,7 @@ RECIPES: dict[str, list[Sequence[Any]]] = {
         (f(1, 2, 6, 6), [3, 3], [2, 2], [1, 1], dilation, ceil)
         for dilation, ceil in (([1, 1], False), ([2, 2], True))
     ],
-    "aten::max_pool2d_with_indices_backward.grad_input": [
-        (*_POOLED, i(1, 2, 2, 2, of=(0, 5, 15))),
-    ],
+    "aten::max_pool2d_with_indices_backward.grad_input": [(*_POOLED, i(1, 2, 2, 2, of=(0, 5, 15)))],
     "aten::mm.out": [(f(3, 4), f(4, 5))],
     "aten::narrow_copy.out": [(f(4, 5), 1, 1, 3)],
     "aten::native_dropout.out": [(f(4), 0.5, False), (f(4), 0.5, True)],
@@ -219,9 +213,7 @@ RECIPES: dict[str, list[Sequence[Any]]] = {
         for rank in (1, 2, 3)
     },
     "aten::repeat.out": [(f(2, 3), [2, 1, 2])],
-    "aten::repeat_interleave.Tensor_out": [
-        (i(3, of=(1, 2, 3)), size) for size in (None, 6)
-    ],
+    "aten::repeat_interleave.Tensor_out": [(i(3, of=(1, 2, 3)), size) for size in (None, 6)],
     "aten::roll.out": [(f(3, 4), [1, -2], [0, 1]), (f(3, 4), [2], [])],
     "aten::scatter.src_out": [(f(4, 5), 0, i(2, 3, of=(0, 3)), f(2, 3))],
     "aten::scatter.value_out": [(f(4, 5), 0, i(2, 3, of=(0, 3)), 2.0)],
@@ -237,18 +229,16 @@ RECIPES: dict[str, list[Sequence[Any]]] = {
         for size, scales in (([3, 5], None), (None, [2.0, 1.5]))
         for corners in (True, False)
     ],
-    "aten::upsample_nearest2d.vec_out": [
-        (f(1, 2, 4, 4), [3, 5], None),
-        (f(1, 2, 4, 4), None, [2.0, 1.5]),
-    ],
+    "aten::upsample_nearest2d.vec_out": [(f(1, 2, 4, 4), [3, 5], None), (f(1, 2, 4, 4), None, [2.0, 1.5])],
     "aten::view_as_real_copy.out": [(c(3, 2),)],
     "aten::view_copy.out": [(f(3, 4), [2, 6])],
     "aten::where.self_out": [(b(3, 4), f(3, 4), f(4))],
-}
+}  # fmt: skip
 _Q = (-128, 127, torch.int8)
 _BYTES = Tensor((4, 6), torch.int8)
 _DOUBLE, _WHOLE = Tensor((1,), torch.float64), Tensor((1,), torch.int64)
-_LOOKED_UP = (f(4), f(4), -128, 127, i(2, of=(0, 3)))
+_LOOKED_UP, _ROWS = (f(4), f(4)), i(2, of=(0, 3))
+_PACKED, _32, _FLOATS = replace(_BYTES, dtype=torch.uint8), torch.float32, [f(4, 6)]
 _LIBRARY, _SPLIT = "quantized_decomposed::", "aten::split_copy.Tensor_out"
 #: What takes outputs that have their shape already: ExecuTorch's library of quantized kernels, and one of torch's.
 SIZED = {
@@ -259,46 +249,27 @@ SIZED = {
         (f(4, 6), _Q[2]),
         [replace(_DOUBLE, shape=(4, 1)), replace(_WHOLE, shape=(4, 1))],
     ),
-    "dequantize_per_channel.out": (
-        (_BYTES, f(4), i(4), 0, *_Q, None),
-        [f(4, 6)],
-    ),
-    "dequantize_per_tensor.Tensor_out": (
-        (_BYTES, _DOUBLE, _WHOLE, *_Q, None),
-        [f(4, 6)],
-    ),
-    "dequantize_per_tensor.out": ((_BYTES, 0.5, 0, *_Q, None), [f(4, 6)]),
-    "dequantize_per_token.out": (
-        (_BYTES, f(4, 1), i(4, 1), *_Q, torch.float32),
-        [f(4, 6)],
-    ),
-    "embedding_byte.out": ((_BYTES, *_LOOKED_UP), [f(2, 6)]),
-    "embedding_byte.dtype_out": ((_BYTES, *_LOOKED_UP, None), [f(2, 6)]),
-    "embedding_2bit.out": (
-        (replace(_BYTES, dtype=torch.uint8), *_LOOKED_UP[:2], -2, 1, _LOOKED_UP[4]),
-        [f(2, 24)],
-    ),
-    "embedding_2bit.dtype_out": (
-        (replace(_BYTES, dtype=torch.uint8), *_LOOKED_UP[:2], -2, 1)
-        + (_LOOKED_UP[4], None),
-        [f(2, 24)],
-    ),
-    "embedding_4bit.out": (
-        (replace(_BYTES, dtype=torch.uint8), *_LOOKED_UP[:2], -8, 7, _LOOKED_UP[4]),
-        [f(2, 12)],
-    ),
-    "embedding_4bit.dtype_out": (
-        (replace(_BYTES, dtype=torch.uint8), *_LOOKED_UP[:2], -8, 7)
-        + (_LOOKED_UP[4], None),
-        [f(2, 12)],
-    ),
+    "dequantize_per_channel.out": ((_BYTES, f(4), i(4), 0, *_Q, None), _FLOATS),
+    "dequantize_per_tensor.Tensor_out": ((_BYTES, _DOUBLE, _WHOLE, *_Q, None), _FLOATS),
+    "dequantize_per_tensor.out": ((_BYTES, 0.5, 0, *_Q, None), _FLOATS),
+    "dequantize_per_token.out": ((_BYTES, f(4, 1), i(4, 1), *_Q, _32), _FLOATS),
+    "embedding_byte.out": ((_BYTES, *_LOOKED_UP, -128, 127, _ROWS), [f(2, 6)]),
+    "embedding_byte.dtype_out": ((_BYTES, *_LOOKED_UP, -128, 127, _ROWS, None), [f(2, 6)]),
+    **{
+        f"embedding_{bits}bit.{kind}out": (
+            (_PACKED, *_LOOKED_UP, -half, half - 1, _ROWS, *dtype),
+            [f(2, 6 * 8 // bits)],
+        )
+        for bits, half in ((2, 2), (4, 8))
+        for kind, dtype in (("", ()), ("dtype_", (None,)))
+    },
     "mixed_linear.out": ((f(2, 6), _BYTES, f(4), None, None), [f(2, 4)]),
     "mixed_mm.out": ((f(2, 4), _BYTES, f(4), None), [f(2, 6)]),
     "quantize_per_channel.out": ((f(4, 6), f(4), i(4), 0, *_Q), [_BYTES]),
     "quantize_per_tensor.Tensor_out": ((f(4, 6), _DOUBLE, _WHOLE, *_Q), [_BYTES]),
     "quantize_per_tensor.out": ((f(4, 6), 0.5, 0, *_Q), [_BYTES]),
     "quantize_per_token.out": ((f(4, 6), f(4, 1), i(4, 1), *_Q), [_BYTES]),
-}
+}  # fmt: skip
 _SHAPES = ((3, 4), (4,), (2, 3, 4, 4), (), (2, 3, 4))
 
 
@@ -536,9 +507,8 @@ class Runner:
             return made
 
         values, changed = [], []
-        for declared, arg in zip(
-            self._op._schema.arguments, self._all(call), strict=True
-        ):
+        arguments = self._op._schema.arguments
+        for declared, arg in zip(arguments, self._all(call), strict=True):
             own = declared.kwarg_only and _written(declared)
             if own:
                 outs.append([])
@@ -560,12 +530,10 @@ class Runner:
         self._memory.clear()
         try:
             values, changed = [], []
-            for declared, arg in zip(
-                self._op._schema.arguments, self._all(call), strict=True
-            ):
-                value = self._value(
-                    arg, lambda each: self._memory.place(each, at_the_end), False
-                )
+            place = lambda each: self._memory.place(each, at_the_end)  # noqa: E731
+            arguments = self._op._schema.arguments
+            for declared, arg in zip(arguments, self._all(call), strict=True):
+                value = self._value(arg, place, False)
                 values.append(value)
                 if _written(declared):
                     changed.append(value)
@@ -616,9 +584,8 @@ def _child(name: str, first: int, count: int, seed: int, pipe: int) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[5]) * 4096
     resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), 2
-    )  # torch warns of outputs that it resizes
+    # Torch warns of outputs that it resizes.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     op = operator(name)
     assert op is not None
     runner = Runner(name, op)
