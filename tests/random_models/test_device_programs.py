@@ -21,7 +21,7 @@ from torchtrt_executorch.runtime import load, register_backend
 from torchtrt_executorch.runtime.plans.plan import BackendInfo, Payload
 
 from ..loading import load_file
-from .device_programs import BACKENDS, Case, Lowering, Step, cases
+from .device_programs import BACKENDS, SHAPES, Case, Lowering, Step, cases
 
 standin = load_file("tests/cpp/standin.py")
 CALLS = 4
@@ -123,83 +123,62 @@ def check_calls(case: Case, program: Any, loaded: Any) -> None:
         torch.testing.assert_close(tuple(got), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_buffer_that_an_engine_writes_and_nobody_reads() -> None:
-    """Its first value is copied where the engine writes in the next call, and nothing else is copied."""
-    check(
-        Case(
-            steps=(Step("add", (0, 0), (4, 4)), Step("add", (1, 1), (2, 8))),
-            states=(((4, 4), 3, False),),
-            returned=(4,),
-            devices=("cuda:0", "cuda:1"),
-            lowerings=(Lowering(("TensorRTBackend",), True, False, False),),
-        )
-    )
+def program(
+    steps: list[tuple[str, int, int, int]],
+    states: list[tuple[int, int | None]],
+    returned: int,
+    *backends: tuple[str, ...],
+    devices: tuple[str, ...] = ("cuda:0",),
+    skips: bool = False,
+) -> Case:
+    """A case by operator, operands and index of its shape; buffers by shape and new value."""
+    made = (Step(name, (a, b), SHAPES[shape]) for name, a, b, shape in steps)
+    buffers = ((SHAPES[shape], new, False) for shape, new in states)
+    ways = tuple(Lowering(each, skips, False, False) for each in backends)
+    return Case(tuple(made), tuple(buffers), (returned,), devices, ways)
 
 
-def test_a_buffer_that_is_given_another_s_old_value() -> None:
-    """Each would be on the device by itself; the first one's new value is the second one's memory there."""
-    steps = (
-        Step("clone", (3, 0), (2, 8)),
-        Step("sub", (2, 2), (4, 4)),
-        Step("sub", (5, 4), (4, 4)),
-    )
-    check(
-        Case(
-            steps=steps,
-            states=(((4, 4), 4, False), ((2, 8), 5, False)),
-            returned=(6,),
-            devices=("cuda:0",),
-            lowerings=(Lowering(("CudaBackend",), False, False, False),),
-        )
-    )
+CUDA, TENSORRT = BACKENDS[:2]
+#: Each was wrong once.
+FOUND = {
+    # Its first value is copied where the engine writes in the next call, and nothing else is copied.
+    "a buffer that an engine writes and nobody reads": program(
+        [("add", 0, 0, 0), ("add", 1, 1, 1)],
+        [(0, 3)],
+        4,
+        (TENSORRT,),
+        devices=("cuda:0", "cuda:1"),
+        skips=True,
+    ),
+    # Each would be on the device by itself; the first one's new value is the second one's memory there.
+    "a buffer that is given another's old value": program(
+        [("clone", 3, 0, 1), ("sub", 2, 2, 0), ("sub", 5, 4, 0)],
+        [(0, 4), (1, 5)],
+        6,
+        (CUDA,),
+    ),
+    # Nothing is copied behind the delegate that makes the new value, nor before what it reads is made anew.
+    "what is left running when a call ends": program(
+        [("sub", 0, 0, 0), ("sub", 3, 1, 0)],
+        [(1, 4)],
+        3,
+        *((CUDA,), (CUDA, TENSORRT), (TENSORRT, CUDA)),
+        skips=True,
+    ),
+    # What is made before the first copy of the next call lies elsewhere.
+    "memory of what is left running when a call ends": program(
+        [("sub", 0, 0, 0), ("sigmoid", 3, 0, 0), ("sub", 1, 4, 1), ("sub", 5, 1, 1)],
+        [(1, 6)],
+        4,
+        (CUDA,),
+    ),
+    "nothing left to do": program([], [(0, None)], 2, BACKENDS),
+}
 
 
-def test_what_is_left_running_when_a_call_ends() -> None:
-    """Nothing is copied behind the delegate that makes the new value, nor before what it reads is made anew."""
-    check(
-        Case(
-            steps=(Step("sub", (0, 0), (4, 4)), Step("sub", (3, 1), (4, 4))),
-            states=(((2, 8), 4, False),),
-            returned=(3,),
-            devices=("cuda:0",),
-            lowerings=(
-                Lowering(("CudaBackend",), True, False, False),
-                Lowering(("CudaBackend", "TensorRTBackend"), True, False, False),
-                Lowering(("TensorRTBackend", "CudaBackend"), True, False, False),
-            ),
-        )
-    )
-
-
-def test_memory_of_what_is_left_running_when_a_call_ends() -> None:
-    """What is made before the first copy of the next call lies elsewhere."""
-    steps = (
-        Step("sub", (0, 0), (4, 4)),
-        Step("sigmoid", (3, 0), (4, 4)),
-        Step("sub", (1, 4), (2, 8)),
-        Step("sub", (5, 1), (2, 8)),
-    )
-    check(
-        Case(
-            steps=steps,
-            states=(((2, 8), 6, False),),
-            returned=(4,),
-            devices=("cuda:0",),
-            lowerings=(Lowering(("CudaBackend",), True, False, False),),
-        )
-    )
-
-
-def test_a_program_of_which_nothing_is_left_to_do() -> None:
-    check(
-        Case(
-            steps=(),
-            states=(((4, 4), None, False),),
-            returned=(2,),
-            devices=("cuda:0",),
-            lowerings=(Lowering(BACKENDS, False, False, False),),
-        )
-    )
+@pytest.mark.parametrize("name", FOUND)
+def test_programs_that_were_wrong(name: str) -> None:
+    check(FOUND[name])
 
 
 draws = given(case=cases())

@@ -96,10 +96,8 @@ class Soak:
         """Interrupt calls, and see that others can make them, in this thread and in another one."""
         case = chance.choice(self._cases)
         method = case.load(profile=chance.random() < 0.5).method()
-        made, late = (
-            0,
-            time.monotonic() + 10,
-        )  # one that comes in a destructor is ignored
+        # One that comes in a destructor is ignored.
+        made, late = 0, time.monotonic() + 10
         try:
             signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0005, 0.02))
             while time.monotonic() < late:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir import ExecutorchBackendConfig
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -20,13 +20,14 @@ from executorch.exir.backend.partitioner import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.export import export
 
 from torchtrt_executorch.inspection import read
 from torchtrt_executorch.runtime import ProgramError, load
 from torchtrt_executorch.runtime.reading.data_files import data_files
 from torchtrt_executorch.runtime.reading.files import read_program
 from torchtrt_executorch.runtime.reading.schemas import schema
+
+from ...lowering import lower
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 STEMS = "model", "model.v2", "model.v2.small", "modelv2", "other"
@@ -38,8 +39,8 @@ def _made() -> list[tuple[nn.Module, bytes, bytes]]:
     for seed, rows in enumerate((3, 3, 3, 5)):
         torch.manual_seed(seed)
         model = nn.Linear(4, rows)
-        edge = to_edge_transform_and_lower(export(model, (X,)))
-        program = edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+        config = ExecutorchBackendConfig(external_constants=True)
+        program = lower(model, (X,)).to_executorch(config)
         (data,) = program._tensor_data.values()
         found.append((model, bytes(program.buffer), bytes(data)))
     return found
@@ -92,9 +93,9 @@ def test_without_its_own_the_one_named_after_it_is_said_to_be_another_s(
 
 @pytest.mark.parametrize("stem", ["model", "model.v2"])
 def test_names_decide_where_a_program_says_nothing(tmp_path: Path, stem: str) -> None:
-    edge = to_edge_transform_and_lower(export(nn.ReLU(), (X,)))
     for each in ("model", "model.v2"):
-        edge.to_executorch().save(str(tmp_path / f"{each}.pte"))
+        program = lower(nn.ReLU(), (X,)).to_executorch()
+        program.save(str(tmp_path / f"{each}.pte"))
         for data in ("ptd", "extra.ptd"):
             (tmp_path / f"{each}.{data}").write_bytes(MADE[0][2])
     found = [file.name for file in data_files(tmp_path / f"{stem}.pte")]
@@ -128,9 +129,7 @@ class All(Partitioner):  # type: ignore[misc]
 @pytest.mark.parametrize("more", [False, True])
 def test_no_file_is_written_that_would_hold_nothing(tmp_path: Path, more: bool) -> None:
     specs = [CompileSpec("more", b"")] if more else []
-    edge = to_edge_transform_and_lower(
-        export(nn.ReLU(), (X,)), partitioner=[All(specs)]
-    )
+    edge = lower(nn.ReLU(), (X,), All(specs))
     edge.to_executorch().save(str(tmp_path / "model.pte"))
     files = sorted(file.name for file in tmp_path.iterdir())
     assert files == (["model.blob.ptd"] if more else []) + ["model.pte"]

@@ -46,12 +46,10 @@ def test_reads_what_executorch_reads(name: str) -> None:
     ours = read_program(pte)
     theirs = deserialize_pte_binary(pte)
     inline = theirs.program.backend_delegate_data
-    for our_plan, their_plan in zip(
-        ours.program.execution_plan, theirs.program.execution_plan, strict=True
-    ):
-        for our_delegate, their_delegate in zip(
-            our_plan.delegates, their_plan.delegates, strict=True
-        ):
+    plans = ours.program.execution_plan, theirs.program.execution_plan
+    for our_plan, their_plan in zip(*plans, strict=True):
+        delegates = our_plan.delegates, their_plan.delegates
+        for our_delegate, their_delegate in zip(*delegates, strict=True):
             blob = ours.delegate_blob(our_delegate)
             assert bytes(blob) == inline[their_delegate.processed.index].data
             our_delegate.processed = their_delegate.processed
@@ -59,12 +57,11 @@ def test_reads_what_executorch_reads(name: str) -> None:
     for index, buffer in enumerate(theirs.program.constant_buffer):
         if index:
             assert bytes(ours.constant(index)).startswith(bytes(buffer.storage))
-    named = theirs.named_data
-    assert {key: bytes(entry.data) for key, entry in ours.named_data.items()} == (
-        {key: named.buffers[e.buffer_index] for key, e in named.pte_data.items()}
-        if named
-        else {}
-    )
+    named, wanted = theirs.named_data, {}
+    for key, entry in named.pte_data.items() if named else ():
+        wanted[key] = named.buffers[entry.buffer_index]
+    found = {key: bytes(entry.data) for key, entry in ours.named_data.items()}
+    assert found == wanted
 
 
 def _external(model: torch.nn.Module, x: torch.Tensor) -> tuple[bytes, bytes]:
@@ -74,17 +71,13 @@ def _external(model: torch.nn.Module, x: torch.Tensor) -> tuple[bytes, bytes]:
     return bytes(program.buffer), bytes(ptd)
 
 
-def test_external_weights(tmp_path: Path) -> None:
+def test_external_weights_and_those_that_are_missing(tmp_path: Path) -> None:
     model, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
     pte, ptd = _external(model, x)
     (tmp_path / "model.pte").write_bytes(pte)
     (tmp_path / "model.ptd").write_bytes(ptd)
     program = load(tmp_path / "model.pte", [tmp_path / "model.ptd"])
     torch.testing.assert_close(program.run(x)[0], model(x))
-
-
-def test_missing_external_weights_are_named() -> None:
-    pte, ptd = _external(torch.nn.Linear(4, 3), torch.randn(2, 4))
     with pytest.raises(ProgramError, match=r"\(weight\).*data_files"):
         load(pte).method()
     _, other = _external(torch.nn.Linear(4, 5), torch.randn(2, 4))
@@ -240,16 +233,13 @@ def test_schema_enums_and_types_are_executorch_s() -> None:
     from torchtrt_executorch.runtime.tensors.layout import dtype_of
 
     for name in ("TensorShapeDynamism", "TensorDataLocation", "DeviceType"):
-        theirs = getattr(schema, name)
-        assert [(m.name, m) for m in getattr(ours, name)] == [
-            (m.name, m) for m in theirs
-        ]
+        one, other = ([(m.name, m) for m in getattr(of, name)] for of in (ours, schema))
+        assert one == other
     assert [*ours.DataLocation] == [*schema.DataLocation]
     for each in scalar_type_table.values():
         plain = not ours.ScalarType(each).name.startswith(("Q", "BITS"))
-        assert dtype_of(ours.ScalarType(each)) is (
-            get_scalar_type(each) if plain else None
-        )
+        wanted = get_scalar_type(each) if plain else None
+        assert dtype_of(ours.ScalarType(each)) is wanted
 
 
 def test_reading_a_file_imports_nothing_of_executorch() -> None:
@@ -271,9 +261,8 @@ def test_a_data_file_with_another_dtype_is_refused(dtype: str) -> None:
         if extra is not None and extra.location is schema.TensorDataLocation.EXTERNAL:
             value.val.scalar_type = schema.ScalarType[dtype]
     other = bytes(serialize_pte_binary(file))
-    with pytest.raises(
-        ProgramError, match=f"dtype {dtype} in the program and FLOAT in"
-    ):
+    said = f"dtype {dtype} in the program and FLOAT in"
+    with pytest.raises(ProgramError, match=said):
         load(other, [ptd]).method()
 
 

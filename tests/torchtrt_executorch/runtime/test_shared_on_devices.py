@@ -17,12 +17,12 @@ from torchtrt_executorch.inspection.advice import advise
 from torchtrt_executorch.runtime import Program, load
 
 from ...lowering import delegates
+from ...random_models.test_device_programs import OnDevices
 from . import programs as runtime_programs
 from .test_state_on_devices import (
     KINDS,
     SHAPE,
     Model,
-    OnDevices,
     edge_of,
     models,
     standins,

@@ -15,18 +15,15 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from torch import nn
 
-from torchtrt_executorch.nogpu.emulation import emulated_engines
 from torchtrt_executorch.nogpu.host.present import can_build_engines
 from torchtrt_executorch.runtime import save_stand_ins
 
 from ...backends.cuda.conftest import needs_compilers
+from ...lowering import cuda_partitioner, lower_emulated, lower_engines
 
 #: How long, in seconds: ten minutes, one on a GPU.
-SECONDS = float(
-    os.environ.get(
-        "TORCHTRT_SOAK_SECONDS", "60" if torch.cuda.is_available() else "600"
-    )
-)
+USUAL = 60 if torch.cuda.is_available() else 600
+SECONDS = float(os.environ.get("TORCHTRT_SOAK_SECONDS", USUAL))
 SCRIPT = Path(__file__).with_name("soak.py")
 
 
@@ -50,38 +47,14 @@ OUTSIDE = {"torch.ops.aten.linear.default", "torch.ops.aten.atan.default"}
 
 def write(folder: Path, emulated: bool) -> None:
     """Write the program, what stands in for it, and what it is to return in each of five calls."""
-    import torch_tensorrt
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-
     folder.mkdir()
     model, x = Stacked().eval(), torch.randn(8, 64)
     expected = copy.deepcopy(model)
-    name = CudaBackend.generate_method_name_compile_spec("forward")
-
-    def lower() -> None:
-        module = torch_tensorrt.compile(
-            model,
-            ir="dynamo",
-            arg_inputs=[x],
-            min_block_size=1,
-            target_executorch=True,
-            torch_executed_ops=OUTSIDE,
-        )
-        edge = torch_tensorrt.executorch.export(
-            module,
-            arg_inputs=[x],
-            partitioners=[XnnpackPartitioner(), CudaPartitioner([name])],
-        )
-        program = edge.to_executorch()
-        program.save(str(folder / "model.pte"))
-
+    lowered = lower_emulated if emulated else lower_engines
+    partitioners = XnnpackPartitioner(), cuda_partitioner()
     with torch.no_grad():
-        if emulated:
-            with emulated_engines():
-                lower()
-        else:
-            lower()
+        edge = lowered(model, [x], *partitioners, torch_executed_ops=OUTSIDE)
+        edge.to_executorch().save(str(folder / "model.pte"))
         calls = [(x * scale, expected(x * scale).clone()) for scale in range(5)]
     torch.save(calls, folder / "calls.pt")
     if not torch.cuda.is_available():

@@ -7,8 +7,6 @@ import copy
 import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge
-from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.capture._config import ExecutorchBackendConfig
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from torch.export import export
 
 from torchtrt_executorch.runtime import load, register_backend
 
+from ...random_models.test_device_programs import OnDevices
 from . import programs as runtime_programs
 from .test_streams import standin
 
@@ -58,30 +57,6 @@ def models(draw):
     # Apart: to_backend loses its way among outputs that are several things at once.
     made = draw(st.permutations(range(3, 3 + len(steps))))
     return Model(steps, made[:2], made[2:4])
-
-
-class OnDevices(standin.Groups):
-    """A delegate for each addition and subtraction, on devices in turn."""
-
-    def __init__(self, devices):
-        self.calls = 0
-        super().__init__(self._next)
-        self.devices = devices
-
-    def _next(self, node):
-        if not any(each in str(node.target) for each in (".add.", ".sub.")):
-            return None
-        self.calls += 1
-        return self.calls
-
-    def partition(self, exported_program):
-        result = super().partition(exported_program)
-        for index, tag in enumerate(result.partition_tags):
-            device = self.devices[index % len(self.devices)]
-            specs = [CompileSpec("target_device", device.encode())]
-            name = self.delegation.backend_id
-            result.partition_tags[tag] = DelegationSpec(name, specs)
-        return result
 
 
 def edge_of(model, partitioner, x):

@@ -130,12 +130,9 @@ def test_programs_for_one_stream_say_so_and_are_not_in_order_on_several(name):
     [
         (("CudaBackend", "CudaBackend"), r"which forward/\d .*may still be writing"),
         (("CudaBackend", "TensorRTBackend"), "a copy from that device has to stand"),
-        (
-            ("TensorRTBackend", "CudaBackend"),
-            "which the copy to .*may still be writing",
-        ),
+        (("TensorRTBackend", "CudaBackend"), "which the copy to .*may still be writing"),
     ],
-)
+)  # fmt: skip
 def test_who_waits_for_whom(backends, words):
     """On some host none waits for its own work, and engines not for copies to the device."""
     model = models.by_name("handed-over")

@@ -292,18 +292,12 @@ WRONG: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
     "sparse": (X.to_sparse, "torch.sparse_coo"),
     "compressed": (X.to_sparse_csr, "torch.sparse_csr"),
     "mkldnn": (X.to_mkldnn, "torch._mkldnn"),
-    "quantized": (
-        lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.quint8),
-        "Quantized",
-    ),
+    "quantized": (lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.quint8), "Quantized"),
     "nested": (lambda: torch.nested.nested_tensor([*X]), "NestedTensor"),
-    "jagged": (
-        lambda: torch.nested.nested_tensor([*X], layout=torch.jagged),
-        "torch.jagged",
-    ),
+    "jagged": (lambda: torch.nested.nested_tensor([*X], layout=torch.jagged), "torch.jagged"),
     "functional": (lambda: torch._to_functional_tensor(X), "Functionalize"),
     "leaked": (leaked, "FuncTorchBatched"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("planned, delegated", KINDS)

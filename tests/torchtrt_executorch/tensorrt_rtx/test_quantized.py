@@ -94,18 +94,12 @@ CONVERSIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rows": ("dequantize_per_channel", (Q, SCALES, ZEROS * 0, 0, *RANGE)),
     "columns, shifted": ("dequantize_per_channel", (Q, SCALES, ZEROS, 1, *RANGE)),
     "blocks": ("affine", (Q, [1, 4], BLOCKS, None, torch.int8, -8, 7)),
-    "blocks, shifted": (
-        "affine",
-        (Q, [1, 4], BLOCKS, ZEROS.repeat(2).reshape(8, 2), torch.int8, -8, 7),
-    ),
+    "blocks, shifted": ("affine", (Q, [1, 4], BLOCKS, ZEROS.repeat(2).reshape(8, 2), torch.int8, -8, 7)),
     "a cast": ("cast", (Q,)),
     "four bits": ("affine", (Q4, [1, 4], BLOCKS, None, torch.int8, -8, 7)),
     "four bits, rows": ("dequantize_per_channel", (Q4, SCALES, ZEROS, 0, *RANGE)),
-    "four bits, shifted": (
-        "affine",
-        (Q4 + 8, [1, 4], BLOCKS, ZEROS.repeat(2).reshape(8, 2), torch.int8, 0, 15),
-    ),
-}
+    "four bits, shifted": ("affine", (Q4 + 8, [1, 4], BLOCKS, ZEROS.repeat(2).reshape(8, 2), torch.int8, 0, 15)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CONVERSIONS)
