@@ -22,26 +22,14 @@ class Process:
     """What a Python process printed as JSON, and the warnings of ours."""
 
     def __init__(
-        self,
-        code: str,
-        ahead: tuple[Path, ...],
-        environment: dict[str, str],
-        alone: bool,
+        self, code: str, ahead: tuple[Path, ...], own: dict[str, str], alone: bool
     ):
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("TORCHTRT_") and name != "PYTHONPATH"
-        }
-        settings = {
-            "PYTHONPATH": os.pathsep.join(map(str, ahead)),
-            "OMP_NUM_THREADS": "1",
-        }
-        done = (fresh.python if alone else fresh.run)(
-            code,
-            env={**inherited, **settings, **environment},
-            cwd=sys.prefix,  # nothing in the current folder stands in for what is installed
-        )
+        inherited = (n for n in os.environ if not n.startswith("TORCHTRT_"))
+        env = {name: os.environ[name] for name in inherited}
+        env |= {"PYTHONPATH": os.pathsep.join(map(str, ahead)), "OMP_NUM_THREADS": "1"}
+        run = fresh.python if alone else fresh.run
+        # Nothing in the current folder stands in for what is installed.
+        done = run(code, env={**env, **own}, cwd=sys.prefix)
         assert done.returncode == 0, done.stderr
         self.stderr = done.stderr
         self.facts: Any = json.loads(done.stdout.splitlines()[-1])
@@ -50,12 +38,8 @@ class Process:
     def warnings(self) -> list[str]:
         """What the overlay warned of, one text per warning, but for what is wrong with this lane as it is."""
         marker = "RuntimeWarning: torchtrt-executorch: "
-        said = [
-            line.split(marker, 1)[1]
-            for line in self.stderr.splitlines()
-            if marker in line
-        ]
-        return [each for each in said if each not in {*installed.problems()}]
+        lines = (line.partition(marker)[2] for line in self.stderr.splitlines())
+        return [each for each in lines if each and each not in installed.problems()]
 
 
 Run = Callable[..., Process]

@@ -86,28 +86,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
+NAMES = "renamed plain taken also last attempted succeeded finished guarded looped left right one two three chosen"
 HOLD = [
-    ("renamed", ()),
-    ("plain", ()),
-    ("taken", ()),
-    ("also", ()),
+    *((name, ()) for name in NAMES.split()),
     ("decorated", ("first", "second", "third")),
     ("coroutine", ("awaited",)),
     ("conditional", ("a",)),
     ("otherwise", ("b",)),
-    ("last", ()),
-    ("attempted", ()),
     ("Fallback.method", ("self", "x")),
-    ("succeeded", ()),
-    ("finished", ()),
-    ("guarded", ()),
-    ("looped", ()),
-    ("left", ()),
-    ("right", ()),
-    ("one", ()),
-    ("two", ()),
-    ("three", ()),
-    ("chosen", ()),
     ("Record", ("field", "with_default")),
     ("Record.__init__", ("size",)),
     ("Record.nested", ("x",)),

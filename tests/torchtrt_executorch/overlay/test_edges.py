@@ -198,11 +198,8 @@ EDITED = {
         "import torch_tensorrt",
         "'target_executorch' in inspect.signature(torch_tensorrt.dynamo.compile).parameters",
     ),
-    "executorch": (
-        "import executorch.exir",
-        "'edited' in executorch.exir.to_edge.__code__.co_filename.split('/')",
-    ),
-}
+    "executorch": ("import executorch.exir", "'edited' in executorch.exir.to_edge.__code__.co_filename.split('/')"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

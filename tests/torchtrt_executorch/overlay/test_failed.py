@@ -23,14 +23,10 @@ from torchtrt_executorch import overlay
 @pytest.mark.parametrize(
     ("patch", "module"),
     [
-        pytest.param(
-            "host",
-            "torch_tensorrt",
-            marks=pytest.mark.skipif(bool(reason()), reason=reason()),
-        ),
+        pytest.param("host", "torch_tensorrt", marks=pytest.mark.skipif(bool(reason()), reason=reason())),
         ("cuda-without-gpu", "executorch.exir"),
     ],
-)
+)  # fmt: skip
 def test_a_failed_preparation(run, patch: str, module: str) -> None:
     """Nothing of the patch is in force, neither what it serves nor what it edits."""
     code = (
