@@ -23,9 +23,7 @@ pytest.importorskip("transformers", reason="the demo's model is in transformers"
 
 from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.schema import KernelCall
-from torch_tensorrt.executorch.serialization import (
-    deserialize_engine,
-)
+from torch_tensorrt.executorch.serialization import deserialize_engine
 
 from torchtrt_executorch import runtime
 from torchtrt_executorch.nogpu.builder.installed import installed_builder
@@ -135,11 +133,8 @@ def test_the_file_is_stacked_over_three(demo: Demo) -> None:
 def test_what_a_stand_in_computed_is_said(
     detector: ModuleType, demo: Demo, capsys: Any
 ) -> None:
-    program = runtime.load(
-        demo.output,
-        list(demo.output.parent.glob("*.ptd")),
-        emulated_engines=demo.report.emulated,
-    )
+    data = list(demo.output.parent.glob("*.ptd"))
+    program = runtime.load(demo.output, data, emulated_engines=demo.report.emulated)
     program.run(detector.photograph())
     stats = program.stats()
     assert "forward/1 (CudaBackend)" in stats.stand_ins
@@ -164,58 +159,45 @@ def test_kernel_count_is_the_files(demo: Demo) -> None:
 
 
 def engines(demo: Demo) -> list[memoryview]:
-    program = deserialize_pte_binary(demo.output.read_bytes()).program
-    blobs = [
-        program.backend_delegate_data[delegate.processed.index].data
-        for delegate in demo.plan.delegates
-        if delegate.id == "TensorRTBackend"
-    ]
-    return [deserialize_engine(memoryview(bytes(blob)))[0] for blob in blobs]
+    data = deserialize_pte_binary(
+        demo.output.read_bytes()
+    ).program.backend_delegate_data
+    ours = (each for each in demo.plan.delegates if each.id == "TensorRTBackend")
+    blobs = (memoryview(bytes(data[each.processed.index].data)) for each in ours)
+    return [deserialize_engine(blob)[0] for blob in blobs]
 
 
 @with_stand_ins
 def test_tensorrt_count_is_the_engines(demo: Demo) -> None:
     programs = [payload.stand_in_of(engine) for engine in engines(demo)]
-    operators = [
-        node
-        for program in programs
-        for node in program.program.graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload)
-    ]
-    assert len(operators) == demo.report.counts["target"]["TensorRT"]
+    nodes = (node for each in programs for node in each.program.graph.nodes)
+    count = sum(isinstance(node.target, torch._ops.OpOverload) for node in nodes)
+    assert count == demo.report.counts["target"]["TensorRT"]
 
 
 def test_engines_are_emulated_only_where_nothing_builds_them(demo: Demo) -> None:
+    builder = installed_builder() if can_build_engines() else None
     for engine in engines(demo):
         assert payload.is_emulated(engine) == (not can_build_engines())
-        assert origin(engine).builder is (
-            installed_builder() if can_build_engines() else None
-        )
+        assert origin(engine).builder is builder
 
 
 def test_routing_only_moves_operators(demo: Demo) -> None:
-    totals = {
-        routing: counts["TensorRT"] + sum(demo.report.reasons[routing].values())
-        for routing, counts in demo.report.counts.items()
-    }
-    assert set(totals) == {"target", "node"}
+    counts, reasons = demo.report.counts, demo.report.reasons
+    assert set(counts) == {"target", "node"}
+    totals = {n: counts[n]["TensorRT"] + sum(reasons[n].values()) for n in counts}
     assert totals["target"] == totals["node"]
 
 
 def test_reasons(demo: Demo) -> None:
+    counts, reasons = demo.report.counts, demo.report.reasons
     routed = {
-        routing: {
-            name: count
-            for (name, why), count in reasons.items()
-            if why == "output allocator"
-        }
-        for routing, reasons in demo.report.reasons.items()
+        routing: {name for name, why in reasons[routing] if why == "output allocator"}
+        for routing in reasons
     }
-    assert set(routed["target"]) == {"aten.nonzero.default", "aten.index.Tensor"}
-    assert set(routed["node"]) == {"aten.nonzero.default"}
-    refused = "aten.max.dim", "refused by a converter's validator"
-    assert refused in demo.report.reasons["target"]
-    counts = demo.report.counts
+    assert routed["target"] == {"aten.nonzero.default", "aten.index.Tensor"}
+    assert routed["node"] == {"aten.nonzero.default"}
+    assert ("aten.max.dim", "refused by a converter's validator") in reasons["target"]
     assert counts["node"]["TensorRT"] > counts["target"]["TensorRT"]
 
 

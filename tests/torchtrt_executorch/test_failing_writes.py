@@ -25,22 +25,12 @@ from ..full_disk import files_of_at_most
 PAYLOAD = "0" * 64
 
 
-class Linear(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A program with weights beside it, saved once, and a stand-in for a payload."""
-    exported = torch.export.export(Linear().eval(), (torch.ones(2, 64),))
-    program = to_edge(exported).to_executorch(
-        ExecutorchBackendConfig(external_constants=True)
-    )
+    exported = torch.export.export(torch.nn.Linear(64, 64), (torch.ones(2, 64),))
+    config = ExecutorchBackendConfig(external_constants=True)
+    program = to_edge(exported).to_executorch(config)
     pte = tmp_path_factory.mktemp("made") / "model.pte"
     program.save(pte)
     stand_in = stand_ins.StandIn(exported.run_decompositions({}))
@@ -48,14 +38,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     loaded.run(torch.ones(2, 64))
     profile = loaded.profile()
     return SimpleNamespace(program=program, pte=pte, stand_in=stand_in, profile=profile)
-
-
-def save(made: Any, folder: Path) -> None:
-    made.program.save(folder / "model.pte")
-
-
-def data(made: Any, folder: Path) -> None:
-    made.program.write_tensor_data_to_file(str(folder))
 
 
 def stood_in(made: Any, folder: Path) -> None:
@@ -82,10 +64,6 @@ def exported_again(made: Any, folder: Path) -> None:
     _exporter().save_program(loaded, folder / "model.pte")
 
 
-def profiled(made: Any, folder: Path) -> None:
-    made.profile.save(folder / "run.etdp")
-
-
 def inspect(*options: str) -> Callable[[Any, Path], None]:
     def inspect(made: Any, folder: Path) -> None:
         *others, kind = options
@@ -100,15 +78,15 @@ def inspect(*options: str) -> Callable[[Any, Path], None]:
 
 
 WRITERS: dict[str, Callable[[Any, Path], None]] = {
-    "save": save,
-    "write_tensor_data_to_file": data,
+    "save": lambda made, folder: made.program.save(folder / "model.pte"),
+    "write_tensor_data_to_file": lambda made, folder: (made.program.write_tensor_data_to_file(str(folder))),
     "save_stand_ins": stood_in,
     "inspect --html": inspect("html"),
     "inspect --svg": inspect("svg"),
-    "Profile.save": profiled,
+    "Profile.save": lambda made, folder: made.profile.save(folder / "run.etdp"),
     "save_program": exported,
     "save_program, loaded": exported_again,
-}
+}  # fmt: skip
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from torchtrt_executorch.nogpu.host import present
 
 from ..backends.cuda.conftest import needs_compilers
 from ..loading import ROOT
+from ..lowering import cuda_partitioner, tensorrt_partitioner
 from ..switches import changed_meanwhile
 
 pytestmark = pytest.mark.builds
@@ -28,37 +28,10 @@ real_engines = pytest.mark.skipif(
 #: What upstream changes while it lowers, and restores: ``torch.export`` its warnings; passes that fold constants,
 #: and Inductor, kernels; ``CudaBackend`` attention; ``is_identical_graph`` the limit of recursion.
 UPSTREAM = {
-    "warnings",
-    "warnings' output",
-    "cudnn",
-    "mkldnn",
-    "attention",
-    "recursion",
+    *("warnings", "warnings' output", "cudnn", "mkldnn", "attention", "recursion")
 }
 #: Where Python 3.12 warns of a process that is forked, which nothing but a filter stops.
 FORKED = {f"{ROOT}/torchtrt_executorch/nogpu/builder/own_process.py: _build"}
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.linear(x).relu()
-        return result
-
-
-def partitioner(name: str) -> Any:
-    if name == "cuda":
-        from executorch.backends.cuda.cuda_backend import CudaBackend
-        from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-
-        spec = CudaBackend.generate_method_name_compile_spec("forward")
-        return CudaPartitioner([spec])
-    from torch_tensorrt.executorch import TensorRTPartitioner
-
-    return TensorRTPartitioner(compile_settings={"min_block_size": 1})
 
 
 @pytest.mark.parametrize(
@@ -78,18 +51,17 @@ def test_lowering_changes_no_switch_of_other_threads(
         import setuptools  # noqa: F401  which adds to where modules are looked for
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.delenv(variable, raising=False)
-    program = export(Model().eval(), (torch.randn(4, 16),))
-    using = partitioner(name)
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+    program = export(model.eval(), (torch.randn(4, 16),))
+    using = cuda_partitioner() if name == "cuda" else tensorrt_partitioner()
 
     def lower() -> None:
         with emulated_engines() if name == "emulated" else nullcontext():
             edge = to_edge_transform_and_lower(program, partitioner=[using])
             edge.to_executorch()
 
-    ours = tuple(
-        str(ROOT / folder) + os.sep
-        for folder in ("py", "backends", "exir", "torchtrt_executorch")
-    )
+    folders = "py", "backends", "exir", "torchtrt_executorch"
+    ours = tuple(str(ROOT / folder) + os.sep for folder in folders)
     changed, filtering = changed_meanwhile(lower, ours)
     assert changed <= UPSTREAM
     assert filtering <= FORKED

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch_tensorrt
 
-from torchtrt_executorch import emulated_engines, progress
+from torchtrt_executorch import progress
 from torchtrt_executorch.progress import step
+
+from ..lowering import lower_emulated
 
 pytestmark = pytest.mark.builds
 
@@ -40,15 +41,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def export() -> None:
-    class Model(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.relu() * 2
-
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Model(), ir="dynamo", arg_inputs=[X], min_block_size=1
-        )
-        torch_tensorrt.executorch.export(compiled).to_executorch()
+    options = {"target_executorch": False}
+    lower_emulated(lambda x: x.relu() * 2, [X], **options).to_executorch()
 
 
 def test_each_step_and_its_seconds(
@@ -84,10 +78,8 @@ def test_steps_within_steps(
         time.sleep(0.5)
         if error:
             raise error
-    assert [line.split(":")[0] for line in terminal.getvalue().splitlines()[-2:]] == [
-        "inner",
-        "outer",
-    ]
+    last = terminal.getvalue().splitlines()[-2:]
+    assert [line.split(":")[0] for line in last] == ["inner", "outer"]
 
 
 def test_without_stderr(monkeypatch: pytest.MonkeyPatch) -> None:

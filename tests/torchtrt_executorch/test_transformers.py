@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from torchtrt_executorch.overlay.manifest import PATCHES
 from torchtrt_executorch.overlay.patch import State, patch_statuses
 
 from .. import fresh
+from ..backends.cuda.conftest import needs_compilers
 from ..without_torch_tensorrt import reason
 
 IN_FORCE = patch_statuses(PATCHES)["transformers-exporter"].state is State.IN_FORCE
@@ -46,83 +45,61 @@ def backends(program: Any) -> set[str]:
     return {each.id for each in plan.delegates}
 
 
+def export(
+    backend: str, inputs: dict[str, Any], folder: Path, **sizes: int
+) -> tuple[Any, torch.Tensor]:
+    """Export a BERT, compare it with eager, also once it is saved in ``folder`` and loaded; with eager's output."""
+    from transformers import BertConfig, BertModel
+    from transformers.exporters.base import ExportedModel
+    from transformers.exporters.configs import ExecutorchConfig
+    from transformers.exporters.exporter_executorch import ExecutorchExporter
+
+    torch.manual_seed(0)
+    config = BertConfig(**{**SIZES, **sizes})
+    model = BertModel(config, add_pooling_layer=backend != "cuda").eval()
+    with torch.no_grad():
+        expected = model(**inputs).last_hidden_state
+    config = ExecutorchConfig(backend=backend)
+    exported = ExecutorchExporter().export(model, dict(inputs), config=config)
+    torch.testing.assert_close(exported(**inputs).last_hidden_state, expected)
+    exported.save_pretrained(folder)
+    loaded = ExportedModel.from_pretrained(folder)
+    torch.testing.assert_close(loaded(**inputs).last_hidden_state, expected)
+    loaded.save_pretrained(folder / "again")
+    again = (folder / "again/model.pte").read_bytes()
+    assert again == (folder / "model.pte").read_bytes()
+    return exported, exported(**inputs).last_hidden_state
+
+
 @needs_exporter
 @needs_tensorrt
 def test_an_encoder_with_a_mask(tmp_path: Path) -> None:
     """A mask that isn't causal; as it was exported, and as it was saved and loaded again."""
-    from transformers import BertConfig, BertModel
-    from transformers.exporters.base import ExportedModel
-    from transformers.exporters.configs import ExecutorchConfig
-    from transformers.exporters.exporter_executorch import ExecutorchExporter
-
-    torch.manual_seed(0)
-    model = BertModel(BertConfig(**SIZES)).eval()
     mask = torch.ones(2, 7, dtype=torch.int64)
     mask[1, 4:] = 0
     inputs = {"input_ids": torch.randint(0, 99, (2, 7)), "attention_mask": mask}
-    expected = model(**inputs).last_hidden_state
-    exported = ExecutorchExporter().export(
-        model, dict(inputs), config=ExecutorchConfig(backend="tensorrt")
-    )
+    exported, _ = export("tensorrt", inputs, tmp_path)
     assert "TensorRTBackend" in backends(exported.program)
-    torch.testing.assert_close(exported(**inputs).last_hidden_state, expected)
-    exported.save_pretrained(tmp_path)
-    loaded = ExportedModel.from_pretrained(tmp_path)
-    torch.testing.assert_close(loaded(**inputs).last_hidden_state, expected)
-    loaded.save_pretrained(tmp_path / "again")
-    assert (tmp_path / "again/model.pte").read_bytes() == (
-        tmp_path / "model.pte"
-    ).read_bytes()
 
 
 @needs_exporter
-def test_what_executorch_s_wheel_can_run_it_runs() -> None:
+def test_what_executorch_s_wheel_can_run_it_runs(tmp_path: Path) -> None:
     from executorch.runtime import Method
-    from transformers import BertConfig, BertModel
-    from transformers.exporters.configs import ExecutorchConfig
-    from transformers.exporters.exporter_executorch import ExecutorchExporter
 
-    model = BertModel(BertConfig(**SIZES)).eval()
     inputs = {"input_ids": torch.randint(0, 99, (1, 4))}
-    exported = ExecutorchExporter().export(
-        model, dict(inputs), config=ExecutorchConfig(backend="xnnpack")
-    )
+    exported, _ = export("xnnpack", inputs, tmp_path)
     assert isinstance(exported.runners["model"].method, Method)
 
 
 @needs_exporter
-@pytest.mark.skipif(
-    not (importlib.util.find_spec("triton") and shutil.which("g++")),
-    reason="CUDA delegates are compiled by Triton and g++: pip install torchtrt-executorch[cuda]",
-)
+@needs_compilers
 def test_cuda_needs_no_gpu_and_keeps_the_type(tmp_path: Path) -> None:
     """The delegate is compiled for the described GPU; without one a stand-in computes for it."""
-    from transformers import BertConfig, BertModel
-    from transformers.exporters.base import ExportedModel
-    from transformers.exporters.configs import ExecutorchConfig
-    from transformers.exporters.exporter_executorch import ExecutorchExporter
-
-    torch.manual_seed(0)
-    sizes = {
-        **SIZES,
-        "hidden_size": 64,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 1,
-    }
-    model = BertModel(BertConfig(**sizes), add_pooling_layer=False)
-    model = model.eval()
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
     inputs = {"input_ids": torch.randint(0, 99, (1, 4))}
-    with torch.no_grad():
-        expected = model(**inputs).last_hidden_state
-    exported = ExecutorchExporter().export(
-        model, dict(inputs), config=ExecutorchConfig(backend="cuda")
-    )
+    exported, made = export("cuda", inputs, tmp_path, **sizes)
     assert backends(exported.program) == {"CudaBackend"}
-    assert exported(**inputs).last_hidden_state.dtype is torch.float32
-    torch.testing.assert_close(exported(**inputs).last_hidden_state, expected)
-    exported.save_pretrained(tmp_path)
-    loaded = ExportedModel.from_pretrained(tmp_path)
-    torch.testing.assert_close(loaded(**inputs).last_hidden_state, expected)
+    assert made.dtype is torch.float32
 
 
 @needs_exporter
@@ -144,11 +121,9 @@ def test_a_decoder_with_a_static_cache_generates_eager_s_tokens() -> None:
     given = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
     wanted = model.generate(**given, generation_config=greedy)[0, prompt.shape[1] :]
     length = GenerationConfig(cache_implementation="static", max_length=16)
+    backend = ExecutorchConfig(backend="tensorrt")
     exported = ExecutorchExporter().export_for_generation(
-        model,
-        given,
-        ExecutorchConfig(backend="tensorrt"),
-        generation_config=length,
+        model, given, backend, generation_config=length
     )
     for component in exported.components.values():
         assert "TensorRTBackend" in backends(component.program)

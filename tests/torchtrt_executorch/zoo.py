@@ -18,18 +18,10 @@ from torchao.quantization.granularity import PerGroup
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from ..gpu import cuda_models
+from ..lowering import Function
 from ..random_models import layers
 
 X = torch.linspace(-1, 1, 8).reshape(layers.SHAPE)
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*inputs)
 
 
 @dataclass(frozen=True)
@@ -80,29 +72,18 @@ ZOO: dict[str, Kind] = {
     "layers": Kind(lambda: nn.Sequential(*(each() for each in layers.PLAIN))),
     "Writes": Kind(lambda: layers.Writes("none", "add", True)),
     "cast": Kind(lambda: Function(_cast)),
-    "channels last": Kind(
-        lambda: Function(lambda x: x[None, None].to(memory_format=torch.channels_last))
-    ),
+    "channels last": Kind(lambda: Function(lambda x: x[None, None].to(memory_format=torch.channels_last))),
     "complex": Kind(lambda: Function(lambda x: torch.fft.rfft(x).abs())),
     "dynamic, several outputs": Kind(
         lambda: Function(lambda x: (x.sin(), {"sum": x.sum()})),
-        dynamic_shapes=(({0: Dim("rows", min=1, max=9)},),),
+        dynamic_shapes=({0: Dim("rows", min=1, max=9)},),
     ),
     "decode step": Kind(cuda_models.DecoderStep, _step),
-    "encoder": Kind(
-        lambda: cuda_models.Encoder(64, 1, fused=True),
-        lambda: (torch.ones(1, 8, dtype=torch.int64),),
-    ),
+    "encoder": Kind(lambda: cuda_models.Encoder(64, 1, fused=True), lambda: (torch.ones(1, 8, dtype=torch.int64),)),
     "recurrent": Kind(cuda_models.Recurrent, lambda: (torch.ones(2, 3, 32),)),
-    "static int8": Kind(
-        lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), static_int8=True
-    ),
+    "static int8": Kind(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), static_int8=True),
     "int8 weights": Kind(_quantized(q.Int8WeightOnlyConfig()), _wide),
-    "int4 weights": Kind(
-        _quantized(q.IntxWeightOnlyConfig(torch.int4, PerGroup(32))), _wide
-    ),
+    "int4 weights": Kind(_quantized(q.IntxWeightOnlyConfig(torch.int4, PerGroup(32))), _wide),
     "float8 weights": Kind(_quantized(q.Float8WeightOnlyConfig()), _wide),
-    "int8 activations": Kind(
-        _quantized(q.Int8DynamicActivationInt8WeightConfig()), _wide
-    ),
-}
+    "int8 activations": Kind(_quantized(q.Int8DynamicActivationInt8WeightConfig()), _wide),
+}  # fmt: skip

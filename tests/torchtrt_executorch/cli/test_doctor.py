@@ -69,18 +69,9 @@ def _reports(
 ) -> list[str]:
     python = pruned.environment(folder, *without)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "PYTHON"))}
-    done = subprocess.run(
-        [python, "-c", (ON_DEVICE if platform else "") + REPORTS, *commands],
-        env={
-            **env,
-            "COLUMNS": "400",
-            "PATH": path or "/usr/bin:/bin",
-            "PLATFORM": platform,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env |= {"COLUMNS": "400", "PATH": path or "/usr/bin:/bin", "PLATFORM": platform}
+    command = [python, "-c", (ON_DEVICE if platform else "") + REPORTS, *commands]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.split("\nand\n")[:-1]
 
@@ -94,11 +85,7 @@ MISSING: dict[str, tuple[tuple[str, ...], set[str], str]] = {
     "Triton": (("triton",), {HERE, OTHERS}, r"\[cuda\]\" triton=="),
     "CUDA's headers": (("nvidia",), {HERE, OTHERS}, r"\[cuda\]"),
     "zig": (("ziglang",), {OTHERS}, r"\[cross\]"),
-    "executorch": (
-        ("executorch",),
-        {PROGRAM, "XNNPACK's delegates", HOST},
-        "pip install executorch==",
-    ),
+    "executorch": (("executorch",), {PROGRAM, "XNNPACK's delegates", HOST}, "pip install executorch=="),
     "Torch-TensorRT": (
         ("torch-tensorrt", "tensorrt"),
         {ENGINES, EMULATED},
@@ -112,7 +99,7 @@ MISSING: dict[str, tuple[tuple[str, ...], set[str], str]] = {
     "transformers": (("transformers",), {"export and generate"}, r"\[transformers\]"),
     "torchao": (("torchao",), {"quantized models"}, "pip install torchao=="),
     "jinja2": (("jinja2",), {"inspect --html"}, "pip install jinja2"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", MISSING)
@@ -145,17 +132,11 @@ def test_without_pytorch_it_says_what_comes_first(tmp_path: Path) -> None:
 
 def test_without_a_compiler(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    report, status = _reports(
-        tmp_path / "venv",
-        (),
-        "doctor --json",
-        "status --json",
-        path=str(tmp_path / "bin"),
-    )
+    commands, path = ("doctor --json", "status --json"), str(tmp_path / "bin")
+    report, status = _reports(tmp_path / "venv", (), *commands, path=path)
     rows = _rows(report)
-    assert (
-        "g++" in rows[HERE]["about"] and "apt-get install g++" in rows[HERE]["command"]
-    )
+    assert "g++" in rows[HERE]["about"]
+    assert "apt-get install g++" in rows[HERE]["command"]
     assert rows[OTHERS]["can"]
     assert rows[HOST]["command"] == "apt-get install cmake g++"
     states = {row["name"]: row["state"] for row in json.loads(status)["patches"]}

@@ -44,27 +44,13 @@ MACHINES = {
     "windows-x86_64": (["wine"], "wine"),
 }
 PARTS = {
-    "linux": {
-        "CUDART": "libcudart.so.13",
-        "CUDA": "libcuda.so.1",
-        "SHIMS": "libaoti_cuda_shims.so",
-    },
-    "windows": {
-        "CUDART": "cudart64_13.dll",
-        "CUDA": "nvcuda.dll",
-        "SHIMS": "aoti_cuda_shims.dll",
-    },
-}
+    "linux": {"CUDART": "libcudart.so.13", "CUDA": "libcuda.so.1", "SHIMS": "libaoti_cuda_shims.so"},
+    "windows": {"CUDART": "cudart64_13.dll", "CUDA": "nvcuda.dll", "SHIMS": "aoti_cuda_shims.dll"},
+}  # fmt: skip
 #: PyTorch's types as AOTInductor numbers them.
 NUMBERS = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.bool: 11,
-    torch.bfloat16: 15,
+    **{torch.uint8: 0, torch.int8: 1, torch.int32: 3, torch.int64: 4, torch.bool: 11},
+    **{torch.float16: 5, torch.float32: 6, torch.bfloat16: 15},
 }
 
 
@@ -141,9 +127,8 @@ def recorder(platform: str) -> tempfile.TemporaryDirectory[str]:
             words += [str(folder / parts["CUDART"])] if part == "SHIMS" else []
         compile(*words)
     loader = folder / ("loader.exe" if windows else "loader")
-    compile(
-        str(SOURCES / "loader.c"), "-o", str(loader), *([] if windows else ["-ldl"])
-    )
+    linked = [] if windows else ["-ldl"]
+    compile(str(SOURCES / "loader.c"), "-o", str(loader), *linked)
     return made
 
 
@@ -172,14 +157,8 @@ def recorded(platform: str, delegate: Loaded, capability: int = 87) -> str:
         environment["LD_LIBRARY_PATH"] = str(folder)
     command += ["./loader.exe" if windows else "./loader"]
     command += [f"./{model.name}", "./weights", *delegate.inputs]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    options = {"cwd": folder, "env": environment, "timeout": 300, "text": True}
+    done = subprocess.run(command, capture_output=True, **options)  # type: ignore[call-overload]
     said = log.read_text() if log.exists() else ""
     assert done.returncode == 0, (done.stderr, said[-2000:])
     return said.replace("\r\n", "\n")

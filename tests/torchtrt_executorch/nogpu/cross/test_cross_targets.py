@@ -61,39 +61,28 @@ def test_another_machine_s_library_asks_for_the_same(
     rows = torch.export.Dim("rows", max=512)
     inputs = torch.randn(8, 64, dtype=dtype), torch.randn(8, 48, dtype=dtype)
     model = Model(dtype)
-    said = {}
-    for platform in [
-        own_platform(),
-        *(each for each in PLATFORMS if each != own_platform()),
-    ]:
-        manager = lower(
-            model,
-            inputs,
-            dynamic_shapes=({0: rows}, {0: rows}),
-            gpu=f"{platform}:sm_89:8GiB",
-        )
-        (delegate,) = delegates(manager)
+    said, shapes = {}, ({0: rows}, {0: rows})
+    for platform in sorted(PLATFORMS, key=lambda each: each != own_platform()):
+        gpu = f"{platform}:sm_89:8GiB"
+        (delegate,) = delegates(lower(model, inputs, dynamic_shapes=shapes, gpu=gpu))
         found = native_library.read(delegate.library)
         assert found.platform == platform
-        assert (
-            found.glibc is None or platform == own_platform() or found.glibc <= (2, 28)
-        )
+        own = found.glibc is None or platform == own_platform()
+        assert own or found.glibc <= (2, 28)
         assert capabilities(delegate.library) == ["sm_89", "compute_89"]
         if machines.can_run(platform):
             given = [machines.described((24, width), dtype) for width in (64, 48)]
             loaded = machines.Loaded(delegate.library, delegate.weights, tuple(given))
             said[platform] = machines.recorded(platform, loaded)
     if len(said) < 2:
-        pytest.skip(
-            "neither qemu-user-static with libc6-arm64-cross nor wine is installed"
-        )
+        missing = "qemu-user-static with libc6-arm64-cross nor wine is installed"
+        pytest.skip(f"neither {missing}")
     first, *others = said.values()
     assert "cuLaunchKernel" in first and "sha256" in first
     for other in others:
         assert other.splitlines() == first.splitlines()
-    print(
-        f"{dtype}: {first.count('cuLaunchKernel')} launches compared on {', '.join(said)}"
-    )
+    launches = first.count("cuLaunchKernel")
+    print(f"{dtype}: {launches} launches compared on {', '.join(said)}")
 
 
 @needs_zig
