@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_tensorrt  # noqa: F401  # without it there is no emulated engine
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from torch import Tensor
 from torch.export import export
