@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -445,9 +446,11 @@ def _steps(count: int) -> dict[str, list[Inputs]]:
     }
 
 
-def _positions(width: int, count: int) -> dict[str, list[Inputs]]:
+def _positions(width: int, count: int, first: int = 0) -> dict[str, list[Inputs]]:
     return {
-        "forward": [(torch.randn(1, 1, width), torch.tensor([n])) for n in range(count)]
+        "forward": [
+            (torch.randn(1, 1, width), torch.tensor([first + n])) for n in range(count)
+        ]
     }
 
 
@@ -577,25 +580,27 @@ def quantize(model: nn.Module, scheme: str, own: bool = False) -> None:
     q.quantize_(model, config)
 
 
-def _decoder(name: str, *sizes: int, scheme: str | None = None) -> Case:
-    """Qwen3's layers and head, one token; with weights that torchao quantized, by ``scheme``."""
+def _decoder(
+    name: str, *sizes: int, scheme: str | None = None, depth: int = 0
+) -> Case:
+    """Qwen3's layers and head, one token behind ``depth``; with weights that torchao quantized, by ``scheme``."""
 
     def model() -> nn.Module:
-        layers = DecoderLayers(*sizes, 151936).to(BF16)
+        layers = DecoderLayers(*sizes, 151936, max(1024, depth + 256)).to(BF16)
         if scheme is not None:
             quantize(layers, scheme)
         return layers
 
     kind = scheme or "bf16"
-    return Case(
-        f"qwen3-{name}-{kind}", _one(model), lambda: _positions(sizes[0], 8), BF16
-    )
+    calls = functools.partial(_positions, sizes[0], 8, depth)
+    return Case(f"qwen3-{name}-{kind}", _one(model), calls, BF16)
 
 
 _4B = (2560, 9728, 32, 12)
 #: Large: those to ask for by name.
 DECODERS = (
     _decoder("0.6b", 1024, 3072, 16, 28),
+    _decoder("0.6b-depth-4096", 1024, 3072, 16, 28, depth=4096),
     _decoder("1.7b", 2048, 6144, 16, 28),
     _decoder("4b-12-layers", *_4B),
     _decoder("4b-12-layers", *_4B, scheme="int8"),
