@@ -8,10 +8,10 @@ import pytest
 import torch
 from executorch.backends.aoti.aoti_backend import AotiBackend
 from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails
 from executorch.exir.delegate import executorch_call_delegate
-from torch.export import export
+
+from ...lowering import lower
 
 pytestmark = [
     pytest.mark.slow,
@@ -90,9 +90,8 @@ class FromLibraries(torch.fx.Interpreter):
 def test_libraries_of_stacked_partitions_reproduce_eager(foreign, tmp_path):
     spec = CpuAotiTestBackend.generate_method_name_compile_spec("forward")
     module, x = Model(), torch.randn(5, 4)
-    edge = to_edge_transform_and_lower(
-        export(module, (x,)),
-        partitioner=[foreign("sin"), AotiPartitioner("CpuAotiTestBackend", [spec])],
+    edge = lower(
+        module, (x,), foreign("sin"), AotiPartitioner("CpuAotiTestBackend", [spec])
     )
     program = edge.exported_program()
     interpreter = FromLibraries(program.graph_module, tmp_path)

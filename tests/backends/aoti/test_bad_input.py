@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
-from torch.export import export
+
+from ...lowering import lower
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -17,9 +17,7 @@ class Model(torch.nn.Module):
 
 
 def edge(*partners):
-    manager = to_edge_transform_and_lower(
-        export(Model(), (X,)), partitioner=[*partners]
-    )
+    manager = lower(Model(), (X,), *partners)
     return manager.exported_program()
 
 

@@ -9,13 +9,12 @@ from executorch.backends.xnnpack.partition.config.generic_node_configs import (
     SigmoidConfig,
 )
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.schema import DelegateCall
-from torch.export import export
 
 from torchtrt_executorch.runtime import load
 
 from ...executorch_runtime import UpstreamMethod
+from ...lowering import lower
 
 
 class Model(torch.nn.Module):
@@ -34,10 +33,7 @@ def test_partitions_run(partners):
     """XNNPACK serves as the second backend as well: the AOTI partitioner is told its name."""
     x = torch.linspace(-2, 2, 12).reshape(3, 4)
     partitioners = [XnnpackPartitioner(configs=[SigmoidConfig])][:partners]
-    edge = to_edge_transform_and_lower(
-        export(Model(), (x,)),
-        partitioner=[*partitioners, AotiPartitioner("XnnpackBackend", [])],
-    )
+    edge = lower(Model(), (x,), *partitioners, AotiPartitioner("XnnpackBackend", []))
     expected = edge.exported_program().module()(x)
     torch.testing.assert_close(expected, Model()(x))
     program = edge.to_executorch()

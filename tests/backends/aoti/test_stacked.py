@@ -6,9 +6,10 @@ import operator
 
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.delegate import executorch_call_delegate
 from torch.export import Dim
+
+from ...lowering import lower
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -136,8 +137,7 @@ def test_operators_with_several_outputs_on_the_border(lower, foreign):
 
 def test_tags_are_the_same_in_every_run(second, foreign):
     def tags():
-        program = torch.export.export(Interleaved(), (X,))
-        edge = to_edge_transform_and_lower(program, partitioner=[foreign("sin")])
+        edge = lower(Interleaved(), (X,), foreign("sin"))
         result = second.partition(edge.exported_program())
         nodes = result.tagged_exported_program.graph.nodes
         return list(result.partition_tags), [

@@ -12,7 +12,7 @@ from executorch.backends.aoti._branch_constants import inline_branch_constants
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge, to_edge_transform_and_lower
+from executorch.exir import to_edge
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from functorch.experimental.control_flow import map as map_over
@@ -23,6 +23,7 @@ from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines, report, runtime
 
+from ...lowering import Function, lower
 from .conftest import needs_compilers
 
 pytestmark = [
@@ -84,15 +85,6 @@ class LeftInPart(nn.Module):
         return torch.softmax(y, -1) @ self.one.weight[:4]
 
 
-class Function(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
-
-
 def repeated(x: Tensor) -> Tensor:
     def body(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return i + 1, torch.relu(y * 2) + 1
@@ -119,9 +111,8 @@ LISTS: dict[str, Callable[[], list[Partitioner]]] = {
 def computes_what_eager_does(model: nn.Module, partitioners: list[Partitioner]) -> Any:
     """Lower, emit, run and compare; returns the edge program."""
     torch.manual_seed(0)
-    program = export(copy.deepcopy(model).eval(), (X,))
     with emulated_engines():
-        edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+        edge = lower(copy.deepcopy(model), (X,), *partitioners)
     built = copy.deepcopy(edge).to_executorch()
     data = [bytes(weights) for weights in built._tensor_data.values()]
     loaded = runtime.load(
@@ -231,9 +222,7 @@ class Loop(nn.Module):
 def test_a_loop_that_nobody_takes_is_named(list_: str) -> None:
     partitioner = XnnpackPartitioner() if list_ == "xnnpack" else tensorrt()
     with emulated_engines():
-        edge = to_edge_transform_and_lower(
-            export(nn.Sequential(nn.ReLU(), Loop()), (X,)), partitioner=[partitioner]
-        )
+        edge = lower(nn.Sequential(nn.ReLU(), Loop()), (X,), partitioner)
     with pytest.raises(
         RuntimeError,
         match=r"^forward: ExecuTorch can't emit while_loop \(node while_loop of .*\), .*unroll_loops",

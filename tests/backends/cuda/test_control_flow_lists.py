@@ -10,14 +10,14 @@ import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import Partitioner
-from torch.export import Dim, export
+from torch.export import Dim
 from torch.fx import GraphModule
 from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines, runtime
 
+from ...lowering import lower
 from .conftest import needs_compilers
 from .control_flow import INPUTS, KINDS, Model, X
 
@@ -65,8 +65,7 @@ def test_control_flow_runs_where_it_is_said_to(kind: str, partitioners: str) -> 
     model = Model(KINDS[kind]).eval()
     dynamic = ({0: Dim("rows", min=2, max=8)},)
     with torch.no_grad(), emulated_engines():
-        program = export(model, (X,), dynamic_shapes=dynamic)
-        edge = to_edge_transform_and_lower(program, partitioner=LISTS[partitioners]())
+        edge = lower(model, (X,), *LISTS[partitioners](), dynamic_shapes=dynamic)
     assert bool(left(edge)) == ("cuda" not in partitioners)
     if kind in LOOPS and "cuda" not in partitioners:
         with pytest.raises(RuntimeError, match="ExecuTorch can't emit while_loop"):

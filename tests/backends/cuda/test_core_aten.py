@@ -11,7 +11,7 @@ import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir import EdgeProgramManager
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner
@@ -19,10 +19,11 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
-from torch.export import ExportedProgram, export
+from torch.export import ExportedProgram
 
 from torchtrt_executorch.runtime import load
 
+from ...lowering import Function, lower
 from .conftest import needs_compilers
 
 pytestmark = [needs_compilers, pytest.mark.builds]
@@ -52,15 +53,6 @@ class DryRun(CudaPartitioner):
         specs = [CudaBackend.generate_method_name_compile_spec("forward")]
         super().__init__(specs)
         self.delegation_spec = DelegationSpec(CudaDryRunBackend.__name__, specs)
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*inputs)
 
 
 class Radiance(nn.Module):
@@ -135,8 +127,7 @@ def lowered(
     partitioners: list[Partitioner],
 ) -> EdgeProgramManager:
     model = model if isinstance(model, nn.Module) else Function(model)
-    program = export(model.eval(), inputs)
-    return to_edge_transform_and_lower(program, partitioner=partitioners)
+    return lower(model, inputs, *partitioners)
 
 
 @pytest.mark.parametrize("case", SUPPORTED)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor, nn
 
+from ...lowering import lower
 from .conftest import delegates, needs_compilers
 
 pytestmark = needs_compilers
@@ -40,11 +40,10 @@ def test_they_are_compiled_for_dynamic_rows() -> None:
     n = torch.export.Dim("n", min=2, max=64)
     index = torch.randint(0, 6, (6, WIDTH))
     inputs = torch.randint(0, 16, (6,)), torch.rand(6, WIDTH), index
-    program = torch.export.export(
-        Rows().eval(), inputs, dynamic_shapes=({0: n}, {0: n}, {0: n})
-    )
     spec = CudaBackend.generate_method_name_compile_spec("forward")
-    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    edge = lower(
+        Rows(), inputs, CudaPartitioner([spec]), dynamic_shapes=({0: n}, {0: n}, {0: n})
+    )
     (delegate,) = delegates(edge)
     assert delegate.library
     calls = [n for n in edge.exported_program().graph.nodes if n.op == "call_function"]

@@ -20,6 +20,7 @@ from executorch.exir import to_edge_transform_and_lower
 
 import torchtrt_executorch
 
+from ...lowering import lower
 from .conftest import needs_compilers
 
 pytestmark = pytest.mark.builds
@@ -86,9 +87,8 @@ def test_a_report_copies_no_weights(
     flat = torch.from_file(str(file), shared=False, size=512 * 1024)
     model = torch.nn.Linear(1024, 512, bias=False)
     model.weight = torch.nn.Parameter(flat.view(512, 1024))
-    program = torch.export.export(model, (torch.randn(8, 1024),))
     spec = CudaBackend.generate_method_name_compile_spec("forward")
-    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    edge = lower(model, (torch.randn(8, 1024),), CudaPartitioner([spec]))
 
     def refuse(data: Any) -> bytes:
         pytest.fail(f"{len(data):,} bytes are copied")

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir import EdgeProgramManager
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.delegate import executorch_call_delegate
 from torch import nn
 
 from torchtrt_executorch import emulated_engines, report, runtime
 
+from ...lowering import lower
 from .conftest import Delegate, delegates, needs_compilers
 
 pytestmark = [
@@ -175,10 +176,7 @@ def test_only_a_size_that_depends_on_data_goes_over_the_host(
     spec = CudaBackend.generate_method_name_compile_spec("forward")
     engines = TensorRTPartitioner(compile_settings={"min_block_size": 1})
     with emulated_engines():
-        edge = to_edge_transform_and_lower(
-            torch.export.export(Selected().eval(), (boxes, which)),
-            partitioner=[engines, CudaPartitioner([spec])],
-        )
+        edge = lower(Selected(), (boxes, which), engines, CudaPartitioner([spec]))
         (told,) = report(edge).methods.values()
         program = loaded(edge)
     assert [each.name for each in told.on_host()] == on_host

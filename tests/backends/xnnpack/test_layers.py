@@ -7,30 +7,21 @@ from collections.abc import Callable
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchtrt_executorch.runtime import load
+
+from ...lowering import Function, lower
 
 aten = torch.ops.aten
 IMAGES = torch.linspace(-3, 3, 2 * 3 * 8 * 8).sin().reshape(2, 3, 8, 8)
 INFINITY = float("inf")
 
 
-class Function(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
 def check(model: nn.Module, x: Tensor = IMAGES) -> None:
     """The model lowers to XNNPACK's delegates alone, which compute what eager does."""
-    program = torch.export.export(model.eval(), (x,))
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge = lower(model, (x,), XnnpackPartitioner())
     names = [str(node.target) for node in edge.exported_program().graph.nodes]
     assert not [name for name in names if "aten" in name]
     found, wanted = load(edge.to_executorch().buffer).run(x), model(x)

@@ -14,6 +14,8 @@ from torch.export import Dim, export
 
 from torchtrt_executorch.runtime import load
 
+from ...lowering import lower
+
 
 class Returning(nn.Module):
     """What a function makes of the input plus one."""
@@ -52,9 +54,7 @@ RETURNED: dict[str, Callable[[Tensor], Any]] = {
 def test_a_value_is_returned_several_times(name: str, shape: tuple[int, ...]) -> None:
     """Upstream raises: "Output node 'aten_add_tensor' is already in the inputs"."""
     model, x = Returning(RETURNED[name]).eval(), torch.randn(shape)
-    edge = to_edge_transform_and_lower(
-        export(model, (x,)), partitioner=[XnnpackPartitioner()]
-    )
+    edge = lower(model, (x,), XnnpackPartitioner())
     found = load(edge.to_executorch().buffer).run(x)
     for value, wanted in zip(found, model(x), strict=True):
         torch.testing.assert_close(value, wanted)
@@ -72,9 +72,7 @@ def test_copies_have_the_size_of_each_call() -> None:
 
 def test_a_written_buffer_is_returned() -> None:
     model, x = Averaging().eval(), torch.randn(3, 4)
-    edge = to_edge_transform_and_lower(
-        export(model, (x,)), partitioner=[XnnpackPartitioner()]
-    )
+    edge = lower(model, (x,), XnnpackPartitioner())
     loaded = load(edge.to_executorch().buffer)
     for _ in range(2):
         torch.testing.assert_close(loaded.run(x), model(x))

@@ -19,16 +19,7 @@ from tests.backends.xnnpack.test_rewriting import operators
 from tests.backends.xnnpack.test_rewriting_of_images import check_with_and_without
 from tests.executorch_runtime import UpstreamMethod
 
-
-class Function(nn.Module):
-    """Calls a function of some layers and the input."""
-
-    def __init__(self, function: Callable[..., Any], *layers: nn.Module) -> None:
-        super().__init__()
-        self.function, self.layers = function, nn.ModuleList(layers)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x, *self.layers)
+from ...lowering import Function, lower
 
 
 def volumes() -> nn.Module:
@@ -209,8 +200,7 @@ def test_what_the_partitioner_leaves_after_all_is_as_it_was() -> None:
         *(nn.Linear(8, 8), nn.Linear(8, 8)),
     ).eval()
     inputs = (torch.randn(SEQUENCE),)
-    program = torch.export.export(model, inputs)
-    edge = to_edge_transform_and_lower(program, partitioner=[WithoutReductions()])
+    edge = lower(model, inputs, WithoutReductions())
     found = operators(edge)
     assert "aten.mm.default" not in found
     assert found["aten.native_layer_norm.default"] == 1

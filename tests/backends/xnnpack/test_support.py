@@ -21,6 +21,8 @@ from torchao import quantization as torchao
 from tests.backends.xnnpack.quantized import by_pt2e
 from torchtrt_executorch.runtime import load
 
+from ...lowering import lower
+
 
 class Operators(nn.Module):
     """Each operator of the input, whatever its rank, as an output of its own."""
@@ -57,8 +59,7 @@ class Images(nn.Module):
 
 def check(model: nn.Module, x: Tensor, **tolerance: float) -> list[str]:
     """Return the operators that are in no delegate."""
-    program = torch.export.export(model, (x,))
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge = lower(model, (x,), XnnpackPartitioner())
     left = [node.name for node in edge.exported_program().graph.nodes]
     loaded = Runtime.get().load_program(edge.to_executorch().buffer)
     method = loaded.load_method("forward")
@@ -197,8 +198,7 @@ def test_a_maximum_along_a_dynamic_dimension_is_left() -> None:
 
     height = torch.export.Dim("height", min=2, max=16)
     x = torch.randn(1, 3, 8, 8)
-    program = torch.export.export(Largest(), (x,), dynamic_shapes=({2: height},))
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge = lower(Largest(), (x,), XnnpackPartitioner(), dynamic_shapes=({2: height},))
     loaded = Runtime.get().load_program(edge.to_executorch().buffer)
     for size in (2, 8, 16):
         x = torch.randn(1, 3, size, 8)
@@ -221,8 +221,7 @@ def test_the_reason_is_recorded(cause: str) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return function(x)
 
-    program = torch.export.export(Function(), (x,))
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge = lower(Function(), (x,), XnnpackPartitioner())
     assert not get_delegates(edge.exported_program().graph)
     (call,) = [
         n for n in edge.exported_program().graph.nodes if n.op == "call_function"

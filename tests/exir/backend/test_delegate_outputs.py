@@ -7,13 +7,13 @@ from itertools import combinations
 
 import pytest
 import torch
-from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor, nn
-from torch.export import export
 from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
+
+from ...lowering import lower
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 UNREAD = [each for count in (0, 1, 2) for each in combinations(range(3), count)]
@@ -46,10 +46,7 @@ def test_an_output_without_a_reader_is_returned(unread: tuple[int, ...]) -> None
         },
     }
     with emulated_engines():
-        edge = to_edge_transform_and_lower(
-            export(model, (X,)),
-            partitioner=[TensorRTPartitioner(compile_settings=settings)],
-        )
+        edge = lower(model, (X,), TensorRTPartitioner(compile_settings=settings))
         torch.testing.assert_close(edge.exported_program().module()(X), model(X))
         data = io.BytesIO()
         edge.to_executorch().write_to_file(data)

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.decompositions import _sizes, linear_algebra, scatters
 from executorch.exir.decompositions.host import host_decompositions
 from executorch.exir.program.operators.host_kernels import host_kernels, kernel_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.export import Dim, export
+from torch.export import Dim
 
 from torchtrt_executorch import runtime
 
 from ...executorch_runtime import UpstreamMethod
+from ...lowering import lower
 
 aten = torch.ops.aten
 TABLE = host_decompositions()
@@ -211,8 +211,7 @@ def test_runs_in_executorch(name: str) -> None:
     x = torch.linspace(-2, 2, 24).reshape(4, 6)
     shapes = ({0: Dim("rows", min=1, max=8)},)
     with torch.no_grad():
-        program = export(model, (x,), dynamic_shapes=shapes)
-        edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+        edge = lower(model, (x,), XnnpackPartitioner(), dynamic_shapes=shapes)
     built = edge.to_executorch().buffer
     method = UpstreamMethod(built)
     loaded = runtime.load(built)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.decompositions.linear_algebra import DECOMPOSITIONS
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import Dim, export
 
 from ...executorch_runtime import UpstreamMethod
+from ...lowering import Function
 
 linalg = torch.linalg
 
@@ -40,17 +41,6 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "cholesky_solve, upper": lambda a, b: b.cholesky_solve(positive(a).triu(), True),
     "cholesky_inverse": lambda a, b: torch.cholesky_inverse(positive(a).tril()),
 }  # fmt: skip
-
-
-class Function(nn.Module):
-    """A function of two inputs."""
-
-    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, a: Tensor, b: Tensor) -> Any:
-        return self.function(a, b)
 
 
 def _inputs(*shape: int) -> tuple[Tensor, Tensor]:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.decompositions import _sizes, volumes
 from torch import Tensor, nn
-from torch.export import Dim, export
+from torch.export import Dim
 
 from torchtrt_executorch.runtime import load
+
+from ...lowering import lower
 
 #: Kernel, stride, padding, dilation, groups.
 PLAIN = [*itertools.product((1, 2, 3, 7), (1, 2, 3), (0, 1), (1,), (1, 2))]
@@ -80,9 +81,7 @@ class Segmenting(nn.Module):
 @torch.no_grad()
 def test_volumes_are_one_delegate(norm: type[nn.Module]) -> None:
     model, x = Segmenting(norm).eval(), torch.randn(1, 1, 8, 8, 8)
-    edge = to_edge_transform_and_lower(
-        export(model, (x,)), partitioner=[XnnpackPartitioner()]
-    )
+    edge = lower(model, (x,), XnnpackPartitioner())
     nodes = edge.exported_program().graph.nodes
     called = [node for node in nodes if node.op == "call_function"]
     assert len(called) == 2, called  # a delegate, and its result
@@ -94,9 +93,7 @@ def test_volumes_are_one_delegate(norm: type[nn.Module]) -> None:
 def test_volumes_of_any_number() -> None:
     model, x = Segmenting(nn.BatchNorm3d).eval(), torch.randn(2, 1, 8, 8, 8)
     shapes = ({0: Dim("batch", min=1, max=4)},)
-    edge = to_edge_transform_and_lower(
-        export(model, (x,), dynamic_shapes=shapes), partitioner=[XnnpackPartitioner()]
-    )
+    edge = lower(model, (x,), XnnpackPartitioner(), dynamic_shapes=shapes)
     loaded = load(edge.to_executorch().buffer)
     for batch in (2, 1, 4):
         x = torch.randn(batch, 1, 8, 8, 8)

@@ -7,15 +7,14 @@ from collections import Counter
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from executorch.exir.tensor import TensorSpec
-from torch.export import export
 
 from torchtrt_executorch.overlay.upstream import load_upstream
 
 from ...calls import counted
+from ...lowering import lower
 
 
 def shared_bytes(kit, edge):
@@ -54,9 +53,8 @@ def test_a_host_partitioner_beside_device_delegates(kit):
             return torch.sigmoid(total) * total + y
 
     inputs = (torch.randn(4, 8), torch.randn(4, 8))
-    program = to_edge_transform_and_lower(
-        export(Mixed(), inputs),
-        partitioner=[kit.bench.EachAlone(kit.ADD, ["cuda:0"]), XnnpackPartitioner()],
+    program = lower(
+        Mixed(), inputs, kit.bench.EachAlone(kit.ADD, ["cuda:0"]), XnnpackPartitioner()
     )
     backends = {
         each.id

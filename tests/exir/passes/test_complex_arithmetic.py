@@ -18,18 +18,11 @@ from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram, export
 
+from ...lowering import Function, lower
+
 F = nn.functional
 X = torch.linspace(-3, 3, 128).reshape(8, 16).sin()
 SOUND = torch.linspace(0, 300, 512).reshape(2, 256).sin()
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
 
 
 class Spectrogram(nn.Module):
@@ -161,9 +154,7 @@ def real(model: nn.Module, x: Tensor) -> ExportedProgram:
 def test_in_the_runtime_of_executorch(name: str) -> None:
     model, x = MODELS[name]
     real(model, x)
-    edge = to_edge_transform_and_lower(
-        export(model, (x,)), partitioner=[XnnpackPartitioner()]
-    )
+    edge = lower(model, (x,), XnnpackPartitioner())
     data = edge.to_executorch().buffer
     program = Runtime.get().load_program(data)  # which a method doesn't keep alive
     found = program.load_method("forward").execute([x])[0]

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor, nn
-from torch.export import Dim, export
+from torch.export import Dim
 from torch.nn import functional as F
 
 from torchtrt_executorch.runtime import load
 
 from ...executorch_runtime import UpstreamMethod
+from ...lowering import lower
 
 FIRST, SECOND = torch.tensor([1, 3]), torch.zeros(1, 1, 6, 6, dtype=torch.int64)
 ONES, MASK = torch.ones(4, 6, 6), torch.ones(1, 4, 6, 6)
@@ -93,8 +93,7 @@ def given(rows: int) -> Tensor:
 def check(model: nn.Module, partitioners: list[Any]) -> Any:
     shapes = ({0: Dim("rows", min=2, max=8)},)
     with torch.no_grad():
-        program = export(model.eval(), (given(3),), dynamic_shapes=shapes)
-        edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+        edge = lower(model, (given(3),), *partitioners, dynamic_shapes=shapes)
     built = edge.to_executorch()
     method = UpstreamMethod(built.buffer)
     loaded = load(built.buffer)

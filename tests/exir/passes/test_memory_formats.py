@@ -17,6 +17,7 @@ from torch.nn import functional
 from torchtrt_executorch.runtime import load
 
 from ...executorch_runtime import UpstreamMethod
+from ...lowering import lower
 
 OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cast": lambda value: value.to(torch.float16),
@@ -76,16 +77,14 @@ def test_state_in_any_layout(operator: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 def test_inputs_in_any_layout(operator: Callable[..., Any]) -> None:
     inputs, model = (*map(in_layout, LAYOUTS),), OfInputs(operator)
-    program = torch.export.export(model, inputs)
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge = lower(model, inputs, XnnpackPartitioner())
     found = load(edge.to_executorch().buffer).run(*inputs)
     torch.testing.assert_close([*found], model(*inputs))
 
 
 def test_channels_last_stays() -> None:
     x = torch.ones(1, 3, 4, 5).to(memory_format=torch.channels_last)
-    program = torch.export.export(OfInputs(OPERATORS["cast"]), (x,))
-    edge = to_edge_transform_and_lower(program).exported_program()
+    edge = lower(OfInputs(OPERATORS["cast"]), (x,)).exported_program()
     orders = [node.kwargs.get("dim_order") for node in edge.graph.nodes]
     assert [0, 2, 3, 1] in orders
 
@@ -100,8 +99,7 @@ class KeptEdges(nn.Module):
 
 def test_strides_that_depend_on_data_have_an_order() -> None:
     edges = torch.tensor([[0, 1, 2, 2], [0, 2, 1, 2]])
-    program = torch.export.export(KeptEdges(), (edges,))
-    written = to_edge_transform_and_lower(program).to_executorch()
+    written = lower(KeptEdges(), (edges,)).to_executorch()
     (found,) = load(written.buffer).run(edges)
     torch.testing.assert_close(found, KeptEdges()(edges))
 
@@ -119,8 +117,7 @@ EMPTY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_empty_tensors_keep_dynamic_sizes_dynamic(operator: Callable[..., Any]) -> None:
     model, x = OfInputs(operator), torch.arange(36.0).reshape(3, 2, 6)
     shapes = {"inputs": (({0: Dim("rows", min=1, max=8)}),)}
-    program = torch.export.export(model, (x,), dynamic_shapes=shapes)
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge = lower(model, (x,), XnnpackPartitioner(), dynamic_shapes=shapes)
     method = UpstreamMethod(edge.to_executorch().buffer)
     for rows in (1, 3, 8):
         given = torch.randn(rows, 2, 6)

@@ -6,11 +6,12 @@ from typing import Any, Callable
 
 import pytest
 import torch
-from executorch.exir import EdgeCompileConfig, to_edge, to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, to_edge
 from torch.export import Dim
 from torch.nn import functional
 
 from ...executorch_runtime import UpstreamMethod
+from ...lowering import lower
 
 DTYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 VALUES = torch.arange(-9, 9).reshape(6, 3)
@@ -48,8 +49,7 @@ def test_remainders_have_the_sign_of_the_divisor(
     x = (VALUES if signed else VALUES + 9).to(dtype)
     y = (DIVISORS if signed else DIVISORS.abs()).to(dtype)
     model = Calls(call)
-    program = torch.export.export(model, (x, y), dynamic_shapes=SHAPES)
-    written = to_edge_transform_and_lower(program).to_executorch()
+    written = lower(model, (x, y), dynamic_shapes=SHAPES).to_executorch()
     method = UpstreamMethod(written.buffer)
     for rows in (6, 1, 2):
         found = method.execute([x[:rows], y])
@@ -65,8 +65,7 @@ def test_negative_padding_cuts(padding: tuple[int, ...]) -> None:
     model = Calls(lambda x, y: functional.pad(x * 2, padding, value=3.0) + y)
     x, y = torch.arange(60.0).reshape(3, 4, 5), torch.tensor(1.0)
     shapes = ({0: Dim("rows", min=1, max=6)}, None)
-    program = torch.export.export(model, (x, y), dynamic_shapes=shapes)
-    buffer = to_edge_transform_and_lower(program).to_executorch().buffer
+    buffer = lower(model, (x, y), dynamic_shapes=shapes).to_executorch().buffer
     method = UpstreamMethod(buffer)
     for rows in (3, 1, 6):
         given = torch.randn(rows, 4, 5)

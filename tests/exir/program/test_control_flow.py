@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from functorch.experimental.control_flow import map as map_over
 from torch import Tensor, nn
 from torch._higher_order_ops import scan
-from torch.export import Dim, export
+from torch.export import Dim
 
 from torchtrt_executorch import runtime
 
 from ...executorch_runtime import UpstreamMethod
+from ...lowering import lower
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
@@ -109,8 +109,7 @@ def test_computes_what_eager_does_in_both_runtimes(
     model = kind().eval()
     rows = Dim("rows", min=2, max=8)
     with torch.no_grad():
-        program = export(model, (X,), dynamic_shapes=({0: rows},))
-        edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+        edge = lower(model, (X,), *partitioners, dynamic_shapes=({0: rows},))
     built = bytes(edge.to_executorch().buffer)
     method = UpstreamMethod(built)
     loaded = runtime.load(built)

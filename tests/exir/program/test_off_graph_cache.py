@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor, nn
+
+from ...lowering import lower
 
 pytest.importorskip(
     "executorch.extension.llm.cache.update_and_attend",
@@ -41,8 +42,7 @@ class Model(nn.Module):
 @pytest.mark.parametrize("partitioners", [[], [XnnpackPartitioner()]], ids=len)
 def test_export_says_what_to_write_instead(partitioners: list) -> None:
     inputs = torch.randn(1, 3, 32), torch.arange(3)[:, None]
-    program = torch.export.export(Model().eval(), inputs)
-    edge = to_edge_transform_and_lower(program, partitioner=partitioners)
+    edge = lower(Model(), inputs, *partitioners)
     said = "kvcache::update_and_attend of attention in forward.*register the cache as a buffer"
     with pytest.raises(RuntimeError, match=said):
         edge.to_executorch()

@@ -16,6 +16,7 @@ from torchtrt_executorch.runtime import ProgramError, load
 from torchtrt_executorch.runtime.reading.files import read_data
 
 from ...full_disk import files_of_at_most
+from ...lowering import lower
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -154,9 +155,7 @@ class Several(torch.nn.Module):
 
 
 def in_shards(size: int | None) -> Any:
-    edge = to_edge_transform_and_lower(
-        torch.export.export(Several(), (torch.ones(2, 4),))
-    )
+    edge = lower(Several(), (torch.ones(2, 4),))
     config: Any = ExecutorchBackendConfig(
         external_constants=True, external_data_shard_size=size
     )
@@ -200,11 +199,10 @@ def test_a_save_goes_on_after_a_full_disk(
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(512, 512))
     whole, again = tmp_path / "whole", tmp_path / "again"
     x = torch.ones(1, 8)
-    program = torch.export.export(Grown(model), (x,))
     config: Any = ExecutorchBackendConfig(
         external_constants=True, external_data_shard_size=1 << 20
     )
-    made = to_edge_transform_and_lower(program).to_executorch(config)
+    made = lower(Grown(model), (x,)).to_executorch(config)
     for folder in (whole, again):
         folder.mkdir()
     made.save(whole / "model.pte")

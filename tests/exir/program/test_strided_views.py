@@ -10,23 +10,13 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge, to_edge_transform_and_lower
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import Dim, export
 
 from ...executorch_runtime import UpstreamMethod
+from ...lowering import Function
 
 X = torch.arange(24.0).reshape(4, 6)
-
-
-class Function(nn.Module):
-    """A function of the input."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {

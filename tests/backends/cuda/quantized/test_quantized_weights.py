@@ -40,6 +40,7 @@ from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from torchao.quantization.quant_primitives import dequantize_affine
 
 from .... import fresh
+from ....lowering import lower
 from .. import interpreted
 from . import gemvs, neighbors, programs, strided_weights
 
@@ -238,12 +239,11 @@ def up_to_the_compilers(model: nn.Module, *inputs: torch.Tensor) -> Any:
 
     spec = CudaBackend.generate_method_name_compile_spec("forward")
     partitioner = CudaPartitioner([spec, CompileSpec("gpu", b"sm_90:80GiB")])
-    program = torch.export.export(model.eval(), inputs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AotCodeCompiler, "compile", classmethod(stop))
         patch.setattr(CppWrapperGpu, "generate_and_run_autotune_block", stop)
         try:
-            return to_edge_transform_and_lower(program, partitioner=[partitioner])
+            return lower(model, inputs, partitioner)
         except Exception as error:
             if caused_by(error, Stopped) is None:
                 raise
@@ -417,8 +417,7 @@ def test_several_rows_by_a_weight_that_is_scaled_behind() -> None:
     """Inductor takes the two for one operator, which has no kernel for a GPU that may be had."""
     model, x = ScaledBehind().eval(), torch.randn(2, 4, 32, dtype=torch.bfloat16)
     spec = CudaBackend.generate_method_name_compile_spec("forward")
-    program = torch.export.export(model, (x,))
-    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    edge = lower(model, (x,), CudaPartitioner([spec]))
     assert report(edge).methods["forward"].on_host() == []
     (delegate,) = delegates(edge)
     assert len(delegate.weights) < 1.2 * (64 * 32 + 2 * 64)
@@ -442,8 +441,7 @@ class Dequantized(nn.Module):
 def test_a_linear_of_no_columns(rows: int) -> None:
     model, x = Dequantized(0).eval(), torch.ones(rows, 0)
     spec = CudaBackend.generate_method_name_compile_spec("forward")
-    program = torch.export.export(model, (x,))
-    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    edge = lower(model, (x,), CudaPartitioner([spec]))
     assert delegates(edge)
     built = edge.to_executorch()
     data = [bytes(each) for each in built._tensor_data.values()]

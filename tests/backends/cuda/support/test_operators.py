@@ -30,6 +30,7 @@ from torch.torch_version import TorchVersion
 
 from torchtrt_executorch import report
 
+from ....lowering import Function
 from ..conftest import needs_compilers
 
 pytestmark = [needs_compilers, pytest.mark.builds]
@@ -37,15 +38,6 @@ pytestmark = [needs_compilers, pytest.mark.builds]
 F = nn.functional
 X = torch.linspace(-1, 1, 128).reshape(8, 16)
 HEADS = torch.linspace(-1, 1, 256).reshape(1, 2, 8, 16)
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
 
 
 class _Stopped(Partitioner):

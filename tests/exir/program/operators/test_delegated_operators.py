@@ -21,6 +21,7 @@ from torchtrt_executorch.operators import register
 from torchtrt_executorch.runtime import load
 
 from ....executorch_runtime import UpstreamMethod
+from ....lowering import Function, lower
 
 X = torch.linspace(-1, 1, 128).reshape(8, 16).sin()
 COUNTS = (9 * X).int()
@@ -32,15 +33,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Tensor]] = {
     "nextafter": (lambda x: torch.nextafter(x, x + 1), X),
     "linalg_qr": (lambda x: torch.linalg.qr(x)[1], X),
 }
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
 
 
 class DelegatedTestBackend(BackendDetails):
@@ -91,10 +83,7 @@ def test_a_supported_operator_is_no_violation(
     name: str, behind: list[type[Partitioner]]
 ) -> None:
     function, x = FUNCTIONS[name]
-    edge = to_edge_transform_and_lower(
-        export(Function(function), (x,)),
-        partitioner=[everything(), *(each() for each in behind)],
-    )
+    edge = lower(Function(function), (x,), everything(), *(each() for each in behind))
     torch.testing.assert_close(edge.exported_program().module()(x), function(x))
     assert name not in str(edge.exported_program().graph)
 
@@ -130,8 +119,7 @@ ON_HOST: dict[str, Callable[[Tensor], Tensor]] = {
 def test_what_the_runtime_has_a_kernel_for_is_no_violation(
     name: str, lists: list[Partitioner]
 ) -> None:
-    program = export(Function(ON_HOST[name]), (X,))
-    edge = to_edge_transform_and_lower(program, partitioner=lists)
+    edge = lower(Function(ON_HOST[name]), (X,), *lists)
     buffer = edge.to_executorch().buffer
     method = UpstreamMethod(buffer)
     torch.testing.assert_close([*method.execute([X])], [ON_HOST[name](X)])
@@ -151,19 +139,17 @@ def test_a_branch_is_checked_as_well() -> None:
 
 
 def test_an_operator_that_is_supported_in_one_place_is_a_violation_in_another() -> None:
-    program = export(Function(lambda x: x.lgamma() + x[:1].lgamma()), (X,))
     with pytest.raises(SpecViolationError, match=r"supports it \(Some: a single row\)"):
-        to_edge_transform_and_lower(program, partitioner=[Some()])
+        lower(Function(lambda x: x.lgamma() + x[:1].lgamma()), (X,), Some())
 
 
 @pytest.mark.parametrize("config", [None, EdgeCompileConfig()], ids=["no", "a"])
 def test_what_is_left_of_supported_operators_is_a_violation(
     config: EdgeCompileConfig | None,
 ) -> None:
-    program = export(Function(lambda x: x.lgamma()), (X,))
     with pytest.raises(SpecViolationError, match="is not in Core ATen opset"):
-        to_edge_transform_and_lower(
-            program, partitioner=[TakesNothing()], compile_config=config
+        lower(
+            Function(lambda x: x.lgamma()), (X,), TakesNothing(), compile_config=config
         )
 
 
@@ -273,15 +259,13 @@ def test_what_upstream_lets_pass_stays() -> None:
 
 
 def test_what_is_drawn_is_not() -> None:
-    program = export(Embedded(drawn=True).eval(), (X,))
     with pytest.raises(SpecViolationError, match="no partitioner of forward supports"):
-        to_edge_transform_and_lower(program)
+        lower(Embedded(drawn=True), (X,))
 
 
 def test_what_is_written_is_not() -> None:
     """But it is decomposed, for each call."""
-    program = export(Embedded(written=True).eval(), (X,))
-    edge = to_edge_transform_and_lower(program)
+    edge = lower(Embedded(written=True), (X,))
     (mutated,) = edge.exported_program().graph_signature.buffers_to_mutate.values()
     assert mutated in edge.exported_program().state_dict
 

@@ -7,10 +7,10 @@ import logging
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.decompositions import _sizes
 from torch import Tensor, nn
-from torch.export import export
+
+from ....lowering import lower
 
 ROWS = torch.tensor([[0, 1, 1, 0], [1, 0, 0, 1], [0, 0, 1, 1]])
 
@@ -42,8 +42,7 @@ def test_the_operator_its_module_and_kernel_are_named(
 ) -> None:
     # ExecuTorch has no kernel for amax, and what is too large isn't decomposed.
     monkeypatch.setattr(_sizes, "MOST_ELEMENTS", 1)
-    program = export(Graph(reduce), (torch.randn(3, 4),))
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge = lower(Graph(reduce), (torch.randn(3, 4),), XnnpackPartitioner())
     with caplog.at_level(logging.WARNING):
         edge.to_executorch()
     said = [each for each in caplog.messages if "has no kernel" in each]

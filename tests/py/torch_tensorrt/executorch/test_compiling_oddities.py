@@ -7,13 +7,14 @@ from typing import Any, Callable
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from torch import nn
-from torch.export import Dim, export
+from torch.export import Dim
 from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
+
+from ....lowering import lower
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -98,8 +99,7 @@ def test_exports_the_same(function: Any, args: Any, dynamic: bool) -> None:
 
     def lowered(*partitioners: Any) -> list[Any]:
         given = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, args)
-        program = export(Call(function).eval(), given, dynamic_shapes=shapes)
-        edge = to_edge_transform_and_lower(program, partitioner=list(partitioners))
+        edge = lower(Call(function), given, *list(partitioners), dynamic_shapes=shapes)
         made = load(edge.to_executorch().buffer, emulated_engines=True)
         results = []
         for _ in range(2):

@@ -33,6 +33,8 @@ from torch_tensorrt.executorch import TensorRTPartitioner
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
 
+from ....lowering import lower
+
 SETTINGS = {"min_block_size": 1}
 
 
@@ -202,10 +204,9 @@ class Attention(nn.Module):
 def test_attention_that_is_decomposed_behind_a_view() -> None:
     x = torch.linspace(-1, 1, 160).reshape(1, 5, 32)
     shapes = {"x": {1: torch.export.Dim("length", min=2, max=8)}}
-    program = export(Attention(), (x,), dynamic_shapes=shapes)
     settings = {"min_block_size": 1, "decompose_attention": True}
     tensorrt = TensorRTPartitioner(compile_settings=settings)
-    edge = to_edge_transform_and_lower(program, partitioner=[tensorrt])
+    edge = lower(Attention(), (x,), tensorrt, dynamic_shapes=shapes)
     assert backends(edge) == ["TensorRTBackend"]
     made = load(edge.to_executorch().buffer, emulated_engines=True)
     torch.testing.assert_close(made.run(x)[0], Attention()(x))
@@ -258,8 +259,7 @@ def test_a_second_one_gets_what_the_first_leaves() -> None:
         [CompileSpec("whose", b"second")],
         compile_settings={**SETTINGS, "device": torch_tensorrt.Device(gpu_id=2)},
     )
-    program = export(Between(), (X,))
-    edge = to_edge_transform_and_lower(program, partitioner=[first, second])
+    edge = lower(Between(), (X,), first, second)
     found = [
         tuple(spec.value for spec in each.compile_specs) for each in delegates(edge)
     ]
@@ -372,9 +372,8 @@ class Doubles(nn.Module):
 
 
 def test_what_tensorrt_lacks_goes_to_the_others(caplog: Any) -> None:
-    program = export(Doubles(), (X,))
     with caplog.at_level(logging.WARNING):
-        edge = to_edge_transform_and_lower(program, partitioner=partitioners())
+        edge = lower(Doubles(), (X,), *partitioners())
     (output,) = load(edge.to_executorch().buffer, emulated_engines=True).run(X)
     torch.testing.assert_close(output, Doubles()(X))
     assert "TensorRTBackend" in backends(edge)
@@ -384,10 +383,9 @@ def test_what_tensorrt_lacks_goes_to_the_others(caplog: Any) -> None:
 
 
 def test_or_is_an_error_on_request() -> None:
-    program = export(Doubles(), (X,))
     lists = partitioners(fail_on_build_error=True)
     with pytest.raises(RefusedError, match="truncate_double"):
-        to_edge_transform_and_lower(program, partitioner=lists)
+        lower(Doubles(), (X,), *lists)
 
 
 @pytest.mark.parametrize("error", [OSError("no TensorRT"), ValueError("odd graph")])
@@ -486,12 +484,11 @@ def test_each_half_has_engines_for_its_gpu(second: str) -> None:
     model, x = Halves().eval(), torch.randn(4, 8)
     settings = {"min_block_size": 1}
     with torch.no_grad():
-        edge = to_edge_transform_and_lower(
-            export(model, (x,)),
-            partitioner=[
-                TensorRTPartitioner(of_second, compile_settings=settings),
-                TensorRTPartitioner(compile_settings=settings),
-            ],
+        edge = lower(
+            model,
+            (x,),
+            TensorRTPartitioner(of_second, compile_settings=settings),
+            TensorRTPartitioner(compile_settings=settings),
         )
     planned = ExecutorchBackendConfig(enable_non_cpu_memory_planning=True)
     program = edge.to_executorch(planned).buffer

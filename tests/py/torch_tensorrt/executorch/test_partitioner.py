@@ -33,6 +33,7 @@ from torch_tensorrt.executorch.serialization import (
 from torchtrt_executorch import emulated_engines
 
 from ....loading import load_file
+from ....lowering import lower
 from .conftest import EngineCall, Linear, compile_engine, record_of
 from .pte import copies, delegates, load, program_of, pte_of
 
@@ -345,11 +346,10 @@ def test_what_each_engine_is_optimized_for_is_told(
             pte = pte_of(module, arg_inputs=[rows])
         else:
             dynamic = ({0: torch.export.Dim("rows", min=2, max=8)},)
-            program = torch.export.export(
-                Folded(), (torch.randn(best, 4),), dynamic_shapes=dynamic
-            )
             partitioner = TensorRTPartitioner(compile_settings=settings)
-            edge = to_edge_transform_and_lower(program, partitioner=[partitioner])
+            edge = lower(
+                Folded(), (torch.randn(best, 4),), partitioner, dynamic_shapes=dynamic
+            )
             pte = bytes(edge.to_executorch().buffer)
     told = [json.loads(spec or b"") for spec in specs_of(pte, "opt_shapes")]
     assert [[*each.values()] for each in told] == [[[best, 4]], [[2 * best, 2]]]

@@ -10,21 +10,13 @@ import pytest
 import torch
 import torch_tensorrt
 from executorch.exir import to_edge_transform_and_lower
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import Dim, ExportedProgram, export
 from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines
 
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
+from .....lowering import Function
 
 VARIANCES: dict[str, Callable[[Tensor], Tensor]] = {
     "of one dimension": lambda x: x.var(1),

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch_tensorrt
-from executorch.exir import to_edge_transform_and_lower
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
@@ -20,6 +19,8 @@ from torch_tensorrt.executorch import TensorRTPartitioner, export
 
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
+
+from .....lowering import lower
 
 pytestmark = pytest.mark.skipif(
     _features.ENABLED_FEATURES.torch_tensorrt_runtime,
@@ -450,8 +451,7 @@ def test_elements_are_written_outside_of_engines(dims: int, place: Any) -> None:
     }
     with emulated_engines():
         tensorrt = TensorRTPartitioner(compile_settings=settings)
-        exported = torch.export.export(copy.deepcopy(model), (x,))
-        edge = to_edge_transform_and_lower(exported, partitioner=[tensorrt])
+        edge = lower(copy.deepcopy(model), (x,), tensorrt)
         program = load(bytes(edge.to_executorch().buffer))
         for number in (1, -2):
             (found,) = program.run(x * number)
@@ -474,8 +474,7 @@ def test_elements_are_written_in_engines_from_either_end(place: Any) -> None:
     model, x = Elements((8, 4), place), torch.linspace(1, 2, 8)
     with emulated_engines():
         tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": 1})
-        exported = torch.export.export(copy.deepcopy(model), (x,))
-        edge = to_edge_transform_and_lower(exported, partitioner=[tensorrt])
+        edge = lower(copy.deepcopy(model), (x,), tensorrt)
         program = load(bytes(edge.to_executorch().buffer))
         for number in (1, -2):
             (found,) = program.run(x * number)
