@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from executorch.exir import (
@@ -41,6 +41,24 @@ class Function(nn.Module):
 
     def forward(self, x: Any, *others: Any) -> Any:
         return self.function(x, *others, *self.layers)
+
+
+class BaseModel(nn.Module):
+    """A module with attributes that its class names: ``class Scaled(BaseModel, scale=lambda: torch.ones(3))``.
+
+    Each is what its function returns for this module; tensors become buffers.
+    """
+
+    makers: ClassVar[dict[str, Callable[[], Any]]] = {}
+
+    def __init_subclass__(cls, **makers: Callable[[], Any]) -> None:
+        cls.makers = {**cls.makers, **makers}
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, value in ((name, make()) for name, make in self.makers.items()):
+            buffer = type(value) is torch.Tensor
+            (self.register_buffer if buffer else self.__setattr__)(name, value)
 
 
 def module_of(model: nn.Module | Callable[..., Any]) -> nn.Module:

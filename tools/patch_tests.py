@@ -38,7 +38,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/py/torch_tensorrt/dynamo/fallback/test_bisection.py",
     ],
     "node-routing": [
-        "tests/py/torch_tensorrt/dynamo/executorch/test_allocator_routing.py::test_lookups_by_node",
+        "tests/py/torch_tensorrt/dynamo/executorch/test_allocator_routing.py::test_neighbours_stay_in_tensorrt",
         "tests/py/torch_tensorrt/dynamo/executorch/test_allocator_routing.py::test_logs_the_nodes",
     ],
     "shared-state": ["tests/py/torch_tensorrt/dynamo/state/test_shared.py"],

@@ -20,7 +20,6 @@ from executorch.exir import (
     to_edge_transform_and_lower,
 )
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.pass_base import ExportPass
 from torch import nn
 from torch.export import Dim, ExportedProgram, export
@@ -33,18 +32,21 @@ from torch_tensorrt.executorch import TensorRTPartitioner
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
 
-from ....lowering import lower
+from ....lowering import (
+    BaseModel,
+    assert_same_as_eager,
+    backends,
+    compile_engines,
+    delegates,
+    host_operators,
+    lower,
+)
 
 SETTINGS = {"min_block_size": 1}
 
 
-class Found(nn.Module):
+class Found(BaseModel, linear=lambda: nn.Linear(4, 4), calls=lambda: torch.zeros(1)):
     """An engine, an operator that is PyTorch's, another engine, and state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("calls", torch.zeros(1))
 
     def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> dict[str, Any]:
         self.calls.add_(1)
@@ -73,18 +75,21 @@ def exported(model: nn.Module, dynamic: bool = False) -> ExportedProgram:
     return export(model, (X,), {"scale": SCALE}, dynamic_shapes=shapes)
 
 
+def tensorrt(*specs: CompileSpec, **settings: Any) -> TensorRTPartitioner:
+    return TensorRTPartitioner([*specs], compile_settings={**SETTINGS, **settings})
+
+
 def partitioners(**options: Any) -> list[Any]:
-    tensorrt = TensorRTPartitioner(compile_settings=SETTINGS, **options)
-    return [tensorrt, XnnpackPartitioner()]
+    first = TensorRTPartitioner(compile_settings=SETTINGS, **options)
+    return [first, XnnpackPartitioner()]
 
 
-def delegates(edge: EdgeProgramManager, method: str = "forward") -> list[Any]:
-    module = edge.exported_program(method).graph_module
-    return [m for m in module.modules() if isinstance(m, LoweredBackendModule)]
+def lowered(model: nn.Module, *partitioners: Any) -> EdgeProgramManager:
+    return to_edge_transform_and_lower(exported(model), partitioner=[*partitioners])
 
 
-def backends(edge: EdgeProgramManager, method: str = "forward") -> list[str]:
-    return [each.backend_id for each in delegates(edge, method)]
+def transformed(program: ExportedProgram) -> ExportedProgram:
+    return tensorrt().transform_for_pre_decomposition(program)
 
 
 def partitions(edge: EdgeProgramManager) -> list[tuple[str, bytes]]:
@@ -96,22 +101,16 @@ def test_makes_what_compile_and_export_make(model: nn.Module, dynamic: bool) -> 
     """Partition by partition, and byte for byte in the blobs."""
     program = exported(model, dynamic)
     here = to_edge_transform_and_lower(program, partitioner=partitioners())
-    compiled = torch_tensorrt.dynamo.compile(
-        program,
-        arg_inputs=[X],
-        kwarg_inputs={"scale": SCALE},
-        target_executorch=True,
-        **SETTINGS,
-    )
-    there = torch_tensorrt.executorch.export(
-        compiled, partitioners=[XnnpackPartitioner()]
-    )
+    settings = {"kwarg_inputs": {"scale": SCALE}, "target_executorch": True, **SETTINGS}
+    compiled = torch_tensorrt.dynamo.compile(program, arg_inputs=[X], **settings)
+    last = [XnnpackPartitioner()]
+    there = torch_tensorrt.executorch.export(compiled, partitioners=last)
     assert partitions(here) == partitions(there)
     assert backends(here).count("TensorRTBackend") == 2
 
 
 def test_runs_as_the_model_does(model: nn.Module) -> None:
-    edge = to_edge_transform_and_lower(exported(model), partitioner=partitioners())
+    edge = lowered(model, *partitioners())
     program = load(edge.to_executorch().buffer, emulated_engines=True)
     for calls in (1, 2):
         last, doubled = program.method()(X, SCALE)
@@ -156,8 +155,7 @@ def test_each_method_has_its_own_list(model: nn.Module) -> None:
 
 
 def test_without_settings_a_program_is_taken_as_it_is(model: nn.Module) -> None:
-    lists = [TensorRTPartitioner(), XnnpackPartitioner()]
-    edge = to_edge_transform_and_lower(exported(model), partitioner=lists)
+    edge = lowered(model, TensorRTPartitioner(), XnnpackPartitioner())
     assert "TensorRTBackend" not in backends(edge)
 
 
@@ -184,12 +182,9 @@ class Twice(nn.Module):
 
 @pytest.mark.parametrize("size", [1, 9], ids=["engine", "no engine"])
 def test_state_under_two_names(size: int) -> None:
-    tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": size})
-    edge = to_edge_transform_and_lower(export(Twice(), (X,)), partitioner=[tensorrt])
+    edge = lower(Twice(), (X,), tensorrt(min_block_size=size))
     assert backends(edge) == ["TensorRTBackend"][: size == 1]
-    program = load(edge.to_executorch().buffer, emulated_engines=True)
-    for count in (1, 2):
-        torch.testing.assert_close(program.run(X)[0], X.sin() * count)
+    assert_same_as_eager(edge, Twice(), (X,), (X,))
 
 
 class Attention(nn.Module):
@@ -204,18 +199,16 @@ class Attention(nn.Module):
 def test_attention_that_is_decomposed_behind_a_view() -> None:
     x = torch.linspace(-1, 1, 160).reshape(1, 5, 32)
     shapes = {"x": {1: torch.export.Dim("length", min=2, max=8)}}
-    settings = {"min_block_size": 1, "decompose_attention": True}
-    tensorrt = TensorRTPartitioner(compile_settings=settings)
-    edge = lower(Attention(), (x,), tensorrt, dynamic_shapes=shapes)
+    partitioner = tensorrt(decompose_attention=True)
+    edge = lower(Attention(), (x,), partitioner, dynamic_shapes=shapes)
     assert backends(edge) == ["TensorRTBackend"]
-    made = load(edge.to_executorch().buffer, emulated_engines=True)
-    torch.testing.assert_close(made.run(x)[0], Attention()(x))
+    assert_same_as_eager(edge, Attention(), (x,))
 
 
 @pytest.mark.parametrize("before", ["nothing", "a success", "a failure"])
 def test_past_the_aten_dialect_it_is_refused(model: nn.Module, before: str) -> None:
     """Whatever the partitioner has seen before."""
-    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
+    partitioner = tensorrt()
     if before == "a success":
         to_edge_transform_and_lower(exported(model), partitioner=[partitioner])
     if before == "a failure":
@@ -227,18 +220,13 @@ def test_past_the_aten_dialect_it_is_refused(model: nn.Module, before: str) -> N
 
 @pytest.mark.parametrize("size", [1, 100], ids=["engines", "no engine"])
 def test_lowering_once_more_takes_nothing_more(model: nn.Module, size: int) -> None:
-    tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": size})
-    lists = [tensorrt, XnnpackPartitioner()]
-    edge = to_edge_transform_and_lower(exported(model), partitioner=lists)
-    assert backends(edge.to_backend(tensorrt)) == backends(edge)
+    partitioner = tensorrt(min_block_size=size)
+    edge = lowered(model, partitioner, XnnpackPartitioner())
+    assert backends(edge.to_backend(partitioner)) == backends(edge)
 
 
-class Between(nn.Module):
+class Between(BaseModel, calls=lambda: torch.zeros(1)):
     """A sine between other operators, and state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls.add_(1)
@@ -247,37 +235,22 @@ class Between(nn.Module):
 
 def test_a_second_one_gets_what_the_first_leaves() -> None:
     """Each with settings, compile specs and a GPU of its own."""
-    first = TensorRTPartitioner(
-        [CompileSpec("whose", b"first")],
-        compile_settings={
-            **SETTINGS,
-            "torch_executed_ops": {"torch.ops.aten.sin.default"},
-            "device": torch_tensorrt.Device(gpu_id=1),
-        },
+    first = tensorrt(
+        CompileSpec("whose", b"first"),
+        torch_executed_ops={"torch.ops.aten.sin.default"},
+        device=torch_tensorrt.Device(gpu_id=1),
     )
-    second = TensorRTPartitioner(
-        [CompileSpec("whose", b"second")],
-        compile_settings={**SETTINGS, "device": torch_tensorrt.Device(gpu_id=2)},
-    )
+    gpu = torch_tensorrt.Device(gpu_id=2)
+    second = tensorrt(CompileSpec("whose", b"second"), device=gpu)
     edge = lower(Between(), (X,), first, second)
-    found = [
-        tuple(spec.value for spec in each.compile_specs) for each in delegates(edge)
-    ]
+    found = [tuple(spec.value for spec in d.compile_specs) for d in delegates(edge)]
     assert sorted(found) == [(b"first", b"cuda:1")] * 2 + [(b"second", b"cuda:2")]
-    assert not [
-        node
-        for node in edge.exported_program().graph.nodes
-        if "aten" in str(node.target)
-    ]
-    made = load(edge.to_executorch().buffer, emulated_engines=True)
-    for calls in (1, 2):
-        expected = ((X * 2).sin() + 1).cos() * calls
-        torch.testing.assert_close(made.run(X)[0], expected)
+    assert not host_operators(edge)
+    assert_same_as_eager(edge, Between(), (X,), (X,))
 
 
 def test_a_second_one_of_which_nothing_is_left(model: nn.Module) -> None:
-    both = [TensorRTPartitioner(compile_settings=SETTINGS) for _ in range(2)]
-    edge = to_edge_transform_and_lower(export(Between(), (X,)), partitioner=both)
+    edge = lower(Between(), (X,), tensorrt(), tensorrt())
     assert backends(edge) == ["TensorRTBackend"]
 
 
@@ -301,8 +274,7 @@ def test_parameters_with_names_of_builtins(caplog: Any) -> None:
     args = tuple(named[name] for name in BUILTINS[:half])
     kwargs = {name: named[name] for name in BUILTINS[half:]}
     program = export(kind(), args, kwargs)
-    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
-    found = partitioner.transform_for_pre_decomposition(program)
+    found = transformed(program)
     assert "takes nothing" not in caplog.text
     assert list(found.graph_signature.user_inputs) == BUILTINS
     compiled = torch_tensorrt.dynamo.compile(
@@ -310,9 +282,8 @@ def test_parameters_with_names_of_builtins(caplog: Any) -> None:
     )
     torch.testing.assert_close(compiled(*args, **kwargs), kind()(*args, **kwargs))
     alone = to_edge_transform_and_lower(program).exported_program()
-    lists = [TensorRTPartitioner(compile_settings=SETTINGS)]
     for edge in (
-        to_edge_transform_and_lower(program, partitioner=lists),
+        to_edge_transform_and_lower(program, partitioner=[tensorrt()]),
         torch_tensorrt.executorch.export(compiled),
     ):
         ours = edge.exported_program().graph_signature.user_inputs
@@ -321,24 +292,13 @@ def test_parameters_with_names_of_builtins(caplog: Any) -> None:
 
 
 def test_compiled_modules_keep_the_names_of_their_inputs(model: nn.Module) -> None:
-    compiled = torch_tensorrt.compile(
-        model,
-        ir="dynamo",
-        arg_inputs=[X],
-        kwarg_inputs={"scale": SCALE},
-        target_executorch=True,
-        **SETTINGS,
-    )
+    compiled = compile_engines(model, [X], kwarg_inputs={"scale": SCALE})
     edge = torch_tensorrt.executorch.export(compiled)
     assert edge.exported_program().graph_signature.user_inputs == ("x", "scale")
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
-    "of earlier releases": (
-        {"enabled_precisions": {torch.half}},
-        ValueError,
-        "model.half",
-    ),
+    "earlier": ({"enabled_precisions": {torch.half}}, ValueError, "model.half"),
     "unknown": ({"min_blok_size": 1}, ValueError, "did you mean min_block_size"),
     "inputs": ({"arg_inputs": [X]}, ValueError, "no setting 'arg_inputs'"),
     "off": ({"target_executorch": False}, ValueError, "leave it out"),
@@ -357,43 +317,33 @@ def test_settings_as_an_object(model: nn.Module) -> None:
     settings = CompilationSettings(
         min_block_size=1, torch_executed_ops={"torch.ops.aten.sin.default"}
     )
-    lists = [TensorRTPartitioner(compile_settings=settings)]
-    edge = to_edge_transform_and_lower(exported(model), partitioner=lists)
-    graph = edge.exported_program().graph
-    assert any("aten.sin" in str(node.target) for node in graph.nodes)
+    edge = lowered(model, TensorRTPartitioner(compile_settings=settings))
+    assert host_operators(edge)["aten.sin.default"]
     assert "TensorRTBackend" in backends(edge)
 
 
-class Doubles(nn.Module):
+def doubled(x: torch.Tensor) -> torch.Tensor:
     """Has an engine's worth of operators in a dtype that TensorRT lacks."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.double().exp().cos().float().sin()
+    return x.double().exp().cos().float().sin()
 
 
 def test_what_tensorrt_lacks_goes_to_the_others(caplog: Any) -> None:
     with caplog.at_level(logging.WARNING):
-        edge = lower(Doubles(), (X,), *partitioners())
-    (output,) = load(edge.to_executorch().buffer, emulated_engines=True).run(X)
-    torch.testing.assert_close(output, Doubles()(X))
+        edge = lower(doubled, (X,), *partitioners())
+    assert_same_as_eager(edge, doubled, (X,))
     assert "TensorRTBackend" in backends(edge)
     (message,) = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
-    assert "torch.float64" in message
-    assert "exp" in message
+    assert "torch.float64" in message and "exp" in message
 
 
 def test_or_is_an_error_on_request() -> None:
-    lists = partitioners(fail_on_build_error=True)
     with pytest.raises(RefusedError, match="truncate_double"):
-        lower(Doubles(), (X,), *lists)
+        lower(doubled, (X,), *partitioners(fail_on_build_error=True))
 
 
 @pytest.mark.parametrize("error", [OSError("no TensorRT"), ValueError("odd graph")])
 def test_errors_that_nothing_falls_back_from(
-    model: nn.Module,
-    error: Exception,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: Any,
+    model: nn.Module, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """A machine without TensorRT would leave out everything, and say nothing that helps."""
     from torch_tensorrt.dynamo import _compiler
@@ -403,27 +353,22 @@ def test_errors_that_nothing_falls_back_from(
 
     monkeypatch.setattr(_compiler, "compile_module", fails)
     program = exported(model)
-    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
     if isinstance(error, OSError):
         with pytest.raises(OSError, match="no TensorRT"):
-            partitioner.transform_for_pre_decomposition(program)
+            transformed(program)
     else:
-        found = partitioner.transform_for_pre_decomposition(program)
-        assert str(found.graph) == str(program.graph)
+        assert str(transformed(program).graph) == str(program.graph)
         assert "ValueError: odd graph" in caplog.text
 
 
 @pytest.mark.beyond_upstream
 def test_each_engine_is_a_step_of_its_own(model: nn.Module, caplog: Any) -> None:
     """Which of how many, what is in it, and seconds; see ``test_progress`` for terminals."""
-    lists = [TensorRTPartitioner(compile_settings=SETTINGS)]
     with caplog.at_level(logging.INFO, logger="torchtrt_executorch.progress"):
-        to_edge_transform_and_lower(exported(model), partitioner=lists)
+        lowered(model, tensorrt())
     said = [r.getMessage() for r in caplog.records if " of 2: " in r.getMessage()]
-    assert [line.split(":")[0] for line in said] == [
-        "TensorRT engine 1 of 2",
-        "TensorRT engine 2 of 2",
-    ]
+    engines = [line.split(":")[0] for line in said]
+    assert engines == ["TensorRT engine 1 of 2", "TensorRT engine 2 of 2"]
     assert all("operators (" in line and line.endswith(" s") for line in said)
 
 
@@ -444,8 +389,7 @@ def test_interfaces_that_differ_are_no_engine_s(
 
     monkeypatch.setattr(_compiling, "lifted_program", without_last_output)
     program = exported(model)
-    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
-    found = partitioner.transform_for_pre_decomposition(program)
+    found = transformed(program)
     assert str(found.graph) == str(program.graph)
     assert "changed the program's outputs" in caplog.text
 
@@ -453,23 +397,19 @@ def test_interfaces_that_differ_are_no_engine_s(
 def test_signatures_stay(model: nn.Module) -> None:
     """Inputs by name and order, outputs by order, and what is written."""
     program = exported(model)
-    partitioner = TensorRTPartitioner(compile_settings=SETTINGS)
-    compiled = partitioner.transform_for_pre_decomposition(program)
-    functional = program.run_decompositions({})
-    assert (
-        compiled.graph_signature.user_inputs == functional.graph_signature.user_inputs
-    )
+    compiled = transformed(program)
+    inputs = program.run_decompositions({}).graph_signature.user_inputs
+    assert compiled.graph_signature.user_inputs == inputs
     assert {*compiled.graph_signature.buffers_to_mutate.values()} == {"calls"}
     ours: Mapping[str, Any] = compiled.module()(X, scale=SCALE)
     assert list(ours) == ["last", "calls"]
 
 
-class Halves(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-        self.second = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+def half() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU())
 
+
+class Halves(BaseModel, first=half, second=half):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.second(self.first(x).reshape(4, 8))
 
@@ -477,19 +417,10 @@ class Halves(nn.Module):
 @pytest.mark.parametrize("second", ["second", "sec*"])
 def test_each_half_has_engines_for_its_gpu(second: str) -> None:
     """Engines run on the GPU that they are labelled with, and the program is sound."""
-    of_second = [
-        CompileSpec("modules", second.encode()),
-        CompileSpec("target_device", b"cuda:1"),
-    ]
+    specs = ("modules", second.encode()), ("target_device", b"cuda:1")
+    of_second = [CompileSpec(*each) for each in specs]
     model, x = Halves().eval(), torch.randn(4, 8)
-    settings = {"min_block_size": 1}
-    with torch.no_grad():
-        edge = lower(
-            model,
-            (x,),
-            TensorRTPartitioner(of_second, compile_settings=settings),
-            TensorRTPartitioner(compile_settings=settings),
-        )
+    edge = lower(model, (x,), tensorrt(*of_second), tensorrt())
     planned = ExecutorchBackendConfig(enable_non_cpu_memory_planning=True)
     program = edge.to_executorch(planned).buffer
     simulated = load(program, simulate_devices=True, emulated_engines=True)

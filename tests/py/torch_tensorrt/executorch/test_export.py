@@ -25,16 +25,14 @@ from torch_tensorrt.executorch import export
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
 
+from ....lowering import BaseModel, Function, backends, compile_emulated
+
 DEFAULT = "TensorRTBackend"
 XNNPACK = "XnnpackBackend"
 
 
-class Model(torch.nn.Module):
+class Model(BaseModel, linear=lambda: torch.nn.Linear(3, 4)):
     """One stretch for TensorRT, one for XNNPACK (its operators are kept out), one for neither."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(3, 4)
 
     def forward(
         self, x: torch.Tensor, *, scale: torch.Tensor
@@ -43,16 +41,13 @@ class Model(torch.nn.Module):
         return torch.sigmoid(y), torch.nonzero(y > 0)
 
 
-def compile_engine(model: torch.nn.Module, inputs: Any, **options: Any) -> GraphModule:
-    with emulated_engines():
-        return torch_tensorrt.compile(
-            model.eval(), ir="dynamo", arg_inputs=inputs, min_block_size=1, **options
-        )
-
-
 OUTSIDE = {"torch.ops.aten.sigmoid.default"}
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 SCALE = {"scale": torch.full((4,), 2.0)}
+BATCH = torch_tensorrt.Input(
+    min_shape=(1, 3), opt_shape=(2, 3), max_shape=(8, 3), dtype=torch.float32
+)
+BUDGET = "weight_streaming_budget_per_engine"
 
 
 @pytest.fixture(scope="module")
@@ -63,28 +58,16 @@ def model() -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def compiled(model: torch.nn.Module) -> GraphModule:
-    return compile_engine(
-        model,
-        [X],
-        kwarg_inputs=SCALE,
-        target_executorch=True,
-        torch_executed_ops=OUTSIDE,
-    )
+    settings = {"kwarg_inputs": SCALE, "torch_executed_ops": OUTSIDE}
+    return compile_emulated(model, [X], **settings)
 
 
 @pytest.fixture(scope="module")
 def dynamic(model: torch.nn.Module) -> GraphModule:
     """The same, compiled for batches of one to eight."""
-    batch = torch_tensorrt.Input(
-        min_shape=(1, 3), opt_shape=(2, 3), max_shape=(8, 3), dtype=torch.float32
-    )
-    return compile_engine(
-        model,
-        [batch],
-        kwarg_inputs={"scale": torch_tensorrt.Input(shape=(4,), dtype=torch.float32)},
-        target_executorch=True,
-        torch_executed_ops=OUTSIDE,
-    )
+    scale = {"scale": torch_tensorrt.Input(shape=(4,), dtype=torch.float32)}
+    settings = {"kwarg_inputs": scale, "torch_executed_ops": OUTSIDE}
+    return compile_emulated(model, [BATCH], **settings)
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +76,6 @@ def program(compiled: GraphModule) -> ExportedProgram:
     return torch_tensorrt.dynamo.export(
         compiled, arg_inputs=[X], kwarg_inputs=dict(SCALE)
     )
-
-
-def backends(edge: EdgeProgramManager, method: str = "forward") -> list[str]:
-    modules = edge.exported_program(method).graph_module.children()
-    return [m.backend_id for m in modules if isinstance(m, LoweredBackendModule)]
 
 
 def assert_agrees(edge: EdgeProgramManager, model: Any, x: torch.Tensor = X) -> None:
@@ -122,36 +100,19 @@ def text_of(source: ExportedProgram | GraphModule) -> tuple[str, list[str]]:
 
 
 def test_interface_is_that_of_2_14() -> None:
-    names = [
-        "inputs",
-        "arg_inputs",
-        "kwarg_inputs",
-        "dynamic_shapes",
-        "retrace",
-        "transform_passes",
-        "partitioners",
-        "compile_specs",
-        "compile_config",
-        "constant_methods",
-        "generate_etrecord",
-        "weight_streaming_budget_per_engine",
-    ]
+    names = (
+        "inputs arg_inputs kwarg_inputs dynamic_shapes retrace transform_passes partitioners "
+        "compile_specs compile_config constant_methods generate_etrecord"
+    )
     first, *rest = inspect.signature(export).parameters.values()
     assert first.name == "source"
-    assert set(names) <= {parameter.name for parameter in rest}
+    assert {*names.split(), BUDGET} <= {parameter.name for parameter in rest}
     assert {parameter.kind for parameter in rest} == {inspect.Parameter.KEYWORD_ONLY}
     assert torch_tensorrt.executorch.export is export
 
 
 @pytest.mark.parametrize(
-    "form",
-    [
-        "graph",
-        "retraced",
-        "exported",
-        "loaded",
-        "mapping",
-    ],
+    "form", ["graph", "graph alone", "retraced", "exported", "loaded", "mapping"]
 )
 def test_sources(
     form: str,
@@ -163,12 +124,10 @@ def test_sources(
     options: dict[str, Any] = {}
     source: Any = program
     if form in ("graph", "retraced"):
+        source, retrace = compiled, form == "retraced"
+        options = {"arg_inputs": (X,), "kwarg_inputs": SCALE, "retrace": retrace}
+    elif form == "graph alone":
         source = compiled
-        options = {
-            "arg_inputs": (X,),
-            "kwarg_inputs": SCALE,
-            "retrace": form != "graph",
-        }
     elif form == "loaded":
         torch_tensorrt.save(
             compiled, str(tmp_path / "m.ep"), arg_inputs=[X], kwarg_inputs=SCALE
@@ -182,12 +141,6 @@ def test_sources(
     assert_agrees(edge, model)
     assert text_of(source) == before
     assert_pte_agrees(edge, model)
-
-
-def test_graph_module_needs_no_inputs(
-    compiled: GraphModule, model: torch.nn.Module
-) -> None:
-    assert_agrees(export(compiled), model)
 
 
 def test_lowering_twice(compiled: GraphModule, program: ExportedProgram) -> None:
@@ -271,15 +224,12 @@ def test_methods_of_compiled_modules(
 
 @pytest.mark.parametrize("way", ["compiled", "Input", "dims"])
 def test_dynamic_shapes(way: str, dynamic: GraphModule, model: torch.nn.Module) -> None:
-    batch = torch_tensorrt.Input(
-        min_shape=(1, 3), opt_shape=(2, 3), max_shape=(8, 3), dtype=torch.float32
-    )
     scale = torch_tensorrt.Input(shape=(4,), dtype=torch.float32)
     shapes = {"x": {0: Dim("batch", min=1, max=8)}, "scale": {}}
     options: dict[str, dict[str, Any]] = {
         "compiled": {},
         "Input": {
-            "arg_inputs": (batch,),
+            "arg_inputs": (BATCH,),
             "kwarg_inputs": {"scale": scale},
             "retrace": True,
         },
@@ -322,19 +272,18 @@ def test_program_without_engines(model: torch.nn.Module) -> None:
 def test_weights_outside_of_engines() -> None:
     """Of every dtype and shape, read by operators that stay in PyTorch."""
 
-    class Weights(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = torch.nn.Embedding(10, 4)
-            self.register_buffer("order", torch.tensor([2, 0, 1]))
-
+    class Weights(
+        BaseModel,
+        embedding=lambda: torch.nn.Embedding(10, 4),
+        order=lambda: torch.tensor([2, 0, 1]),
+    ):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return self.embedding(tokens)[self.order].sin() * 2
 
     torch.manual_seed(0)
     model, tokens = Weights().eval(), torch.tensor([1, 5, 9])
     outside = {"torch.ops.aten.embedding.default", "torch.ops.aten.index.Tensor"}
-    compiled = compile_engine(model, [tokens], torch_executed_ops=outside)
+    compiled = compile_emulated(model, [tokens], torch_executed_ops=outside)
     edge = export(compiled)
     assert backends(edge) == [DEFAULT]
     found = edge.exported_program().module()(tokens)
@@ -369,18 +318,8 @@ class NeverCalled(torch.nn.Module):
         ("compiled", {"transform_passes": {"x": []}}, ValueError, "'x'"),
         ("compiled", {"constant_methods": {"a b": 1}}, ValueError, "identifier"),
         ("compiled", {"constant_methods": {"forward": 1}}, ValueError, "already"),
-        (
-            "compiled",
-            {"weight_streaming_budget_per_engine": "1"},
-            TypeError,
-            "weight_streaming",
-        ),
-        (
-            "compiled",
-            {"weight_streaming_budget_per_engine": -1},
-            ValueError,
-            "weight_streaming",
-        ),
+        ("compiled", {BUDGET: "1"}, TypeError, "weight_streaming"),
+        ("compiled", {BUDGET: -1}, ValueError, "weight_streaming"),
         ("compiled", {"nonsense": 1}, TypeError, "nonsense"),
     ],
 )
@@ -412,11 +351,8 @@ def test_partitioner_of_another_method(compiled: GraphModule) -> None:
 
 
 def test_engine_that_needs_an_output_allocator() -> None:
-    class NonZero(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nonzero(x.relu())
-
-    compiled = compile_engine(NonZero(), [X])
+    nonzero = Function(lambda x: torch.nonzero(x.relu()))
+    compiled = compile_emulated(nonzero, [X], target_executorch=False)
     with pytest.raises(RuntimeError, match="output allocator.*target_executorch=True"):
         export(compiled)
 

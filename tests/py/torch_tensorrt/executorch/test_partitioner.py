@@ -14,21 +14,14 @@ import torch_tensorrt
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch_tensorrt.executorch import TensorRTPartitioner
-from torch_tensorrt.executorch.engines.nodes import (
-    engine_nodes,
-    payload_of,
-)
-from torch_tensorrt.executorch.engines.placeholders import (
-    with_engine_placeholders,
-)
+from torch_tensorrt.executorch.engines.nodes import engine_nodes, payload_of
+from torch_tensorrt.executorch.engines.placeholders import with_engine_placeholders
 from torch_tensorrt.executorch.engines.record import Slot
 from torch_tensorrt.executorch.partitioner import (
     WEIGHT_STREAMING_BUDGET_COMPILE_SPEC_KEY,
     normalize_weight_streaming_budget_per_engine,
 )
-from torch_tensorrt.executorch.serialization import (
-    TensorRTBlobMetadata,
-)
+from torch_tensorrt.executorch.serialization import TensorRTBlobMetadata
 
 from torchtrt_executorch import emulated_engines
 

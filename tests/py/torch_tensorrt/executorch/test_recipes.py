@@ -14,40 +14,31 @@ from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
 
 from .... import fresh
+from ....lowering import Function
 
 X = torch.linspace(-1, 1, 16).reshape(2, 8)
 
 
-class Model(torch.nn.Module):
+def called(x: torch.Tensor, linear: torch.nn.Module) -> torch.Tensor:
     """An engine, and a linear that is left to others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x.sin()).relu().cos()
+    return linear(x.sin()).relu().cos()
 
 
 def test_tensorrt_before_another() -> None:
     from executorch.backends.xnnpack.recipes import XNNPackRecipeType
     from torch_tensorrt.executorch.recipes import TensorRTRecipeType
 
-    settings = {
-        "min_block_size": 1,
-        "torch_executed_ops": {"torch.ops.aten.linear.default"},
-    }
+    outside = {"torch.ops.aten.linear.default"}
+    settings = {"min_block_size": 1, "torch_executed_ops": outside}
+    get_recipe = exporting.ExportRecipe.get_recipe
     recipes = [
-        exporting.ExportRecipe.get_recipe(
-            TensorRTRecipeType.ENGINES, compile_settings=settings
-        ),
-        exporting.ExportRecipe.get_recipe(XNNPackRecipeType.FP32),
+        get_recipe(TensorRTRecipeType.ENGINES, compile_settings=settings),
+        get_recipe(XNNPackRecipeType.FP32),
     ]
-    model = Model().eval()
+    model = Function(called, torch.nn.Linear(8, 8)).eval()
+    recipe = exporting.ExportRecipe.combine(recipes)
     with emulated_engines():
-        session = exporting.export(
-            model, [(X,)], exporting.ExportRecipe.combine(recipes)
-        )
+        session = exporting.export(model, [(X,)], recipe)
         program = load(session.get_pte_buffer())
         torch.testing.assert_close(program.run(X)[0], model(X))
     (plan,) = session.get_executorch_program().execution_plan

@@ -18,36 +18,27 @@ from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.files import staged
 from torchtrt_executorch.runtime import load
 
+from ....lowering import Function, compile_emulated
+
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
-class Model(torch.nn.Module):
+def linear(x: torch.Tensor, layer: torch.nn.Linear) -> torch.Tensor:
     """An engine, then a linear layer that stays outside of it, with its weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.addmm(self.linear.bias, x.sin() * 2, self.linear.weight)
+    return torch.addmm(layer.bias, x.sin() * 2, layer.weight)
 
 
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
     torch.manual_seed(0)
-    return Model().eval()
+    return Function(linear, torch.nn.Linear(4, 4)).eval()
 
 
 @pytest.fixture(scope="module")
 def compiled(model: torch.nn.Module) -> GraphModule:
-    with emulated_engines():
-        return torch_tensorrt.compile(
-            model,
-            ir="dynamo",
-            arg_inputs=[X],
-            min_block_size=1,
-            torch_executed_ops={"torch.ops.aten.addmm.default"},
-        )
+    outside = {"torch.ops.aten.addmm.default"}
+    settings = {"target_executorch": False, "torch_executed_ops": outside}
+    return compile_emulated(model, [X], **settings)
 
 
 def save(module: Any, path: Any, **options: Any) -> None:
@@ -163,10 +154,7 @@ class FullDisk(OSError):
 
 @pytest.mark.parametrize("written", ["write_to_file", "write_tensor_data_to_file"])
 def test_failing_write_leaves_what_was_there(
-    written: str,
-    compiled: GraphModule,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    written: str, compiled: GraphModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full after the first bytes, of the program or of the weights."""
     path = tmp_path / "model.pte"

@@ -17,33 +17,25 @@ from executorch.exir.backend.utils import tag_constant_data, tag_mutated_buffer
 from torch_tensorrt.executorch import export
 from torch_tensorrt.executorch._warnings import warn_of
 
+from ....lowering import BaseModel
 from .conftest import compile_engine
 from .pte import program_of
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
-class Counts(torch.nn.Module):
-    """Writes to two buffers, and reads a third."""
+class Reads(BaseModel, scale=lambda: torch.ones(2, 3)):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.scale).cos()
 
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("calls", "total", "scale"):
-            self.register_buffer(name, torch.ones(2, 3))
+
+class Counts(Reads, calls=lambda: torch.ones(2, 3), total=lambda: torch.ones(2, 3)):
+    """Writes to two buffers, and reads a third."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls.add_(1)
         self.total.add_(x.sin())
         return (self.total * self.scale).cos()
-
-
-class Reads(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.ones(2, 3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * self.scale).cos()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch_tensorrt
 from torch_tensorrt.dynamo import CompilationSettings
 from torch_tensorrt.dynamo._compiler import compile_module, convert_module
 from torch_tensorrt.dynamo.conversion import _conversion
@@ -22,17 +21,20 @@ from torch_tensorrt.dynamo.utils import prepare_inputs
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.nogpu.builder.installed import TENSORRT_RTX, installed_builder
 
+from .....lowering import compile_emulated
+from .....lowering import engines as engines_of
 from ..conftest import placed
 
 NONZERO = "aten.nonzero.default"
 INDEX = "aten.index.Tensor"
-NEIGHBOURS = [
-    "aten.add.Tensor",
-    "aten.gt.Scalar",
-    "aten.relu.default",
-    "aten.sigmoid.default",
-]
+NEIGHBOURS = ["aten.add.Tensor", "aten.gt.Scalar"]
+NEIGHBOURS += ["aten.relu.default", "aten.sigmoid.default"]
 ROUTINGS = ["target", "node"]
+
+
+def routed(routing: str) -> dict[str, Any]:
+    return {"target_executorch": True, "executorch_allocator_routing": routing}
+
 
 UPSTREAM_FALLBACK = any(
     field.name == "fallback_data_dependent_ops"
@@ -68,34 +70,15 @@ def rows() -> torch.Tensor:
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_neighbours_stay_in_tensorrt(dry_run: Any, routing: str, fast: bool) -> None:
-    compiled = dry_run(
-        Nonzero(),
-        (x(),),
-        target_executorch=True,
-        executorch_allocator_routing=routing,
-        use_fast_partitioner=fast,
-    )
+    options = {**routed(routing), "use_fast_partitioner": fast}
+    compiled = dry_run(Nonzero(), (x(),), **options)
     assert placed(compiled) == (NEIGHBOURS, [NONZERO])
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_lookups_by_target(dry_run: Any, fast: bool) -> None:
-    compiled = dry_run(
-        Lookups(), (x(), rows()), target_executorch=True, use_fast_partitioner=fast
+    compiled = dry_run(Lookups(), (x(), rows()), **options)
+    by_node = [INDEX] * (routing == "node")
+    assert placed(compiled) == (
+        sorted([*NEIGHBOURS, *by_node]),
+        [INDEX] * (2 - len(by_node)),
     )
-    assert placed(compiled) == (NEIGHBOURS, [INDEX, INDEX])
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_lookups_by_node(dry_run: Any, fast: bool) -> None:
-    compiled = dry_run(
-        Lookups(),
-        (x(), rows()),
-        target_executorch=True,
-        executorch_allocator_routing="node",
-        use_fast_partitioner=fast,
-    )
-    assert placed(compiled) == (sorted([*NEIGHBOURS, INDEX]), [INDEX])
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -119,9 +102,10 @@ def test_upstreams_own_fallback_is_as_it_was(dry_run: Any) -> None:
 @needs_upstream_fallback
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_together_with_upstreams_fallback(dry_run: Any, routing: str) -> None:
-    ours = {"target_executorch": True, "executorch_allocator_routing": routing}
-    alone = dry_run(Lookups(), (x(), rows()), **ours)
-    both = dry_run(Lookups(), (x(), rows()), fallback_data_dependent_ops=True, **ours)
+    alone = dry_run(Lookups(), (x(), rows()), **routed(routing))
+    both = dry_run(
+        Lookups(), (x(), rows()), fallback_data_dependent_ops=True, **routed(routing)
+    )
     assert placed(both) == placed(alone)
 
 
@@ -148,12 +132,7 @@ def test_callers_settings_are_untouched() -> None:
 
 def test_logs_the_nodes(dry_run: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="torch_tensorrt.dynamo._compiler"):
-        dry_run(
-            Nonzero(),
-            (x(),),
-            target_executorch=True,
-            executorch_allocator_routing="node",
-        )
+        dry_run(Nonzero(), (x(),), **routed("node"))
     (message,) = (m for m in caplog.messages if m.startswith("target_executorch"))
     assert message.count("torch.ops.aten.nonzero.default") == 1
 
@@ -161,18 +140,8 @@ def test_logs_the_nodes(dry_run: Any, caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_engines_agree_with_eager(routing: str) -> None:
     model, inputs = Lookups().eval(), (x(), rows())
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            model,
-            ir="dynamo",
-            arg_inputs=list(inputs),
-            min_block_size=1,
-            target_executorch=True,
-            executorch_allocator_routing=routing,
-        )
-    engines = [
-        m for m in compiled.children() if hasattr(m, "requires_output_allocator")
-    ]
+    compiled = compile_emulated(model, inputs, **routed(routing))
+    engines = [compiled.get_submodule(name) for name in engines_of(compiled)]
     assert engines
     for engine in engines:
         assert not engine.requires_output_allocator
@@ -196,31 +165,17 @@ def test_selection_that_changes_in_the_partition_is_made_there(
     register: Callable[[Any, Any], None],
 ) -> None:
     """What would need an allocator in its engine after all runs in PyTorch."""
-    register(
-        torch.ops.aten.sigmoid.default,
-        with_allocator_where_input_is_computed_elsewhere(),
+    selected = with_allocator_where_input_is_computed_elsewhere()
+    register(torch.ops.aten.sigmoid.default, selected)
+    outside = {"torch.ops.aten.relu.default"}
+    compiled = compile_emulated(
+        Nonzero(), [x()], torch_executed_ops=outside, **routed("node")
     )
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Nonzero().eval(),
-            ir="dynamo",
-            arg_inputs=[x()],
-            min_block_size=1,
-            torch_executed_ops={"torch.ops.aten.relu.default"},
-            target_executorch=True,
-            executorch_allocator_routing="node",
-        )
-        torch.testing.assert_close(compiled(x()), Nonzero()(x()))
-    in_pytorch = {
-        node.target
-        for module in compiled.modules()
-        if isinstance(module, torch.fx.GraphModule)
-        for node in module.graph.nodes
-    }
-    assert torch.ops.aten.sigmoid.default in in_pytorch
-    engines = [
-        m for m in compiled.children() if hasattr(m, "requires_output_allocator")
-    ]
+    torch.testing.assert_close(compiled(x()), Nonzero()(x()))
+    modules = [m for m in compiled.modules() if isinstance(m, torch.fx.GraphModule)]
+    targets = [node.target for module in modules for node in module.graph.nodes]
+    assert torch.ops.aten.sigmoid.default in targets
+    engines = [compiled.get_submodule(name) for name in engines_of(compiled)]
     assert engines and not any(e.requires_output_allocator for e in engines)
 
 
@@ -230,9 +185,7 @@ def partition() -> torch.fx.GraphModule:
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_unrouted_partition_is_an_error(routing: str) -> None:
-    settings = CompilationSettings(
-        target_executorch=True, executorch_allocator_routing=routing
-    )
+    settings = CompilationSettings(**routed(routing))
     DYNAMO_CONVERTERS.set_compilation_settings(settings)
     with emulated_engines(), pytest.raises(RuntimeError) as raised:
         convert_module(partition(), prepare_inputs([x()]), settings, name="engine_7")
@@ -252,26 +205,11 @@ def test_undeclared_allocator_is_an_error(
         return build(*args, **kwargs)._replace(requires_output_allocator=True)
 
     monkeypatch.setattr(_conversion, "interpret_module_to_result", asks_for_one)
-    with (
-        emulated_engines(),
-        pytest.raises(RuntimeError, match=r"sigmoid \(.*allocator"),
-    ):
-        torch_tensorrt.compile(
-            Nonzero().eval(),
-            ir="dynamo",
-            arg_inputs=[x()],
-            min_block_size=1,
-            target_executorch=True,
-            executorch_allocator_routing=routing,
-        )
+    with pytest.raises(RuntimeError, match=r"sigmoid \(.*allocator"):
+        compile_emulated(Nonzero(), [x()], **routed(routing))
 
 
 def test_off_builds_engines_with_an_allocator() -> None:
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Nonzero().eval(), ir="dynamo", arg_inputs=[x()], min_block_size=1
-        )
-    (engine,) = (
-        m for m in compiled.children() if hasattr(m, "requires_output_allocator")
-    )
-    assert engine.requires_output_allocator
+    compiled = compile_emulated(Nonzero(), [x()], target_executorch=False)
+    (name,) = engines_of(compiled)
+    assert compiled.get_submodule(name).requires_output_allocator

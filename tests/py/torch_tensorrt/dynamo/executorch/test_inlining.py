@@ -9,12 +9,9 @@ import torch
 import torch_tensorrt
 from executorch.exir import to_edge_transform_and_lower
 from torch.fx import GraphModule
-from torch_tensorrt.dynamo.executorch.inlining import (
-    with_torch_parts_inlined,
-)
+from torch_tensorrt.dynamo.executorch.inlining import with_torch_parts_inlined
 
-from torchtrt_executorch import emulated_engines
-from torchtrt_executorch.runtime import load
+from .....lowering import BaseModel, assert_same_as_eager, compile_emulated
 
 Tensor = torch.Tensor
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -46,12 +43,8 @@ class Branches(torch.nn.Module):
         return chosen * b
 
 
-class NestedBranches(torch.nn.Module):
+class NestedBranches(BaseModel, linear=lambda: torch.nn.Linear(4, 4)):
     """Branches within a branch, behind an engine; one of them holds a weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
 
     def forward(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
         def inner(y: Tensor, a: Tensor) -> Tensor:
@@ -85,27 +78,17 @@ KINDS = [EngineAndInput, SeveralOutputs, Branches, NestedBranches, Namesakes]
 
 def compiled(model: torch.nn.Module, inputs: tuple[Tensor, ...]) -> GraphModule:
     in_pytorch = ("addcmul.default", "addmm.default", "split_with_sizes.default")
-    with emulated_engines():
-        return torch_tensorrt.compile(
-            model,
-            ir="dynamo",
-            arg_inputs=list(inputs),
-            min_block_size=1,
-            torch_executed_ops={f"torch.ops.aten.{name}" for name in in_pytorch},
-        )
+    outside = {f"torch.ops.aten.{name}" for name in in_pytorch}
+    settings = {"target_executorch": False, "torch_executed_ops": outside}
+    return compile_emulated(model, inputs, **settings)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_exported_program_runs(kind: Any) -> None:
     model, inputs = kind().eval(), (X, X.flip(0), X + 2)
     edge = torch_tensorrt.executorch.export(compiled(model, inputs))
-    with emulated_engines():
-        program = load(edge.to_executorch().buffer)
-    for x, a in ((X + 1, X.flip(0) + 1), (X - 1, inputs[1]), (X + 1, X - 1)):
-        found = program.run(x, a, inputs[2])
-        expected = model(x, a, inputs[2])
-        expected = expected if isinstance(expected, tuple) else (expected,)
-        torch.testing.assert_close(found, expected)
+    calls = [(X + 1, X.flip(0) + 1), (X - 1, inputs[1]), (X + 1, X - 1)]
+    assert_same_as_eager(edge, model, *((x, a, inputs[2]) for x, a in calls))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,9 +117,7 @@ def test_export_copies_no_weights() -> None:
     inputs = (X, X.flip(0), X + 2)
     module = compiled(Counting().eval(), inputs)
     program = torch_tensorrt.dynamo.export(module, arg_inputs=list(inputs))
-    held = {
-        tensor.data_ptr() for part in module.children() for tensor in part.parameters()
-    }
+    held = {each.data_ptr() for m in module.children() for each in m.parameters()}
     assert {tensor.data_ptr() for tensor in program.parameters()} == held
     first, second = program.module()(*inputs), module(*inputs)
     torch.testing.assert_close(first, second)

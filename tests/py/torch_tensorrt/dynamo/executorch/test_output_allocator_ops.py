@@ -113,14 +113,10 @@ def test_a_name_routes_as_well_as_the_operator() -> None:
 
 @pytest.mark.parametrize("routing", ["target", "node"])
 def test_conflict_with_full_compilation(routing: str) -> None:
-    settings = CompilationSettings(
-        target_executorch=True,
-        executorch_allocator_routing=routing,
-        require_full_compilation=True,
-    )
-    with pytest.raises(
-        ValueError, match="target_executorch=True.*require_full_compilation=True"
-    ):
+    fields = {"target_executorch": True, "executorch_allocator_routing": routing}
+    settings = CompilationSettings(require_full_compilation=True, **fields)
+    says = "target_executorch=True.*require_full_compilation=True"
+    with pytest.raises(ValueError, match=says):
         _route_output_allocator_ops(settings)
 
 

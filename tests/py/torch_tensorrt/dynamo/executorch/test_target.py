@@ -15,6 +15,7 @@ from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTER
 
 from torchtrt_executorch.nogpu.host import present
 
+from .....lowering import BaseModel
 from ..conftest import placed
 
 ON = {"target_executorch": True}
@@ -40,12 +41,8 @@ def no_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(present, "can_build_engines", lambda: False)
 
 
-class Model(torch.nn.Module):
+class Model(BaseModel, calls=lambda: 0):
     """Counts how often it is traced or run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if not torch.compiler.is_dynamo_compiling():
@@ -80,15 +77,10 @@ def test_others_look_as_before(function: Any) -> None:
     assert pickle.loads(pickle.dumps(function)) is function
 
 
-def test_dynamo_compile() -> None:
-    compiled = torch_tensorrt.dynamo.compile(program(), arg_inputs=[x()], **DRY, **ON)
-    assert placed(compiled)[1] == [NONZERO]
-
-
-def test_compile_of_an_exported_program() -> None:
-    compiled = torch_tensorrt.compile(
-        program(), ir="dynamo", arg_inputs=[x()], **DRY, **ON
-    )
+@pytest.mark.parametrize("compile", [torch_tensorrt.compile, _compiler.compile])
+def test_compile_of_an_exported_program(compile: Any) -> None:
+    ir = {} if compile is _compiler.compile else {"ir": "dynamo"}
+    compiled = compile(program(), **ir, arg_inputs=[x()], **DRY, **ON)
     assert placed(compiled)[1] == [NONZERO]
 
 
@@ -143,11 +135,7 @@ def test_mutable_module() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "named"),
     [
-        (
-            {"target_executorch": "yes"},
-            TypeError,
-            ["target_executorch", "True or False"],
-        ),
+        ({"target_executorch": "yes"}, TypeError, ["_executorch", "True or False"]),
         ({"target_executorch": 1}, TypeError, ["target_executorch", "True or False"]),
         (
             {"executorch_allocator_routing": "nodes"},

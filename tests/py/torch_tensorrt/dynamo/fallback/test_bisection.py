@@ -13,13 +13,11 @@ from torch.fx import GraphModule
 from torch_tensorrt.dynamo.fallback.bisection import Budget, smallest_refusal
 from torch_tensorrt.dynamo.fallback.rejections import RefusedError
 
+from .....lowering import BaseModel
 
-class Mixed(nn.Module):
+
+class Mixed(BaseModel, weight=lambda: nn.Parameter(torch.randn(4))):
     """Operators with weights, a tuple, and a size that several read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.shape[0]

@@ -18,6 +18,8 @@ from torch_tensorrt.dynamo.fallback.rejections import RefusedError
 
 from torchtrt_executorch import emulated_engines
 
+from .....lowering import BaseModel, Function, engines
+
 
 class Alone(torch.nn.Module):
     """``operator`` on an input, between operators that run in PyTorch: an engine of its own."""
@@ -47,10 +49,6 @@ def compile(
         )
 
 
-def engines(compiled: GraphModule) -> list[str]:
-    return [name for name, _ in compiled.named_children() if "_run_on_acc" in name]
-
-
 @pytest.mark.parametrize("model", [CAST, CLONE], ids=["cast", "clone"])
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "global"])
 def test_dynamic_shapes_that_no_converter_takes_run_in_pytorch(
@@ -70,19 +68,13 @@ def test_fixed_shapes_stay_in_tensorrt() -> None:
 
 
 def test_otherwise_the_node_is_named() -> None:
-    x = torch.arange(8).reshape(2, 4)
-    with pytest.raises(
-        UnsupportedOperatorException, match="_to_copy.*target_executorch=True"
-    ):
+    x, says = torch.arange(8).reshape(2, 4), "_to_copy.*target_executorch=True"
+    with pytest.raises(UnsupportedOperatorException, match=says):
         compile(CAST, x, shapes=ROWS, target_executorch=False)
 
 
-class Masked(torch.nn.Module):
+class Masked(BaseModel, embedding=lambda: torch.nn.Embedding(16, 8)):
     """Attention under a padding mask, made as transformers makes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(16, 8)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.embedding(x)
@@ -127,30 +119,20 @@ def test_sizes_between_engines_are_computed_in_each(fast: bool) -> None:
         torch.testing.assert_close(compiled(rows), Windows()(rows))
 
 
-DTYPES = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-]
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64]
+DTYPES += [torch.int32, torch.int16, torch.int8, torch.uint8]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("role", ["takes", "returns"])
 def test_every_dtype_is_taken_or_named(dtype: torch.dtype, role: str) -> None:
-    class Convert(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.to(torch.float32 if role == "takes" else dtype).add(1)
+    to = torch.float32 if role == "takes" else dtype
+    model = Function(lambda x: x.to(to).add(1))
 
     x = torch.ones(2, 3, dtype=dtype if role == "takes" else torch.float32)
     for options in ({"truncate_double": True}, {}):
         try:
-            compiled = compile(Convert(), x, **options)
+            compiled = compile(model, x, **options)
         except (TypeError, RefusedError) as error:
             if "Provided an unsupported data type" in str(error):
                 assert role == "takes" and str(dtype) in str(error)
@@ -161,15 +143,11 @@ def test_every_dtype_is_taken_or_named(dtype: torch.dtype, role: str) -> None:
             )
             assert "truncate_double" not in options or dtype != torch.float64
         else:
-            torch.testing.assert_close(compiled(x), Convert()(x))
+            torch.testing.assert_close(compiled(x), model(x))
 
 
-class Doubles(torch.nn.Module):
+class Doubles(BaseModel, scale=lambda: torch.linspace(0, 1, 3, dtype=torch.float64)):
     """Float64 that comes from constants alone, read within the program and returned, several times over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.linspace(0, 1, 3, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x * self.scale
@@ -199,12 +177,8 @@ def test_what_passes_put_into_a_partition_is_not_what_is_left_out() -> None:
     for graph, name, count in ((program, "own", 4), (partition, "cast", 12)):
         value = graph.placeholder("x")
         for index in range(count):
-            value = graph.create_node(
-                "call_function",
-                torch.ops.aten.abs.default,
-                (value,),
-                name=name + str(index),
-            )
+            value = graph.call_function(torch.ops.aten.abs.default, (value,))
+            value.name = f"{name}{index}"
     for node in program.nodes:
         partition.node_copy(node, lambda _: value)
     refusal = RefusedError("the builder", "no", partition.nodes, exact=False)

@@ -8,10 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
-from torch_tensorrt.dynamo.graphs.attribute_names import (
-    HeldAttributes,
-    unique_name,
-)
+from torch_tensorrt.dynamo.graphs.attribute_names import HeldAttributes, unique_name
 
 segments = st.sampled_from(["a", "b", "a_b", "a_", "b_", "0"])
 paths = st.lists(segments, min_size=1, max_size=3).map(".".join)

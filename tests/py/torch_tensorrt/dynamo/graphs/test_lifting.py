@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import operator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from torch_tensorrt.dynamo.graphs.lifting import lifted_program
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.nogpu.host.present import can_build_engines
 from torchtrt_executorch.runtime import load
+
+from .....lowering import BaseModel, compile_emulated, compile_engines
 
 
 class Namesakes(torch.nn.Module):
@@ -67,43 +68,30 @@ def test_modules_called_like_no_variable(name: str) -> None:
 def test_a_sequential() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
     x = torch.randn(2, 4)
-    with nullcontext() if can_build_engines() else emulated_engines():
-        compiled = torch_tensorrt.compile(
-            model, ir="dynamo", arg_inputs=[x], min_block_size=1, target_executorch=True
-        )
+    compile_model = compile_engines if can_build_engines() else compile_emulated
+    compiled = compile_model(model, [x])
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3)
 
 
-class Doubles(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.relu() * 2.5
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x.relu() * 2.5
 
 
 def test_casts_that_compiling_added() -> None:
     """Under ``truncate_double`` upstream casts around engines, and gives the casts no value."""
     x = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    options = {"target_executorch": False, "truncate_double": True}
     with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Doubles().eval(),
-            ir="dynamo",
-            arg_inputs=[x],
-            min_block_size=1,
-            truncate_double=True,
-        )
+        compiled = compile_engines(doubled, [x], **options)
         edge = torch_tensorrt.executorch.export(compiled)
         (output,) = load(edge.to_executorch().buffer).run(x)
     assert output.dtype == torch.float64
-    torch.testing.assert_close(output, Doubles()(x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(output, doubled(x), rtol=1e-6, atol=1e-6)
 
 
 INDICES: list[Any] = [
-    0,
-    -1,
-    (..., 0),
-    (..., slice(None, None, 2)),
-    (None, slice(1, None), ..., -1),
-    (slice(None), 1, None),
-    ...,
+    *(0, -1, (..., 0), (..., slice(None, None, 2)), (None, slice(1, None), ..., -1)),
+    *((slice(None), 1, None), ...),
 ]
 
 
@@ -145,25 +133,18 @@ COMPLEX: dict[str, Any] = {
 def test_complex_buffers(kind: str, in_pytorch: bool) -> None:
     """Upstream takes them apart, into tensors of (real, imaginary)."""
 
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            angles = torch.arange(6.0).reshape(3, 2)
-            self.register_buffer("factors", torch.polar(torch.ones(3, 2), angles))
-
+    class Model(
+        BaseModel,
+        factors=lambda: torch.polar(torch.ones(3, 2), torch.arange(6.0).reshape(3, 2)),
+    ):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return COMPLEX[kind](x.relu() + 1, self.factors)
 
     x = torch.linspace(-1, 1, 12).reshape(3, 4)
     executed = {"torch.ops.aten.mul.Tensor"} if in_pytorch else set()
+    options = {"target_executorch": False, "torch_executed_ops": executed}
     with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Model().eval(),
-            ir="dynamo",
-            arg_inputs=[x],
-            min_block_size=1,
-            torch_executed_ops=executed,
-        )
+        compiled = compile_engines(Model(), [x], **options)
         torch.testing.assert_close(compiled(x), Model()(x))
         edge = torch_tensorrt.executorch.export(compiled)
         (output,) = load(edge.to_executorch().buffer).run(x)

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gc
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from torch_tensorrt.executorch import TensorRTPartitioner, export
 from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.runtime import load
 
-from .....lowering import lower
+from .....lowering import BaseModel, Function, compile_emulated, lower
 
 pytestmark = pytest.mark.skipif(
     _features.ENABLED_FEATURES.torch_tensorrt_runtime,
@@ -29,11 +30,7 @@ pytestmark = pytest.mark.skipif(
 OPTIONS = {"min_block_size": 1, "target_executorch": True}
 
 
-class Counter(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("total", torch.zeros(3))
-
+class Counter(BaseModel, total=lambda: torch.zeros(3)):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.total.add_(x.sum(0))
         return self.total * 2 + x
@@ -64,12 +61,8 @@ class Stateful(torch.nn.Module):
         return returned, self.count * 2, torch.nonzero(y)
 
 
-class Cache(torch.nn.Module):
+class Cache(BaseModel, keys=lambda: torch.zeros(4, 3)):
     """A key cache that is written to at a position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("keys", torch.zeros(4, 3))
 
     def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         self.keys.index_put_((position,), x)
@@ -117,17 +110,12 @@ class InRegions(torch.nn.Module):
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 SCALE = {"scale": torch.full((3,), 2.0)}
+#: The buffers that :class:`Stateful` writes.
+WRITTEN = {"inner.total", "previous", "count", "left", "right"}
 
 
 def compiled(model: torch.nn.Module, *inputs: Any, **keywords: Any) -> Any:
-    with emulated_engines():
-        return torch_tensorrt.compile(
-            model.eval(),
-            ir="dynamo",
-            arg_inputs=list(inputs),
-            kwarg_inputs=keywords,
-            **OPTIONS,
-        )
+    return compile_emulated(model, inputs, kwarg_inputs=keywords)
 
 
 @pytest.fixture(scope="module")
@@ -136,21 +124,13 @@ def stateful() -> torch.fx.GraphModule:
     return compiled(Stateful(), X, **SCALE)
 
 
-def assert_same_over_calls(
-    ours: Any, eager: Any, *inputs: Any, **keywords: Any
-) -> None:
-    for _ in range(3):
-        expected = eager(*inputs, **keywords)
-        torch.testing.assert_close(ours(*inputs, **keywords), expected)
-
-
 def test_buffers(stateful: torch.fx.GraphModule) -> None:
     ours, eager = copy.deepcopy(stateful), Stateful()
-    assert_same_over_calls(ours, eager, X, **SCALE)
+    for _ in range(3):
+        torch.testing.assert_close(ours(X, **SCALE), eager(X, **SCALE))
     held = dict(ours.named_buffers())
-    assert set(held) == {"inner.total", "previous", "count", "left", "right"}
-    for name, buffer in held.items():
-        torch.testing.assert_close(buffer, eager.get_buffer(name))
+    assert set(held) == WRITTEN
+    torch.testing.assert_close(held, {name: eager.get_buffer(name) for name in held})
 
 
 def test_the_model_keeps_its_own() -> None:
@@ -213,9 +193,8 @@ def test_in_regions_by_the_other_ways(region: str) -> None:
 
 
 def test_several_sizes() -> None:
-    batch = torch_tensorrt.Input(
-        min_shape=(1, 3), opt_shape=(2, 3), max_shape=(8, 3), dtype=torch.float32
-    )
+    sizes = {"min_shape": (1, 3), "opt_shape": (2, 3), "max_shape": (8, 3)}
+    batch = torch_tensorrt.Input(**sizes, dtype=torch.float32)
     ours, eager = compiled(Counter(), batch), Counter()
     for size in (2, 1, 8):
         x = torch.ones(size, 3)
@@ -253,15 +232,13 @@ def test_a_dynamic_number_is_written_in_the_engine(
         rows[dim] = count = len(known) if known else count
         return torch.randn(shape), torch.randperm(8)[:count], torch.randn(rows)
 
-    dynamic = (
-        ({other: size}, {}, {other: size})
-        if known
-        else ({}, {0: size}, {dim % 3: size})
-    )
+    dynamic: tuple[Any, ...] = ({}, {0: size}, {dim % 3: size})
+    if known:
+        dynamic = ({other: size}, {}, {other: size})
     program = torch.export.export(model, inputs(4), dynamic_shapes=dynamic)
     with emulated_engines():
         ours = torch_tensorrt.dynamo.compile(
-            program, arg_inputs=list(inputs(4)), **OPTIONS
+            program, arg_inputs=[*inputs(4)], **OPTIONS
         )
     assert [name[:11] for name, _ in ours.named_children()] == ["_run_on_acc"]
     for count in (4, 1, 8):
@@ -270,31 +247,22 @@ def test_a_dynamic_number_is_written_in_the_engine(
 
 
 def test_model_that_writes_nothing_is_compiled_as_it_is() -> None:
-    class Model(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x * 2
-            y.add_(1)  # its own
-            return y.relu()
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.add_(1)  # its own
+        return y.relu()
 
-    ours = compiled(Model(), X)
-    torch.testing.assert_close(ours(X), Model()(X))
+    ours = compiled(Function(function), X)
+    torch.testing.assert_close(ours(X), function(X))
     assert not list(ours.named_buffers())
-    assert not ours.graph.find_nodes(
-        op="call_function", target=torch.ops.aten.copy_.default
-    )
+    assert "aten.copy_" not in str(ours.graph)
 
 
 @pytest.mark.parametrize("retrace", [False, True])
 def test_pte(stateful: torch.fx.GraphModule, retrace: bool) -> None:
     edge = export(stateful, arg_inputs=(X,), kwarg_inputs=SCALE, retrace=retrace)
     written = edge.exported_program().graph_signature.buffers_to_mutate
-    assert set(written.values()) == {
-        "inner.total",
-        "previous",
-        "count",
-        "left",
-        "right",
-    }
+    assert {*written.values()} == WRITTEN
     with emulated_engines():
         program = load(edge.to_executorch().buffer)
         eager = Stateful()
@@ -326,9 +294,8 @@ def test_cache_around_a_compiled_module() -> None:
     step = compiled(Step(), torch.zeros(4, 3), X, torch.tensor([0, 1]))
     program = torch.export.export(Owner(step), (X, torch.tensor([0, 1])))
     edge = export(program)
-    assert list(edge.exported_program().graph_signature.buffers_to_mutate.values()) == [
-        "keys"
-    ]
+    written = edge.exported_program().graph_signature.buffers_to_mutate
+    assert [*written.values()] == ["keys"]
     with emulated_engines():
         ran, eager = load(edge.to_executorch().buffer), Cache()
         for at in (torch.tensor([0, 1]), torch.tensor([2, 3])):
@@ -339,10 +306,15 @@ def test_cache_around_a_compiled_module() -> None:
 
 @pytest.mark.parametrize(
     ("model", "inputs"),
-    [(Counter, (X,)), (Cache, (X, torch.tensor([1, 3]))), (InPlace, (X, X))],
-    ids=["counter", "cache", "input"],
+    [
+        (Counter, (X,)),
+        (Cache, (X, torch.tensor([1, 3]))),
+        (InPlace, (X, X)),
+        (lambda: Elements((8, 4), (-1, slice(1, 3))), (torch.linspace(1, 2, 8),)),
+    ],
+    ids=["counter", "cache", "input", "negative index"],
 )
-def test_torch_compile(model: type[torch.nn.Module], inputs: tuple[Any, ...]) -> None:
+def test_torch_compile(model: Callable[[], Any], inputs: tuple[Any, ...]) -> None:
     torch._dynamo.reset()
     eager, own = model().eval(), model().eval()
     with emulated_engines():
@@ -357,16 +329,15 @@ def test_torch_compile(model: type[torch.nn.Module], inputs: tuple[Any, ...]) ->
 def test_engine_freed_during_a_trace() -> None:
     """What upstream does when an engine is freed stays out of the next model's program."""
 
-    class Frees(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            held.clear()
-            gc.collect()
-            return x * 2
+    def frees(x: torch.Tensor) -> torch.Tensor:
+        held.clear()
+        gc.collect()
+        return x * 2
 
     held = [compiled(InPlace(), X.clone(), X)]
-    program = torch.export.export(Frees(), (X,))
-    operators = [n.target for n in program.graph.nodes if n.op == "call_function"]
-    assert operators == [torch.ops.aten.mul.Tensor]
+    program = torch.export.export(Function(frees), (X,))
+    targets = [n.target for n in program.graph.nodes if n.op == "call_function"]
+    assert targets == [torch.ops.aten.mul.Tensor]
 
 
 def test_one_engine_has_no_state() -> None:
@@ -438,24 +409,25 @@ class Elements(torch.nn.Module):
         return self.state.sin()
 
 
+def assert_written_in_a_pte(place: Any, *shape: int, **settings: Any) -> None:
+    model, x = Elements(shape, place), torch.linspace(1, 2, 8)
+    settings = {"min_block_size": 1, **settings}
+    with emulated_engines():
+        edge = lower(model, (x,), TensorRTPartitioner(compile_settings=settings))
+        program = load(bytes(edge.to_executorch().buffer))
+        for number in (1, -2):
+            (found,) = program.run(x * number)
+            torch.testing.assert_close(found, model(x * number))
+
+
 @pytest.mark.parametrize(
     "dims, place",
     [(1, 5), (2, 5), (3, 5), (2, (5, 3)), (3, (5, 3)), (2, (0, slice(1, 3)))],
     ids=str,
 )
 def test_elements_are_written_outside_of_engines(dims: int, place: Any) -> None:
-    model, x = Elements((8, 4, 3)[:dims], place), torch.linspace(1, 2, 8)
-    settings = {
-        "min_block_size": 1,
-        "torch_executed_ops": {"torch.ops.aten.scatter.src"},
-    }
-    with emulated_engines():
-        tensorrt = TensorRTPartitioner(compile_settings=settings)
-        edge = lower(copy.deepcopy(model), (x,), tensorrt)
-        program = load(bytes(edge.to_executorch().buffer))
-        for number in (1, -2):
-            (found,) = program.run(x * number)
-            torch.testing.assert_close(found, model(x * number))
+    outside = {"torch.ops.aten.scatter.src"}
+    assert_written_in_a_pte(place, *(8, 4, 3)[:dims], torch_executed_ops=outside)
 
 
 def indexes(size: int) -> st.SearchStrategy[Any]:
@@ -471,14 +443,15 @@ def indexes(size: int) -> st.SearchStrategy[Any]:
 @example(place=-1)
 @example(place=(slice(-3, None), -1))
 def test_elements_are_written_in_engines_from_either_end(place: Any) -> None:
-    model, x = Elements((8, 4), place), torch.linspace(1, 2, 8)
-    with emulated_engines():
-        tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": 1})
-        edge = lower(copy.deepcopy(model), (x,), tensorrt)
-        program = load(bytes(edge.to_executorch().buffer))
-        for number in (1, -2):
-            (found,) = program.run(x * number)
-            torch.testing.assert_close(found, model(x * number))
+    assert_written_in_a_pte(place, 8, 4)
+
+
+def decomposed(
+    program: torch.export.ExportedProgram, name: str = "_compiler"
+) -> torch.nn.Module:
+    """Return a program by the decompositions of a module of Torch-TensorRT's."""
+    module = importlib.import_module(f"torch_tensorrt.dynamo.{name}")
+    return program.run_decompositions(module.get_decompositions()).module()
 
 
 @pytest.mark.parametrize("name", ["_compiler", "_refit", "backend.backends"])
@@ -487,11 +460,9 @@ def test_elements_are_written_in_engines_from_either_end(place: Any) -> None:
 @example(place=-1)
 def test_whoever_decomposes_writes_from_either_end(name: str, place: Any) -> None:
     """Refitting and ``torch.compile`` as well as the compiler."""
-    module = importlib.import_module(f"torch_tensorrt.dynamo.{name}")
     model, x = Elements((8,), place), torch.linspace(1, 2, 8)
     program = torch.export.export(copy.deepcopy(model), (x,))
-    program = program.run_decompositions(module.get_decompositions())
-    torch.testing.assert_close(program.module()(x), model(x))
+    torch.testing.assert_close(decomposed(program, name)(x), model(x))
 
 
 class Scattered(torch.nn.Module):
@@ -516,31 +487,18 @@ def scattered(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "amax", "amin"])
 def test_scattered_rows_are_reduced_as_eager_does(reduce: str) -> None:
     model, inputs = Scattered(reduce), scattered(5)
-    module = importlib.import_module("torch_tensorrt.dynamo._compiler")
-    program = torch.export.export(model, inputs)
-    program = program.run_decompositions(module.get_decompositions())
-    torch.testing.assert_close(program.module()(*inputs), model(*inputs))
+    module = decomposed(torch.export.export(model, inputs))
+    torch.testing.assert_close(module(*inputs), model(*inputs))
 
 
 @pytest.mark.parametrize("reduce", ["add", "sum"])
 def test_as_many_rows_are_scattered_as_there_are(reduce: str) -> None:
     """A decomposition into a scatter for each row would be one of the example's rows alone."""
-    module = importlib.import_module("torch_tensorrt.dynamo._compiler")
     model, count = Scattered(reduce), torch.export.Dim("count", min=2, max=9)
     program = torch.export.export(
         model, scattered(5), dynamic_shapes=({0: count}, {0: count})
     )
-    program = program.run_decompositions(module.get_decompositions())
+    module = decomposed(program)
     for rows in (2, 5, 9):
         inputs = scattered(rows)
-        torch.testing.assert_close(program.module()(*inputs), model(*inputs))
-
-
-def test_torch_compile_writes_at_a_negative_index() -> None:
-    model, x = Elements((8, 4), (-1, slice(1, 3))), torch.linspace(1, 2, 8)
-    options = {"min_block_size": 1}
-    with emulated_engines():
-        compiled = torch.compile(
-            copy.deepcopy(model), backend="tensorrt", options=options
-        )
-        torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(module(*inputs), model(*inputs))

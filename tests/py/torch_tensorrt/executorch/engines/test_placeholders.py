@@ -18,23 +18,21 @@ from torch_tensorrt.executorch.engines.nodes import (
     payload_of,
     schema_name,
 )
-from torch_tensorrt.executorch.engines.placeholders import (
-    with_engine_placeholders,
-)
+from torch_tensorrt.executorch.engines.placeholders import with_engine_placeholders
 
-from torchtrt_executorch import emulated_engines
 from torchtrt_executorch.nogpu.emulation.payload import is_emulated
+
+from .....lowering import BaseModel, Function, compile_emulated
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
-class Twice(torch.nn.Module):
+class Twice(
+    BaseModel,
+    linear=lambda: torch.nn.Linear(3, 3),
+    shift=lambda: torch.tensor([1.0, 2.0, 3.0]),
+):
     """Two engines, a buffer and a weight between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(3, 3)
-        self.register_buffer("shift", torch.tensor([1.0, 2.0, 3.0]))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.sigmoid(self.linear(x).sin()) + self.shift
@@ -42,14 +40,9 @@ class Twice(torch.nn.Module):
 
 
 def compiled(model: torch.nn.Module, *outside: str) -> GraphModule:
-    with emulated_engines():
-        return torch_tensorrt.compile(
-            model.eval(),
-            ir="dynamo",
-            arg_inputs=[X],
-            min_block_size=1,
-            torch_executed_ops={f"torch.ops.aten.{name}.default" for name in outside},
-        )
+    names = {f"torch.ops.aten.{name}.default" for name in outside}
+    settings = {"target_executorch": False, "torch_executed_ops": names}
+    return compile_emulated(model, [X], **settings)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +66,10 @@ def legacy(module: GraphModule) -> ExportedProgram:
     )
 
 
+def described(program: ExportedProgram) -> tuple[str, str, set[str]]:
+    return str(program.graph), str(program.graph_signature), set(program.constants)
+
+
 FORMS = [strict, default, legacy]
 
 
@@ -81,7 +78,7 @@ def test_engines_become_constants(
     form: Callable[[GraphModule], ExportedProgram], module: GraphModule
 ) -> None:
     program = form(module)
-    before = (str(program.graph), str(program.graph_signature), set(program.constants))
+    before = described(program)
     result = with_engine_placeholders(program)
     calls = engine_nodes(result.graph.nodes)
     assert [schema_name(node.target) for node in calls] == [PLACEHOLDER] * 2
@@ -97,15 +94,10 @@ def test_engines_become_constants(
     assert not any(s.kind is InputKind.CUSTOM_OBJ for s in specs.values())
     torch.testing.assert_close(result.module()(X), module(X))
     assert result.state_dict == program.state_dict  # shared, not copied
-    assert before == (
-        str(program.graph),
-        str(program.graph_signature),
-        set(program.constants),
-    )
+    assert described(program) == before
     assert len(engine_nodes(program.graph.nodes)) == 2
-    assert {schema_name(n.target) for n in engine_nodes(program.graph.nodes)} == {
-        EXECUTE
-    }
+    called = {schema_name(n.target) for n in engine_nodes(program.graph.nodes)}
+    assert called == {EXECUTE}
 
 
 def test_again_changes_nothing(module: GraphModule) -> None:
@@ -116,25 +108,14 @@ def test_again_changes_nothing(module: GraphModule) -> None:
 
 
 def test_engine_that_is_called_twice() -> None:
-    class Shared(torch.nn.Module):
-        def __init__(self, step: torch.nn.Module) -> None:
-            super().__init__()
-            self.step = step
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.step(self.step(x) * 2)
-
-    class Step(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.sin() + 1
-
-    step = compiled(Step())
-    result = with_engine_placeholders(torch.export.export(Shared(step), (X,)))
+    step = compiled(Function(lambda x: x.sin() + 1))
+    model = Function(lambda x, step: step(step(x) * 2), step)
+    result = with_engine_placeholders(torch.export.export(model, (X,)))
     calls = engine_nodes(result.graph.nodes)
     assert len(calls) == 2
     assert payload_of(calls[0]) is payload_of(calls[1])
     assert len(result.constants) == 1
-    torch.testing.assert_close(result.module()(X), Shared(Step())(X))
+    torch.testing.assert_close(result.module()(X), (X.sin() + 1).mul(2).sin() + 1)
 
 
 def test_name_that_is_taken() -> None:
@@ -163,11 +144,7 @@ def test_engine_that_is_gone(module: GraphModule) -> None:
 
 
 def test_engine_that_needs_an_output_allocator() -> None:
-    class NonZero(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nonzero(x.relu())
-
-    program = legacy(compiled(NonZero()))
+    program = legacy(compiled(Function(lambda x: torch.nonzero(x.relu()))))
     with pytest.raises(RuntimeError, match="_run_on_acc_0.*target_executorch=True"):
         with_engine_placeholders(program)
 
@@ -184,18 +161,10 @@ def test_values_between_engines_and_operators(module: GraphModule) -> None:
 
 
 def test_reshapes_that_lowering_left_outside_of_engines_have_kernels() -> None:
-    class Found(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nonzero(torch.relu(x) * 2 > 1).reshape(-1)
+    def found(x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(torch.relu(x) * 2 > 1).reshape(-1)
 
     x = torch.linspace(-1, 1, 12).reshape(3, 4)
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            Found().eval(),
-            ir="dynamo",
-            arg_inputs=[x],
-            min_block_size=1,
-            target_executorch=True,
-        )
+    compiled = compile_emulated(found, [x])
     program = torch_tensorrt.executorch.export(compiled).to_executorch()
     assert program.buffer[4:8] == b"ET12"
