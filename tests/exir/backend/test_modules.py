@@ -20,14 +20,12 @@ from torch.export import ExportedProgram, export
 
 from torchtrt_executorch.inspection import read
 
+from ...lowering import BaseModel
+
 X = torch.randn(4, 8)
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
+class Block(BaseModel, linear=lambda: nn.Linear(8, 8)):
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.linear(x))
 

@@ -16,10 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim
 
-from torchtrt_executorch import runtime
-
-from ...executorch_runtime import UpstreamMethod
-from ...lowering import lower
+from ...lowering import assert_same_as_eager, lower
 
 aten = torch.ops.aten
 TABLE = host_decompositions()
@@ -106,11 +103,9 @@ def test_reductions_by_index(
 ) -> None:
     sizes = [*x.shape]
     sizes[dim] = data.draw(st.integers(1, 6))
-    places = st.lists(
-        st.integers(0, x.shape[dim] - 1),
-        min_size=sizes[0] * sizes[1],
-        max_size=sizes[0] * sizes[1],
-    )
+    count = sizes[0] * sizes[1]
+    rows = st.integers(0, x.shape[dim] - 1)
+    places = st.lists(rows, min_size=count, max_size=count)
     index = torch.tensor(data.draw(places)).reshape(sizes)
     source = torch.linspace(-2, 2, index.numel() * 4).reshape(sizes[0] * 2, -1)
     operator = aten.scatter_reduce.two
@@ -210,17 +205,9 @@ def test_runs_in_executorch(name: str) -> None:
     model = Calls(CALLS[name]).eval()
     x = torch.linspace(-2, 2, 24).reshape(4, 6)
     shapes = ({0: Dim("rows", min=1, max=8)},)
-    with torch.no_grad():
-        edge = lower(model, (x,), XnnpackPartitioner(), dynamic_shapes=shapes)
-    built = edge.to_executorch().buffer
-    method = UpstreamMethod(built)
-    loaded = runtime.load(built)
-    for rows in (x[:1], x, torch.cat([x, -x])):
-        with torch.no_grad():
-            wanted = model(rows)
-        wanted = [wanted] if isinstance(wanted, Tensor) else [*wanted]
-        torch.testing.assert_close([*method.execute([rows])], wanted)
-        torch.testing.assert_close([*loaded.run(rows)], wanted)
+    edge = lower(model, (x,), XnnpackPartitioner(), dynamic_shapes=shapes)
+    calls = ((rows,) for rows in (x[:1], x, torch.cat([x, -x])))
+    assert_same_as_eager(edge, model, *calls, upstream=True)
 
 
 def test_no_tensor_of_many_elements_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.exir import (
-    EdgeCompileConfig,
-    EdgeProgramManager,
-    to_edge,
-)
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge
+from executorch.exir.capture._config import ExecutorchBackendConfig
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.passes.delegate_order_pass import DelegateOrderPass
 from executorch.exir.passes.device_state_pass import DeviceStatePass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
 from executorch.exir.schema import DeviceType, Program, Tensor
@@ -133,6 +131,18 @@ def run(program: ExportedProgram, module: torch.fx.GraphModule, *inputs: Any) ->
     return module(*args)
 
 
+def placing(**options: Any) -> ExecutorchBackendConfig:
+    """A configuration with options of ``PropagateDeviceConfig``."""
+    devices = PropagateDeviceConfig(**options)
+    return ExecutorchBackendConfig(propagate_device_config=devices)
+
+
+def emitted_program(edge: EdgeProgramManager, **options: Any) -> Program:
+    """The program that is emitted by options of ``ExecutorchBackendConfig``, as a runtime reads it."""
+    buffer = edge.to_executorch(ExecutorchBackendConfig(**options)).buffer
+    return bench.deserialize_pte_binary(buffer).program
+
+
 def device(spec: TensorSpec) -> str:
     if spec.device == DeviceType.CPU:
         assert spec.device_index == 0
@@ -177,15 +187,11 @@ def placed_labels(program: Program, method: int = 0) -> list[tuple[str, str]]:
         for each in plan.non_const_buffer_device or []
     }
     labels = []
-    for value in plan.values:
-        tensor = value.val
+    for tensor in (value.val for value in plan.values):
         if isinstance(tensor, Tensor) and tensor.allocation_info is not None:
-            info = tensor.extra_tensor_info
-            own = (
-                "cpu"
-                if info is None or info.device_type == DeviceType.CPU
-                else f"{info.device_type.name.lower()}:{info.device_index}"
-            )
+            info, own = tensor.extra_tensor_info, "cpu"
+            if info is not None and info.device_type != DeviceType.CPU:
+                own = f"{info.device_type.name.lower()}:{info.device_index}"
             labels.append((own, buffers.get(tensor.allocation_info.memory_id, "cpu")))
     return labels
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram, export
 
-from ...lowering import Function, lower
+from ...lowering import BaseModel, Function, lower
 
 F = nn.functional
 X = torch.linspace(-3, 3, 128).reshape(8, 16).sin()
@@ -63,12 +63,8 @@ class Rotary(nn.Module):
         return torch.view_as_real(turned).flatten(1)
 
 
-class Vocoder(nn.Module):
+class Vocoder(BaseModel, window=lambda: torch.hann_window(30)):
     """An inverse STFT of lengths and angles."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("window", torch.hann_window(30))
 
     def forward(self, x: Tensor) -> Tensor:
         spectrum = x.T.exp() * (torch.cos(x.T) + 1j * torch.sin(x.T))
@@ -224,11 +220,7 @@ class Inverse(nn.Module):
         return torch.linalg.inv(torch.complex(x[:, :8], x[:, 8:])).real
 
 
-class Inverted(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inverse = Inverse()
-
+class Inverted(BaseModel, inverse=lambda: Inverse()):
     def forward(self, x: Tensor) -> Tensor:
         return self.inverse(2 * x)
 

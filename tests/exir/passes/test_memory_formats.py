@@ -9,22 +9,18 @@ from typing import Any, Callable
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
 from torch import nn
 from torch.export import Dim
 from torch.nn import functional
 
-from torchtrt_executorch.runtime import load
-
 from ...executorch_runtime import UpstreamMethod
-from ...lowering import lower
+from ...lowering import assert_same_as_eager, lower
 
+HALF = torch.float16
 OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cast": lambda value: value.to(torch.float16),
     "clone": lambda value: value.clone(),
-    "cast and keep": lambda value: value.to(
-        torch.float16, memory_format=torch.preserve_format
-    ),
+    "cast and keep": lambda value: value.to(HALF, memory_format=torch.preserve_format),
 }
 LAYOUTS = [*permutations(range(2)), *permutations(range(3))]
 LAYOUTS += [(0, 1, 2, 3), (0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (0, 2, 1, 3)]
@@ -37,10 +33,8 @@ class OfState(nn.Module):
         self, states: list[torch.Tensor], operator: Callable[..., Any]
     ) -> None:
         super().__init__()
-        self.states = nn.ParameterList(
-            nn.Parameter(state, requires_grad=False) for state in states
-        )
-        self.operator = operator
+        parameters = (nn.Parameter(state, requires_grad=False) for state in states)
+        self.states, self.operator = nn.ParameterList(parameters), operator
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         return [x + self.operator(state).sum(-1).sum() for state in self.states]
@@ -69,8 +63,7 @@ def test_state_in_any_layout(operator: Callable[..., Any]) -> None:
     x, states = torch.ones(3), [*map(in_layout, LAYOUTS)]
     assert [state.dim_order() for state in states] == LAYOUTS
     model = OfState(states, operator)
-    edge = to_edge_transform_and_lower(torch.export.export(model, (x,)))
-    method = UpstreamMethod(edge.to_executorch().buffer)
+    method = UpstreamMethod(lower(model, (x,)).to_executorch().buffer)
     torch.testing.assert_close([*method.execute([x])], model(x))
 
 
@@ -78,8 +71,7 @@ def test_state_in_any_layout(operator: Callable[..., Any]) -> None:
 def test_inputs_in_any_layout(operator: Callable[..., Any]) -> None:
     inputs, model = (*map(in_layout, LAYOUTS),), OfInputs(operator)
     edge = lower(model, inputs, XnnpackPartitioner())
-    found = load(edge.to_executorch().buffer).run(*inputs)
-    torch.testing.assert_close([*found], model(*inputs))
+    assert_same_as_eager(edge, model, inputs)
 
 
 def test_channels_last_stays() -> None:
@@ -89,19 +81,15 @@ def test_channels_last_stays() -> None:
     assert [0, 2, 3, 1] in orders
 
 
-class KeptEdges(nn.Module):
+def kept_edges(edges: torch.Tensor) -> torch.Tensor:
     """The edges of a graph that are no loops, and those of their sources, as a GCN has them."""
-
-    def forward(self, edges: torch.Tensor) -> torch.Tensor:
-        kept = edges[:, edges[0] != edges[1]]
-        return kept.t().clone() * 2
+    kept = edges[:, edges[0] != edges[1]]
+    return kept.t().clone() * 2
 
 
 def test_strides_that_depend_on_data_have_an_order() -> None:
     edges = torch.tensor([[0, 1, 2, 2], [0, 2, 1, 2]])
-    written = lower(KeptEdges(), (edges,)).to_executorch()
-    (found,) = load(written.buffer).run(edges)
-    torch.testing.assert_close(found, KeptEdges()(edges))
+    assert_same_as_eager(lower(kept_edges, (edges,)), kept_edges, (edges,))
 
 
 EMPTY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -141,8 +129,4 @@ def test_positions_have_the_layout_that_the_kernel_writes(
 ) -> None:
     x = torch.tensor([[0.0, 1, 0, 2], [-3, 0, 0, 4], [0, 0, -5, 6]])
     model = OfInputs(operator)
-    edge = to_edge_transform_and_lower(torch.export.export(model, (x,)))
-    buffer = edge.to_executorch().buffer
-    method = UpstreamMethod(buffer)
-    torch.testing.assert_close([*method.execute([x])], model(x))
-    torch.testing.assert_close([*load(buffer).run(x)], model(x))
+    assert_same_as_eager(lower(model, (x,)), model, (x,), upstream=True)

@@ -14,9 +14,7 @@ from executorch.exir.memory_planning import update_all_tensors_lifetime
 from executorch.exir.passes.normalize_view_copy_base_pass import (
     NormalizeViewCopyBasePass,
 )
-from executorch.exir.passes.propagate_device_pass import (
-    PropagateDevicePass,
-)
+from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
 from executorch.exir.passes.replace_view_copy_with_view_pass import (
     ReplaceViewCopyWithViewPass,
 )
@@ -59,10 +57,18 @@ def plans(draw):
     """Draws steps in order, each on operands among all earlier values, and what is returned."""
     values = [Value(f"x{index}") for index in range(INPUTS)]
     steps = []
-    kinds = st.sampled_from(
-        ["relu", "add", "view", "view", "clone", "cpu", "cuda:0", "cuda:0", "cuda:1"]
-    )
-    for kind in draw(st.lists(kinds, min_size=1, max_size=14)):
+    kinds = [
+        "relu",
+        "add",
+        "view",
+        "view",
+        "clone",
+        "cpu",
+        "cuda:0",
+        "cuda:0",
+        "cuda:1",
+    ]
+    for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=14)):
         first = draw(st.sampled_from(values))
         alike = [value for value in values if value.shape == first.shape]
         unary = kind in ("relu", "view", "clone")
@@ -73,9 +79,7 @@ def plans(draw):
         steps.append(Step(kind, operands, results))
         values += results
     outputs = draw(st.lists(st.sampled_from(values), min_size=1, max_size=4))
-    used = {id(value) for step in steps for value in step.operands} | set(
-        map(id, outputs)
-    )
+    used = {id(v) for v in (*outputs, *(v for s in steps for v in s.operands))}
     for step in steps:  # no dead code: whether to drop it is another pass's business
         if not any(id(result) in used for result in step.results):
             outputs.append(step.results[0])
@@ -145,9 +149,8 @@ def build(kit, values, steps, outputs):
             continue
         name = f"lowered_{step.kind.replace(':', '_')}_{step.operands[0].shape[0]}"
         setattr(owner, name, kit.lowered_module(step.kind, step.operands[0].shape))
-        call = graph.call_function(
-            executorch_call_delegate, (graph.get_attr(name), *args)
-        )
+        args = (graph.get_attr(name), *args)
+        call = graph.call_function(executorch_call_delegate, args)
         call.meta["val"] = [fakes[result.shape] for result in step.results]
         for index, result in enumerate(step.results):
             emit(graph.call_function(operator.getitem, (call, index)), result)
@@ -225,9 +228,8 @@ def check_placement(kit, plan, skip_inputs, skip_outputs):
 
 def check_memory(kit, plan):
     module = build(kit, *plan)
-    upstream = load_upstream(kit.bench.PASS_MODULE).PropagateDevicePass(
-        enable_non_cpu_memory_planning=True
-    )
+    upstream = load_upstream(kit.bench.PASS_MODULE)
+    upstream = upstream.PropagateDevicePass(enable_non_cpu_memory_planning=True)
     theirs = upstream(copy.deepcopy(module)).graph_module
     ours = place(module)
     counted, upstreams = kit.copies(ours), kit.copies(theirs)
@@ -239,12 +241,8 @@ def check_memory(kit, plan):
     for device in ("cuda:0", "cuda:1"):
         # What several delegates share there, and what stays there while upstream has only its
         # view, by way of the host.
-        kept = [
-            value
-            for value in values
-            if value.readers[device] > 1
-            or (value.readers[device] and value.home == device)
-        ]
+        readers = [(v.readers[device], v.home == device) for v in values]
+        kept = [count for count, home in readers if count > 1 or (count and home)]
         assert ours[device] <= theirs[device] + BYTES * len(kept)
 
 
@@ -285,10 +283,7 @@ def test_labels_of_random_graphs_without_device_planning(kit, plan):
     labels = [str(kit.labels_of(node)) for node in placed.graph.nodes]
     PropagateDevicePass()(placed)
     assert [str(kit.labels_of(node)) for node in placed.graph.nodes] == labels
+    operators = (EDGE.relu.default, EDGE.add.Tensor, EDGE.clone.default)
     for node in placed.graph.nodes:
-        if node.op == "call_function" and node.target in (
-            EDGE.relu.default,
-            EDGE.add.Tensor,
-            EDGE.clone.default,
-        ):
+        if node.op == "call_function" and node.target in operators:
             assert {kit.device_of(arg) for arg in node.all_input_nodes} == {"cpu"}

@@ -6,7 +6,6 @@ import logging
 import pytest
 import torch
 from executorch.exir.capture._config import ExecutorchBackendConfig
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, naive
 from executorch.exir.passes import MemoryPlanningPass
 
@@ -14,6 +13,7 @@ from torchtrt_executorch.inspection.model.reading import read as read_facts
 from torchtrt_executorch.inspection.model.state import ON_DEVICE, ON_HOST, buffers
 
 from ...loading import load_file
+from ...lowering import delegates
 
 releases = load_file("tests/cpp/releases.py")
 
@@ -109,10 +109,8 @@ def test_an_empty_buffer_has_nothing_to_be_filled_with(kit, shape):
 def test_an_initialized_buffer_is_not_loaded_into_device_memory(kit):
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
-    plan = plan_of(
-        kit,
-        emit(kit, torch.ones(4, 4), passes=[InitializedMutableBufferPass(["cache"])]),
-    )
+    passes = [InitializedMutableBufferPass(["cache"])]
+    plan = plan_of(kit, emit(kit, torch.ones(4, 4), passes=passes))
     for value in plan.values:
         tensor = value.val
         info = getattr(tensor, "extra_tensor_info", None)
@@ -124,20 +122,13 @@ def test_an_initialized_buffer_is_not_loaded_into_device_memory(kit):
     "planning, words",
     [
         ({"alloc_mutable_buffers": False}, "the caller's"),
-        (
-            {"memory_planning_algo": MemoryPlanningAlgorithmSuite([naive])},
-            "greedy",
-        ),
+        ({"memory_planning_algo": MemoryPlanningAlgorithmSuite([naive])}, "greedy"),
     ],
 )
 def test_the_log_says_why_a_buffer_stays_on_the_host(kit, caplog, planning, words):
     caplog.set_level(logging.INFO)
-    emitted = emit(
-        kit,
-        torch.zeros(4, 4),
-        MemoryPlanningPass(**planning),
-        emit_mutable_buffer_names=True,
-    )
+    options = {"planning": MemoryPlanningPass(**planning)}
+    emitted = emit(kit, torch.zeros(4, 4), emit_mutable_buffer_names=True, **options)
     assert not on_devices(kit, emitted)
     assert "cache lives on the host" in caplog.text and words in caplog.text
 
@@ -166,16 +157,14 @@ def test_the_memory_that_a_buffer_takes(kit, release):
     sizes, fence = {}, 0
     for backend in ("CudaBackend", "TensorRTBackend"):
         edge = kit.lower(Cache(torch.zeros(1024)), (torch.zeros(1024),))
-        for lowered in edge.exported_program().graph_module.children():
-            if isinstance(lowered, LoweredBackendModule):
-                lowered._backend_id = backend
+        for lowered in delegates(edge):
+            lowered._backend_id = backend
         with releases.delegates_of(release):
             program = edge.to_executorch().executorch_program
         cost = kit.bench.cost_of(program)
         sizes[backend] = cost.planned["cuda:0"]
         # Between the copy of x and an engine that isn't on the copy's stream.
-        own = release < "2.14" and backend == "TensorRTBackend"
-        fence = int(own)
+        fence = int(release < "2.14" and backend == "TensorRTBackend")
         assert (cost.copies["h2d"], cost.copies["d2h"]) == (1, 1 + fence)
     assert sizes == {"CudaBackend": 2 * 4096, "TensorRTBackend": 3 * 4096 + 256 * fence}
 
@@ -200,10 +189,8 @@ def test_methods_that_share_state_have_it_on_a_device(kit):
     emitted = shared(kit)
     one, other = emitted.executorch_program.execution_plan
     for plan in (one, other):
-        arenas = {
-            each.buffer_idx: each.device_type for each in plan.non_const_buffer_device
-        }
-        assert [kind.name for kind in arenas.values()] == ["CUDA", "CUDA"]
+        arenas = [each.device_type.name for each in plan.non_const_buffer_device]
+        assert arenas == ["CUDA", "CUDA"]
         assert len(plan.non_const_buffer_sizes) == 5  # three of its own, two shared
     assert one.non_const_buffer_sizes[3:] == other.non_const_buffer_sizes[3:]
     emitted = shared(kit, enable_non_cpu_memory_planning=False)

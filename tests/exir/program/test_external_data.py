@@ -59,8 +59,7 @@ def test_a_program_says_what_it_expects() -> None:
     table = file.named_data.buffers[file.named_data.pte_data[KEY].buffer_index]
     assert expected_data(table) == {
         name: Expected(
-            tensor.nbytes,
-            hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest(),
+            tensor.nbytes, hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest()
         )
         for name, tensor in model.named_parameters()
     }

@@ -12,57 +12,33 @@ import pytest
 import torch
 import torch_tensorrt
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import (
-    EdgeCompileConfig,
-    EdgeProgramManager,
-    to_edge,
-    to_edge_transform_and_lower,
-)
-from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir import EdgeCompileConfig, to_edge, to_edge_transform_and_lower
 from torch import nn
 from torch.export import Dim, ExportedProgram, export
 from torch_tensorrt.executorch import TensorRTPartitioner, get_edge_compile_config
 
-from torchtrt_executorch import emulated_engines
+from ...lowering import Function, backends, compile_emulated, delegates
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
-class Model(torch.nn.Module):
+def called(x: torch.Tensor, linear: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
     """An engine, an operator for a partner, and one with a data-dependent shape."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        y = torch.sigmoid(self.linear(x).sin() * 2)
-        return y, torch.nonzero(y)
+    y = torch.sigmoid(linear(x).sin() * 2)
+    return y, torch.nonzero(y)
 
 
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
     torch.manual_seed(0)
-    return Model().eval()
+    return Function(called, nn.Linear(3, 3)).eval()
 
 
 @pytest.fixture(scope="module")
 def program(model: torch.nn.Module) -> ExportedProgram:
-    with emulated_engines():
-        compiled = torch_tensorrt.compile(
-            model,
-            ir="dynamo",
-            arg_inputs=[X],
-            min_block_size=1,
-            target_executorch=True,
-            torch_executed_ops={"torch.ops.aten.sigmoid.default"},
-        )
+    outside = {"torch.ops.aten.sigmoid.default"}
+    compiled = compile_emulated(model, [X], torch_executed_ops=outside)
     return torch_tensorrt.dynamo.export(compiled, arg_inputs=[X])
-
-
-def backends(edge: EdgeProgramManager, method: str = "forward") -> list[str]:
-    modules = edge.exported_program(method).graph_module.children()
-    return [m.backend_id for m in modules if isinstance(m, LoweredBackendModule)]
 
 
 def partners() -> list[Any]:
@@ -102,15 +78,13 @@ def test_to_edge_then_backend(program: ExportedProgram, model: torch.nn.Module) 
 
 def test_lowering_twice(program: ExportedProgram) -> None:
     """Symbols of data-dependent shapes, left by the first time, don't fail the second."""
-    buffers = [
-        to_edge_transform_and_lower(
-            program, partitioner=partners(), compile_config=get_edge_compile_config()
-        )
-        .to_executorch()
-        .buffer
+    config = get_edge_compile_config()
+    edges = (
+        to_edge_transform_and_lower(program, None, partners(), None, config)
         for _ in range(2)
-    ]
-    assert buffers[0] == buffers[1]
+    )
+    first, second = (edge.to_executorch().buffer for edge in edges)
+    assert first == second
 
 
 def test_programs_without_engines(model: torch.nn.Module) -> None:
@@ -131,20 +105,14 @@ def test_what_is_no_program_is_upstreams_to_complain_about() -> None:
 def lowered_once(width: int) -> list[weakref.ref[Any]]:
     """Lower a model of ``width`` to a file, and return what is to be gone with it."""
     layers = torch.nn.Linear(width, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)
-    program = torch.export.export(
-        torch.nn.Sequential(*layers).eval(), (torch.ones(2, width),)
-    )
+    model, x = torch.nn.Sequential(*layers).eval(), torch.ones(2, width)
+    program = export(model, (x,))
     edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     edge.to_executorch()
-    graph_module = edge.exported_program().graph_module
-    delegates = [
-        each
-        for each in graph_module.children()
-        if isinstance(each, LoweredBackendModule)
-    ]
-    assert delegates
-    inner = [each.original_module for each in delegates]
-    return [weakref.ref(each) for each in (*delegates, *inner, program, edge)]
+    made = delegates(edge)
+    assert made
+    inner = [each.original_module for each in made]
+    return [weakref.ref(each) for each in (*made, *inner, program, edge)]
 
 
 def kept(references: list[weakref.ref[Any]]) -> list[Any]:
@@ -179,10 +147,9 @@ def test_lowering_asks_nothing_of_sizes(exported_with: bool, example: int) -> No
     """A convolution chooses its kernel by the size of a batch, where gradients are on."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.PReLU(8), nn.Conv2d(8, 4, 2)).eval()
     x = torch.ones(example, 3, 12, 12)
+    shapes = ({0: Dim("batch", min=1, max=512)},)
     with torch.set_grad_enabled(exported_with):
-        program = export(
-            model, (x,), dynamic_shapes=({0: Dim("batch", min=1, max=512)},)
-        )
+        program = export(model, (x,), dynamic_shapes=shapes)
     edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     (bounds,) = edge.exported_program().range_constraints.values()
     assert bounds.lower <= 2 and bounds.upper == 512
@@ -197,11 +164,8 @@ def test_memory_is_planned_for_the_largest_size(
     layers = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.PReLU(8)
     layers += (nn.BatchNorm2d(8),)  # of which XNNPACK makes a convolution
     x = torch.ones(example, 3, 12, 12)
-    program = export(
-        nn.Sequential(*layers).eval(),
-        (x,),
-        dynamic_shapes=({0: Dim("batch", max=512)},),
-    )
+    shapes = ({0: Dim("batch", max=512)},)
+    program = export(nn.Sequential(*layers).eval(), (x,), dynamic_shapes=shapes)
     edge = to_edge_transform_and_lower(program, partitioner=partitioners)
     (plan,) = edge.to_executorch().executorch_program.execution_plan
     assert plan.values[plan.inputs[0]].val.sizes[0] == 512

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-    XnnpackPartitioner,
-)
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.passes import base_pre_op_replace_passes
 from executorch.exir.program import _lowering_time
@@ -23,40 +21,35 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule
 from torch.fx.traceback import NodeSource
 
+from ...lowering import BaseModel, Function
+
 X = torch.arange(12.0).reshape(4, 3)
 
 
-class Transposed(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return (x.t() @ x).view(9)[1:].unsqueeze(0)
+def transposed(x: Tensor) -> Tensor:
+    return (x.t() @ x).view(9)[1:].unsqueeze(0)
 
 
-class Scalars(nn.Module):
+def scalars(x: Tensor) -> Tensor:
     """Of which each becomes a constant, one of another type than what it is added to."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.where(x > 1, x * 2 + 1, x.to(torch.int32) - 3)
+    return torch.where(x > 1, x * 2 + 1, x.to(torch.int32) - 3)
 
 
-class Sizes(nn.Module):
+def sizes(x: Tensor) -> Tensor:
     """A size where an operator has a tensor."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x * x.shape[0]).permute(1, 0) / (x.shape[0] + 1)
+    return (x * x.shape[0]).permute(1, 0) / (x.shape[0] + 1)
 
 
-class Branches(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = torch.cond(
-            x.sum() > 0, lambda x: x.t() * 2, lambda x: x.t() + 1.5, (x,)
-        )
-        return found
+def branches(x: Tensor) -> Tensor:
+    even, odd = lambda x: x.t() * 2, lambda x: x.t() + 1.5
+    return torch.cond(x.sum() > 0, even, odd, (x,))  # type: ignore[no-any-return]
 
 
-MODELS = [Transposed(), Scalars(), Sizes(), Branches()]
+MODELS = [transposed, scalars, sizes, branches]
 
 
-def exported(model: nn.Module) -> ExportedProgram:
+def exported(model: nn.Module | Callable[[Tensor], Tensor]) -> ExportedProgram:
+    model = model if isinstance(model, nn.Module) else Function(model)
     shapes = {"x": {0: Dim("rows", min=2, max=8)}}
     program = torch.export.export(model, (X,), dynamic_shapes=shapes)
     return program.run_decompositions()
@@ -85,8 +78,8 @@ def described(module: GraphModule) -> list[Any]:
     return [*values, *constants]
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-def test_what_they_write_is_the_same(model: nn.Module) -> None:
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_what_they_write_is_the_same(model: Callable[[Tensor], Tensor]) -> None:
     program = exported(model)
     one_by_one = rewritten(program, base_pre_op_replace_passes)
     before = rewritten(program, [])
@@ -115,7 +108,7 @@ def test_a_graph_is_executed_less_often(monkeypatch: pytest.MonkeyPatch) -> None
         return call(self, module)
 
     monkeypatch.setattr(ExportPass, "call", noted)
-    to_edge_transform_and_lower(exported(Scalars()))
+    to_edge_transform_and_lower(exported(scalars))
     rewriting = [name for name in executed if "ScalarToTensorPass" in name]
     assert len(rewriting) == 1
     assert "SymToTensorPass" in rewriting[0], executed
@@ -135,7 +128,7 @@ def copies_histories(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("copies_histories")
 def test_nodes_share_the_history_that_they_have_in_common() -> None:
-    program = exported(Scalars())
+    program = exported(scalars)
     edge = to_edge_transform_and_lower(program)
     given = {
         id(source)
@@ -150,17 +143,15 @@ def test_nodes_share_the_history_that_they_have_in_common() -> None:
 
 @pytest.mark.usefixtures("copies_histories")
 def test_a_copy_of_a_history_is_one_elsewhere() -> None:
-    to_edge_transform_and_lower(exported(Scalars()))
+    to_edge_transform_and_lower(exported(scalars))
     source = NodeSource(None, "of a test")
     assert copy.deepcopy(source) is not source
 
 
-class Delegated(nn.Module):
+class Delegated(
+    BaseModel, first=lambda: nn.Linear(3, 4), second=lambda: nn.Linear(4, 3)
+):
     """A partition of two linears, and what XNNPACK leaves behind them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self.first(x)
@@ -214,15 +205,13 @@ def test_other_inputs_and_real_ones_are_executed() -> None:
         assert not any(isinstance(each, FakeTensor) for each in found)
 
 
-class Mixed(nn.Module):
+def mixed(x: Tensor) -> Tensor:
     """Of which an operator takes a value of another type than its schema has it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.aten.mul.Tensor(x, x) + 1
+    return torch.ops.aten.mul.Tensor(x, x) + 1
 
 
 def test_what_is_verified_is_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = to_edge_transform_and_lower(exported(Mixed())).exported_program()
+    program = to_edge_transform_and_lower(exported(mixed)).exported_program()
     (verifier,) = program.verifiers
     with monkeypatch.context() as patched:
         patched.setattr(FakeTensorMode, "dispatch", pytest.fail)
@@ -230,7 +219,7 @@ def test_what_is_verified_is_not_executed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_another_type_is_found_all_the_same() -> None:
-    program = to_edge_transform_and_lower(exported(Mixed())).exported_program()
+    program = to_edge_transform_and_lower(exported(mixed)).exported_program()
     (verifier,) = program.verifiers
     module = program.graph_module
     node = next(n for n in module.graph.nodes if "mul" in str(n.target))

@@ -12,6 +12,8 @@ from executorch.exir import to_edge, to_edge_transform_and_lower
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
+from ...lowering import BaseModel
+
 _aten = torch.ops.aten
 
 
@@ -20,11 +22,7 @@ class Gated(nn.Module):
         return _aten.silu.default(x.exp())
 
 
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gated = Gated()
-
+class Model(BaseModel, gated=lambda: Gated()):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.gated(x) + y.sum()
 

@@ -7,7 +7,7 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from torch import Tensor, nn
 
-from ...lowering import lower
+from ...lowering import BaseModel, lower
 
 pytest.importorskip(
     "executorch.extension.llm.cache.update_and_attend",
@@ -15,12 +15,10 @@ pytest.importorskip(
 )
 
 
-class Attention(nn.Module):
+class Attention(
+    BaseModel, query=lambda: nn.Linear(32, 32), out=lambda: nn.Linear(32, 32)
+):
     """Tokens (1, n, 32) at positions (n, 1), with four heads of eight, to (1, n, 32)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.out = nn.Linear(32, 32), nn.Linear(32, 32)
 
     def forward(self, x: Tensor, position: Tensor) -> Tensor:
         heads = self.query(x).view(1, -1, 4, 8).transpose(1, 2)
@@ -30,11 +28,7 @@ class Attention(nn.Module):
         return self.out(attended.transpose(1, 2).reshape(1, -1, 32))
 
 
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = Attention()
-
+class Model(BaseModel, attention=lambda: Attention()):
     def forward(self, x: Tensor, position: Tensor) -> Tensor:
         return self.attention(x, position)
 

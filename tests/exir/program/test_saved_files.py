@@ -16,16 +16,14 @@ from torchtrt_executorch.runtime import ProgramError, load
 from torchtrt_executorch.runtime.reading.files import read_data
 
 from ...full_disk import files_of_at_most
-from ...lowering import lower
+from ...lowering import BaseModel, lower
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
-class Weights(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.arange(12.0).reshape(3, 4))
-
+class Weights(
+    BaseModel, weight=lambda: torch.nn.Parameter(torch.arange(12.0).reshape(3, 4))
+):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.weight
 

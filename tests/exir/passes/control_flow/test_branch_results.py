@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,56 +15,46 @@ from torch import nn
 from torchtrt_executorch import runtime
 
 from ....executorch_runtime import UpstreamMethod
+from ....lowering import BaseModel, Function
 
 XS = (torch.rand(2, 8) + 0.1, -torch.rand(2, 8), torch.linspace(-1, 2, 16).view(2, 8))
 
 
-class Sibling(nn.Module):
+def sibling(x: torch.Tensor) -> torch.Tensor:
     """A result that the next ``cond`` and what follows it read."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x.relu() * 2,))
-        z = torch.cond(x.min() > 0, torch.sin, torch.cos, (y,))
-        return y.sigmoid() + z
+    y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x.relu() * 2,))
+    z = torch.cond(x.min() > 0, torch.sin, torch.cos, (y,))
+    return y.sigmoid() + z
 
 
-class Returned(nn.Module):
+def returned(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A result that nothing reads but the caller."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x * 2,))
-        return y, torch.cond(x.min() > 0, torch.sin, torch.cos, (x,))
+    y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x * 2,))
+    return y, torch.cond(x.min() > 0, torch.sin, torch.cos, (x,))
 
 
-class Viewed(nn.Module):
+def viewed(x: torch.Tensor) -> torch.Tensor:
     """A result whose view is read late."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x * 2,)).view(-1, 4)
-        z = torch.cond(x.min() > 0, torch.sin, torch.cos, (x,)).view(-1, 4)
-        return y @ y.t() @ z
+    y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x * 2,)).view(-1, 4)
+    z = torch.cond(x.min() > 0, torch.sin, torch.cos, (x,)).view(-1, 4)
+    return y @ y.t() @ z
 
 
-class Nested(nn.Module):
+def nested(x: torch.Tensor) -> torch.Tensor:
     """A branch of the second has a ``cond`` of its own, and reads the first's result behind it."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        def deep(r: torch.Tensor) -> torch.Tensor:
-            inner = torch.cond(r.sum() > 0, torch.cos, torch.sin, (r * 3,))
-            again = torch.cond(r.max() > 1, torch.sin, torch.cos, (inner,))
-            return inner * again + r
+    def deep(r: torch.Tensor) -> torch.Tensor:
+        inner = torch.cond(r.sum() > 0, torch.cos, torch.sin, (r * 3,))
+        again = torch.cond(r.max() > 1, torch.sin, torch.cos, (inner,))
+        return inner * again + r
 
-        y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x * 2,))
-        z = torch.cond(x.max() > 0, deep, torch.cos, (y,))
-        return y * z
+    y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x * 2,))
+    z = torch.cond(x.max() > 0, deep, torch.cos, (y,))
+    return y * z
 
 
-class State(nn.Module):
+class State(BaseModel, state=lambda: torch.zeros(2, 8)):
     """A branch that returns what a buffer has, which is written afterwards."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("state", torch.zeros(2, 8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         old = torch.cond(
@@ -75,7 +65,7 @@ class State(nn.Module):
         return old - new
 
 
-MODELS = (Sibling, Returned, Viewed, Nested, State)
+FUNCTIONS = (sibling, returned, viewed, nested)
 
 
 def lowered(
@@ -98,15 +88,14 @@ def check(model: nn.Module, **config: Any) -> ExecutorchProgramManager:
     return program
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [*FUNCTIONS, State], ids=lambda m: m.__name__)
 @pytest.mark.parametrize("skip_dim_order", [False, True])
 def test_results_outlive_the_branches_after_them(
-    model: Callable[[], nn.Module], skip_dim_order: bool
+    model: Any, skip_dim_order: bool
 ) -> None:
-    check(
-        model().eval(),
-        compile_config=EdgeCompileConfig(_skip_dim_order=skip_dim_order),
-    )
+    config = EdgeCompileConfig(_skip_dim_order=skip_dim_order)
+    model = State() if model is State else Function(model)
+    check(model.eval(), compile_config=config)
 
 
 def copies(program: ExecutorchProgramManager) -> int:
@@ -115,13 +104,12 @@ def copies(program: ExecutorchProgramManager) -> int:
 
 
 def test_a_result_that_is_read_in_time_stays_where_it_is() -> None:
-    class InTime(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x * 2,)) + x
-            return torch.cond(x.min() > 0, torch.sin, torch.cos, (y,)) + y
+    def in_time(x: torch.Tensor) -> torch.Tensor:
+        y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x * 2,)) + x
+        return torch.cond(x.min() > 0, torch.sin, torch.cos, (y,)) + y
 
-    assert copies(check(InTime().eval())) == 0
-    assert copies(check(Sibling().eval())) == 1
+    assert copies(check(Function(in_time).eval())) == 0
+    assert copies(check(Function(sibling).eval())) == 1
 
 
 class Line(nn.Module):

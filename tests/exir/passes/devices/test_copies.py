@@ -6,10 +6,10 @@ import pytest
 import torch
 from executorch.exir import memory
 from executorch.exir.capture._config import ExecutorchBackendConfig
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
-from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.propagate_device_pass import PropagateDevicePass
+
+from ....lowering import BaseModel, delegates
 
 X, Y = torch.randn(2, 6), torch.randn(2, 6)
 SKIP_H2D = {"skip_h2d_for_method_inputs": True}
@@ -42,11 +42,7 @@ def check(kit, function, *inputs, devices=("cuda:0",), sides=None, **options):
 
     again = PropagateDevicePass(enable_non_cpu_memory_planning=True, **options)(module)
     assert not again.modified
-    emitted = edge.to_executorch(
-        ExecutorchBackendConfig(
-            propagate_device_config=PropagateDeviceConfig(**options)
-        )
-    )
+    emitted = edge.to_executorch(kit.placing(**options))
     read_back = kit.bench.deserialize_pte_binary(emitted.buffer).program
     labels = kit.placed_labels(read_back)
     assert labels and all(own == buffer for own, buffer in labels)
@@ -67,21 +63,8 @@ def outputs_of(module):
 
 
 def test_a_value_crosses_once_whoever_reads_it(kit):
-    check(kit, lambda x, y: (x + y, x + x, y + x), X, Y, sides=(2, 3))
-
-
-def test_a_value_that_stays_on_its_device_is_not_copied(kit):
-    check(kit, lambda x, y: ((x + y) + y) + x, X, Y, sides=(2, 1))
-
-
-def test_the_host_gets_one_copy_for_all_its_readers(kit):
-    check(
-        kit,
-        lambda x, y: (torch.relu(x + y), torch.sigmoid(x + y)),
-        X,
-        Y,
-        sides=(2, 2),
-    )
+    both = module_of(lambda x, y: (torch.relu(x + y), torch.sigmoid(x + y)))
+    check(kit, both, X, Y, sides=(2, 2))
 
     def shared(x, y):
         total = x + y
@@ -95,9 +78,8 @@ def test_between_devices_a_value_goes_through_the_host_once_per_target(kit):
         total = x + y
         return total + x, total + y
 
-    module = check(
-        kit, relay, X, Y, devices=["cuda:0", "cuda:1", "cuda:1"], sides=(5, 3)
-    )
+    devices = ["cuda:0", "cuda:1", "cuda:1"]
+    module = check(kit, relay, X, Y, devices=devices, sides=(5, 3))
     first, second, third = kit.find(module, "delegate")
     assert second.args[1] is third.args[1]  # one copy of the total on cuda:1
 
@@ -184,37 +166,22 @@ def test_views_on_a_device_need_no_kernel_whatever_the_host_elides(kit):
     edge = kit.lower(module_of(chain), (X, Y))
     program = edge.to_executorch(ExecutorchBackendConfig(remove_view_copy=False))
     operators = program.executorch_program.execution_plan[0].operators
-    assert {each.name for each in operators} == {
-        "et_copy::_h2d_copy",
-        "et_copy::_d2h_copy",
-    }
+    copies = {"et_copy::_h2d_copy", "et_copy::_d2h_copy"}
+    assert {each.name for each in operators} == copies
 
 
 # Method inputs and outputs.
 
 
 def test_an_input_that_the_caller_places_is_shared_with_the_host(kit):
-    module = check(
-        kit,
-        lambda x, y: (x + y, torch.relu(x)),
-        X,
-        Y,
-        sides=(0, 2),
-        **SKIP_H2D,
-    )
+    both = module_of(lambda x, y: (x + y, torch.relu(x)))
+    module = check(kit, both, X, Y, sides=(0, 2), **SKIP_H2D)
     assert [kit.device_of(node) for node in inputs_of(module)] == ["cuda:0", "cuda:0"]
 
 
 def test_an_input_that_two_devices_read_lives_on_the_first(kit):
-    module = check(
-        kit,
-        lambda x, y: (x + x, x + y),
-        X,
-        Y,
-        devices=["cuda:1", "cuda:0"],
-        sides=(1, 3),
-        **SKIP_H2D,
-    )
+    options = {"devices": ["cuda:1", "cuda:0"], **SKIP_H2D}
+    module = check(kit, lambda x, y: (x + x, x + y), X, Y, sides=(1, 3), **options)
     assert [kit.device_of(node) for node in inputs_of(module)] == ["cuda:1", "cuda:0"]
 
 
@@ -252,10 +219,7 @@ def test_an_output_that_is_a_method_input(kit, options, sides, label):
 
 @pytest.mark.parametrize("options", [{}, SKIP_H2D | SKIP_D2H], ids=["plain", "skip"])
 def test_a_constant_is_copied_and_stays_on_the_host(kit, options):
-    class Constant(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("c", torch.arange(12.0).view(2, 6))
+    class Constant(BaseModel, c=lambda: torch.arange(12.0).view(2, 6)):
 
         def forward(self, x):
             return x + self.c, (x + self.c) + self.c, self.c
@@ -272,21 +236,14 @@ def test_a_constant_is_copied_and_stays_on_the_host(kit, options):
 
 @pytest.mark.parametrize("options", [{}, SKIP_H2D | SKIP_D2H], ids=["plain", "skip"])
 def test_a_mutated_buffer_lives_on_its_device(kit, options):
-    class Counter(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("state", torch.ones(2, 6))
+    class Counter(BaseModel, state=lambda: torch.ones(2, 6)):
 
         def forward(self, x):
             self.state.copy_(self.state + x)
             return self.state + x
 
     edge = kit.lower(Counter(), (X,))
-    emitted = edge.to_executorch(
-        ExecutorchBackendConfig(
-            propagate_device_config=PropagateDeviceConfig(**options)
-        )
-    )
+    emitted = edge.to_executorch(kit.placing(**options))
     module = emitted.exported_program().graph_module
     assert kit.copies(module) == ((0, 0) if options else (1, 1))
     state = inputs_of(module)[0]
@@ -298,17 +255,12 @@ def test_a_mutated_buffer_lives_on_its_device(kit, options):
 
 
 def test_a_mutated_input_stays_on_the_host(kit):
-    class Accumulate(torch.nn.Module):
-        def forward(self, x, y):
-            x.copy_(x + y)
-            return y + y
+    def accumulate(x, y):
+        x.copy_(x + y)
+        return y + y
 
-    edge = kit.lower(Accumulate(), (X.clone(), Y))
-    emitted = edge.to_executorch(
-        ExecutorchBackendConfig(
-            propagate_device_config=PropagateDeviceConfig(**SKIP_H2D)
-        )
-    )
+    edge = kit.lower(module_of(accumulate), (X.clone(), Y))
+    emitted = edge.to_executorch(kit.placing(**SKIP_H2D))
     module = emitted.exported_program().graph_module
     assert [kit.device_of(node) for node in inputs_of(module)] == ["cpu", "cuda:0"]
 
@@ -337,9 +289,7 @@ def test_dynamic_shapes_are_planned_at_their_upper_bound(kit):
         x, y = torch.randn(size, 6), torch.randn(size, 6)
         expected = kit.run(program, program.graph_module, x, y)
         torch.testing.assert_close(kit.run(program, module, x, y), expected)
-    cost = kit.bench.cost_of(
-        kit.bench.deserialize_pte_binary(edge.to_executorch().buffer).program
-    )
+    cost = kit.bench.cost_of(kit.emitted_program(edge))
     assert cost.moved == {"h2d": 2 * 16 * 6 * 4, "d2h": 2 * 16 * 6 * 4}
 
 
@@ -349,20 +299,16 @@ def test_reading_sizes_needs_no_copy(kit):
         return total + total.shape[0]
 
     rows = torch.export.Dim("rows", min=2, max=16)
-    edge = kit.lower(
-        module_of(sized), (X, Y), dynamic_shapes={"args": ({0: rows}, {0: rows})}
-    )
+    shapes = {"args": ({0: rows}, {0: rows})}
+    edge = kit.lower(module_of(sized), (X, Y), dynamic_shapes=shapes)
     module = kit.place(edge.exported_program())
     assert kit.copies(module)[1] == 1
     edge.to_executorch()
 
 
 def test_a_delegate_without_tensor_inputs(kit):
-    edge = kit.lower(
-        module_of(lambda x: x * torch.full((2, 6), 3.0)),
-        (X,),
-        targets=[kit.bench.EDGE.full.default],
-    )
+    full = module_of(lambda x: x * torch.full((2, 6), 3.0))
+    edge = kit.lower(full, (X,), targets=[kit.bench.EDGE.full.default])
     module = kit.place(edge.exported_program())
     assert kit.copies(module) == (0, 1)
     (delegate,) = kit.find(module, "delegate")
@@ -376,16 +322,12 @@ def test_a_delegate_without_tensor_inputs(kit):
 
 @pytest.mark.parametrize("planning", [False, True])
 def test_delegates_in_branches_are_host_staged(kit, planning):
-    class Branches(torch.nn.Module):
-        def forward(self, flag, x, y):
-            total = x + y
-            picked = torch.cond(
-                flag, lambda a, b: a + b, lambda a, b: a * b, (total, y)
-            )
-            return picked + y
+    def branches(flag, x, y):
+        picked = torch.cond(flag, torch.add, torch.mul, (x + y, y))
+        return picked + y
 
     inputs = (torch.tensor(True), X, Y)
-    edge = kit.lower(Branches(), inputs)
+    edge = kit.lower(module_of(branches), inputs)
     program = edge.exported_program()
     module = kit.place(program, enable_non_cpu_memory_planning=planning)
     branches = [
@@ -409,38 +351,26 @@ def test_delegates_in_branches_are_host_staged(kit, planning):
         arguments = (torch.tensor(flag), X, Y)
         expected = kit.run(program, program.graph_module, *arguments)
         torch.testing.assert_close(kit.run(program, module, *arguments), expected)
-    labels = kit.placed_labels(
-        kit.bench.deserialize_pte_binary(
-            edge.to_executorch(
-                ExecutorchBackendConfig(enable_non_cpu_memory_planning=planning)
-            ).buffer
-        ).program
-    )
+    program = kit.emitted_program(edge, enable_non_cpu_memory_planning=planning)
     if planning:
-        assert all(own == buffer for own, buffer in labels)
+        assert all(own == buffer for own, buffer in kit.placed_labels(program))
+
+
+def branch(flag, x):
+    return torch.cond(flag, lambda a: a + a, lambda a: a * a, (x,))
 
 
 def test_a_delegate_in_a_branch_that_takes_device_memory_alone_is_refused(kit):
-    class Branches(torch.nn.Module):
-        def forward(self, flag, x):
-            return torch.cond(flag, lambda a: a + a, lambda a: a * a, (x,))
-
-    edge = kit.lower(Branches(), (torch.tensor(True), X))
-    for module in edge.exported_program().graph_module.modules():
-        if isinstance(module, LoweredBackendModule):
-            module._backend_id = "CudaBackend"
-    with pytest.raises(
-        RuntimeError, match="CudaBackend only takes tensors in its device's"
-    ):
+    edge = kit.lower(module_of(branch), (torch.tensor(True), X))
+    for module in delegates(edge):
+        module._backend_id = "CudaBackend"
+    says = "CudaBackend only takes tensors in its device's"
+    with pytest.raises(RuntimeError, match=says):
         edge.to_executorch()
 
 
 def test_an_invalid_device_in_a_branch_is_refused(kit):
-    class Branches(torch.nn.Module):
-        def forward(self, flag, x):
-            return torch.cond(flag, lambda a: a + a, lambda a: a * a, (x,))
-
-    edge = kit.lower(Branches(), (torch.tensor(True), X), ["tpu:0"])
+    edge = kit.lower(module_of(branch), (torch.tensor(True), X), ["tpu:0"])
     with pytest.raises(ValueError, match="Valid types"):
         edge.to_executorch()
 
@@ -455,17 +385,13 @@ def test_the_callers_inputs_and_outputs_are_not_planned(kit, skip):
         return total + y, torch.relu(total)
 
     edge = kit.lower(module_of(shared), (X, Y))
-    emitted = edge.to_executorch(
-        ExecutorchBackendConfig(
-            propagate_device_config=PropagateDeviceConfig(
-                skip_h2d_for_method_inputs=skip, skip_d2h_for_method_outputs=skip
-            ),
-            memory_planning_pass=MemoryPlanningPass(
-                alloc_graph_input=False, alloc_graph_output=False
-            ),
-        )
+    config = kit.placing(
+        skip_h2d_for_method_inputs=skip, skip_d2h_for_method_outputs=skip
     )
-    module = emitted.exported_program().graph_module
+    config.memory_planning_pass = MemoryPlanningPass(
+        alloc_graph_input=False, alloc_graph_output=False
+    )
+    module = edge.to_executorch(config).exported_program().graph_module
     boundary = {id(n.meta["spec"]) for n in (*inputs_of(module), *outputs_of(module))}
     for node in module.graph.nodes:
         if node.target is operator.getitem or kit.find(module, "copy").count(node):
@@ -475,14 +401,8 @@ def test_the_callers_inputs_and_outputs_are_not_planned(kit, skip):
 
 def test_a_copy_for_a_view_alone_is_a_change(kit):
     """The code is written again, and the planner is told of the method's real outputs."""
-    options = {
-        "skip_h2d_for_method_inputs": True,
-        "skip_d2h_for_method_outputs": True,
-    }
-    program = kit.lower(
-        module_of(lambda x, y: (x + y).unsqueeze(0)), (X, Y)
-    ).exported_program()
-    module = kit.place(program, **options)
+    edge = kit.lower(module_of(lambda x, y: (x + y).unsqueeze(0)), (X, Y))
+    module = kit.place(edge.exported_program(), **SKIP_H2D, **SKIP_D2H)
     assert kit.copies(module) == (0, 1)
     assert "_d2h_copy" in module.code
     output = next(reversed(module.graph.nodes))

@@ -15,24 +15,18 @@ from executorch.exir.schema import DeviceType
 
 from .... import fresh
 from ....loading import ROOT
+from ....lowering import BaseModel, Function
 
 PAIR = (torch.randn(2, 3), torch.randn(2, 3))
 
 
-class Sum(torch.nn.Module):
-    def forward(self, a, b):
-        return a + b
+added = Function(lambda a, b: a + b)
+two_stages = Function(lambda a, b: (a + b) + b)
 
 
-class SumThenHost(torch.nn.Module):
-    def forward(self, a, b):
-        total = a + b
-        return torch.relu(a), torch.relu(total), total + b
-
-
-class TwoStages(torch.nn.Module):
-    def forward(self, a, b):
-        return (a + b) + b
+def sum_then_host(a, b):
+    total = a + b
+    return torch.relu(a), torch.relu(total), total + b
 
 
 @pytest.mark.parametrize(
@@ -52,16 +46,8 @@ def test_device_strings(value, device):
 @pytest.mark.parametrize(
     "value",
     [
-        b"tpu:0",
-        b"",
-        b":0",
-        b"cuda:",
-        b"cuda:x",
-        b"cuda:-1",
-        b"cuda:128",
-        b"cuda:0:1",
-        b"cuda : 1",
-        b"\xff",
+        *(b"tpu:0", b"", b":0", b"cuda:", b"cuda:x", b"cuda:-1", b"cuda:128"),
+        *(b"cuda:0:1", b"cuda : 1", b"\xff"),
     ],
 )
 def test_what_is_not_a_device_is_refused_with_the_valid_types(value):
@@ -70,16 +56,15 @@ def test_what_is_not_a_device_is_refused_with_the_valid_types(value):
 
 
 def test_an_invalid_device_names_the_delegate_and_its_backend(kit):
-    edge = kit.lower(Sum(), PAIR, ["tpu:0"])
-    with pytest.raises(
-        ValueError, match="'executorch_call_delegate' of NamedDeviceBackend.*'tpu:0'"
-    ):
+    edge = kit.lower(added, PAIR, ["tpu:0"])
+    says = "'executorch_call_delegate' of NamedDeviceBackend.*'tpu:0'"
+    with pytest.raises(ValueError, match=says):
         edge.to_executorch()
 
 
 @pytest.mark.parametrize("planning", [False, True])
 def test_a_delegate_without_a_lowered_module_is_named(kit, planning):
-    module = kit.lower(Sum(), PAIR).exported_program().graph_module
+    module = kit.lower(added, PAIR).exported_program().graph_module
     delegate = kit.find(module, "delegate")[0]
     setattr(module, str(delegate.args[0].target), torch.nn.Identity())
     with pytest.raises(RuntimeError, match=f"'{delegate.name}'.*LoweredBackendModule"):
@@ -89,7 +74,7 @@ def test_a_delegate_without_a_lowered_module_is_named(kit, planning):
 @pytest.mark.parametrize("target", ["cuda:0", "cuda:1", "cpu", None])
 @pytest.mark.parametrize("planning", [False, True])
 def test_labels_of_a_delegate_follow_its_target(kit, target, planning):
-    edge = kit.lower(Sum(), PAIR, [target])
+    edge = kit.lower(added, PAIR, [target])
     module = kit.place(edge.exported_program(), enable_non_cpu_memory_planning=planning)
     (delegate,) = kit.find(module, "delegate")
     expected = target if target and planning else "cpu"
@@ -102,7 +87,7 @@ def test_labels_of_a_delegate_follow_its_target(kit, target, planning):
 
 
 def test_several_devices_in_one_program(kit):
-    edge = kit.lower(TwoStages(), PAIR, ["cuda:0", "cuda:1"])
+    edge = kit.lower(two_stages, PAIR, ["cuda:0", "cuda:1"])
     module = kit.place(edge.exported_program())
     first, second = kit.find(module, "delegate")
     assert [kit.device(s) for s in first.meta["spec"]] == ["cuda:0"]
@@ -110,33 +95,24 @@ def test_several_devices_in_one_program(kit):
     assert [kit.device_of(arg) for arg in second.args[1:]] == ["cuda:1"] * 2
 
 
-def test_without_device_planning_what_the_host_reads_keeps_its_cpu_label(kit):
-    edge = kit.lower(SumThenHost(), PAIR)
+@pytest.mark.parametrize(
+    ("model", "devices"),
+    [(Function(sum_then_host), ["cuda:0"]), (two_stages, ["cuda:0", "cuda:1"])],
+    ids=["with the host", "with a delegate of another device"],
+)
+def test_without_device_planning_what_a_delegate_shares_is_on_cpu(kit, model, devices):
+    edge = kit.lower(model, PAIR, devices)
     module = kit.place(edge.exported_program(), enable_non_cpu_memory_planning=False)
     assert kit.copies(module) == (0, 0)
-    a, b = (n for n in module.graph.nodes if n.op == "placeholder")
-    total, last = (n for n in module.graph.nodes if n.target is operator.getitem)
-    labels = [kit.device_of(node) for node in (a, b, total, last)]
-    assert labels == ["cpu", "cpu", "cpu", "cpu"]
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    results = [n for n in module.graph.nodes if n.target is operator.getitem]
+    assert [kit.device_of(node) for node in (*inputs, *results)] == ["cpu"] * 4
     first = kit.find(module, "delegate")[0]
     assert kit.device(first.meta["spec"][0]) == "cpu"  # the emitter reads this one
 
 
-def test_without_device_planning_two_devices_that_share_a_tensor_leave_it_on_cpu(kit):
-    edge = kit.lower(TwoStages(), PAIR, ["cuda:0", "cuda:1"])
-    module = kit.place(edge.exported_program(), enable_non_cpu_memory_planning=False)
-    a, b = (n for n in module.graph.nodes if n.op == "placeholder")
-    between, last = (n for n in module.graph.nodes if n.target is operator.getitem)
-    labels = [kit.device_of(node) for node in (a, b, between, last)]
-    first = "cpu"
-    assert labels == [first, "cpu", "cpu", first.replace("0", "1")]
-
-
 def test_without_device_planning_a_constant_stays_on_the_host(kit):
-    class AddTwoConstants(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("shared", torch.ones(2, 3))
+    class AddTwoConstants(BaseModel, shared=lambda: torch.ones(2, 3)):
 
         def forward(self, a, b):
             return a + self.shared, b + self.shared
@@ -149,23 +125,18 @@ def test_without_device_planning_a_constant_stays_on_the_host(kit):
     assert labels == {"b_shared": "cpu", "a": "cpu", "b": "cpu"}
 
 
-class Stages(torch.nn.Module):
+@Function
+def stages(a, b):
     """Two delegates that hand a tensor over, which nobody else sees."""
-
-    def forward(self, a, b):
-        first = (a + b) + b
-        return torch.relu(first + a)
+    first = (a + b) + b
+    return torch.relu(first + a)
 
 
 @pytest.mark.parametrize("devices", [["cuda:0"], ["cuda:0", "cuda:1"]])
 @pytest.mark.parametrize("planning", [False, True])
 def test_the_emitted_program_carries_the_labels(kit, planning, devices):
-    edge = kit.lower(Stages(), PAIR, devices)
-    program = kit.bench.deserialize_pte_binary(
-        edge.to_executorch(
-            ExecutorchBackendConfig(enable_non_cpu_memory_planning=planning)
-        ).buffer
-    ).program
+    edge = kit.lower(stages, PAIR, devices)
+    program = kit.emitted_program(edge, enable_non_cpu_memory_planning=planning)
     labels = kit.placed_labels(program)
     if planning:
         assert {own for own, _ in labels} == {"cpu", *devices}
@@ -178,10 +149,8 @@ def test_the_emitted_program_carries_the_labels(kit, planning, devices):
 
 def test_without_device_planning_a_callers_tensors_are_the_hosts(kit):
     """A host that goes by labels puts inputs and gets outputs where their memory is."""
-    edge = kit.lower(Stages(), PAIR)
-    emitted = edge.to_executorch(
-        ExecutorchBackendConfig(enable_non_cpu_memory_planning=False)
-    )
+    edge, off = kit.lower(stages, PAIR), {"enable_non_cpu_memory_planning": False}
+    emitted = edge.to_executorch(ExecutorchBackendConfig(**off))
     (plan,) = emitted.executorch_program.execution_plan
     for index in (*plan.inputs, *plan.outputs):
         info = plan.values[index].val.extra_tensor_info
@@ -189,7 +158,7 @@ def test_without_device_planning_a_callers_tensors_are_the_hosts(kit):
 
 
 def test_tensors_on_a_device_are_aligned_as_engines_want_them(kit):
-    edge = kit.lower(Stages(), PAIR, ["cuda:0", "cuda:1"])
+    edge = kit.lower(stages, PAIR, ["cuda:0", "cuda:1"])
     (plan,) = edge.to_executorch().executorch_program.execution_plan
     on_devices = {each.buffer_idx for each in plan.non_const_buffer_device}
     places = [

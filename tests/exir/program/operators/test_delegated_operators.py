@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from torchtrt_executorch.operators import register
 from torchtrt_executorch.runtime import load
 
 from ....executorch_runtime import UpstreamMethod
-from ....lowering import Function, lower
+from ....lowering import BaseModel, Function, assert_same_as_eager, lower
 
 X = torch.linspace(-1, 1, 128).reshape(8, 16).sin()
 COUNTS = (9 * X).int()
@@ -140,7 +141,7 @@ def test_a_branch_is_checked_as_well() -> None:
 
 def test_an_operator_that_is_supported_in_one_place_is_a_violation_in_another() -> None:
     with pytest.raises(SpecViolationError, match=r"supports it \(Some: a single row\)"):
-        lower(Function(lambda x: x.lgamma() + x[:1].lgamma()), (X,), Some())
+        lower(lambda x: x.lgamma() + x[:1].lgamma(), (X,), Some())
 
 
 @pytest.mark.parametrize("config", [None, EdgeCompileConfig()], ids=["no", "a"])
@@ -148,32 +149,23 @@ def test_what_is_left_of_supported_operators_is_a_violation(
     config: EdgeCompileConfig | None,
 ) -> None:
     with pytest.raises(SpecViolationError, match="is not in Core ATen opset"):
-        lower(
-            Function(lambda x: x.lgamma()), (X,), TakesNothing(), compile_config=config
-        )
+        lower(lambda x: x.lgamma(), (X,), TakesNothing(), compile_config=config)
 
 
 def test_exceptions_are_those_of_one_program() -> None:
     config = EdgeCompileConfig()
     program = export(Function(lambda x: x.lgamma()), (X,))
-    to_edge_transform_and_lower(
-        program, partitioner=[everything()], compile_config=config
-    )
+    lower = partial(to_edge_transform_and_lower, program, compile_config=config)
+    lower(partitioner=[everything()])
     with pytest.raises(SpecViolationError, match="is not in Core ATen opset"):
-        to_edge_transform_and_lower(
-            program, partitioner=[XnnpackPartitioner()], compile_config=config
-        )
+        lower(partitioner=[XnnpackPartitioner()])
 
 
 def test_exceptions_of_the_caller_stay() -> None:
-    config = EdgeCompileConfig(
-        _core_aten_ops_exception_list=[torch.ops.aten.lgamma.default]
-    )
-    edge = to_edge_transform_and_lower(
-        export(Function(lambda x: x.lgamma()), (X,)),
-        partitioner=[XnnpackPartitioner()],
-        compile_config=config,
-    )
+    allowed = [torch.ops.aten.lgamma.default]
+    allow = EdgeCompileConfig(_core_aten_ops_exception_list=allowed)
+    partitioner = XnnpackPartitioner()
+    edge = lower(lambda x: x.lgamma(), (X,), partitioner, compile_config=allow)
     assert "lgamma" in str(edge.exported_program().graph)
 
 
@@ -209,11 +201,7 @@ def test_what_constants_determine_is_computed_at_export(
         torch.testing.assert_close(found, expected)
 
 
-class Masked(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("rows", torch.arange(48.0).reshape(16, 3).T)
-
+class Masked(BaseModel, rows=lambda: torch.arange(48.0).reshape(16, 3).T):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         copied = self.rows.clone()
         other = torch.where(x > 0, x, torch.tensor(-1.0)) + copied
@@ -235,9 +223,7 @@ def test_a_program_without_constants_gets_one() -> None:
     def scaled(x: Tensor) -> Tensor:
         return x * torch.arange(16.0).lgamma()
 
-    edge = to_edge_transform_and_lower(export(Function(scaled), (X,)))
-    (found,) = load(edge.to_executorch().buffer).run(X)
-    torch.testing.assert_close(found, scaled(X))
+    assert_same_as_eager(lower(scaled, (X,)), scaled, (X,))
 
 
 def test_what_upstream_lets_pass_stays() -> None:
@@ -245,15 +231,11 @@ def test_what_upstream_lets_pass_stays() -> None:
     register(["quantized_decomposed::dequantize_per_tensor"])
     dequantize = torch.ops.quantized_decomposed.dequantize_per_tensor.default
 
-    class Quantized(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("weight", torch.ones(16, 16, dtype=torch.int8))
-
+    class Quantized(BaseModel, weight=lambda: torch.ones(16, 16, dtype=torch.int8)):
         def forward(self, x: Tensor) -> Tensor:
             return x @ dequantize(self.weight, 0.5, 0, -127, 127, torch.int8)
 
-    edge = to_edge_transform_and_lower(export(Quantized(), (X,)))
+    edge = lower(Quantized(), (X,))
     (constant,) = edge.exported_program().state_dict.values()
     assert constant.dtype is torch.int8
 

@@ -17,13 +17,12 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.backend.test.op_partitioner_demo import NonDecompTestPartitioner
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import nn
 from torch.export import ExportedProgram
 from torch.nn import functional
 from torch_tensorrt.executorch import TensorRTPartitioner
 
-from torchtrt_executorch import emulated_engines
+from ....lowering import BaseModel, Function, compile_emulated, delegates
 
 
 class WholeTestBackend(BackendDetails):
@@ -36,13 +35,13 @@ class WholeTestBackend(BackendDetails):
         return PreprocessResult(processed_bytes=b"")
 
 
-class Mixed(nn.Module):
+class Mixed(
+    BaseModel,
+    first=lambda: nn.Linear(8, 8),
+    second=lambda: nn.Linear(8, 8, bias=False),
+    last=lambda: nn.Linear(4, 3),
+):
     """An engine between operators that one partner or another has whole, or that none has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
-        self.last = nn.Linear(4, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x).sin()
@@ -51,16 +50,10 @@ class Mixed(nn.Module):
         return self.last(x.sin())
 
 
-class Branches(nn.Module):
+def branches(x: torch.Tensor, one: nn.Module, two: nn.Module) -> torch.Tensor:
     """Linears in the branches of a ``cond``, behind an engine."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.sin()
-        return torch.cond(x.sum() > 0, self.one, self.two, (x,))
+    x = x.sin()
+    return torch.cond(x.sum() > 0, one, two, (x,))
 
 
 PARTNERS: dict[str, Callable[[], Partitioner]] = {
@@ -81,14 +74,9 @@ TAKES = {
 
 def compiled(model: nn.Module, x: torch.Tensor) -> ExportedProgram:
     """Return ``model`` with its ``sin`` calls in engines."""
-    with emulated_engines():
-        module = torch_tensorrt.compile(
-            copy.deepcopy(model),
-            ir="dynamo",
-            arg_inputs=[x],
-            min_block_size=1,
-            torch_executed_ops={f"torch.ops.aten.{name}.default" for name in WHOLE},
-        )
+    outside = {f"torch.ops.aten.{name}.default" for name in WHOLE}
+    settings = {"target_executorch": False, "torch_executed_ops": outside}
+    module = compile_emulated(copy.deepcopy(model), [x], **settings)
     return torch_tensorrt.dynamo.export(module, arg_inputs=[x])
 
 
@@ -106,11 +94,6 @@ def operators(module: torch.fx.GraphModule) -> Counter[str]:
         for node in module.graph.nodes
         if node.op == "call_function"
     )
-
-
-def delegates(edge: EdgeProgramManager) -> list[LoweredBackendModule]:
-    modules = edge.exported_program().graph_module.modules()
-    return [module for module in modules if isinstance(module, LoweredBackendModule)]
 
 
 def in_delegates(edge: EdgeProgramManager) -> Counter[str]:
@@ -131,39 +114,21 @@ def test_linears_are_one_delegate_behind_tensorrt_as_alone() -> None:
     torch.manual_seed(0)
     tail = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
     x = torch.randn(2, 8)
-    alone = to_edge_transform_and_lower(
-        torch.export.export(tail, (x,)), partitioner=[XnnpackPartitioner()]
-    )
+    program = torch.export.export(tail, (x,))
+    alone = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     (delegate,) = delegates(alone)
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.tail = tail
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.tail(x.sin())
-
-    with emulated_engines():
-        module = torch_tensorrt.compile(
-            Model().eval(),
-            ir="dynamo",
-            arg_inputs=[x],
-            min_block_size=1,
-            torch_executed_ops={
-                "torch.ops.aten.linear.default",
-                "torch.ops.aten.relu.default",
-            },
-        )
+    outside = {f"torch.ops.aten.{name}.default" for name in ("linear", "relu")}
+    settings = {"target_executorch": False, "torch_executed_ops": outside}
+    model = Function(lambda x, tail: tail(x.sin()), tail)
+    module = compile_emulated(model, [x], **settings)
     edge = torch_tensorrt.executorch.export(module, partitioners=[XnnpackPartitioner()])
     behind = delegates(edge)
     assert [each.backend_id for each in behind] == ["TensorRTBackend", "XnnpackBackend"]
     found = operators(behind[1].original_module.graph_module)
     assert found == operators(delegate.original_module.graph_module)
-    assert operators(edge.exported_program().graph_module).keys() == {
-        "executorch_call_delegate",
-        "getitem",
-    }
+    left = operators(edge.exported_program().graph_module)
+    assert left.keys() == {"executorch_call_delegate", "getitem"}
 
 
 @pytest.mark.parametrize(
@@ -193,7 +158,8 @@ def test_whole_for_every_partner_in_every_order(
 
 def test_whole_in_branches() -> None:
     torch.manual_seed(0)
-    model, x = Branches().eval(), torch.randn(2, 8)
+    model = Function(branches, nn.Linear(8, 8), nn.Linear(8, 8)).eval()
+    x = torch.randn(2, 8)
     edge = lower(compiled(model, x), "tensorrt", "demo")
     torch.testing.assert_close(edge.exported_program().module()(x), model(x))
     assert in_delegates(edge)["linear"] == 2
