@@ -10,15 +10,12 @@ import torch
 from executorch.exir import to_edge_transform_and_lower
 
 from .executorch_runtime import UpstreamMethod
+from .lowering import BaseModel
 
 FILES = [f for f in Path(__file__).parent.rglob("*.py") if f != Path(__file__)]
 
 
-class Constant(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("table", torch.arange(4096.0))
-
+class Constant(BaseModel, table=lambda: torch.arange(4096.0)):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.table
 

@@ -11,7 +11,7 @@ from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
 from executorch.exir.backend.backend_details import BackendDetails
 from executorch.exir.delegate import executorch_call_delegate
 
-from ...lowering import lower
+from ...lowering import BaseModel, lower
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,10 +47,7 @@ class CpuAotiTestBackend(AotiBackend, BackendDetails):
         return []
 
 
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = torch.nn.Parameter(torch.randn(16, 4))
+class Model(BaseModel, table=lambda: torch.nn.Parameter(torch.randn(16, 4))):
 
     def forward(self, x):
         y = torch.sin(self.table[x.abs().argmax(-1)] * x)
@@ -90,9 +87,8 @@ class FromLibraries(torch.fx.Interpreter):
 def test_libraries_of_stacked_partitions_reproduce_eager(foreign, tmp_path):
     spec = CpuAotiTestBackend.generate_method_name_compile_spec("forward")
     module, x = Model(), torch.randn(5, 4)
-    edge = lower(
-        module, (x,), foreign("sin"), AotiPartitioner("CpuAotiTestBackend", [spec])
-    )
+    partitioner = AotiPartitioner("CpuAotiTestBackend", [spec])
+    edge = lower(module, (x,), foreign("sin"), partitioner)
     program = edge.exported_program()
     interpreter = FromLibraries(program.graph_module, tmp_path)
     (output,) = interpreter.run(x)

@@ -41,9 +41,8 @@ UNREAD = ["w1", "w2"]  # export and to_edge drop the others themselves
 
 
 def test_constants_of_one_partition_move_into_it(lower, foreign):
-    lowered = lower(
-        Model(lambda w, x: torch.sin(x) * w.sum() + w), (X,), foreign("sin")
-    )
+    model = Model(lambda w, x: torch.sin(x) * w.sum() + w)
+    lowered = lower(model, (X,), foreign("sin"))
     assert owned(lowered) == [ALL]
     assert not held(lowered.program)
 
@@ -112,11 +111,8 @@ def test_shared_constants_marked_no_copy_stay(second, foreign, no_copy):
     program = export(Model(lambda w, x: torch.sin(x + w) * w), (X,))
     edge = to_edge_transform_and_lower(program, partitioner=[foreign("sin")])
     program = edge.exported_program()
-    constants = [
-        node
-        for node in program.graph.find_nodes(op="placeholder")
-        if len(node.users) == 2
-    ]
+    inputs = program.graph.find_nodes(op="placeholder")
+    constants = [node for node in inputs if len(node.users) == 2]
     for node in constants:
         node.meta["no_copy"] = no_copy
     second.partition(program)

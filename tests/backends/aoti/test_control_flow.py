@@ -9,21 +9,15 @@ from torch._higher_order_ops import scan, while_loop
 from torch.export import export
 from torch.fx import GraphModule
 
+from ...lowering import BaseModel, Function
+
 X = torch.linspace(0, 1, 12).reshape(3, 4)
 
 
-class Cond(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("w", torch.ones(4))
-
+class Cond(BaseModel, w=lambda: torch.ones(4)):
     def forward(self, x):
-        y = torch.cond(
-            x.sum() > 0,
-            lambda x, w: torch.relu(x * 2) + w,
-            lambda x, w: x - w,
-            (x, self.w),
-        )
+        even, odd = lambda x, w: torch.relu(x * 2) + w, lambda x, w: x - w
+        y = torch.cond(x.sum() > 0, even, odd, (x, self.w))
         return y * self.w
 
 
@@ -63,15 +57,10 @@ def test_alone_it_takes_the_branches_along(lower, model):
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_beside_a_foreign_delegate(lower, foreign, model):
-    class Stacked(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model()
-
-        def forward(self, x):
-            return self.model(torch.sin(x + 1)), torch.sin(x)
-
-    lowered = lower(Stacked(), (X,), foreign("sin"))
+    stacked = Function(
+        lambda x, model: (model(torch.sin(x + 1)), torch.sin(x)), model()
+    )
+    lowered = lower(stacked, (X,), foreign("sin"))
     assert len(lowered.delegates("ForeignTestBackend")) == 2
     assert len(lowered.delegates()) == 2
 
@@ -95,19 +84,17 @@ def test_loop_around_a_foreign_delegate_stays_whole(lower, foreign, second):
 
 
 def test_branch_module_read_by_two_partitions_is_an_error(second):
-    class Twice(torch.nn.Module):
-        def forward(self, x):
-            y = torch.cond(x.sum() > 0, torch.neg, torch.abs, (x,))
-            return torch.cond(y.sum() > 0, torch.neg, torch.abs, (y,))
+    def twice(x):
+        y = torch.cond(x.sum() > 0, torch.neg, torch.abs, (x,))
+        return torch.cond(y.sum() > 0, torch.neg, torch.abs, (y,))
 
-    program = export(Twice(), (X,))
+    program = export(Function(twice), (X,))
     first, last = program.graph.find_nodes(
         op="call_function", target=torch.ops.higher_order.cond
     )
     last.args = (last.args[0], *first.args[1:3], last.args[3])
-    assert (
-        len(second.partition(program).partition_tags) == 1
-    )  # in one partition, it may
+    # In one partition, it may.
+    assert len(second.partition(program).partition_tags) == 1
 
     # a custom object's operator between the two: not claimed, so they are two partitions
     unpacked = next(node for node in first.users)
@@ -118,8 +105,7 @@ def test_branch_module_read_by_two_partitions_is_an_error(second):
     )
     for node in program.graph.nodes:
         node.meta.pop("delegation_tag", None)
-    with pytest.raises(
-        ValueError, match=rf"{first.args[1].target}.*{first.name}.*{last.name}"
-    ):
+    says = rf"{first.args[1].target}.*{first.name}.*{last.name}"
+    with pytest.raises(ValueError, match=says):
         second.partition(program)
     assert not any("delegation_tag" in node.meta for node in program.graph.nodes)

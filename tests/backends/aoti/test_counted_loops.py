@@ -81,13 +81,8 @@ def targets(program: ExportedProgram) -> list[Any]:
 @pytest.mark.parametrize(
     "function",
     [
-        mapped,
-        mapped_to_two,
-        scanned,
-        scanned_from_zeros,
-        mapped_in_a_branch,
-        branch_in_a_map,
-        map_in_a_scan,
+        *(mapped, mapped_to_two, scanned, scanned_from_zeros, mapped_in_a_branch),
+        *(branch_in_a_map, map_in_a_scan),
     ],
 )
 def test_counted_loops_compute_what_eager_does(

@@ -10,6 +10,8 @@ from torch._library import opaque_object as opaque
 from torch.export import export
 from torch.export.graph_signature import InputKind
 
+from ...lowering import BaseModel
+
 
 class Scale(bases.OpaqueBase):
     def __init__(self, factor):
@@ -28,11 +30,7 @@ def scale():
     torch.library.register_fake(NAME, lambda by, x: torch.empty_like(x))
 
 
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.by = Scale(3.0)
-
+class Model(BaseModel, by=lambda: Scale(3.0)):
     def forward(self, x):
         y = torch.ops.test_aoti_custom_objects.scale(self.by, torch.relu(x))
         return torch.neg(y)

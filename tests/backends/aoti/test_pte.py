@@ -14,14 +14,10 @@ from executorch.exir.schema import DelegateCall
 from torchtrt_executorch.runtime import load
 
 from ...executorch_runtime import UpstreamMethod
-from ...lowering import lower
+from ...lowering import BaseModel, lower
 
 
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = torch.nn.Parameter(torch.linspace(-1, 1, 4))
-
+class Model(BaseModel, w=lambda: torch.nn.Parameter(torch.linspace(-1, 1, 4))):
     def forward(self, x):
         y = torch.sigmoid(x + self.w) * self.w
         z = torch.sigmoid(y - x)

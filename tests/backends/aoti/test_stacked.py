@@ -9,7 +9,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir.delegate import executorch_call_delegate
 from torch.export import Dim
 
-from ...lowering import lower
+from ...lowering import BaseModel, lower
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -49,11 +49,7 @@ def test_after_several_partitioners(lower, foreign):
 
 
 def test_after_xnnpack(lower):
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = torch.nn.Conv2d(1, 2, 3)
-
+    class Model(BaseModel, conv=lambda: torch.nn.Conv2d(1, 2, 3)):
         def forward(self, x):
             y = torch.erf(x)
             z = torch.relu(self.conv(y))

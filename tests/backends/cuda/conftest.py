@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import shutil
 import subprocess
@@ -12,12 +11,15 @@ from typing import Any, Callable, Iterator
 
 import pytest
 import torch
-from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir import EdgeProgramManager
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from torch.export import export
 
 from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.payloads import cuda_payload
+
+from ...lowering import cuda_partitioner
+from ...lowering import delegates as all_delegates
+from ...lowering import lower as lower_by
 
 needs_compilers = pytest.mark.skipif(
     not (importlib.util.find_spec("triton") and shutil.which("g++")),
@@ -26,6 +28,15 @@ needs_compilers = pytest.mark.skipif(
 needs_recorder = pytest.mark.skipif(
     own_platform() != "linux-x86_64", reason="the recorder is compiled for Linux here"
 )
+
+without_gpu = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="this host has a GPU"
+)
+
+
+def compiles_delegates(test: Callable[..., None]) -> Any:
+    """Mark a test that compiles delegates without a GPU."""
+    return pytest.mark.builds(needs_compilers(without_gpu(test)))
 
 
 @dataclass(frozen=True)
@@ -40,22 +51,15 @@ class Delegate:
 def delegates(manager: EdgeProgramManager, method: str = "forward") -> list[Delegate]:
     """Return the CUDA delegates of a method, in the order in which they run."""
     found = []
-    for module in manager.exported_program(method).graph_module.children():
-        if (
-            isinstance(module, LoweredBackendModule)
-            and module.backend_id == "CudaBackend"
-        ):
+    for module in all_delegates(manager, method):
+        if module.backend_id == "CudaBackend":
             store = module.named_data_store_output
             entries = dict(store.pte_data)
             for external in store.external_data.values():
                 entries.update(external)
             keys = cuda_payload.read(module.processed_bytes).keys
-            library, *weights = (
-                store.buffers[entries[key].buffer_index] for key in keys
-            )
-            found.append(
-                Delegate(module, bytes(library), b"".join(map(_bytes, weights)))
-            )
+            files = [_bytes(store.buffers[entries[key].buffer_index]) for key in keys]
+            found.append(Delegate(module, files[0], b"".join(files[1:])))
     return found
 
 
@@ -67,9 +71,6 @@ def _bytes(data: Any) -> bytes:
 @pytest.fixture(scope="session")
 def lower() -> Callable[..., EdgeProgramManager]:
     """Lower a module as users do, with more compile specs if there are any."""
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-    from executorch.exir.backend.compile_spec_schema import CompileSpec
 
     def lower(
         module: torch.nn.Module,
@@ -77,14 +78,8 @@ def lower() -> Callable[..., EdgeProgramManager]:
         dynamic_shapes: Any = None,
         **specs: str,
     ) -> EdgeProgramManager:
-        program = export(
-            copy.deepcopy(module).eval(), inputs, dynamic_shapes=dynamic_shapes
-        )
-        name = CudaBackend.generate_method_name_compile_spec("forward")
-        more = [CompileSpec(key, value.encode()) for key, value in specs.items()]
-        return to_edge_transform_and_lower(
-            program, partitioner=[CudaPartitioner([name, *more])]
-        )
+        partitioner = cuda_partitioner(**specs)
+        return lower_by(module, inputs, partitioner, dynamic_shapes=dynamic_shapes)
 
     return lower
 

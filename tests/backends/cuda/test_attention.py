@@ -20,13 +20,11 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule, Interpreter
 from torch.nn import functional as F
 
+from ...lowering import BaseModel
 from . import attention, decode_attention, interpreted
-from .conftest import delegates, needs_compilers
+from .conftest import delegates, needs_compilers, without_gpu
 
-pytestmark = [
-    needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [needs_compilers, without_gpu]
 HEADS, SHARED, WIDTH = 8, 2, 32
 #: From which on ExecuTorch has attention of one token split a cache.
 LENGTH = 256
@@ -173,12 +171,8 @@ def test_one_token_s_attention_reads_int8(lower, replaced, tokens) -> None:
     assert len(scales) == 2 * (tokens == 1)
 
 
-class Wider(nn.Module):
+class Wider(BaseModel, out=lambda: nn.Linear(2 * WIDTH, 8)):
     """Heads whose values are wider than their keys, as differential attention has them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = nn.Linear(2 * WIDTH, 8)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return self.out(F.scaled_dot_product_attention(query, key, value))

@@ -18,7 +18,7 @@ from torchtrt_executorch.nogpu.stubs.stub_libraries import LinkStubError
 from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
 from ... import fresh
-from .conftest import needs_compilers
+from .conftest import needs_compilers, without_gpu
 
 pytestmark = pytest.mark.builds
 
@@ -139,7 +139,7 @@ to_edge_transform_and_lower(program, partitioner=[partitioner])
 """
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@without_gpu
 def test_without_triton_the_partitioner_works_and_lowering_says_what_to_do() -> None:
     done = fresh.python(WITHOUT_TRITON, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.stdout.splitlines() == ["1", "No module named 'triton'"], done.stderr

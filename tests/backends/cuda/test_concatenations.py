@@ -15,7 +15,7 @@ from packaging.version import Version
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from .conftest import needs_compilers
+from .conftest import compiles_delegates
 
 aten = torch.ops.aten
 
@@ -92,9 +92,7 @@ class DenseBlock(nn.Module):
         return torch.cat(results, 1)
 
 
-@needs_compilers
-@pytest.mark.builds
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@compiles_delegates
 def test_a_dense_block_copies_few_results(
     lower: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,28 +9,28 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.aoti._branch_constants import inline_branch_constants
-from executorch.backends.cuda.cuda_backend import CudaBackend
-from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge
 from executorch.exir.backend.partitioner import Partitioner
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from functorch.experimental.control_flow import map as map_over
 from torch import Tensor, nn
 from torch._higher_order_ops import scan, while_loop
 from torch.export import export
 from torch_tensorrt.executorch import TensorRTPartitioner
 
-from torchtrt_executorch import emulated_engines, report, runtime
+from torchtrt_executorch import emulated_engines, report
 
-from ...lowering import Function, lower
-from .conftest import needs_compilers
+from ...lowering import (
+    BaseModel,
+    Function,
+    assert_same_as_eager,
+    backends,
+    cuda_partitioner,
+    lower,
+)
+from .conftest import needs_compilers, without_gpu
 
-pytestmark = [
-    needs_compilers,
-    pytest.mark.builds,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [needs_compilers, pytest.mark.builds, without_gpu]
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 #: For each outcome of every predicate in the models.
@@ -71,12 +71,8 @@ def rows_by_distance(x: Tensor) -> Tensor:
     return nn.functional.pdist(x)[:4].expand(4, 4) + 0
 
 
-class LeftInPart(nn.Module):
+class LeftInPart(BaseModel, one=lambda: nn.Linear(8, 8), two=lambda: nn.Linear(8, 4)):
     """A branch that can't be compiled beside a linear in the other, and linears around."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.one(x).relu()
@@ -93,48 +89,32 @@ def repeated(x: Tensor) -> Tensor:
     return found * 3
 
 
-def cuda() -> CudaPartitioner:
-    return CudaPartitioner([CudaBackend.generate_method_name_compile_spec("forward")])
-
-
 def tensorrt() -> TensorRTPartitioner:
     return TensorRTPartitioner(compile_settings={"min_block_size": 1})
 
 
 LISTS: dict[str, Callable[[], list[Partitioner]]] = {
-    "cuda": lambda: [cuda()],
-    "cuda-xnnpack": lambda: [cuda(), XnnpackPartitioner()],
-    "tensorrt-cuda-xnnpack": lambda: [tensorrt(), cuda(), XnnpackPartitioner()],
+    "cuda": lambda: [cuda_partitioner()],
+    "cuda-xnnpack": lambda: [cuda_partitioner(), XnnpackPartitioner()],
+    "tensorrt-cuda-xnnpack": lambda: [
+        *(tensorrt(), cuda_partitioner(), XnnpackPartitioner())
+    ],
 }
 
 
 def computes_what_eager_does(model: nn.Module, partitioners: list[Partitioner]) -> Any:
     """Lower, emit, run and compare; returns the edge program."""
-    torch.manual_seed(0)
     with emulated_engines():
-        edge = lower(copy.deepcopy(model), (X,), *partitioners)
-    built = copy.deepcopy(edge).to_executorch()
-    data = [bytes(weights) for weights in built._tensor_data.values()]
-    loaded = runtime.load(
-        bytes(built.buffer), data, simulate_devices=True, emulated_engines=True
-    )
-    for x in INPUTS:
-        expected = model(x)
-        expected = expected if isinstance(expected, tuple) else (expected,)
-        torch.testing.assert_close(loaded.run(x), expected, rtol=1e-4, atol=1e-5)
+        edge = lower(model, (X,), *partitioners)
+    calls = ((x,) for x in INPUTS)
+    assert_same_as_eager(edge, model, *calls, rtol=1e-4, atol=1e-5)
     return edge
-
-
-def backends(edge: Any) -> list[str]:
-    modules = edge.exported_program().graph_module.modules()
-    return [m.backend_id for m in modules if isinstance(m, LoweredBackendModule)]
 
 
 def left(edge: Any) -> set[str]:
     """Return what runs on the host, in branches too."""
-    return {
-        each.name for each in report(edge).methods["forward"].operators if each.reason
-    }
+    operators = report(edge).methods["forward"].operators
+    return {each.name for each in operators if each.reason}
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +125,7 @@ def everything() -> Everything:
 
 @pytest.mark.parametrize(
     "partitioners",
-    [
-        "cuda",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in [*LISTS][1:]),
-    ],
+    ["cuda", *(pytest.param(name, marks=pytest.mark.slow) for name in [*LISTS][1:])],
 )
 def test_branches_are_compiled_with_the_graph_around_them(
     everything: Everything, partitioners: str
@@ -193,7 +170,7 @@ def test_loops_compute_what_eager_does(name: str) -> None:
         "loop": repeated,
         "loop from an input": until,
     }[name]
-    edge = computes_what_eager_does(Function(function), [cuda()])
+    edge = computes_what_eager_does(Function(function), [cuda_partitioner()])
     assert "CudaBackend" in backends(edge)
 
 
@@ -204,12 +181,8 @@ def test_a_linear_in_a_branch_is_decomposed_where_nobody_takes_it_whole() -> Non
     assert "aten.addmm.default" in left(edge)
 
 
-class Loop(nn.Module):
+class Loop(BaseModel, linear=lambda: nn.Linear(8, 8)):
     """A linear in a loop's body, and an operator that is decomposed in its condition, alone in their graphs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Any:
         def body(y: Tensor) -> tuple[Tensor]:
@@ -223,10 +196,8 @@ def test_a_loop_that_nobody_takes_is_named(list_: str) -> None:
     partitioner = XnnpackPartitioner() if list_ == "xnnpack" else tensorrt()
     with emulated_engines():
         edge = lower(nn.Sequential(nn.ReLU(), Loop()), (X,), partitioner)
-    with pytest.raises(
-        RuntimeError,
-        match=r"^forward: ExecuTorch can't emit while_loop \(node while_loop of .*\), .*unroll_loops",
-    ):
+    says = r"^forward: ExecuTorch can't emit while_loop \(node while_loop of .*\), .*unroll_loops"
+    with pytest.raises(RuntimeError, match=says):
         edge.to_executorch()
 
 
@@ -242,7 +213,7 @@ def test_a_convolution_of_one_dimension_is_supported_in_a_branch() -> None:
     model = Function(function)
     model.conv = conv
     program = export(model, (X[None],)).run_decompositions()
-    assert not cuda().unsupported(program)
+    assert not cuda_partitioner().unsupported(program)
 
 
 def test_numbers_of_branches_become_code() -> None:

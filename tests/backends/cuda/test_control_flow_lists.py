@@ -18,14 +18,10 @@ from torch_tensorrt.executorch import TensorRTPartitioner
 from torchtrt_executorch import emulated_engines, runtime
 
 from ...lowering import lower
-from .conftest import needs_compilers
+from .conftest import needs_compilers, without_gpu
 from .control_flow import INPUTS, KINDS, Model, X
 
-pytestmark = [
-    needs_compilers,
-    pytest.mark.builds,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [needs_compilers, pytest.mark.builds, without_gpu]
 
 
 def cuda() -> CudaPartitioner:

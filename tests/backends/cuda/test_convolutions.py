@@ -84,10 +84,7 @@ BATCH, HEIGHT, WIDTH = (Dim(name, max=16) for name in ("batch", "height", "width
         (
             Decoder(),
             images,
-            (
-                {0: BATCH, 2: HEIGHT, 3: WIDTH},
-                {0: BATCH, 2: 2 * HEIGHT, 3: 2 * WIDTH},
-            ),
+            ({0: BATCH, 2: HEIGHT, 3: WIDTH}, {0: BATCH, 2: 2 * HEIGHT, 3: 2 * WIDTH}),
             [(4, 5, 6), (1, 1, 1), (16, 16, 16)],
         ),
         (Segmentation(), volumes, ({0: BATCH, 2: HEIGHT},), [(2, 4), (1, 1), (16, 16)]),

@@ -15,7 +15,6 @@ from executorch.exir import EdgeProgramManager
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner
-from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
@@ -23,7 +22,7 @@ from torch.export import ExportedProgram
 
 from torchtrt_executorch.runtime import load
 
-from ...lowering import Function, lower
+from ...lowering import Function, host_operators, lower, operators
 from .conftest import needs_compilers
 
 pytestmark = [needs_compilers, pytest.mark.builds]
@@ -186,10 +185,7 @@ def test_cuda_samples_grids(mode: str, padding: str) -> None:
     inputs = torch.randn(2, 3, 8, 8), torch.rand(2, 5, 6, 2) * 2.4 - 1.2
     program = lowered(sampled, inputs, [DryRun()]).exported_program()
     torch.testing.assert_close(program.module()(*inputs), sampled(*inputs))
-    calls = program.graph.find_nodes(
-        op="call_function", target=executorch_call_delegate
-    )
-    assert len(calls) == 1
+    assert operators(program.graph_module)["executorch_call_delegate"] == 1
 
 
 def test_expanded_results_are_written() -> None:
@@ -241,18 +237,5 @@ def test_cuda_computes_with_complex_values_as_real_ones(case: str) -> None:
     edge = lowered(function, (X,), [DryRun()])
     program = edge.exported_program()
     torch.testing.assert_close(program.module()(X), function(X), rtol=1e-4, atol=1e-5)
-    on_host = Counter(
-        str(node.target._op)
-        for node in program.graph.nodes
-        if isinstance(node.target, EdgeOpOverload)
-    )
-    assert (
-        on_host
-        == Counter(
-            {
-                "aten._fft_r2c.default": transforms,
-                "aten.view_as_real_copy.default": transforms,
-            }
-        )
-        - Counter()
-    )
+    left = ("aten._fft_r2c.default", "aten.view_as_real_copy.default")
+    assert host_operators(edge) == Counter(dict.fromkeys(left, transforms)) - Counter()

@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from .compiled_kernels import kernels, programs
-from .conftest import needs_compilers
+from .conftest import needs_compilers, without_gpu
 
-pytestmark = [
-    pytest.mark.builds,
-    needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [pytest.mark.builds, needs_compilers, without_gpu]
 
 
 def test_a_decoder_s_layer_is_seven_launches() -> None:

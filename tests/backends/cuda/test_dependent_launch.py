@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.payloads import cubin
 
+from ...lowering import BaseModel
 from ...torchtrt_executorch.nogpu.cross import cross_machines as machines
 from .conftest import delegates, needs_compilers, needs_recorder
 
@@ -63,12 +64,8 @@ def instructions(library: bytes, folder: Path) -> Iterator[tuple[int, list[str]]
         yield cubin.capability(image), code
 
 
-class Large(torch.nn.Module):
+class Large(BaseModel, linear=lambda: torch.nn.Linear(4096, 4096, dtype=torch.float16)):
     """A product of which a tile takes much shared memory, between two kernels that take none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(4096, 4096, dtype=torch.float16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(self.linear(torch.softmax(x, -1)), -1)

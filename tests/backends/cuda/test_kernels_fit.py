@@ -10,14 +10,9 @@ from executorch.backends.cuda.tuning.kernel_configs import FRAME
 from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
 from .compiled_kernels import kernels, programs
-from .conftest import needs_compilers
+from .conftest import needs_compilers, without_gpu
 
-pytestmark = [
-    pytest.mark.builds,
-    pytest.mark.slow,
-    needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [pytest.mark.builds, pytest.mark.slow, needs_compilers, without_gpu]
 
 GPUS = ("sm_80:40GiB", "sm_86:8GiB", "sm_89:24GiB", "sm_120:32GiB")
 #: As the programs that are timed: others are these in another type, or have two methods.

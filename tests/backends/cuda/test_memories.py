@@ -6,10 +6,9 @@ import json
 import os
 
 import pytest
-import torch
 
 from ... import fresh
-from .conftest import needs_compilers
+from .conftest import needs_compilers, without_gpu
 
 pytestmark = pytest.mark.builds
 
@@ -61,7 +60,7 @@ print(json.dumps(sorted(set(asked))))
 
 
 @needs_compilers
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@without_gpu
 def test_no_other_function_remembers_the_described_device() -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = fresh.run(ASKED, env=env, once=False)  # or what remembers is the tests' own

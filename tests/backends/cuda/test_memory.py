@@ -13,15 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda.cuda_backend import CudaBackend
-from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.backends.cuda.quantized.packed_weights import Packed
 from executorch.exir import to_edge_transform_and_lower
 
 import torchtrt_executorch
 
-from ...lowering import lower
-from .conftest import needs_compilers
+from ...lowering import cuda_partitioner, lower
+from .conftest import needs_compilers, without_gpu
 
 pytestmark = pytest.mark.builds
 
@@ -55,7 +53,7 @@ print(json.dumps([sum(each.nbytes for each in model.parameters()), peak() - befo
 
 @pytest.mark.slow
 @needs_compilers
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@without_gpu
 def test_lowering_peaks_below_two_copies_and_a_bit() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PEAK],
@@ -71,7 +69,7 @@ def test_lowering_peaks_below_two_copies_and_a_bit() -> None:
 
 
 @needs_compilers
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@without_gpu
 def test_a_report_copies_no_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -87,8 +85,7 @@ def test_a_report_copies_no_weights(
     flat = torch.from_file(str(file), shared=False, size=512 * 1024)
     model = torch.nn.Linear(1024, 512, bias=False)
     model.weight = torch.nn.Parameter(flat.view(512, 1024))
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
-    edge = lower(model, (torch.randn(8, 1024),), CudaPartitioner([spec]))
+    edge = lower(model, (torch.randn(8, 1024),), cuda_partitioner())
 
     def refuse(data: Any) -> bytes:
         pytest.fail(f"{len(data):,} bytes are copied")
@@ -110,7 +107,7 @@ def quantized(rows: int) -> torch.nn.Module:
 
 
 @needs_compilers
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@without_gpu
 def test_dry_runs_and_compilation_leave_no_weights_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,11 +124,10 @@ def test_dry_runs_and_compilation_leave_no_weights_behind(
     x = torch.randn(1, 1024, dtype=torch.bfloat16)
     with torch.no_grad():
         program = torch.export.export(quantized(1536), (x,))
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
     gc.collect()
     gc.disable()
     try:
-        to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+        to_edge_transform_and_lower(program, partitioner=[cuda_partitioner()])
         assert len(packed) > 1
         assert not [each() for each in packed if each() is not None]
     finally:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
-from .conftest import needs_compilers
+from .conftest import compiles_delegates
 
 
 @given(
@@ -135,9 +135,7 @@ class Gated(torch.nn.Module):
         return self.depthwise(F.silu(y).reshape(1, 8, 8))
 
 
-@pytest.mark.builds
-@needs_compilers
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@compiles_delegates
 def test_what_a_sum_reads_is_computed_once(lower, monkeypatch) -> None:
     """By the kernel of the sum before. No product is one in tiles."""
     assembly = []
@@ -156,9 +154,7 @@ def test_what_a_sum_reads_is_computed_once(lower, monkeypatch) -> None:
     assert exponentials[2] == 0 and all(exponentials[:2]), exponentials
 
 
-@pytest.mark.builds
-@needs_compilers
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@compiles_delegates
 def test_few_rows_are_given_to_as_many_multiprocessors(lower, monkeypatch) -> None:
     """As the norm of each head of one token. Of blocks for all of them, one multiprocessor would have the largest."""
     given = []
@@ -174,9 +170,7 @@ def test_few_rows_are_given_to_as_many_multiprocessors(lower, monkeypatch) -> No
     assert given == [1]
 
 
-@pytest.mark.builds
-@needs_compilers
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@compiles_delegates
 @pytest.mark.parametrize("terms, at_once", [(2560, False), (1024, True)])
 def test_a_sum_has_the_blocks_that_were_fastest(
     terms: int, at_once: bool, lower, monkeypatch

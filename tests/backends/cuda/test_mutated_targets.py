@@ -115,10 +115,7 @@ def test_nothing_else_is(made: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "name"),
-    [
-        ("windows-x86_64:sm_87:16GiB", "platform"),
-        ("linux-aarch64:sm_72:16GiB", "gpu"),
-    ],
+    [("windows-x86_64:sm_87:16GiB", "platform"), ("linux-aarch64:sm_72:16GiB", "gpu")],
 )
 def test_another_machine(made: Path, target: str, name: str) -> None:
     assert found(made, target) == (1, {name})

@@ -13,12 +13,9 @@ import torch
 from torchtrt_executorch import runtime
 
 from ...loading import load_file
-from .conftest import needs_compilers
+from .conftest import needs_compilers, without_gpu
 
-pytestmark = [
-    needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [needs_compilers, without_gpu]
 
 models, programs = (
     load_file(f"tests/gpu/{name}.py") for name in ("cuda_models", "cuda_programs")

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import executorch.export as exporting
-import pytest
 import torch
 
 from torchtrt_executorch import runtime
 
-from .conftest import needs_compilers
+from ...lowering import BaseModel
+from .conftest import needs_compilers, without_gpu
 
-pytestmark = [
-    needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [needs_compilers, without_gpu]
 
 
-class Scaled(torch.nn.Module):
+class Scaled(BaseModel, scale=lambda: torch.nn.Parameter(torch.linspace(1, 2, 8))):
     """One weight, so that there is a ``.ptd`` as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.linspace(1, 2, 8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.sin() * self.scale

@@ -11,7 +11,7 @@ import torch
 from executorch.backends.cuda import _softmax_decomposition
 from torch import Tensor, nn
 
-from .conftest import needs_compilers
+from .conftest import compiles_delegates
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -33,9 +33,7 @@ class Scaled(nn.Module):
         return torch.softmax((x * 3).float(), -1)
 
 
-@needs_compilers
-@pytest.mark.builds
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@compiles_delegates
 @pytest.mark.parametrize("how", ["divided", "multiplied", "by row", "in float32"])
 def test_one_kernel_reads_them_twice(
     how: str, lower: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchtrt_executorch.cache import SWITCH
 from torchtrt_executorch.nogpu.target.gpu_description import GpuDescription
 
-from .conftest import delegates, needs_compilers
+from .conftest import compiles_delegates, delegates
 
 H100 = properties(GpuDescription.parse("sm_90:80GiB"))
 matmul = _split_k_decomposition.matmul(H100)
@@ -104,15 +104,10 @@ def test_no_size_of_a_dynamic_batch_suffers(most: int, split: bool) -> None:
     assert (found > 1) == split
 
 
-@pytest.mark.builds
-@needs_compilers
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@compiles_delegates
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_a_library_has_the_parts(
-    dtype: torch.dtype,
-    lower,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    dtype: torch.dtype, lower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv(SWITCH, "0")

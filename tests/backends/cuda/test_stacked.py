@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
 from typing import Any
@@ -10,19 +9,15 @@ from typing import Any
 import pytest
 import torch
 from executorch.exir import EdgeProgramManager
-from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.delegate import executorch_call_delegate
 from torch import nn
 
 from torchtrt_executorch import emulated_engines, report, runtime
 
-from ...lowering import lower
-from .conftest import Delegate, delegates, needs_compilers
+from ...lowering import compile_engines, cuda_partitioner, emit, load, lower
+from .conftest import Delegate, delegates, needs_compilers, without_gpu
 
-pytestmark = [
-    needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [needs_compilers, without_gpu]
 
 
 class Tied(nn.Module):
@@ -42,35 +37,19 @@ class Tied(nn.Module):
 def lowered(**specs: str) -> EdgeProgramManager:
     """Lower :class:`Tied`: linears are an emulated engine's, all else is the CUDA backend's."""
     import torch_tensorrt
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 
-    rows = torch_tensorrt.Input(
-        min_shape=(2, 32), opt_shape=(8, 32), max_shape=(32, 32), dtype=torch.float32
-    )
+    sizes = {"min_shape": (2, 32), "opt_shape": (8, 32), "max_shape": (32, 32)}
+    rows = torch_tensorrt.Input(**sizes, dtype=torch.float32)
     elsewhere = ("gelu.default", "add.Tensor", "mul.Tensor")
-    with emulated_engines(), torch.no_grad():
-        compiled = torch_tensorrt.compile(
-            Tied().eval(),
-            ir="dynamo",
-            arg_inputs=[rows],
-            min_block_size=1,
-            target_executorch=True,
-            torch_executed_ops={f"torch.ops.aten.{name}" for name in elsewhere},
-        )
-        more = [CompileSpec(key, value.encode()) for key, value in specs.items()]
-        spec = CudaBackend.generate_method_name_compile_spec("forward")
-        return torch_tensorrt.executorch.export(
-            compiled, partitioners=[CudaPartitioner([spec, *more])]
-        )
+    outside = {f"torch.ops.aten.{name}" for name in elsewhere}
+    with emulated_engines():
+        compiled = compile_engines(Tied(), [rows], torch_executed_ops=outside)
+        partitioners = [cuda_partitioner(**specs)]
+        return torch_tensorrt.executorch.export(compiled, partitioners=partitioners)
 
 
 def loaded(edge: EdgeProgramManager) -> runtime.Program:
-    built = copy.deepcopy(edge).to_executorch()
-    data = [bytes(weights) for weights in built._tensor_data.values()]
-    return runtime.load(
-        bytes(built.buffer), data, simulate_devices=True, emulated_engines=True
-    )
+    return load(emit(edge), simulate_devices=True, emulated_engines=True)
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +130,8 @@ def test_an_operator_of_the_backend_s_own(int8: Any) -> None:
     torch.testing.assert_close(result.float(), expected, rtol=3e-2, atol=3)
 
 
-class Selected(nn.Module):
-    def forward(self, boxes: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
-        return (boxes * 2)[which] + 1
+def selected(boxes: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+    return (boxes * 2)[which] + 1
 
 
 @pytest.mark.parametrize(
@@ -168,21 +146,18 @@ def test_only_a_size_that_depends_on_data_goes_over_the_host(
     which: torch.Tensor, on_host: list[str]
 ) -> None:
     """Between two engines, CUDA takes a look-up; the host a mask, to which boxes are copied and from it."""
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
     from torch_tensorrt.executorch import TensorRTPartitioner
 
     boxes = torch.randn(6, 4)
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
     engines = TensorRTPartitioner(compile_settings={"min_block_size": 1})
     with emulated_engines():
-        edge = lower(Selected(), (boxes, which), engines, CudaPartitioner([spec]))
+        edge = lower(selected, (boxes, which), engines, cuda_partitioner())
         (told,) = report(edge).methods.values()
         program = loaded(edge)
     assert [each.name for each in told.on_host()] == on_host
     assert len(delegates(edge)) == (not on_host)
     (found,) = program.run(boxes, which)
-    torch.testing.assert_close(found, Selected()(boxes, which))
+    torch.testing.assert_close(found, selected(boxes, which))
     copies = program.stats().copies
     crossing = found if on_host else which  # the mask is read where the caller has it
     # Copies of a byte order engines behind CUDA delegates, and Torch-TensorRT 2.13's behind copies.

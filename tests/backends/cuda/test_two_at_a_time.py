@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 from ... import fresh
 from ...loading import ROOT
-from .conftest import needs_compilers
+from .conftest import needs_compilers, without_gpu
 
 pytestmark = pytest.mark.builds
 
@@ -62,7 +61,7 @@ if second:
 
 
 @needs_compilers
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@without_gpu
 def test_each_gets_its_own_library_and_weights(tmp_path: Path) -> None:
     ahead = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {

@@ -16,11 +16,12 @@ from torch.export import export
 from torchtrt_executorch import cache, runtime
 from torchtrt_executorch.payloads import cuda_payload
 
-from .conftest import delegates, needs_compilers
+from ...lowering import cuda_partitioner
+from .conftest import delegates, needs_compilers, without_gpu
 
 pytestmark = [
     needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
+    without_gpu,
     pytest.mark.skipif(
         Version(importlib.metadata.version("executorch")) < Version("1.5"),
         reason="executorch 1.4 has a blob of weights for each delegate",
@@ -52,18 +53,9 @@ X = torch.randn(4, 16)
 
 def lowered() -> Any:
     """Two methods that have a CUDA delegate each."""
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-
-    named = {
-        name: [CudaPartitioner([CudaBackend.generate_method_name_compile_spec(name)])]
-        for name in MODULES
-    }
-    with torch.no_grad():
-        return to_edge_transform_and_lower(
-            {name: export(module, (X,)) for name, module in MODULES.items()},
-            partitioner=named,
-        )
+    programs = {name: export(module, (X,)) for name, module in MODULES.items()}
+    partitioners = {name: [cuda_partitioner(name)] for name in MODULES}
+    return to_edge_transform_and_lower(programs, partitioner=partitioners)
 
 
 def files(edge: Any) -> list[bytes]:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir import EdgeProgramManager
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn import functional as F
 
-from tests.executorch_runtime import UpstreamMethod
-from torchtrt_executorch.runtime import load
+from ...lowering import BaseModel, assert_same_as_eager
+from ...lowering import lower as by_partitioners
+from ...lowering import module_of, operators
 
 
 class Between(nn.Module):
@@ -125,31 +126,25 @@ def lstm(x: Tensor) -> Tensor:
 def lower(
     model: nn.Module, inputs: tuple[Tensor, ...], shapes: Any = None
 ) -> EdgeProgramManager:
-    program = torch.export.export(model, inputs, dynamic_shapes=shapes)
-    return to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    return by_partitioners(model, inputs, XnnpackPartitioner(), dynamic_shapes=shapes)
 
 
-def operators(edge: EdgeProgramManager) -> Counter[str]:
+def calls_of(edge: EdgeProgramManager) -> Counter[str]:
     """Return the calls of a program, delegates among them."""
-    calls = (n for n in edge.exported_program().graph.nodes if n.op == "call_function")
-    names = (str(getattr(n.target, "__name__", n.target)) for n in calls)
-    return Counter(name for name in names if name != "getitem")
+    return operators(edge.exported_program().graph_module)
 
 
 def check(
-    edge: EdgeProgramManager,
-    model: nn.Module,
-    calls: list[tuple[Tensor, ...]],
-    **tolerance: float,
-) -> None:
-    """Compare with eager, in ExecuTorch's runtime and in ours."""
-    buffer = edge.to_executorch().buffer
-    method, ours = UpstreamMethod(buffer), load(buffer)
-    for inputs in calls:
-        expected = model(*inputs)
-        expected = [expected] if isinstance(expected, Tensor) else [*expected]
-        torch.testing.assert_close(method.execute(inputs), expected, **tolerance)
-        torch.testing.assert_close([*ours.run(*inputs)], expected, **tolerance)
+    model: nn.Module | Callable[..., Any], *inputs: Tensor, **tolerance: float
+) -> Counter[str]:
+    """Lower a model, compare it with eager, in ExecuTorch's runtime and in ours, and return its calls."""
+    edge = lower(module_of(model), inputs)
+    assert_same_as_eager(edge, model, inputs, upstream=True, **tolerance)
+    return calls_of(edge)
+
+
+#: What a program calls that is one delegate.
+WHOLE = {"executorch_call_delegate": 1}
 
 
 @pytest.mark.parametrize("name", OF_ANY_BATCH)
@@ -158,19 +153,16 @@ def test_operator_is_in_one_delegate_for_any_batch(name: str) -> None:
     model = Between(OF_ANY_BATCH[name])
     shapes = ({0: Dim("batch", min=1, max=16)},)
     edge = lower(model, (torch.randn(3, 6, 8),), shapes)
-    assert operators(edge) == {"executorch_call_delegate": 1}
+    assert calls_of(edge) == WHOLE
     calls = [(torch.randn(batch, 6, 8),) for batch in (1, 3, 16, 2)]
-    check(edge, model, calls, rtol=1e-4, atol=1e-5)
+    assert_same_as_eager(edge, model, *calls, upstream=True, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*OF_ANY_BATCH, *OF_FIXED_SIZES])
 @torch.no_grad()
 def test_operator_of_fixed_sizes_is_in_one_delegate(name: str) -> None:
     model = Between((OF_ANY_BATCH | OF_FIXED_SIZES)[name])
-    inputs = (torch.randn(2, 6, 8),)
-    edge = lower(model, inputs)
-    assert operators(edge) == {"executorch_call_delegate": 1}
-    check(edge, model, [inputs], rtol=1e-4, atol=1e-5)
+    assert check(model, torch.randn(2, 6, 8), rtol=1e-4, atol=1e-5) == WHOLE
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
@@ -180,21 +172,15 @@ def test_host_computes_of_a_given_mask_alone(dtype: torch.dtype) -> None:
     mask = torch.rand(6, 6) > 0.4
     mask[2] = False  # a row of which nothing is left is zero
     given = mask if dtype is torch.bool else torch.zeros(6, 6).masked_fill(~mask, -inf)
-    inputs = (torch.randn(2, 6, 8), given)
-    edge = lower(model, inputs)
-    found = operators(edge)
+    found = check(model, torch.randn(2, 6, 8), given)
     assert found.pop("executorch_call_delegate") == 1
     assert found.total() <= (4 if dtype is torch.bool else 3)
-    check(edge, model, [inputs])
 
 
 @torch.no_grad()
 def test_a_choice_by_what_a_delegate_computes_is_left() -> None:
     model = Between(lambda model, x: x.masked_fill(x > 0.2, 1.0))
-    inputs = (torch.randn(2, 6, 8),)
-    edge = lower(model, inputs)
-    assert "aten.where.self" in operators(edge)
-    check(edge, model, [inputs])
+    assert "aten.where.self" in check(model, torch.randn(2, 6, 8))
 
 
 #: Each of (6, 8) integers.
@@ -215,8 +201,8 @@ OF_INTEGERS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_integers_are_left_to_the_host(name: str) -> None:
     function = OF_INTEGERS[name]
     model = Between(lambda model, x, i: x + function(i))
-    inputs = (torch.randn(6, 8), torch.arange(48).reshape(6, 8))
-    check(lower(model, inputs), model, [inputs], rtol=1e-4, atol=1e-5)
+    integers = torch.arange(48).reshape(6, 8)
+    check(model, torch.randn(6, 8), integers, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
@@ -224,112 +210,86 @@ def test_a_number_that_float16_has_not_is_infinite() -> None:
     def attend(model: Between, x: Tensor) -> Tensor:
         return torch.where(model.causal[2], x.mT, -1e9).softmax(-1).mT
 
-    model, inputs = Between(attend).half(), (torch.randn(6, 8).half(),)
-    check(lower(model, inputs), model, [inputs], rtol=1e-2, atol=1e-2)
+    check(Between(attend).half(), torch.randn(6, 8).half(), rtol=1e-2, atol=1e-2)
 
 
 @torch.no_grad()
 def test_what_is_no_number_is_hidden_by_a_choice() -> None:
     model = Between(lambda model, x, y: x + y.exp().nan_to_num(0.0, 1.0, 2.0))
     y = torch.tensor([1.0, inf, -inf, torch.nan, 0, 1, 2, 3])
-    inputs = (torch.randn(2, 6, 8), y)
-    check(lower(model, inputs), model, [inputs])
+    check(model, torch.randn(2, 6, 8), y)
 
 
 @torch.no_grad()
 def test_constants_are_computed_at_export_and_no_longer_kept() -> None:
     model = Between(attention(attn_mask="causal"))
-    inputs = (torch.randn(2, 6, 8),)
-    edge = lower(model, inputs)
-    program = edge.exported_program()
+    program = lower(model, (torch.randn(2, 6, 8),)).exported_program()
     assert "causal" not in program.graph_signature.inputs_to_buffers.values()
 
 
 @torch.no_grad()
 def test_nothing_is_rewritten_beside_no_delegate() -> None:
-    class Sums(nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return x.sum(-1), x.select(0, 0).squeeze(0)
-
-    inputs = (torch.randn(2, 1, 8),)
-    edge = lower(Sums(), inputs)
-    assert operators(edge)["aten.sum.dim_IntList"] == 1
-    check(edge, Sums(), [inputs])
+    found = check(lambda x: (x.sum(-1), x[0].squeeze(0)), torch.randn(2, 1, 8))
+    assert found["aten.sum.dim_IntList"] == 1
 
 
 @torch.no_grad()
 def test_outputs_may_be_rewritten() -> None:
-    class Outputs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
-
+    class Outputs(
+        BaseModel, linear=lambda: nn.Linear(8, 8), norm=lambda: nn.LayerNorm(8)
+    ):
         def forward(self, x: Tensor) -> tuple[Tensor, ...]:
             y = self.norm(self.linear(x))
             z = F.scaled_dot_product_attention(y, y, y).sum(1)
             return y, z, y.softmax(1), z**2.0, *y.split(4, -1)
 
-    model, inputs = Outputs(), (torch.randn(2, 6, 8),)
-    edge = lower(model, inputs)
-    assert operators(edge) == {"executorch_call_delegate": 1}
-    check(edge, model, [inputs])
+    assert check(Outputs(), torch.randn(2, 6, 8)) == WHOLE
 
 
 @torch.no_grad()
 def test_an_output_is_a_copy_of_what_it_is_a_view_of() -> None:
-    class Views(nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            y = x.sigmoid()
-            return y[:], y.expand_as(x), x.expand_as(y)
+    def views(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = x.sigmoid()
+        return y[:], y.expand_as(x), x.expand_as(y)
 
-    inputs = (torch.randn(2, 8),)
-    check(lower(Views(), inputs), Views(), [inputs])
+    check(views, torch.randn(2, 8))
 
 
 @torch.no_grad()
 def test_layer_norm_far_from_zero_is_no_less_exact() -> None:
-    model = nn.LayerNorm(512)
-    inputs = (torch.randn(4, 512) + 300,)
-    edge = lower(nn.Sequential(model, nn.ReLU()), inputs)
-    check(edge, nn.Sequential(model, nn.ReLU()), [inputs], rtol=0, atol=2e-3)
+    model = nn.Sequential(nn.LayerNorm(512), nn.ReLU())
+    check(model, torch.randn(4, 512) + 300, rtol=0, atol=2e-3)
 
 
 @torch.no_grad()
 def test_softmax_of_channels_behind_a_convolution_is_right() -> None:
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Softmax(1))
-    inputs = (torch.randn(1, 3, 8, 9),)
-    check(lower(model, inputs), model, [inputs])
+    check(model, torch.randn(1, 3, 8, 9))
 
 
 @torch.no_grad()
 def test_norms_of_one_size_are_in_delegates_of_their_own() -> None:
-    class Norms(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            for _ in range(3):
-                x = F.layer_norm(x.sigmoid(), (8,)).cumsum(0)  # on the host
-            return x
+    def norms(x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = F.layer_norm(x.sigmoid(), (8,)).cumsum(0)  # on the host
+        return x
 
-    inputs = (torch.randn(4, 8),)
-    check(lower(Norms(), inputs), Norms(), [inputs])
+    check(norms, torch.randn(4, 8))
 
 
 @torch.no_grad()
 def test_float16_is_reduced_by_the_host() -> None:
     model = Between(lambda model, x: x * x.sum(-1, keepdim=True) ** 2.0).half()
-    inputs = (torch.rand(2, 6, 8).half(),)
-    edge = lower(model, inputs)
-    assert operators(edge)["aten.sum.dim_IntList"] == 1
-    check(edge, model, [inputs], rtol=2e-2, atol=2e-2)
+    found = check(model, torch.rand(2, 6, 8).half(), rtol=2e-2, atol=2e-2)
+    assert found["aten.sum.dim_IntList"] == 1
 
 
 @torch.no_grad()
 def test_a_weight_that_is_computed_of_nothing_is_no_other_operands() -> None:
-    class Kernel(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            weight = torch.full((4, 8, 1), 0.5)
-            product = torch.full((4, 4), 0.25)
-            y = F.conv1d(x.sigmoid(), weight).sigmoid() + weight.sum(1)
-            return product @ y.sigmoid()[0] * product
+    def function(x: Tensor) -> Tensor:
+        weight = torch.full((4, 8, 1), 0.5)
+        product = torch.full((4, 4), 0.25)
+        y = F.conv1d(x.sigmoid(), weight).sigmoid() + weight.sum(1)
+        return product @ y.sigmoid()[0] * product
 
-    inputs = (torch.randn(1, 8, 4),)
-    check(lower(Kernel(), inputs), Kernel(), [inputs])
+    check(function, torch.randn(1, 8, 4))

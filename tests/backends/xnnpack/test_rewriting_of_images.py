@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn import functional as F
 
-from tests.backends.xnnpack.test_rewriting import check, lower, operators
+from ...lowering import assert_same_as_eager
+from .test_rewriting import calls_of, check, lower
 
 #: Each of a (batch, 4, 6, 8) tensor to one of the same shape.
 PATTERNS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
@@ -103,11 +104,12 @@ def check_with_and_without(
     edge = lower(model, calls[0], shapes)
     with monkeypatch.context() as patch:
         patch.delattr(XnnpackPartitioner, "prepare_to_partition")
-        before = operators(lower(model, calls[0], shapes))
-    found, name = operators(edge), "executorch_call_delegate"
+        before = calls_of(lower(model, calls[0], shapes))
+    found, name = calls_of(edge), "executorch_call_delegate"
     assert found[name] <= before[name]
     assert found.total() - found[name] <= before.total() - before[name]
-    check(edge, model, calls, rtol=1e-4, atol=2e-5)
+    tolerance = {"rtol": 1e-4, "atol": 2e-5}
+    assert_same_as_eager(edge, model, *calls, upstream=True, **tolerance)
 
 
 @pytest.mark.parametrize(
@@ -140,5 +142,4 @@ def test_pattern_between_convolutions_is_as_eager_computes_it(
             return self.convolution(x.tanh())  # type: ignore[no-any-return]
 
     torch.manual_seed(0)
-    model, inputs = Between([], 0).eval(), (torch.randn(2, 4, 6, 8),)
-    check(lower(model, inputs), model, [inputs], rtol=1e-4, atol=2e-5)
+    check(Between([], 0).eval(), torch.randn(2, 4, 6, 8), rtol=1e-4, atol=2e-5)

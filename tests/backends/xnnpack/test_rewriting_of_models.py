@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,11 +16,11 @@ from torch.nn import functional as F
 from torchao import quantization as torchao
 
 from tests.backends.xnnpack.quantized import by_pt2e
-from tests.backends.xnnpack.test_rewriting import operators
 from tests.backends.xnnpack.test_rewriting_of_images import check_with_and_without
 from tests.executorch_runtime import UpstreamMethod
 
 from ...lowering import Function, lower
+from .test_rewriting import calls_of
 
 
 def volumes() -> nn.Module:
@@ -162,11 +163,12 @@ def test_quantized_patterns_are_left(
     torch.manual_seed(0)
     inputs = (torch.randn(2, 3, 16, 16),)
     program = QUANTIZED[name](inputs)
-    ours = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    lowered = partial(to_edge_transform_and_lower, program)
+    ours = lowered(partitioner=[XnnpackPartitioner()])
     with monkeypatch.context() as patch:
         patch.delattr(XnnpackPartitioner, "prepare_to_partition")
-        plain = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-    found, before = operators(ours), operators(plain)
+        plain = lowered(partitioner=[XnnpackPartitioner()])
+    found, before = calls_of(ours), calls_of(plain)
     delegates = "executorch_call_delegate"
     assert found[delegates] <= before[delegates]
     assert found.total() - found[delegates] <= before.total() - before[delegates]
@@ -183,25 +185,22 @@ class WithoutReductions(XnnpackPartitioner):
     """Takes no matmul by a weight once it divides a program, whatever its configurations say."""
 
     def get_matched_nodes_from_configs(self, ep: ExportedProgram) -> Any:
-        matches = super().get_matched_nodes_from_configs(ep)
+        found = super().get_matched_nodes_from_configs(ep)
         return [
-            match
-            for match in matches
-            if not any("aten.mm" in str(node.target) for node in match)
+            each for each in found if not any("aten.mm" in str(n.target) for n in each)
         ]
 
 
 @torch.no_grad()
 def test_what_the_partitioner_leaves_after_all_is_as_it_was() -> None:
-    model = Function(
-        lambda x, first, last: last(F.layer_norm(first(x).sigmoid(), (8,)) * 2).softmax(
-            1
-        ),
-        *(nn.Linear(8, 8), nn.Linear(8, 8)),
-    ).eval()
+    def function(x: Tensor, first: nn.Module, last: nn.Module) -> Tensor:
+        y = F.layer_norm(first(x).sigmoid(), (8,)) * 2
+        return last(y).softmax(1)  # type: ignore[no-any-return]
+
+    model = Function(function, nn.Linear(8, 8), nn.Linear(8, 8)).eval()
     inputs = (torch.randn(SEQUENCE),)
     edge = lower(model, inputs, WithoutReductions())
-    found = operators(edge)
+    found = calls_of(edge)
     assert "aten.mm.default" not in found
     assert found["aten.native_layer_norm.default"] == 1
     assert "aten._softmax.default" not in found  # which is rewritten just the same

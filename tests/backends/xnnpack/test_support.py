@@ -12,16 +12,16 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.backend.utils import get_delegates
-from executorch.runtime import Runtime
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn import functional as F
 from torchao import quantization as torchao
 
 from tests.backends.xnnpack.quantized import by_pt2e
+from tests.executorch_runtime import UpstreamMethod
 from torchtrt_executorch.runtime import load
 
-from ...lowering import lower
+from ...lowering import Function, lower
 
 
 class Operators(nn.Module):
@@ -61,9 +61,7 @@ def check(model: nn.Module, x: Tensor, **tolerance: float) -> list[str]:
     """Return the operators that are in no delegate."""
     edge = lower(model, (x,), XnnpackPartitioner())
     left = [node.name for node in edge.exported_program().graph.nodes]
-    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
-    method = loaded.load_method("forward")
-    assert method is not None
+    method = UpstreamMethod(edge.to_executorch().buffer)
     expected = model(x)
     expected = [expected] if isinstance(expected, Tensor) else expected
     torch.testing.assert_close([*method.execute([x])], expected, **tolerance)
@@ -155,6 +153,7 @@ def resized(**options: Any) -> Callable[..., Tensor]:
     return lambda _, x: F.interpolate(x.expand(1, 2, 6, 6) * 2, **options)
 
 
+UP = {"scale_factor": (1.3, 2.1)}
 ARGUMENTS: dict[str, tuple[bool, Callable[..., Tensor]]] = {
     "bias": (False, lambda s, x: torch.addmm(s.b, x, s.w)),
     "beta": (True, lambda s, x: torch.addmm(s.b, x, s.w, beta=0.3)),
@@ -171,10 +170,7 @@ ARGUMENTS: dict[str, tuple[bool, Callable[..., Tensor]]] = {
     "scaled down": (True, resized(scale_factor=(0.7, 0.6))),
     "aligned": (False, resized(scale_factor=(1.3, 2.1), align_corners=True)),
     "to a size": (False, resized(size=(7, 12))),
-    "by the ratio": (
-        False,
-        resized(scale_factor=(1.3, 2.1), recompute_scale_factor=True),
-    ),
+    "by the ratio": (False, resized(**UP, recompute_scale_factor=True)),
     "alpha of a sum": (True, lambda s, x: torch.add(x, s.w, alpha=2)),
     "alpha of a difference": (True, lambda s, x: torch.sub(x, s.w, alpha=0.5)),
     "elu": (True, lambda s, x: torch.ops.aten.elu.default(x, 0.5, 1.5, 2.0)),
@@ -192,18 +188,14 @@ def test_arguments_that_xnnpack_lacks_are_not_dropped(name: str) -> None:
 
 
 def test_a_maximum_along_a_dynamic_dimension_is_left() -> None:
-    class Largest(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.max(2, keepdim=True)[0]
-
-    height = torch.export.Dim("height", min=2, max=16)
+    largest = Function(lambda x: x.max(2, keepdim=True)[0])
+    shapes = ({2: torch.export.Dim("height", min=2, max=16)},)
     x = torch.randn(1, 3, 8, 8)
-    edge = lower(Largest(), (x,), XnnpackPartitioner(), dynamic_shapes=({2: height},))
-    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
+    edge = lower(largest, (x,), XnnpackPartitioner(), dynamic_shapes=shapes)
+    method = UpstreamMethod(edge.to_executorch().buffer)
     for size in (2, 8, 16):
         x = torch.randn(1, 3, size, 8)
-        (found,) = loaded.load_method("forward").execute([x])  # type: ignore[union-attr]
-        torch.testing.assert_close(found, Largest()(x))
+        torch.testing.assert_close([*method.execute([x])], [largest(x)])
 
 
 CAUSES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, str]] = {
@@ -217,15 +209,10 @@ CAUSES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, str]] = {
 def test_the_reason_is_recorded(cause: str) -> None:
     function, x, reason = CAUSES[cause]
 
-    class Function(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return function(x)
-
-    edge = lower(Function(), (x,), XnnpackPartitioner())
+    edge = lower(function, (x,), XnnpackPartitioner())
     assert not get_delegates(edge.exported_program().graph)
-    (call,) = [
-        n for n in edge.exported_program().graph.nodes if n.op == "call_function"
-    ]
+    nodes = edge.exported_program().graph.nodes
+    (call,) = [node for node in nodes if node.op == "call_function"]
     why = call.meta["custom"][WHY_NOT_IN_XNNPACK]
     assert why.startswith("XnnpackBackend: ") and reason in why
 
@@ -266,14 +253,10 @@ def test_channels_last_weights(given: torch.memory_format) -> None:
     model = model.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x = torch.randn(2, 3, 8, 8).to(memory_format=given)
     with torch.no_grad():
-        edge = to_edge_transform_and_lower(
-            torch.export.export(
-                model, (x,), dynamic_shapes=({0: torch.export.Dim("n", max=4)},)
-            ),
-            partitioner=[XnnpackPartitioner()],
-        )
+        shapes = ({0: torch.export.Dim("n", max=4)},)
+        program = torch.export.export(model, (x,), dynamic_shapes=shapes)
+        edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
         expected = model(x)
-    method = Runtime.get().load_program(edge.to_executorch().buffer)
-    (found,) = method.load_method("forward").execute([x])  # type: ignore[union-attr]
+    (found,) = UpstreamMethod(edge.to_executorch().buffer).execute([x])
     torch.testing.assert_close(found, expected)
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)

@@ -20,7 +20,6 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     get_symmetric_quantization_config,
 )
 from executorch.exir import to_edge, to_edge_transform_and_lower
-from executorch.exir.backend.compile_spec_schema import CompileSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -31,7 +30,7 @@ from torch.utils import _pytree as pytree
 from torchtrt_executorch import report, runtime
 from torchtrt_executorch.cache import SWITCH
 
-from ..conftest import delegates, needs_compilers
+from ..conftest import delegates, needs_compilers, without_gpu
 
 pytest.importorskip("torchao.quantization")
 
@@ -40,7 +39,7 @@ from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from torchao.quantization.quant_primitives import dequantize_affine
 
 from .... import fresh
-from ....lowering import lower
+from ....lowering import BaseModel, cuda_partitioner, emit, load, lower
 from .. import interpreted
 from . import gemvs, neighbors, programs, strided_weights
 
@@ -204,15 +203,13 @@ class SeveralSchemes(nn.Module):
         return torch.cat([layers(tokens) for layers in self.layers])
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@without_gpu
 def test_a_delegate_has_the_bytes_that_the_bits_take() -> None:
     model, tokens = SeveralSchemes().eval(), torch.tensor([[5]])
     with torch.no_grad():
         wanted = model(tokens)
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
     program = torch.export.export(model, (tokens,))
-    gpu = CompileSpec("gpu", b"sm_90:80GiB")  # float8 is from 8.9 on
-    partitioner = CudaPartitioner([spec, gpu])
+    partitioner = cuda_partitioner(gpu="sm_90:80GiB")  # float8 is from 8.9 on
     edge = to_edge_transform_and_lower(program, partitioner=[partitioner])
     assert report(edge).methods["forward"].on_host() == []
     (delegate,) = delegates(edge)
@@ -225,9 +222,7 @@ def test_a_delegate_has_the_bytes_that_the_bits_take() -> None:
     )
     assert kept < len(delegate.weights) < 1.05 * (kept + scales)
     assert b"_gemv_kernel" in delegate.library
-    built = edge.to_executorch()
-    data = [bytes(each) for each in built._tensor_data.values()]
-    (found,) = runtime.load(bytes(built.buffer), data).run(tokens)
+    (found,) = load(emit(edge)).run(tokens)
     torch.testing.assert_close(found, wanted, atol=1e-2, rtol=1e-2)
 
 
@@ -237,8 +232,7 @@ def up_to_the_compilers(model: nn.Module, *inputs: torch.Tensor) -> Any:
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Stopped
 
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
-    partitioner = CudaPartitioner([spec, CompileSpec("gpu", b"sm_90:80GiB")])
+    partitioner = cuda_partitioner(gpu="sm_90:80GiB")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AotCodeCompiler, "compile", classmethod(stop))
         patch.setattr(CppWrapperGpu, "generate_and_run_autotune_block", stop)
@@ -401,13 +395,12 @@ def test_what_a_quantized_weight_breaks_is_found_before_it_is_claimed(
     assert program is None  # the other one is compiled
 
 
-class ScaledBehind(nn.Module):
+class ScaledBehind(
+    BaseModel,
+    weight=lambda: torch.randint(-128, 128, (64, 32)).char(),
+    scale=lambda: torch.rand(64).bfloat16() / 128,
+):
     """A product by a weight in int8, and a scale for each of its rows behind it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("weight", torch.randint(-128, 128, (64, 32)).char())
-        self.register_buffer("scale", torch.rand(64).bfloat16() / 128)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(x, self.weight.to(x.dtype)) * self.scale
@@ -416,8 +409,7 @@ class ScaledBehind(nn.Module):
 def test_several_rows_by_a_weight_that_is_scaled_behind() -> None:
     """Inductor takes the two for one operator, which has no kernel for a GPU that may be had."""
     model, x = ScaledBehind().eval(), torch.randn(2, 4, 32, dtype=torch.bfloat16)
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
-    edge = lower(model, (x,), CudaPartitioner([spec]))
+    edge = lower(model, (x,), cuda_partitioner())
     assert report(edge).methods["forward"].on_host() == []
     (delegate,) = delegates(edge)
     assert len(delegate.weights) < 1.2 * (64 * 32 + 2 * 64)
@@ -440,12 +432,9 @@ class Dequantized(nn.Module):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_linear_of_no_columns(rows: int) -> None:
     model, x = Dequantized(0).eval(), torch.ones(rows, 0)
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
-    edge = lower(model, (x,), CudaPartitioner([spec]))
+    edge = lower(model, (x,), cuda_partitioner())
     assert delegates(edge)
-    built = edge.to_executorch()
-    data = [bytes(each) for each in built._tensor_data.values()]
-    (found,) = runtime.load(bytes(built.buffer), data).run(x)
+    (found,) = load(emit(edge)).run(x)
     assert torch.equal(found, torch.zeros(rows, 16))
 
 

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.cuda import _mul_sum_decompositions
-from executorch.backends.cuda.cuda_backend import CudaBackend
-from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.backends.cuda.support import dry_run
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import (
@@ -30,7 +28,7 @@ from torch.torch_version import TorchVersion
 
 from torchtrt_executorch import report
 
-from ....lowering import Function
+from ....lowering import BaseModel, Function, cuda_partitioner
 from ..conftest import needs_compilers
 
 pytestmark = [needs_compilers, pytest.mark.builds]
@@ -45,8 +43,7 @@ class _Stopped(Partitioner):
 
     def __init__(self) -> None:
         super().__init__()
-        spec = CudaBackend.generate_method_name_compile_spec("forward")
-        self.cuda = CudaPartitioner([spec])
+        self.cuda = cuda_partitioner()
         self.taken: set[str] = set()
 
     def ops_to_not_decompose(self, ep: Any) -> Any:
@@ -78,11 +75,9 @@ def partitioned(
 
 def on_host(edge: EdgeProgramManager) -> dict[str, str]:
     """Return the reasons for operators that the backend left, by their names."""
-    return {
-        each.name: each.reason
-        for each in report(edge).methods["forward"].operators
-        if each.reason.startswith("CudaBackend: ")
-    }
+    operators = report(edge).methods["forward"].operators
+    ours = (each for each in operators if each.reason.startswith("CudaBackend: "))
+    return {each.name: each.reason for each in ours}
 
 
 @torch.library.custom_op("cuda_operators_test::twice", mutates_args=())
@@ -139,11 +134,7 @@ def test_what_cannot_be_compiled_is_left_with_the_reason(case: str) -> None:
     assert taken and name not in taken
 
 
-class Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(2.5))
-
+class Scaled(BaseModel, scale=lambda: nn.Parameter(torch.tensor(2.5))):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x * self.scale.exp()).relu()
 
@@ -231,11 +222,8 @@ def test_the_partitioners_behind_get_it(monkeypatch: pytest.MonkeyPatch) -> None
         module, torch.ones(1, 4, 8, 8), behind=[XnnpackPartitioner()]
     )
     assert "aten.softplus.default" in taken
-    (left,) = (
-        each
-        for each in report(edge).methods["forward"].operators
-        if "conv" in each.name
-    )
+    operators = report(edge).methods["forward"].operators
+    (left,) = (each for each in operators if "conv" in each.name)
     assert left.backend == "XnnpackBackend"
     assert "no kernel for it" in left.reason
 

@@ -8,13 +8,9 @@ from executorch.backends.cuda.tuning import convolution_configs, tile_selection
 from executorch.backends.cuda.tuning.cost_model import Tile
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from ..conftest import needs_compilers
+from ..conftest import needs_compilers, without_gpu
 
-pytestmark = [
-    pytest.mark.builds,
-    needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [pytest.mark.builds, needs_compilers, without_gpu]
 
 
 @pytest.fixture

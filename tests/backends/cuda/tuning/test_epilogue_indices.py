@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from torchtrt_executorch.cache import SWITCH
 
-from ..conftest import delegates, needs_compilers
+from ....lowering import BaseModel
+from ..conftest import compiles_delegates, delegates
 
 SUFFIX = "    # inductor generates a suffix\n    xindex = idx_n + {}*idx_m\n"
 
@@ -44,20 +45,14 @@ def test_what_has_no_matmul_stays() -> None:
     assert simplified(source) == source
 
 
-class Projected(torch.nn.Module):
+class Projected(BaseModel, projection=lambda: torch.nn.Conv2d(64, 128, 1)):
     """As a residual block's shortcut, in the layout of its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.projection = torch.nn.Conv2d(64, 128, 1)
 
     def forward(self, x):
         return torch.nn.functional.silu(self.projection(x))
 
 
-@needs_compilers
-@pytest.mark.builds
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@compiles_delegates
 def test_a_convolution_of_one_pixel_is_written_by_its_rows(
     lower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

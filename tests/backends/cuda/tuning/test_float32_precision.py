@@ -16,13 +16,9 @@ from executorch.backends.cuda.tuning import float32_precision
 from torchtrt_executorch.cache import SWITCH
 from torchtrt_executorch.payloads import cuda_library
 
-from ..conftest import delegates, needs_compilers
+from ..conftest import delegates, needs_compilers, without_gpu
 
-pytestmark = [
-    pytest.mark.builds,
-    needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [pytest.mark.builds, needs_compilers, without_gpu]
 TF32, TF32X3, INDUCTORS = "tf32", "tf32x3", "allow_tf32=ALLOW_TF32"
 EACH = "sm_80:40GiB,sm_89:24GiB,sm_100:180GiB,sm_120:16GiB,sm_121:100GiB"
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtrt_executorch.cache import SWITCH
 from torchtrt_executorch.payloads import cuda_library
 
-from ..conftest import delegates, needs_compilers
+from ..conftest import compiles_delegates, delegates
 
 
 class Products(nn.Module):
@@ -69,9 +69,7 @@ def templates(folder: Path) -> list[str]:
     return [text for text in texts if "\ndef triton_tem_" in text]
 
 
-@needs_compilers
-@pytest.mark.builds
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@compiles_delegates
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_layers_that_read_ever_more_channels(
     lower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: torch.dtype
@@ -92,9 +90,7 @@ def test_layers_that_read_ever_more_channels(
         assert not any(f"{64 + 32 * i}*idx_" in text for i in range(layers) if i != 2)
 
 
-@needs_compilers
-@pytest.mark.builds
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
+@compiles_delegates
 def test_a_product_without_another_has_its_k_in_its_source(
     lower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

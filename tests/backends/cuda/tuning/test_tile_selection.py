@@ -16,13 +16,9 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torchtrt_executorch.nogpu.inductor import fat_binaries
 from torchtrt_executorch.payloads import cuda_library
 
-from ..conftest import delegates, needs_compilers
+from ..conftest import delegates, needs_compilers, without_gpu
 
-pytestmark = [
-    pytest.mark.builds,
-    needs_compilers,
-    pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU"),
-]
+pytestmark = [pytest.mark.builds, needs_compilers, without_gpu]
 
 LOGGER = tile_selection.logger.name
 
