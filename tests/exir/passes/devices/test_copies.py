@@ -63,6 +63,14 @@ def outputs_of(module):
 
 
 def test_a_value_crosses_once_whoever_reads_it(kit):
+    check(kit, lambda x, y: (x + y, x + x, y + x), X, Y, sides=(2, 3))
+
+
+def test_a_value_that_stays_on_its_device_is_not_copied(kit):
+    check(kit, lambda x, y: ((x + y) + y) + x, X, Y, sides=(2, 1))
+
+
+def test_the_host_gets_one_copy_for_all_its_readers(kit):
     both = module_of(lambda x, y: (torch.relu(x + y), torch.sigmoid(x + y)))
     check(kit, both, X, Y, sides=(2, 2))
 
