@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,20 +81,104 @@ class State(nn.Module):
 X = torch.linspace(-1, 2, 8).reshape(2, 4)
 
 
-def emulated(model: nn.Module, *inputs: torch.Tensor, **settings: Any) -> Any:
-    """Compile by Torch-TensorRT, for engines that PyTorch runs."""
+@contextmanager
+def refused(kind: type[Exception], *words: str) -> Iterator[None]:
+    """Assert that it raises an error that has the words in its message."""
+    try:
+        yield
+    except kind as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError(f"no {kind.__name__} was raised")
+
+
+@contextmanager
+def logged(logger: str, words: str) -> Iterator[None]:
+    """Assert that a message with the words is logged."""
+    import logging
+
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger(logger).addHandler(handler)
+    logging.getLogger(logger).setLevel(logging.INFO)
+    yield
+    assert any(words in each for each in messages), messages
+
+
+def emulated(
+    model: nn.Module | Callable[..., Any], *inputs: Any, **settings: Any
+) -> Any:
+    """Compile a model, or a function, by Torch-TensorRT, for engines that PyTorch runs."""
     import torch_tensorrt
 
     from torchtrt_executorch import emulated_engines
 
+    model = model if isinstance(model, nn.Module) else Function(model)
+    settings = {"ir": "dynamo", "min_block_size": 1, **settings}
     with emulated_engines():
-        return torch_tensorrt.compile(
-            model.eval(),
-            ir="dynamo",
-            arg_inputs=[*inputs],
-            min_block_size=1,
-            **settings,
-        )
+        return torch_tensorrt.compile(model.eval(), arg_inputs=[*inputs], **settings)
+
+
+def engine_of(compiled: Any) -> Any:
+    """Return the module of a compiled model's only engine."""
+    modules = compiled.modules()
+    (engine,) = (m for m in modules if getattr(m, "serialized_engine", None))
+    return engine
+
+
+def edge_of(model: nn.Module, *inputs: torch.Tensor, check: bool = True) -> Any:
+    """Return an edge program, of the core ATen operators if that is to be checked."""
+    from executorch.exir import EdgeCompileConfig, to_edge
+
+    config = EdgeCompileConfig(_check_ir_validity=check)
+    return to_edge(torch.export.export(model, inputs), compile_config=config)
+
+
+def lowered_by(partitioners: list[Any], model: nn.Module, *inputs: torch.Tensor) -> Any:
+    from executorch.exir import to_edge_transform_and_lower
+
+    program = torch.export.export(model, inputs)
+    return to_edge_transform_and_lower(program, partitioner=partitioners)
+
+
+def lowered_by_xnnpack(model: nn.Module, *inputs: torch.Tensor) -> Any:
+    from executorch.backends.xnnpack.partition import xnnpack_partitioner
+
+    return lowered_by([xnnpack_partitioner.XnnpackPartitioner()], model, *inputs)
+
+
+def cuda_partitioner() -> Any:
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+
+    return CudaPartitioner([CudaBackend.generate_method_name_compile_spec("forward")])
+
+
+def delegates(edge: Any) -> list[str]:
+    """Return the backends of a method's delegates."""
+    (plan,) = edge.to_executorch().executorch_program.execution_plan
+    return [each.id for each in plan.delegates]
+
+
+def upstream_runs(edge: Any, *inputs: torch.Tensor) -> Any:
+    """Return what a program computes in ExecuTorch's runtime."""
+    from executorch.runtime import Runtime
+
+    program = Runtime.get().load_program(edge.to_executorch().buffer)
+    return program.load_method("forward").execute([*inputs])[0]  # type: ignore[union-attr]
+
+
+def weights_beside(linear: nn.Module, save: Callable[[Any, Path], Any]) -> list[str]:
+    """Return the names of the files that saving a program with external weights writes."""
+    from tempfile import TemporaryDirectory
+
+    from executorch.exir import ExecutorchBackendConfig
+
+    config = ExecutorchBackendConfig(external_constants=True)
+    with TemporaryDirectory() as folder:
+        save(edge_of(linear, X).to_executorch(config), Path(folder, "model.pte"))
+        return sorted(each.name for each in Path(folder).iterdir())
 
 
 def additions_alone(device: str = "cuda:0") -> Any:
@@ -132,13 +217,9 @@ def additions_alone(device: str = "cuda:0") -> Any:
 
 def lowered(model: nn.Module, *inputs: torch.Tensor, planned: bool) -> Any:
     """Return a program whose additions are delegates, with memory that is planned on devices or not."""
-    from executorch.exir import EdgeCompileConfig, to_edge
     from executorch.exir.capture._config import ExecutorchBackendConfig
 
-    edge = to_edge(
-        torch.export.export(model, inputs),
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    ).to_backend(additions_alone())
+    edge = edge_of(model, *inputs, check=False).to_backend(additions_alone())
     config = ExecutorchBackendConfig(enable_non_cpu_memory_planning=planned)
     (plan,) = edge.to_executorch(config).executorch_program.execution_plan
     return plan
@@ -161,15 +242,11 @@ def copies(operators: list[str], way: str) -> int:
     return sum(way in name for name in operators)
 
 
-def tagged(partitioner: Any, model: nn.Module, *inputs: torch.Tensor) -> list[str]:
+def tagged(
+    partitioner: Any, function: Callable[..., Any], x: torch.Tensor
+) -> list[str]:
     """Return the operators that a partitioner takes."""
-    from executorch.exir import EdgeCompileConfig, to_edge
-
-    edge = to_edge(
-        torch.export.export(model, inputs),
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    )
-    program = edge.exported_program()
+    program = edge_of(Function(function), x, check=False).exported_program()
     tags = partitioner.partition(program).partition_tags
     return [
         str(node.target)
@@ -189,26 +266,14 @@ def torch_tensorrt_is_imported() -> None:
 def engines_run_without_tensorrt() -> None:
     compiled = emulated(nn.ReLU(), X)
     assert torch.equal(compiled(X), X.relu())
-    (engine,) = (
-        each.serialized_engine
-        for each in compiled.modules()
-        if getattr(each, "serialized_engine", None) is not None
-    )
+    engine = engine_of(compiled).serialized_engine
     assert b"trt" not in bytes(engine)[:16]  # as in TensorRT's plans
 
 
 @of("engine-progress")
 def an_engine_that_is_built_is_logged() -> None:
-    import logging
-
-    messages: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("torchtrt_executorch")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    emulated(nn.ReLU(), X)
-    assert any("TensorRT engine 1 of 1" in each for each in messages), messages
+    with logged("torchtrt_executorch", "TensorRT engine 1 of 1"):
+        emulated(nn.ReLU(), X)
 
 
 @of("failing-validators")
@@ -216,7 +281,7 @@ def a_sort_along_the_default_dimension_is_compiled() -> None:
     def sort(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).sort().values + 1
 
-    assert torch.equal(emulated(Function(sort), X)(X), sort(X))
+    assert torch.equal(emulated(sort, X)(X), sort(X))
 
 
 @of("failing-validators")
@@ -236,7 +301,7 @@ def a_validator_that_fails_leaves_its_node_to_pytorch() -> None:
     def inverted(x: torch.Tensor) -> torch.Tensor:
         return x.sin().erfinv()
 
-    compiled = emulated(Function(inverted), X)
+    compiled = emulated(inverted, X)
     assert torch.equal(compiled(X), inverted(X))
 
 
@@ -250,12 +315,8 @@ def a_node_whose_converter_fails_is_named() -> None:
         raise RuntimeError("no such layer")
 
     model = Function(lambda x: x.sin().erfinv()).eval()
-    try:
+    with refused(RuntimeError, "erfinv (torch.ops.aten.erfinv.default)"):
         torch_tensorrt.compile(model, ir="dynamo", arg_inputs=[X], min_block_size=1)
-    except RuntimeError as error:
-        assert "erfinv (torch.ops.aten.erfinv.default)" in str(error), error
-    else:
-        raise AssertionError("it was built")
 
 
 @of("partition-support")
@@ -270,9 +331,8 @@ def a_cast_alone_in_its_partition_runs_in_pytorch() -> None:
         min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4), dtype=torch.int64
     )
     outside = {"torch.ops.aten.abs.default", "torch.ops.aten.neg.default"}
-    compiled = emulated(
-        Function(cast), rows, target_executorch=True, torch_executed_ops=outside
-    )
+    settings = {"target_executorch": True, "torch_executed_ops": outside}
+    compiled = emulated(cast, rows, **settings)
     assert torch.equal(compiled(x), cast(x))
 
 
@@ -282,7 +342,7 @@ def a_node_in_pytorch_has_the_reason() -> None:
         return x.sin().cos()
 
     outside = {"torch.ops.aten.sin.default"}
-    compiled = emulated(Function(found), X, torch_executed_ops=outside)
+    compiled = emulated(found, X, torch_executed_ops=outside)
     reasons = {
         reason
         for module in compiled.modules()
@@ -298,7 +358,7 @@ def branches_stay_beside_engines() -> None:
     def branch(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x * 2,)) + 1
 
-    compiled = emulated(Function(branch), X, use_fast_partitioner=False)
+    compiled = emulated(branch, X, use_fast_partitioner=False)
     assert torch.equal(compiled(X), branch(X))
 
 
@@ -307,19 +367,15 @@ def outputs_that_are_no_tensors_are_returned() -> None:
     def constants(x: torch.Tensor) -> Any:
         return None, x.relu(), 3
 
-    found = emulated(Function(constants), X)(X)
+    found = emulated(constants, X)(X)
     assert found[0] is None and found[2] == 3
     assert torch.equal(found[1], X.relu())
 
 
 @of("compile-arguments")
 def a_misspelled_argument_is_an_error() -> None:
-    try:
+    with refused(TypeError, "use_fast_partitioner"):
         emulated(nn.ReLU(), X, target_executorch=True, use_fast_partitoner=False)
-    except TypeError as error:
-        assert "use_fast_partitioner" in str(error)
-    else:
-        raise AssertionError("it was ignored")
 
 
 @of("size-ranges")
@@ -328,7 +384,7 @@ def a_variance_is_right_for_any_size() -> None:
 
     rows = torch_tensorrt.Input(min_shape=(2, 4), opt_shape=(4, 4), max_shape=(8, 4))
     x = torch.linspace(-1, 2, 32).reshape(8, 4)
-    module = emulated(Function(lambda x: x.var(0)), rows)
+    module = emulated(lambda x: x.var(0), rows)
     torch.testing.assert_close(module(x), x.var(0))
 
 
@@ -338,7 +394,7 @@ def what_no_converter_supports_is_decomposed_for_an_engine() -> None:
         return torch.nn.functional.avg_pool2d(x, (1, 3), 2, ceil_mode=True)
 
     x = X.reshape(1, 1, *X.shape)
-    compiled = emulated(Function(pool), x, target_executorch=True)
+    compiled = emulated(pool, x, target_executorch=True)
     assert "avg_pool2d" not in str(compiled.graph), compiled.graph
     assert torch.allclose(compiled(x), pool(x))
 
@@ -348,9 +404,7 @@ def a_recurrent_layer_is_whole_in_an_engine() -> None:
     layer = nn.GRU(4, 4).eval()
     x = X.reshape(2, 1, 4)
     compiled = emulated(layer, x, target_executorch=True)
-    names = [name for name, _ in compiled.named_children()]
-    (engine,) = (each for each in names if "_run_on_acc" in each)
-    assert "gru" in str(compiled.get_submodule(engine).serialized_engine), names
+    assert "gru" in str(engine_of(compiled).serialized_engine)
     assert torch.allclose(compiled(x)[0], layer(x)[0])
 
 
@@ -359,9 +413,8 @@ def a_dtype_that_tensorrt_lacks_runs_in_pytorch() -> None:
     def double(x: torch.Tensor) -> torch.Tensor:
         return x.sin().double()
 
-    compiled = emulated(
-        Function(double), X, target_executorch=True, executorch_build_fallback=True
-    )
+    settings = {"target_executorch": True, "executorch_build_fallback": True}
+    compiled = emulated(double, X, **settings)
     assert torch.equal(compiled(X), double(X))
 
 
@@ -373,15 +426,11 @@ def stand_ins_are_an_option() -> None:
 
     from torchtrt_executorch.runtime import ProgramError
 
-    compiled = emulated(nn.ReLU(), X)
+    compiled, options = emulated(nn.ReLU(), X), {"output_format": "executorch"}
     with TemporaryDirectory() as folder:
         try:
-            torch_tensorrt.save(
-                compiled,
-                f"{folder}/model.pte",
-                output_format="executorch",
-                stand_ins=True,
-            )
+            path = f"{folder}/model.pte"
+            torch_tensorrt.save(compiled, path, stand_ins=True, **options)
         except ProgramError as error:  # emulated engines need none
             assert "stand-in" in str(error), error
 
@@ -391,7 +440,7 @@ def what_needs_an_allocator_is_no_engine_s() -> None:
     def found(x: torch.Tensor) -> torch.Tensor:
         return (x.sin() > 0).nonzero().cos()
 
-    compiled = emulated(Function(found), X, target_executorch=True)
+    compiled = emulated(found, X, target_executorch=True)
     inside = [name for name, each in compiled.named_children() if "acc" in name]
     assert len(inside) == 2
     assert torch.equal(compiled(X), found(X))
@@ -402,12 +451,8 @@ def integers_are_looked_up_in_an_engine() -> None:
     def found(x: torch.Tensor) -> torch.Tensor:
         return x.sin()[torch.tensor([1, 0])].cos()
 
-    compiled = emulated(
-        Function(found),
-        X,
-        target_executorch=True,
-        executorch_allocator_routing="node",
-    )
+    settings = {"target_executorch": True, "executorch_allocator_routing": "node"}
+    compiled = emulated(found, X, **settings)
     assert len([name for name, _ in compiled.named_children() if "acc" in name]) == 1
     assert torch.equal(compiled(X), found(X))
 
@@ -429,12 +474,8 @@ def state_under_two_names_is_one() -> None:
 
 @of("target-executorch")
 def what_contradicts_it_is_refused() -> None:
-    try:
+    with refused(ValueError, "require_full_compilation"):
         emulated(nn.ReLU(), X, target_executorch=True, require_full_compilation=True)
-    except ValueError as error:
-        assert "require_full_compilation" in str(error)
-    else:
-        raise AssertionError("it was taken")
 
 
 @of("quantized-engines")
@@ -451,12 +492,7 @@ def weights_in_eight_bits_stay_so() -> None:
             return x @ dequantize(self.weight, 0.5, 0, -128, 127, torch.int8)
 
     compiled = emulated(Quantized(), torch.ones(2, 256), target_executorch=True)
-    (engine,) = (
-        each.serialized_engine
-        for each in compiled.modules()
-        if getattr(each, "serialized_engine", None) is not None
-    )
-    assert len(engine) < 2 * 256 * 256
+    assert len(engine_of(compiled).serialized_engine) < 2 * 256 * 256
 
 
 @of("mutated-buffers")
@@ -473,7 +509,7 @@ def inputs_that_are_written_are_written() -> None:
         return x.relu()
 
     ours, theirs = X.clone(), X.clone()
-    assert torch.equal(emulated(Function(write), X.clone())(ours), write(theirs))
+    assert torch.equal(emulated(write, X.clone())(ours), write(theirs))
     assert torch.equal(ours, theirs)
 
 
@@ -511,11 +547,8 @@ def damaged_blobs_are_refused() -> None:
     assert serialization.deserialize_engine(blob)[0] == b"engine" * 9
     no_text = blob.replace(b'"float32"', b"123456789")
     for damaged in (blob[:-1], blob + b"x", no_text):
-        try:
+        with refused(ValueError):
             serialization.deserialize_engine(damaged)
-        except ValueError:
-            continue
-        raise AssertionError(f"{damaged!r} was taken")
 
 
 class Calls(nn.Module):
@@ -536,9 +569,7 @@ class Calls(nn.Module):
         import torch_tensorrt.dynamo.runtime.meta_ops.register_meta_ops  # noqa: F401
 
         compiled = emulated(Additions(chained=True), X, X.clone(), X.clone())
-        (held,) = (
-            e for e in compiled.modules() if getattr(e, "serialized_engine", None)
-        )
+        held = engine_of(compiled)
         record = [*held.engine.serialized_info]
         self.at = [each is held.serialized_engine for each in record].index(True)
         engine = bytearray(record[self.at])
@@ -628,8 +659,7 @@ def engines_are_exported() -> None:
     import torch_tensorrt
 
     edge = torch_tensorrt.executorch.export(emulated(nn.ReLU(), X), arg_inputs=[X])
-    (plan,) = edge.to_executorch().executorch_program.execution_plan
-    assert [each.id for each in plan.delegates] == ["TensorRTBackend"]
+    assert delegates(edge) == ["TensorRTBackend"]
 
 
 @of("executorch-export")
@@ -644,8 +674,7 @@ def exported_programs_are_lowered_by_hand() -> None:
     edge = to_edge_transform_and_lower(
         program, partitioner=partitioners, compile_config=config
     )
-    (plan,) = edge.to_executorch().executorch_program.execution_plan
-    assert [each.id for each in plan.delegates] == ["TensorRTBackend"]
+    assert delegates(edge) == ["TensorRTBackend"]
 
 
 @of("executorch-export")
@@ -660,22 +689,18 @@ def compiled_modules_are_methods() -> None:
 
 @of("compiling-partitioner")
 def a_partitioner_compiles() -> None:
-    from executorch.exir import to_edge_transform_and_lower
     from torch_tensorrt.executorch import TensorRTPartitioner
 
     from torchtrt_executorch import emulated_engines
 
     tensorrt = TensorRTPartitioner(compile_settings={"min_block_size": 1})
-    program = torch.export.export(nn.ReLU(), (X,))
     with emulated_engines():
-        edge = to_edge_transform_and_lower(program, partitioner=[tensorrt])
-    (plan,) = edge.to_executorch().executorch_program.execution_plan
-    assert [each.id for each in plan.delegates] == ["TensorRTBackend"]
+        edge = lowered_by([tensorrt], nn.ReLU(), X)
+    assert delegates(edge) == ["TensorRTBackend"]
 
 
 @of("whole-operators")
 def what_the_second_wants_whole_is_whole() -> None:
-    from executorch.exir import to_edge_transform_and_lower
     from executorch.exir.backend.partitioner import Partitioner, PartitionResult
     from executorch.exir.backend.test.op_partitioner_demo import (
         NonDecompTestPartitioner,  # upstream's example: it takes linears
@@ -688,10 +713,7 @@ def what_the_second_wants_whole_is_whole() -> None:
         def partition(self, exported_program: Any) -> PartitionResult:
             return PartitionResult(exported_program, {})
 
-    program = torch.export.export(nn.Linear(4, 4), (X,))
-    edge = to_edge_transform_and_lower(
-        program, partitioner=[First(), NonDecompTestPartitioner()]
-    )
+    edge = lowered_by([First(), NonDecompTestPartitioner()], nn.Linear(4, 4), X)
     (delegate,) = edge.exported_program().graph_module.children()
     inside = [str(node.target) for node in delegate.original_module.graph.nodes]  # type: ignore[union-attr]
     assert any("linear" in name for name in inside), inside
@@ -699,7 +721,6 @@ def what_the_second_wants_whole_is_whole() -> None:
 
 @of("delegated-operators")
 def what_a_partitioner_supports_needs_no_place_in_core_aten() -> None:
-    from executorch.exir import to_edge_transform_and_lower
     from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
     from executorch.exir.backend.partitioner import (
         DelegationSpec,
@@ -723,12 +744,7 @@ def what_a_partitioner_supports_needs_no_place_in_core_aten() -> None:
                     node.meta["delegation_tag"] = "tag"
             return PartitionResult(exported_program, {"tag": spec})
 
-    class Model(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.sin().cumprod(-1)
-
-    program = torch.export.export(Model(), (X,))
-    edge = to_edge_transform_and_lower(program, partitioner=[First()])
+    edge = lowered_by([First()], Function(lambda x: x.sin().cumprod(-1)), X)
     assert "cumprod" not in str(edge.exported_program().graph)
 
 
@@ -742,36 +758,26 @@ def an_error_names_the_operator_and_its_method() -> None:
     program = torch.export.export(Function(torch.ops.promised.kernelless), (X,))
     config = EdgeCompileConfig(_check_ir_validity=False)
     edge = to_edge({"found": program}, compile_config=config)
-    try:
+    with refused(Exception, "kernelless", "found"):
         edge.to_executorch()
-    except Exception as error:
-        assert "kernelless" in str(error) and "found" in str(error), error
-    else:
-        raise AssertionError("an operator without a kernel was emitted")
-
-
-def lowered_by_xnnpack(program: Any) -> Any:
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-        XnnpackPartitioner,
-    )
-    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
-
-    return to_edge_transform_and_lower(
-        program,
-        partitioner=[XnnpackPartitioner()],
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-    )
 
 
 @of("lowering-leftovers")
 def a_program_is_lowered_twice() -> None:
+    from executorch.backends.xnnpack.partition import xnnpack_partitioner
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
     def found(x: torch.Tensor) -> Any:
         y = x.sigmoid()
         return y, y.nonzero()
 
     program = torch.export.export(Function(found), (X,))
     for _ in range(2):
-        lowered_by_xnnpack(program).to_executorch()
+        partitioners = [xnnpack_partitioner.XnnpackPartitioner()]
+        config = EdgeCompileConfig(_check_ir_validity=False)
+        to_edge_transform_and_lower(
+            program, partitioner=partitioners, compile_config=config
+        ).to_executorch()
 
 
 @of("lowering-time")
@@ -826,46 +832,30 @@ def an_engine_for_another_gpu_is_refused() -> None:
 
     program = torch_tensorrt.dynamo.export(emulated(nn.ReLU(), X), arg_inputs=[X])
     os.environ["TORCHTRT_GPU"] = "linux-aarch64:sm_87:16GiB"
-    try:
+    with refused(ValueError, "doesn't run on the target"):
         to_edge(program, compile_config=EdgeCompileConfig(_check_ir_validity=False))
-    except ValueError as error:
-        assert "doesn't run on the target" in str(error), error
-    else:
-        raise AssertionError("an engine for another GPU was lowered")
 
 
 @of("data-files")
 def data_of_another_program_is_kept() -> None:
     from tempfile import TemporaryDirectory
 
-    from executorch.exir import ExecutorchBackendConfig, to_edge
+    from executorch.exir import ExecutorchBackendConfig
 
     config = ExecutorchBackendConfig(external_constants=True)
+    one, other = (
+        edge_of(nn.Linear(4, rows), X).to_executorch(config) for rows in (4, 5)
+    )
     with TemporaryDirectory() as folder:
-        for rows in (4, 5):
-            edge = to_edge(torch.export.export(nn.Linear(4, rows), (X,)))
-            try:
-                edge.to_executorch(config).write_tensor_data_to_file(folder)
-            except FileExistsError:
-                assert rows == 5
-                return
-    raise AssertionError("another program's data was overwritten")
+        one.write_tensor_data_to_file(folder)
+        with refused(FileExistsError):
+            other.write_tensor_data_to_file(folder)
 
 
 @of("progress")
 def steps_are_logged() -> None:
-    import logging
-
-    from executorch.exir import to_edge
-
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("torchtrt_executorch.progress")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    to_edge(torch.export.export(nn.ReLU(), (X,))).to_executorch()
-    assert any("to_executorch" in line for line in lines), lines
+    with logged("torchtrt_executorch.progress", "to_executorch"):
+        edge_of(nn.ReLU(), X).to_executorch()
 
 
 @of("propagate-device-pass")
@@ -921,8 +911,6 @@ def a_cache_for_each_method_is_warned_of() -> None:
 def weights_of_a_checkpoint_are_not_copied() -> None:
     from tempfile import NamedTemporaryFile
 
-    from executorch.exir import to_edge
-
     size = 1 << 20
     with NamedTemporaryFile() as file:
         file.truncate(4 * size)
@@ -930,7 +918,7 @@ def weights_of_a_checkpoint_are_not_copied() -> None:
         model = nn.Linear(size // 256, 256, bias=False)
         model.weight.data = flat.view(model.weight.shape)
         inputs = (torch.ones(1, size // 256),)
-        made = to_edge(torch.export.export(model, inputs)).to_executorch()
+        made = edge_of(model, *inputs).to_executorch()
         constants = [b.storage for b in made.executorch_program.constant_buffer]
     copied = [each for each in constants if len(each) == 4 * size]
     assert not any(isinstance(each, bytes) for each in copied), copied[0][:8]
@@ -938,29 +926,19 @@ def weights_of_a_checkpoint_are_not_copied() -> None:
 
 @of("external-data")
 def weights_are_saved_beside_a_program() -> None:
-    from tempfile import TemporaryDirectory
+    def save(program: Any, path: Path) -> None:
+        program.save(str(path))
 
-    from executorch.exir import ExecutorchBackendConfig, to_edge
-
-    edge = to_edge(torch.export.export(nn.Linear(4, 4), (X,)))
-    config = ExecutorchBackendConfig(external_constants=True)
-    with TemporaryDirectory() as folder:
-        edge.to_executorch(config).save(f"{folder}/model.pte")
-        written = sorted(each.name for each in Path(folder).iterdir())
-    assert written == ["model.ptd", "model.pte"], written
+    assert weights_beside(nn.Linear(4, 4), save) == ["model.ptd", "model.pte"]
 
 
 @of("memory-formats")
 def casts_of_transposed_values_lower() -> None:
-    from executorch.exir import to_edge
-
-    function = Function(lambda x: x.to(torch.float16))
-    to_edge(torch.export.export(function, (torch.ones(2, 3).t(),)))
+    edge_of(Function(lambda x: x.to(torch.float16)), torch.ones(2, 3).t())
 
 
 @of("operator-errors")
 def what_is_left_quantized_is_emitted() -> None:
-    from executorch.exir import to_edge
     from torch.ao.quantization.fx import _decomposed  # noqa: F401
 
     class Dequantized(nn.Module):
@@ -975,84 +953,48 @@ def what_is_left_quantized_is_emitted() -> None:
             given = self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8
             return x + dequantize(*given)[:1]
 
-    to_edge(torch.export.export(Dequantized(), (X,))).to_executorch()
+    edge_of(Dequantized(), X).to_executorch()
 
 
 @of("xnnpack-support")
 def what_xnnpack_lacks_is_left() -> None:
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-        XnnpackPartitioner,
-    )
-    from executorch.exir import to_edge_transform_and_lower
-
-    program = torch.export.export(nn.PReLU(3), (torch.ones(2, 3),))
-    to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    lowered_by_xnnpack(nn.PReLU(3), torch.ones(2, 3))
 
 
 @of("xnnpack-support")
 def what_xnnpack_takes_loads() -> None:
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-        XnnpackPartitioner,
-    )
-    from executorch.exir import to_edge_transform_and_lower
-    from executorch.runtime import Runtime
-
-    program = torch.export.export(Function(torch.relu), (torch.ones([1] * 7),))
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
-    assert loaded.load_method("forward") is not None
+    x = torch.ones([1] * 7)
+    upstream_runs(lowered_by_xnnpack(Function(torch.relu), x), x)
 
 
 @of("xnnpack-support")
 def batch_norms_have_weights_of_their_own() -> None:
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-        XnnpackPartitioner,
-    )
-    from executorch.exir import to_edge_transform_and_lower
-    from executorch.runtime import Runtime
-
     norms = [nn.BatchNorm2d(3, affine=False).eval() for _ in range(2)]
     norms[1].running_mean += 1
-    model, x = nn.Sequential(norms[0], nn.ReLU(), norms[1]).eval(), torch.ones(
-        1, 3, 4, 4
-    )
-    program = torch.export.export(model, (x,))
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-    loaded = Runtime.get().load_program(edge.to_executorch().buffer)
-    (found,) = loaded.load_method("forward").execute([x])  # type: ignore[union-attr]
+    model = nn.Sequential(norms[0], nn.ReLU(), norms[1]).eval()
+    x = torch.ones(1, 3, 4, 4)
+    found = upstream_runs(lowered_by_xnnpack(model, x), x)
     torch.testing.assert_close(found, model(x))
 
 
 @of("xnnpack-rewrites")
 def attention_is_in_one_delegate() -> None:
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-        XnnpackPartitioner,
-    )
-    from executorch.exir import to_edge_transform_and_lower
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x) * 2
 
-    class Attention(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.scaled_dot_product_attention(x, x, x) * 2
-
-    program = torch.export.export(Attention(), (torch.ones(1, 2, 4, 8),))
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    edge = lowered_by_xnnpack(Function(attention), torch.ones(1, 2, 4, 8))
     plan = edge.to_executorch().executorch_program.execution_plan[0]
     assert len(plan.chains[0].instructions) == len(plan.delegates) == 1
 
 
 @of("branch-results")
 def what_a_branch_returns_stays() -> None:
-    from executorch.exir import to_edge
-    from executorch.runtime import Runtime
-
     def siblings(x: torch.Tensor) -> torch.Tensor:
         y = torch.cond(x.sum() > 0, torch.sin, lambda y: y - 1, (x.relu() * 2,))
         z = torch.cond(x.min() > 0, torch.sin, torch.cos, (y,))
         return y.sigmoid() + z
 
-    program = to_edge(torch.export.export(Function(siblings), (X,))).to_executorch()
-    loaded = Runtime.get().load_program(program.buffer)
-    (found,) = loaded.load_method("forward").execute([X])  # type: ignore[union-attr]
+    found = upstream_runs(edge_of(Function(siblings), X), X)
     torch.testing.assert_close(found, siblings(X))
 
 
@@ -1063,7 +1005,7 @@ def shapes_that_depend_on_data_are_left() -> None:
     def found(x: torch.Tensor) -> torch.Tensor:
         return (x.sin() > 0).nonzero()
 
-    taken = tagged(AotiPartitioner("CudaBackend", []), Function(found), X)
+    taken = tagged(AotiPartitioner("CudaBackend", []), found, X)
     assert any("sin" in name for name in taken)
     assert not any("nonzero" in name for name in taken), taken
 
@@ -1071,9 +1013,8 @@ def shapes_that_depend_on_data_are_left() -> None:
 @of("aoti-partitioner")
 def delegates_of_others_are_left() -> None:
     from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
-    from executorch.exir import to_edge
 
-    edge = to_edge(torch.export.export(Function(lambda x: (x.sin() + x).cos()), (X,)))
+    edge = edge_of(Function(lambda x: (x.sin() + x).cos()), X)
     program = edge.to_backend(additions_alone()).exported_program()
     AotiPartitioner("CudaBackend", []).partition(program)
     for node in program.graph.nodes:
@@ -1083,61 +1024,33 @@ def delegates_of_others_are_left() -> None:
 
 @of("cuda-operators")
 def what_cannot_be_compiled_is_left() -> None:
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
-
-    def product(x: torch.Tensor) -> torch.Tensor:
-        return (x @ x.t()).sin()
-
-    taken = tagged(CudaPartitioner([spec]), Function(product), X.long())
+    taken = tagged(cuda_partitioner(), lambda x: (x @ x.t()).sin(), X.long())
     assert not any("mm" in name for name in taken), taken
 
 
 @of("cuda-quantized-weights")
 def four_bits_take_half_a_byte() -> None:
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-    from executorch.exir import to_edge_transform_and_lower
     from torchao.quantization import IntxWeightOnlyConfig, quantize_
     from torchao.quantization.granularity import PerGroup
 
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
     model = nn.Sequential(nn.Linear(512, 512))
     quantize_(model, IntxWeightOnlyConfig(torch.int4, PerGroup(128)))
-    program = torch.export.export(model, (torch.ones(3, 512),))
-    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
+    edge = lowered_by([cuda_partitioner()], model, torch.ones(3, 512))
     (data,) = edge.to_executorch()._tensor_data.values()
     assert len(bytes(data)) < 512 * 512 * 3 // 4, len(bytes(data))
 
 
 @of("cuda-without-gpu")
 def delegates_are_compiled_without_a_gpu() -> None:
-    from executorch.backends.cuda.cuda_backend import CudaBackend
-    from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
-    from executorch.exir import to_edge_transform_and_lower
-
-    spec = CudaBackend.generate_method_name_compile_spec("forward")
-    program = torch.export.export(nn.SiLU(), (X,))
-    edge = to_edge_transform_and_lower(program, partitioner=[CudaPartitioner([spec])])
-    (plan,) = edge.to_executorch().executorch_program.execution_plan
-    assert [each.id for each in plan.delegates] == ["CudaBackend"]
+    assert delegates(lowered_by([cuda_partitioner()], nn.SiLU(), X)) == ["CudaBackend"]
 
 
 @of("transformers-exporter")
 def transformers_saves_external_weights() -> None:
-    from tempfile import TemporaryDirectory
-
-    from executorch.exir import ExecutorchBackendConfig, to_edge
     from transformers.exporters.exporter_executorch import ExecutorchExporter
 
-    edge = to_edge(torch.export.export(nn.Linear(4, 4), (torch.ones(1, 4),)))
-    config = ExecutorchBackendConfig(external_constants=True)
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "model.pte")
-        ExecutorchExporter.save_program(edge.to_executorch(config), path)
-        assert len([*Path(folder).iterdir()]) == 2, "the weights were not saved"
+    files = weights_beside(nn.Linear(4, 4), ExecutorchExporter.save_program)
+    assert len(files) == 2, "the weights were not saved"
 
 
 @of("transformers-tensorrt")
