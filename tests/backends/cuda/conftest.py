@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import shutil
 import subprocess
@@ -11,15 +12,15 @@ from typing import Any, Callable, Iterator
 
 import pytest
 import torch
-from executorch.exir import EdgeProgramManager
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import export
 
 from torchtrt_executorch.nogpu.target.gpu_description import own_platform
 from torchtrt_executorch.payloads import cuda_payload
 
 from ...lowering import cuda_partitioner
 from ...lowering import delegates as all_delegates
-from ...lowering import lower as lower_by
 
 needs_compilers = pytest.mark.skipif(
     not (importlib.util.find_spec("triton") and shutil.which("g++")),
@@ -78,8 +79,11 @@ def lower() -> Callable[..., EdgeProgramManager]:
         dynamic_shapes: Any = None,
         **specs: str,
     ) -> EdgeProgramManager:
-        partitioner = cuda_partitioner(**specs)
-        return lower_by(module, inputs, partitioner, dynamic_shapes=dynamic_shapes)
+        program = export(
+            copy.deepcopy(module).eval(), inputs, dynamic_shapes=dynamic_shapes
+        )
+        partitioners = [cuda_partitioner(**specs)]
+        return to_edge_transform_and_lower(program, partitioner=partitioners)
 
     return lower
 
