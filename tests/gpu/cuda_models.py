@@ -580,9 +580,7 @@ def quantize(model: nn.Module, scheme: str, own: bool = False) -> None:
     q.quantize_(model, config)
 
 
-def _decoder(
-    name: str, *sizes: int, scheme: str | None = None, depth: int = 0
-) -> Case:
+def _decoder(name: str, *sizes: int, scheme: str | None = None, depth: int = 0) -> Case:
     """Qwen3's layers and head, one token behind ``depth``; with weights that torchao quantized, by ``scheme``."""
 
     def model() -> nn.Module:
