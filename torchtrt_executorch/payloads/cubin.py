@@ -74,7 +74,7 @@ def kernels(cubin: bytes) -> tuple[Kernel, ...]:
             if name.startswith(".text.")
         ]
         return tuple(_kernel(cubin, sections, name, gpu) for name in names)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
         raise CubinError(f"a damaged cubin: {error}") from error
 
 

@@ -171,6 +171,14 @@ def test_a_changed_byte_behind_a_launch_record_is_found(
         assert any(kernel.damaged for kernel in found)
 
 
+@pytest.mark.parametrize("value", [0x7F, 0x80, 0xFF])
+def test_any_byte_of_a_fat_binary_may_be_wrong(value: int) -> None:
+    """The highest one of an offset as well, which is more than an index can be."""
+    whole = for_gpus(90)
+    for at in range(len(whole)):
+        kernels(whole[:at] + bytes([value]) + whole[at + 1 :])
+
+
 @given(several, figures, st.data())
 def test_damage_is_survived(
     each: list[int], taken: dict[str, int], data: st.DataObject
