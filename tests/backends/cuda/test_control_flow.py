@@ -16,7 +16,6 @@ from functorch.experimental.control_flow import map as map_over
 from torch import Tensor, nn
 from torch._higher_order_ops import scan, while_loop
 from torch.export import export
-from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines, report
 
@@ -27,6 +26,7 @@ from ...lowering import (
     backends,
     cuda_partitioner,
     lower,
+    tensorrt_partitioner,
 )
 from .conftest import needs_compilers, without_gpu
 
@@ -89,15 +89,11 @@ def repeated(x: Tensor) -> Tensor:
     return found * 3
 
 
-def tensorrt() -> TensorRTPartitioner:
-    return TensorRTPartitioner(compile_settings={"min_block_size": 1})
-
-
 LISTS: dict[str, Callable[[], list[Partitioner]]] = {
     "cuda": lambda: [cuda_partitioner()],
     "cuda-xnnpack": lambda: [cuda_partitioner(), XnnpackPartitioner()],
     "tensorrt-cuda-xnnpack": lambda: [
-        *(tensorrt(), cuda_partitioner(), XnnpackPartitioner())
+        *(tensorrt_partitioner(), cuda_partitioner(), XnnpackPartitioner())
     ],
 }
 
@@ -193,7 +189,7 @@ class Loop(BaseModel, linear=lambda: nn.Linear(8, 8)):
 
 @pytest.mark.parametrize("list_", ["xnnpack", "tensorrt"])
 def test_a_loop_that_nobody_takes_is_named(list_: str) -> None:
-    partitioner = XnnpackPartitioner() if list_ == "xnnpack" else tensorrt()
+    partitioner = XnnpackPartitioner() if list_ == "xnnpack" else tensorrt_partitioner()
     with emulated_engines():
         edge = lower(nn.Sequential(nn.ReLU(), Loop()), (X,), partitioner)
     says = r"^forward: ExecuTorch can't emit while_loop \(node while_loop of .*\), .*unroll_loops"

@@ -7,36 +7,25 @@ from typing import Any
 
 import pytest
 import torch
-from executorch.backends.cuda.cuda_backend import CudaBackend
-from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import Dim
 from torch.fx import GraphModule
-from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines, runtime
 
-from ...lowering import lower
+from ...lowering import cuda_partitioner, lower, tensorrt_partitioner
 from .conftest import needs_compilers, without_gpu
 from .control_flow import INPUTS, KINDS, Model, X
 
 pytestmark = [needs_compilers, pytest.mark.builds, without_gpu]
 
 
-def cuda() -> CudaPartitioner:
-    return CudaPartitioner([CudaBackend.generate_method_name_compile_spec("forward")])
-
-
-def tensorrt() -> TensorRTPartitioner:
-    return TensorRTPartitioner(compile_settings={"min_block_size": 1})
-
-
 LISTS: dict[str, Callable[[], list[Partitioner]]] = {
     "xnnpack": lambda: [XnnpackPartitioner()],
-    "cuda": lambda: [cuda()],
-    "tensorrt-xnnpack": lambda: [tensorrt(), XnnpackPartitioner()],
-    "tensorrt-cuda": lambda: [tensorrt(), cuda()],
+    "cuda": lambda: [cuda_partitioner()],
+    "tensorrt-xnnpack": lambda: [tensorrt_partitioner(), XnnpackPartitioner()],
+    "tensorrt-cuda": lambda: [tensorrt_partitioner(), cuda_partitioner()],
 }
 LOOPS = {"counted", "until"}
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from torch.export import Dim, ExportedProgram, export
 from torch_tensorrt.executorch import TensorRTPartitioner, get_edge_compile_config
 
 from ...lowering import Function, backends, compile_emulated, delegates
+from ...memory import resident
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -129,11 +128,6 @@ def test_no_cache_keeps_a_lowered_program() -> None:
 @pytest.mark.slow
 def test_a_hundred_models_leave_memory_as_it_was() -> None:
     """Of 2.5 MB of weights each; the first ones fill what any model takes."""
-
-    def resident() -> int:
-        pages = Path("/proc/self/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
     references = [each for _ in range(20) for each in lowered_once(10_000)]
     before = resident()
     references += [each for _ in range(80) for each in lowered_once(10_000)]

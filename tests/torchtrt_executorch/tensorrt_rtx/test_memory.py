@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,21 +10,11 @@ import torch_tensorrt
 from torch import nn
 
 from ...lowering import compile_engines, delegates, engines
+from ...memory import forget_peak, resident
 
 pytestmark = pytest.mark.builds
 
 SIZE = 512 << 20
-
-
-def resident(peak: bool = False) -> int:
-    """Return this process's memory in bytes, or the most that it was since ``forget_peak``."""
-    key = "VmHWM:" if peak else "VmRSS:"
-    status = Path("/proc/self/status").read_text().split()
-    return int(status[status.index(key) + 1]) * 1024
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 @pytest.mark.slow

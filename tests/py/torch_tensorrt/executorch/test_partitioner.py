@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import pytest
@@ -27,6 +26,7 @@ from torchtrt_executorch import emulated_engines
 
 from ....loading import load_file
 from ....lowering import lower
+from ....memory import forget_peak, resident
 from .conftest import EngineCall, Linear, compile_engine, record_of
 from .pte import copies, delegates, load, program_of, pte_of
 
@@ -355,17 +355,6 @@ def test_a_static_program_has_no_more_specs(engine_on: EngineOn) -> None:
 
 
 # Memory
-
-
-def resident(peak: bool = False) -> int:
-    """Return this process's memory in bytes, or the most that it was since ``forget_peak``."""
-    key = "VmHWM:" if peak else "VmRSS:"
-    status = Path("/proc/self/status").read_text().split()
-    return int(status[status.index(key) + 1]) * 1024
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 @pytest.mark.slow
