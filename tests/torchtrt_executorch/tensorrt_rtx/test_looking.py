@@ -115,7 +115,6 @@ def test_the_reason_is_the_builder_s_own() -> None:
 
 
 def test_the_other_product_is_not_taken_for_it() -> None:
-
     plan = memoryview(b"ftrt".ljust(24, b"\0") + bytes((11, 0, 0, 114)))
     said = "by TensorRT 11.0.0.114, and needs TensorRT: .*tensorrt_rtx"
     with pytest.raises(ProgramError, match=said):

@@ -40,6 +40,7 @@ from ....lowering import (
     delegates,
     host_operators,
     lower,
+    tensorrt_partitioner,
 )
 
 SETTINGS = {"min_block_size": 1}
@@ -75,10 +76,6 @@ def exported(model: nn.Module, dynamic: bool = False) -> ExportedProgram:
     return export(model, (X,), {"scale": SCALE}, dynamic_shapes=shapes)
 
 
-def tensorrt(*specs: CompileSpec, **settings: Any) -> TensorRTPartitioner:
-    return TensorRTPartitioner([*specs], compile_settings={**SETTINGS, **settings})
-
-
 def partitioners(**options: Any) -> list[Any]:
     first = TensorRTPartitioner(compile_settings=SETTINGS, **options)
     return [first, XnnpackPartitioner()]
@@ -89,7 +86,7 @@ def lowered(model: nn.Module, *partitioners: Any) -> EdgeProgramManager:
 
 
 def transformed(program: ExportedProgram) -> ExportedProgram:
-    return tensorrt().transform_for_pre_decomposition(program)
+    return tensorrt_partitioner().transform_for_pre_decomposition(program)
 
 
 def partitions(edge: EdgeProgramManager) -> list[tuple[str, bytes]]:
@@ -182,7 +179,7 @@ class Twice(nn.Module):
 
 @pytest.mark.parametrize("size", [1, 9], ids=["engine", "no engine"])
 def test_state_under_two_names(size: int) -> None:
-    edge = lower(Twice(), (X,), tensorrt(min_block_size=size))
+    edge = lower(Twice(), (X,), tensorrt_partitioner(min_block_size=size))
     assert backends(edge) == ["TensorRTBackend"][: size == 1]
     assert_same_as_eager(edge, Twice(), (X,), (X,))
 
@@ -199,7 +196,7 @@ class Attention(nn.Module):
 def test_attention_that_is_decomposed_behind_a_view() -> None:
     x = torch.linspace(-1, 1, 160).reshape(1, 5, 32)
     shapes = {"x": {1: torch.export.Dim("length", min=2, max=8)}}
-    partitioner = tensorrt(decompose_attention=True)
+    partitioner = tensorrt_partitioner(decompose_attention=True)
     edge = lower(Attention(), (x,), partitioner, dynamic_shapes=shapes)
     assert backends(edge) == ["TensorRTBackend"]
     assert_same_as_eager(edge, Attention(), (x,))
@@ -208,7 +205,7 @@ def test_attention_that_is_decomposed_behind_a_view() -> None:
 @pytest.mark.parametrize("before", ["nothing", "a success", "a failure"])
 def test_past_the_aten_dialect_it_is_refused(model: nn.Module, before: str) -> None:
     """Whatever the partitioner has seen before."""
-    partitioner = tensorrt()
+    partitioner = tensorrt_partitioner()
     if before == "a success":
         to_edge_transform_and_lower(exported(model), partitioner=[partitioner])
     if before == "a failure":
@@ -220,7 +217,7 @@ def test_past_the_aten_dialect_it_is_refused(model: nn.Module, before: str) -> N
 
 @pytest.mark.parametrize("size", [1, 100], ids=["engines", "no engine"])
 def test_lowering_once_more_takes_nothing_more(model: nn.Module, size: int) -> None:
-    partitioner = tensorrt(min_block_size=size)
+    partitioner = tensorrt_partitioner(min_block_size=size)
     edge = lowered(model, partitioner, XnnpackPartitioner())
     assert backends(edge.to_backend(partitioner)) == backends(edge)
 
@@ -235,13 +232,13 @@ class Between(BaseModel, calls=lambda: torch.zeros(1)):
 
 def test_a_second_one_gets_what_the_first_leaves() -> None:
     """Each with settings, compile specs and a GPU of its own."""
-    first = tensorrt(
+    first = tensorrt_partitioner(
         CompileSpec("whose", b"first"),
         torch_executed_ops={"torch.ops.aten.sin.default"},
         device=torch_tensorrt.Device(gpu_id=1),
     )
     gpu = torch_tensorrt.Device(gpu_id=2)
-    second = tensorrt(CompileSpec("whose", b"second"), device=gpu)
+    second = tensorrt_partitioner(CompileSpec("whose", b"second"), device=gpu)
     edge = lower(Between(), (X,), first, second)
     found = [tuple(spec.value for spec in d.compile_specs) for d in delegates(edge)]
     assert sorted(found) == [(b"first", b"cuda:1")] * 2 + [(b"second", b"cuda:2")]
@@ -250,7 +247,7 @@ def test_a_second_one_gets_what_the_first_leaves() -> None:
 
 
 def test_a_second_one_of_which_nothing_is_left(model: nn.Module) -> None:
-    edge = lower(Between(), (X,), tensorrt(), tensorrt())
+    edge = lower(Between(), (X,), tensorrt_partitioner(), tensorrt_partitioner())
     assert backends(edge) == ["TensorRTBackend"]
 
 
@@ -283,7 +280,7 @@ def test_parameters_with_names_of_builtins(caplog: Any) -> None:
     torch.testing.assert_close(compiled(*args, **kwargs), kind()(*args, **kwargs))
     alone = to_edge_transform_and_lower(program).exported_program()
     for edge in (
-        to_edge_transform_and_lower(program, partitioner=[tensorrt()]),
+        to_edge_transform_and_lower(program, partitioner=[tensorrt_partitioner()]),
         torch_tensorrt.executorch.export(compiled),
     ):
         ours = edge.exported_program().graph_signature.user_inputs
@@ -365,7 +362,7 @@ def test_errors_that_nothing_falls_back_from(
 def test_each_engine_is_a_step_of_its_own(model: nn.Module, caplog: Any) -> None:
     """Which of how many, what is in it, and seconds; see ``test_progress`` for terminals."""
     with caplog.at_level(logging.INFO, logger="torchtrt_executorch.progress"):
-        lowered(model, tensorrt())
+        lowered(model, tensorrt_partitioner())
     said = [r.getMessage() for r in caplog.records if " of 2: " in r.getMessage()]
     engines = [line.split(":")[0] for line in said]
     assert engines == ["TensorRT engine 1 of 2", "TensorRT engine 2 of 2"]
@@ -420,7 +417,7 @@ def test_each_half_has_engines_for_its_gpu(second: str) -> None:
     specs = ("modules", second.encode()), ("target_device", b"cuda:1")
     of_second = [CompileSpec(*each) for each in specs]
     model, x = Halves().eval(), torch.randn(4, 8)
-    edge = lower(model, (x,), tensorrt(*of_second), tensorrt())
+    edge = lower(model, (x,), tensorrt_partitioner(*of_second), tensorrt_partitioner())
     planned = ExecutorchBackendConfig(enable_non_cpu_memory_planning=True)
     program = edge.to_executorch(planned).buffer
     simulated = load(program, simulate_devices=True, emulated_engines=True)

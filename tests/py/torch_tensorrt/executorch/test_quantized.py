@@ -17,12 +17,11 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 from torch import nn
 from torch.export import ExportedProgram, export
-from torch_tensorrt.executorch import TensorRTPartitioner
 
 from torchtrt_executorch import emulated_engines, report
 from torchtrt_executorch.runtime import load
 
-from ....lowering import BaseModel, backends, lower
+from ....lowering import BaseModel, backends, lower, tensorrt_partitioner
 
 torchao = pytest.importorskip("torchao.quantization")
 pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
@@ -79,10 +78,6 @@ def lowered(program: ExportedProgram, *partitioners: Any) -> EdgeProgramManager:
     return to_edge_transform_and_lower(program, partitioner=list(partitioners))
 
 
-def tensorrt() -> TensorRTPartitioner:
-    return TensorRTPartitioner(compile_settings={"min_block_size": 1})
-
-
 def size_of_one_that_agrees(
     edge: EdgeProgramManager, program: ExportedProgram, off: float = 1e-4
 ) -> int:
@@ -105,7 +100,7 @@ def test_what_xnnpack_runs_quantized_it_runs_behind_tensorrt(
     torch.manual_seed(0)
     program = by_pt2e(model(), is_dynamic)
     alone = lowered(program, XnnpackPartitioner()).to_executorch().buffer
-    edge = lowered(program, tensorrt(), XnnpackPartitioner())
+    edge = lowered(program, tensorrt_partitioner(), XnnpackPartitioner())
     assert "XnnpackBackend" in backends(edge)
     assert on_host(edge) == []
     together = size_of_one_that_agrees(edge, program, off=2e-2)
@@ -127,7 +122,7 @@ WEIGHTS_ALONE = {
 @pytest.mark.parametrize("config", WEIGHTS_ALONE.values(), ids=WEIGHTS_ALONE)
 def test_weights_alone_are_tensorrt_s(config: Any, behind: bool) -> None:
     program = by_torchao(config())
-    edge = lowered(program, tensorrt(), *[XnnpackPartitioner()][:behind])
+    edge = lowered(program, tensorrt_partitioner(), *[XnnpackPartitioner()][:behind])
     assert backends(edge) == ["TensorRTBackend"]
     assert on_host(edge) == []
     # In floating point four times that.
@@ -140,7 +135,7 @@ def test_with_nobody_behind_tensorrt_takes_what_is_quantized(
 ) -> None:
     torch.manual_seed(0)
     program = by_pt2e(model())
-    edge = lowered(program, tensorrt())
+    edge = lowered(program, tensorrt_partitioner())
     assert backends(edge) == ["TensorRTBackend"]
     assert on_host(edge) == []
     assert size_of_one_that_agrees(edge, program) < 128 * 256 * 2 + _REST
@@ -148,7 +143,7 @@ def test_with_nobody_behind_tensorrt_takes_what_is_quantized(
 
 def test_why_is_said_where_tensorrt_takes_nothing() -> None:
     program = by_pt2e(nn.Sequential(nn.Linear(128, 64)))
-    edge = lowered(program, tensorrt(), XnnpackPartitioner())
+    edge = lowered(program, tensorrt_partitioner(), XnnpackPartitioner())
     assert backends(edge) == ["XnnpackBackend"]
     told = str(report(edge).methods)
     assert "quantized, for the partitioners behind" in told
@@ -169,7 +164,7 @@ def test_an_operator_that_lowering_decomposes_has_its_parts_reason() -> None:
             return self.last(self.second(x).relu().mean((2, 3)))
 
     program = by_pt2e(Network())
-    found = report(lowered(program, tensorrt(), XnnpackPartitioner()))
+    found = report(lowered(program, tensorrt_partitioner(), XnnpackPartitioner()))
     reasons = {
         each.name: each.reason
         for each in found.methods["forward"].operators
@@ -183,7 +178,7 @@ def test_an_operator_that_lowering_decomposes_has_its_parts_reason() -> None:
 def test_what_it_has_no_layers_for_is_left_and_said() -> None:
     """Scales that are computed; the weights are TensorRT's all the same."""
     program = by_pt2e(Layers(), is_dynamic=True)
-    edge = lowered(program, tensorrt())
+    edge = lowered(program, tensorrt_partitioner())
     left = {each.name: each.reason for each in on_host(edge)}
     assert {name.split(".")[1] for name in left} == {
         "choose_qparams",
@@ -199,7 +194,7 @@ def test_weights_of_four_bits_beside_activations_of_eight() -> None:
     config = torchao.Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4)
     program = by_torchao(config)
     alone = lowered(program, XnnpackPartitioner()).to_executorch().buffer
-    edge = lowered(program, tensorrt(), XnnpackPartitioner())
+    edge = lowered(program, tensorrt_partitioner(), XnnpackPartitioner())
     assert {"TensorRTBackend", "XnnpackBackend"} == {*backends(edge)}
     assert size_of_one_that_agrees(edge, program, off=1e-3) < len(alone) + _REST
 
@@ -213,7 +208,7 @@ def test_a_weight_that_grows_is_named(caplog: Any) -> None:
             return x.sin() @ self.weight.float()
 
     with caplog.at_level(logging.WARNING):
-        lower(Cast(), (X,), tensorrt())
+        lower(Cast(), (X,), tensorrt_partitioner())
     assert "weight: 32768 bytes are folded into 65536" in caplog.text
 
 
@@ -222,7 +217,7 @@ def test_integers_that_are_no_weights_stay_in_tensorrt() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x[:, :8].sin() * self.table.float()
 
-    edge = lower(Table(), (X,), tensorrt())
+    edge = lower(Table(), (X,), tensorrt_partitioner())
     assert backends(edge) == ["TensorRTBackend"]
     assert on_host(edge) == []
 
@@ -231,7 +226,7 @@ def test_integers_that_are_no_weights_stay_in_tensorrt() -> None:
 def test_matmuls_of_int8_are_others_with_their_scales_and_bias() -> None:
     """torchao's, which have no ``dequantize``: engines get what is around them alone."""
     program = by_torchao(torchao.Int8DynamicActivationInt8WeightConfig())
-    edge = lowered(program, tensorrt(), XnnpackPartitioner())
+    edge = lowered(program, tensorrt_partitioner(), XnnpackPartitioner())
     found = report(edge).methods["forward"].operators
     in_engines = {each.name for each in found if each.backend == "TensorRTBackend"}
     assert in_engines == {"aten.sin.default", "aten._softmax.default"}
@@ -241,7 +236,7 @@ def test_weights_in_float8_are_folded_where_nobody_behind_reads_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     program = by_torchao(torchao.Float8WeightOnlyConfig())
-    edge = lowered(program, tensorrt(), XnnpackPartitioner())
+    edge = lowered(program, tensorrt_partitioner(), XnnpackPartitioner())
     assert backends(edge) == ["TensorRTBackend"]
     assert on_host(edge) == []
     folded = [m for m in caplog.messages if "are folded into" in m]
