@@ -174,8 +174,8 @@ def _write(model: Exportable, row: Variant, most: int | None, compare: int) -> b
         typer.echo(f"{file}: {file.stat().st_size:,} bytes")
     if "decode" in methods:
         typer.echo(
-            "Its methods share a cache in torchtrt_executorch.runtime, and in hosts that give both the same "
-            "memory; ExecuTorch's TextLLMRunner doesn't, and refuses it: leave out --decode for that."
+            "Its methods share a cache in torchtrt_executorch.runtime, and in hosts that are told to, as "
+            "`torchtrt-executorch inspect` says; ExecuTorch's TextLLMRunner isn't, and refuses it: leave out --decode for that."
         )
     # There are none where all runs.
     with contextlib.suppress(runtime.ProgramError), step("write stand-ins"):

@@ -144,7 +144,7 @@ def test_a_folder_and_a_target_and_quantized_weights(tmp_path: Path) -> None:
 def test_forms_and_targets_are_traced_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And GPUs that differ in memory alone have one library."""
+    """And GPUs that differ in memory alone have one library, which keeps the cache: none is copied in a step."""
     monkeypatch.setenv("TORCHTRT_EXECUTORCH_CACHE", str(tmp_path / "cache"))
     options = ["--form", "portable", "--form", "cuda+cuda", "--form", "cuda"]
     options += ["--target", "sm_80:40GiB", "--target", "sm_80:80GiB"]
@@ -157,12 +157,24 @@ def test_forms_and_targets_are_traced_once(
     assert sum(each.startswith("trace ") for each in said) == 2
     taken = [each for each in said if each.startswith("the CUDA library: taken")]
     assert len(taken) >= 3
-    found = {
-        str(file.parent.relative_to(tmp_path)): [
-            each.name for each in read(file).methods if each.inputs
-        ]
+    files = {
+        str(file.parent.relative_to(tmp_path)): read(file)
         for file in tmp_path.rglob("x.pte")
     }
+    found = {
+        folder: [each.name for each in facts.methods if each.inputs]
+        for folder, facts in files.items()
+    }
+    for folder, facts in files.items():
+        caches = [
+            keeper for by in facts.common.buffers.values() for keeper in by.values()
+        ]
+        assert {*caches} == ({"CudaBackend"} if "+" in folder else set())
+        if "cuda" in folder:
+            assert (
+                sum(each.nbytes for m in facts.methods for each in m.arenas)
+                < 12_000  # a cache has 16,384 bytes
+            )
     both, one = ["decode", "prefill"], ["forward"]
     assert found == {
         "portable": one,
