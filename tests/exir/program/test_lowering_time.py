@@ -12,13 +12,22 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.passes import base_pre_op_replace_passes
+from executorch.exir.passes.constant_prop_pass import get_constant_placeholder_dict
+from executorch.exir.passes.memory_format_ops_pass import MemoryFormatOpsPass
+from executorch.exir.passes.remove_mixed_type_operators import RemoveMixedTypeOperators
+from executorch.exir.passes.replace_aten_with_edge_pass import OpReplacePass
 from executorch.exir.program import _lowering_time
-from executorch.exir.program._lowering_time import fused
+from executorch.exir.program._lowering_time import (
+    compiles_called_graphs,
+    fused,
+    fused_with_last,
+)
 from torch import Tensor, nn
 from torch._export.verifier import SpecViolationError
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim, ExportedProgram
-from torch.fx import GraphModule
+from torch.export.graph_signature import ExportGraphSignature
+from torch.fx import GraphModule, graph_module
 from torch.fx.traceback import NodeSource
 
 from ...lowering import BaseModel, Function
@@ -97,6 +106,29 @@ def test_neighbors_are_one_pass_and_others_stay() -> None:
     assert fused(twice) == twice
 
 
+def to_edge_passes() -> list[Any]:
+    return [RemoveMixedTypeOperators(), OpReplacePass(), MemoryFormatOpsPass()]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_edge_operators_are_the_same(model: Callable[[Tensor], Tensor]) -> None:
+    program = exported(model)
+    one_by_one = rewritten(program, [*base_pre_op_replace_passes, *to_edge_passes()])
+    passes = fused(base_pre_op_replace_passes)
+    count = len(passes)
+    for each in to_edge_passes():
+        passes.append(fused_with_last(passes, each))
+    assert len(passes) == count + 1
+    assert described(rewritten(program, passes)) == described(one_by_one)
+
+
+def test_a_pass_that_is_there_twice_stays() -> None:
+    passes = [OpReplacePass(), MemoryFormatOpsPass()]
+    given = [*passes]
+    last = fused_with_last(passes, MemoryFormatOpsPass())
+    assert passes == given and type(last) is MemoryFormatOpsPass
+
+
 def test_a_graph_is_executed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     from executorch.exir.pass_base import ExportPass
 
@@ -112,6 +144,8 @@ def test_a_graph_is_executed_less_often(monkeypatch: pytest.MonkeyPatch) -> None
     rewriting = [name for name in executed if "ScalarToTensorPass" in name]
     assert len(rewriting) == 1
     assert "SymToTensorPass" in rewriting[0], executed
+    (to_edge,) = (name for name in executed if "OpReplacePass" in name)
+    assert "RemoveMixedTypeOperators" in to_edge and "MemoryFormatOpsPass" in to_edge
 
 
 def sources(history: list[NodeSource]) -> Iterator[NodeSource]:
@@ -146,6 +180,79 @@ def test_a_copy_of_a_history_is_one_elsewhere() -> None:
     to_edge_transform_and_lower(exported(scalars))
     source = NodeSource(None, "of a test")
     assert copy.deepcopy(source) is not source
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Sources of graph modules that Python compiled."""
+    sources: list[str] = []
+    compile_source: Any = graph_module._exec_with_source
+
+    def noted(source: str, *args: Any) -> None:
+        sources.append(source)
+        compile_source(source, *args)
+
+    monkeypatch.setattr(graph_module, "_exec_with_source", noted)
+    return sources
+
+
+def test_graphs_are_compiled_when_they_are_called(
+    compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[GraphModule] = []
+    recompile: Any = GraphModule.recompile
+
+    def noted(self: GraphModule) -> Any:
+        written.append(self)
+        return recompile(self)
+
+    monkeypatch.setattr(GraphModule, "recompile", noted)
+    program = exported(scalars)
+    compiled.clear()
+    written.clear()
+    edge = to_edge_transform_and_lower(program)
+    assert len(compiled) < len(written) / 4
+    module = edge.exported_program().graph_module
+    compiled.clear()
+    assert type(module).forward is type(module).forward
+    assert compiled == [module.code]
+    # Elsewhere they are compiled at once.
+    module.recompile()
+    assert len(compiled) == 2
+
+
+def test_a_graph_computes_what_it_did_until_it_is_recompiled() -> None:
+    @compiles_called_graphs
+    def changed() -> GraphModule:
+        module = torch.fx.symbolic_trace(lambda x: x * 2)
+        module.recompile()
+        (output,) = (node for node in module.graph.nodes if node.op == "output")
+        output.args = (output.args[0].args[0],)
+        return module
+
+    module = changed()
+    assert torch.equal(module(X), X * 2)
+    module.recompile()
+    assert torch.equal(module(X), X)
+
+
+def test_a_signature_is_read_once_for_all_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = 0
+    read: Any = ExportGraphSignature.inputs_to_parameters.fget  # type: ignore[attr-defined]
+
+    def counted(signature: ExportGraphSignature) -> Any:
+        nonlocal reads
+        reads += 1
+        return read(signature)
+
+    monkeypatch.setattr(ExportGraphSignature, "inputs_to_parameters", property(counted))
+    for depth in (1, 4):
+        program = torch.export.export(nn.Sequential(*[nn.Linear(3, 3)] * depth), (X,))
+        reads = 0
+        assert len(get_constant_placeholder_dict(program)) >= 2
+        assert reads == 1
 
 
 class Delegated(

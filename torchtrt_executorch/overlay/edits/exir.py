@@ -358,14 +358,49 @@ LOWERING_FIXES = (
 
 LOWERING_TIME = (
     *edits_of(
+        f"{_PASSES}.constant_prop_pass",
+        (
+            "get_constant_placeholder_dict",
+            "first",
+            """
+            from executorch.exir.program._lowering_time import ReadOnce
+
+            exported_program = ReadOnce(exported_program, "graph_signature")
+            """,
+        ),
+    ),
+    *edits_of(
         _PROGRAM,
         (
             "",
             "imports",
-            "from executorch.exir.program._lowering_time import fused, shares_history",
+            """
+            from executorch.exir.program._lowering_time import (
+                compiles_called_graphs,
+                fused,
+                fused_with_last,
+                shares_history,
+            )
+            """,
         ),
         ("_get_aten_to_edge_passes", "value pre_op_replace_passes", "fused({})"),
+        (
+            "_generate_edge_program",
+            "call OpReplacePass",
+            "fused_with_last(passes, {})",
+        ),
+        (
+            "_generate_edge_program",
+            "call MemoryFormatOpsPass",
+            "fused_with_last(passes, {})",
+        ),
         ("to_edge_transform_and_lower", "decorator", "@shares_history"),
+        ("to_edge_transform_and_lower", "decorator", "@compiles_called_graphs"),
+        (
+            "EdgeProgramManager.to_executorch",
+            "decorator",
+            "@compiles_called_graphs",
+        ),
     ),
     *edits_of(
         "executorch.exir.pass_base",
