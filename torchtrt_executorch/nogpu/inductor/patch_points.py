@@ -116,6 +116,12 @@ PATCH_POINTS = {
     "torch._higher_order_ops.triton_kernel_wrap:identify_accessed_tensors": PatchPoint(
         "it compiles a kernel again for each call that is like another"
     ),
+    f"{_INDUCTOR}.scheduler:Scheduler.can_fuse": PatchPoint(
+        "it analyzes all pairs of nodes that read one buffer, layers apart"
+    ),
+    f"{_INDUCTOR}.utils:normalize_name": PatchPoint(
+        "it is called for each pair of weights"
+    ),
     # Weights, which stay on the host
     f"{_INDUCTOR}.codecache:AotCodeCompiler.compile": PatchPoint(
         "it writes the weights' bytes, from the device", True

@@ -43,6 +43,10 @@ from torchtrt_executorch.nogpu.inductor import (
     options,
     patch_points,
 )
+from torchtrt_executorch.nogpu.inductor.compile_time import (
+    constant_names,
+    fusion_candidates,
+)
 from torchtrt_executorch.nogpu.inductor.device_guard import (
     lent_to_cuda,
 )
@@ -102,6 +106,8 @@ def target_device_scope(gpu: GpuProperties, toolchain: Toolchain) -> Iterator[No
         **host_weights.overrides(),
         **channels_last_weights.overrides(),
         **kernel_accesses.overrides(),
+        **fusion_candidates.overrides(),
+        **constant_names.overrides(),
         **options.overrides(toolchain.cross.program if toolchain.cross else None),
         **constant_folding.overrides(),
         **_mul_sum_decompositions.overrides(gpu),

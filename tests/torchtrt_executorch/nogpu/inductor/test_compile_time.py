@@ -1,0 +1,99 @@
+"""Compilation takes time that is linear in the layers of a model: pairs of nodes, and of weights, aren't analyzed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.cuda.tuning.tile_selection import Stopped, caused_by
+from torch import Tensor
+from torch._inductor import config, scheduler, utils
+from torch._inductor.codecache import AotCodeCompiler
+
+from torchtrt_executorch.cache import SWITCH
+from torchtrt_executorch.nogpu.inductor.compile_time import (
+    constant_names,
+    fusion_candidates,
+)
+
+from ....backends.cuda.conftest import needs_compilers
+from ....lowering import cuda_partitioner, lower
+
+X = torch.ones(8, 64)
+
+
+def layers(count: int) -> Any:
+    """Of which each is a few kernels, and all read one value."""
+
+    def model(x: Tensor, rotation: Tensor) -> Tensor:
+        for _ in range(count):
+            x = torch.softmax(x * rotation, -1).cumsum(0) + rotation
+        return x
+
+    return model
+
+
+def compiled(count: int, patch: pytest.MonkeyPatch) -> tuple[str, int]:
+    """Return the C++ of so many layers, and how many pairs were analyzed."""
+    pairs, sources = 0, []
+    can_fuse: Any = scheduler.Scheduler._can_fuse_impl
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal pairs
+        pairs += 1
+        return can_fuse(*args, **kwargs)
+
+    def stop(cls: Any, graph: Any, source: Any, *args: Any, **kwargs: Any) -> None:
+        sources.append(str(getattr(source, "value", source)))
+        raise Stopped
+
+    with patch.context() as patched:
+        patched.setattr(scheduler.Scheduler, "_can_fuse_impl", counted)
+        patched.setattr(AotCodeCompiler, "compile", classmethod(stop))
+        try:
+            lower(layers(count), (X, X), cuda_partitioner(gpu="sm_90:80GiB"))
+        except Exception as error:
+            if not caused_by(error, Stopped):
+                raise
+    return sources[-1], pairs
+
+
+@needs_compilers
+def test_pairs_that_are_analyzed_grow_with_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SWITCH, "0")
+    few, more = (compiled(count, monkeypatch) for count in (6, 12))
+    assert 0 < few[1] < more[1] < 2.5 * few[1]
+    monkeypatch.setattr(fusion_candidates, "overrides", dict)
+    source, pairs = compiled(12, monkeypatch)
+    assert source == more[0]
+    assert pairs > 2 * more[1]
+
+
+def test_candidates_are_left_alone_where_a_rejected_one_may_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert fusion_candidates.PATCH_POINT in fusion_candidates.overrides()
+    with config.patch(expand_dimension_for_pointwise_nodes=True):
+        assert not fusion_candidates.overrides()
+    monkeypatch.delattr(scheduler, "_LoopMutationTracker")
+    assert not fusion_candidates.overrides()
+
+
+def test_a_name_is_normalized_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    normalized = 0
+    substitute = re.sub
+
+    def counted(*args: Any) -> str:
+        nonlocal normalized
+        normalized += 1
+        return substitute(*args)
+
+    normalize = constant_names.overrides()[constant_names.PATCH_POINT]
+    assert normalize("a.b") == utils.normalize_name("a.b") == "a_b"
+    monkeypatch.setattr(re, "sub", counted)
+    assert [normalize(name) for name in ("a.b", "c.d") * 3] == ["a_b", "c_d"] * 3
+    assert normalized == 1
