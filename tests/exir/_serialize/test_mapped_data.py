@@ -102,6 +102,30 @@ def test_what_was_written_to_is_not_saved(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+def test_any_byte_that_changed_is_found_without_another_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (8 << 20) + (1 << 20) + 13  # two pieces, the second not of whole words
+    file = tmp_path / "data"
+    file.write_bytes(torch.arange(size).to(torch.uint8).numpy().tobytes())
+    tensor = torch.from_file(str(file), shared=False, size=size, dtype=torch.uint8)
+    data = mapped_data(tensor)
+    assert data is not None
+    assert data.sha256() == hashlib.sha256(file.read_bytes()).digest()
+    monkeypatch.setattr(hashlib, "sha256", pytest.fail)
+    assert written(data) == file.read_bytes()
+    for index in (0, 7, (8 << 20) - 1, 8 << 20, size - 14, size - 5, size - 1):
+        tensor[index] ^= 128
+        with pytest.raises(RuntimeError, match="was written to after the program was"):
+            written(data)
+        tensor[index] ^= 128
+    tensor[:16] = tensor[:16].roll(8)
+    with pytest.raises(RuntimeError, match="was written to after the program was"):
+        written(data)
+    tensor[:16] = tensor[:16].roll(8)
+    assert written(data) == file.read_bytes()
+
+
 def test_methods_have_a_large_constant_in_one_file(tmp_path: Path) -> None:
     tensor = torch.randn(WIDTH, WIDTH)
     one, other = in_file(tensor), in_file(tensor.clone())
