@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import threading
@@ -9,6 +10,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 
 import torch
+from torch._export.serde import serialize
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
@@ -23,6 +25,7 @@ _TARGET = re.compile(rb'"target":\s*"torch\.ops\.(\w+)\.(\w+)\.(\w+)"')
 _HIGHER_ORDER = "higher_order"
 #: PyTorch loads one archive at a time, and raises for a second one.
 _loading = threading.Lock()
+_saving = threading.RLock()
 
 
 class DamagedArchiveError(ValueError):
@@ -40,20 +43,39 @@ def write_archive(
     module = _without_traces(program.graph_module)
     state, constants = without(program, left_out or {})
     stream = io.BytesIO()
-    torch.export.save(
-        ExportedProgram(
-            root=module,
-            graph=module.graph,
-            graph_signature=program.graph_signature,
-            state_dict=state,
-            range_constraints=program.range_constraints,
-            module_call_graph=program.module_call_graph,
-            constants=constants,
-            verifiers=program.verifiers,
-        ),
-        stream,
-    )
+    with _uncanonicalized():
+        torch.export.save(
+            ExportedProgram(
+                root=module,
+                graph=module.graph,
+                graph_signature=program.graph_signature,
+                state_dict=state,
+                range_constraints=program.range_constraints,
+                module_call_graph=program.module_call_graph,
+                constants=constants,
+                verifiers=program.verifiers,
+            ),
+            stream,
+        )
     return stream.getvalue()
+
+
+@contextlib.contextmanager
+def _uncanonicalized() -> Iterator[None]:
+    """Scope in which PyTorch doesn't copy and sort what it is about to write, to see whether that can be done.
+
+    Half of the time that an archive takes: 4.3 s of 8.4 for 36 layers of Qwen3-4B in two methods.
+    """
+    with _saving:
+        canonicalize = getattr(serialize, "canonicalize", None)
+        if canonicalize is None:
+            yield
+            return
+        serialize.canonicalize = lambda program, *_: program
+        try:
+            yield
+        finally:
+            serialize.canonicalize = canonicalize
 
 
 def read_archive(archive: bytes | memoryview) -> ExportedProgram:
