@@ -4,6 +4,7 @@
 #   JOBS=2: test files that run at once
 #   TESTS="tests/py tests/exir": only these of `make test`
 #   MARKS="not slow": those of tests/long_tests.txt as well
+#   PAGES="README.md docs/targets.md": only these of `make clean-install`
 #   PYTHON=python3.10 ... python3.13: the interpreter that the environment is made with
 
 DEFAULT := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),2.14-rtx,2.14)
@@ -22,7 +23,7 @@ SOURCES = torchtrt_executorch py backends exir tests benchmarks examples tools s
 help:
 	@echo "make demo      the detector, from a photograph to a .pte that runs"
 	@echo "make demo-llm  a language model: prefill and decode over one cache in one .pte, and its tokens"
-	@echo "make test      the tests, on LANE=$(LANE); with MARKS=\"not slow\" those that take long as well, as CI does"
+	@echo "make test      the tests, on LANE=$(LANE); with MARKS=\"not slow\" those that take long as well"
 	@echo "make test-all  the slow sweeps as well"
 	@echo "make test-upstream  upstream's own tests with the overlay, compared with it off where they fail"
 	@echo "make lanes     which patches have no place in another lane's releases"
@@ -59,7 +60,7 @@ test-upstream: environment
 	@$(RUN)/python tools/test_upstream.py --jobs $(JOBS)
 
 clean-install:
-	@$(PYTHON) tools/clean_install.py
+	@$(PYTHON) tools/clean_install.py $(PAGES)
 
 lint: environment
 	@$(RUN)/black --check --quiet $(SOURCES) || { echo "black: run make format"; exit 1; }

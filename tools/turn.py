@@ -1,9 +1,9 @@
-"""Runs the tests once more, where it is the turn of: another lane, another Python, or C++.
+"""Runs what it is the turn of: tests that take long, another lane, another Python, or C++.
 
     python3 tools/turn.py            # by the number of commits
     python3 tools/turn.py 1          # that one
 
-CI has time for the default lane and one more. PyTorch from 2.14 on is a CUDA build of 5 GB.
+CI has half an hour: for the default lane's tests, and for one turn. PyTorch from 2.14 on is a CUDA build of 5 GB.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from clean_install import CHAPTERS
 from pythons import find
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,6 +90,8 @@ class Turn:
         lane: Of ``constraints/``.
         python: Such as ``3.12``.
         tests: Of ``make test``.
+        marks: Which of them, as pytest takes it.
+        pages: Of ``make clean-install``.
         target: What ``make`` makes in the place of the tests, several with spaces between.
         needed: Whether docs/needed.md is checked as well.
     """
@@ -96,6 +99,8 @@ class Turn:
     lane: str = ""
     python: str = ""
     tests: tuple[str, ...] = PYTHON
+    marks: str = "not slow"
+    pages: tuple[str, ...] = ()
     target: str = "test"
     needed: bool = False
 
@@ -109,29 +114,50 @@ class Turn:
             options += [f"PYTHON={interpreter}", f"VENV=.venv{lane}-py{self.python}"]
         tests = []
         if self.target == "test":
-            tests = [f"TESTS={' '.join(self.tests)}", "MARKS=not slow"]
+            tests = [f"TESTS={' '.join(self.tests)}", f"MARKS={self.marks}"]
+        if self.pages:
+            tests = [f"PAGES={' '.join(self.pages)}"]
         found = [["make", *self.target.split(), *tests, *options]]
         if self.needed:
             found.append(["make", "needed", *options])
         return found
 
 
+#: The guides' pages that compile for other machines, and all others: each half of ``make clean-install``.
+PAGES = tuple(
+    tuple(page for c in CHAPTERS if ("cross" in c.extras) is cross for page in c.pages)
+    for cross in (True, False)
+)
+#: What takes long, in parts of about as many minutes.
+LONG = (
+    ("tests/backends",),
+    ("tests/exir", "tests/py"),
+    (_OWN, "tests/test_*.py"),
+)
+
 TURNS = (
     Turn(target="test-upstream test-cpp"),
     Turn(lane="2.14", tests=BUILDER, needed=True),
-    Turn(target="clean-install"),
-    Turn(lane="2.13-rtx", tests=("tests",), needed=True),
+    Turn(tests=LONG[0], marks="long and not slow"),
+    Turn(target="clean-install", pages=PAGES[0]),
+    Turn(lane="2.13-rtx", tests=("tests",), marks="not slow and not long", needed=True),
+    Turn(tests=LONG[1], marks="long and not slow"),
     Turn(python="3.12"),
     Turn(lane="2.15", python="3.12", tests=ALONE),
+    Turn(tests=LONG[2], marks="long and not slow"),
     Turn(target="needed"),
+    Turn(target="clean-install", pages=PAGES[1]),
     Turn(
         lane="2.14-executorch-1.4",
         tests=(*RELEASE, f"{_OWN}/runtime/test_upstream_runtime.py"),
     ),
     Turn(python="3.10"),
+    Turn(lane="2.13-rtx", tests=LONG[0], marks="long and not slow"),
     Turn(lane="2.14-rtx-1.7", tests=(f"{_OWN}/tensorrt_rtx", *RELEASE)),
     Turn(python="3.13"),
+    Turn(lane="2.13-rtx", tests=LONG[1], marks="long and not slow"),
     Turn(target="zoo-sample"),
+    Turn(lane="2.13-rtx", tests=LONG[2], marks="long and not slow"),
 )
 
 
